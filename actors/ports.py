@@ -1,0 +1,391 @@
+"""What the actors ask of the world, and what the edges ask of the actors.
+
+Values and protocols only. Two habits hold throughout:
+
+* A port that an actor uses never waits. What comes of a call is handed to a callback, which must not raise and
+  must not wait either (it casts to a mailbox); it may run before the call returns.
+* An owner writes with its *grant*, the incarnation and the epoch under which it owns the session; the store refuses
+  every write whose grant is not the recorded one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal, Protocol, TypeAlias
+
+from actors.protocol.messages import RequestId
+from actors.protocol.table import BackendSpec
+
+# --------------------------------------------------------------------------------------------------------------
+# Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who speaks. Two principals never see each other's sessions."""
+
+    name: str
+    anonymous: bool = False
+
+
+ANONYMOUS = Principal("anonymous", anonymous=True)
+
+# --------------------------------------------------------------------------------------------------------------
+# The door: edges → actors
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A POST to an MCP endpoint, whole. Header names are lower-case; the edge has checked method, Host, Origin,
+    Accept, Content-Type, size and authentication, and nothing of the body."""
+
+    endpoint: str
+    principal: Principal
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """A GET for an event stream."""
+
+    endpoint: str
+    principal: Principal
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """A DELETE of a session."""
+
+    endpoint: str
+    principal: Principal
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole HTTP answer; an empty body has no content type, any other is JSON."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class EventSource(Protocol):
+    """The events of one stream for one connection, as bytes of `text/event-stream`."""
+
+    async def receive(self) -> bytes | None:
+        """The next bytes to write (one or more whole events); None at the end of the stream."""
+
+    def close(self) -> None:
+        """The connection is gone, or nobody will read any more. Never raises; may be called twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A 200 answer of type `text/event-stream`. The edge writes keep-alive comments between events by itself."""
+
+    source: EventSource
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Reply: TypeAlias = Answer | Streaming
+
+
+class Door(Protocol):
+    """What an HTTP edge asks of the actors. Cancelling a call means that its connection broke."""
+
+    async def post(self, post: Post) -> Reply: ...
+
+    async def get(self, get: Get) -> Reply: ...
+
+    async def delete(self, delete: Delete) -> Answer: ...
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Transports: link actors → backends
+
+
+@dataclass(frozen=True, slots=True)
+class FrameReceived:
+    """One message (or, on 2025-03-26, a batch) of the backend, not yet parsed, within the size limit.
+
+    `related` is the id of the request on whose own response stream it came; None where the transport has no such
+    streams (stdio), or on the GET stream.
+    """
+
+    frame: bytes
+    related: RequestId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FrameAccepted:
+    """The frame sent with this tag has reached the backend (HTTP: its 202; stdio: it is in the pipe)."""
+
+    tag: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """The request with this id will get no response. `executed` says whether the backend may have run it."""
+
+    id: RequestId
+    reason: str
+    message: str
+    executed: Literal["no", "unknown"]
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLost:
+    """The backend no longer knows our session (HTTP 404). The request named, if any, was not executed."""
+
+    id: RequestId | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransportClosed:
+    """Nothing more comes. Everything still pending is lost. Sent once, and it is the last event."""
+
+    reason: str
+    message: str
+
+
+TransportEvent: TypeAlias = FrameReceived | FrameAccepted | RequestFailed | SessionLost | TransportClosed
+
+
+class Transport(Protocol):
+    """One connection (or process) to one backend. All methods but `run` are synchronous and never wait."""
+
+    kind: Literal["stdio", "http", "inproc"]
+    """The value of the metrics label `network_transport`; `http` streams relate messages to requests, the others don't."""
+
+    async def run(self) -> None:
+        """Does the IO until the connection has ended; the owner runs it in its nursery and cancels it to abort.
+
+        Emits TransportClosed before it returns. A cancelled run ends child process groups within a bounded time.
+        """
+
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+        """Sends one message; `id` is given for requests, whose failure is reported by RequestFailed; `tag` for
+        messages whose acceptance the owner waits for. Allowed before `run` has started."""
+
+    def negotiated(self, version: str) -> None:
+        """The handshake settled on this revision (HTTP: sent as MCP-Protocol-Version from now on)."""
+
+    def listen(self) -> None:
+        """Opens the stream for messages that belong to no request (HTTP: GET), if the transport has one."""
+
+    def forget(self, id: RequestId) -> None:
+        """Nobody waits for this request any more: free what it holds, report nothing for it."""
+
+    def restart(self) -> None:
+        """Drops the backend's session id, its streams and version, so that a new `initialize` can be sent (HTTP)."""
+
+    def close(self) -> None:
+        """Ends gracefully (HTTP: DELETE; stdio: stdin closed, then TERM, then KILL of the group). Idempotent."""
+
+
+class Connector(Protocol):
+    """Makes transports. `emit` is called from the loop's thread, never waits, and must not raise."""
+
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> Transport: ...
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Store: session actors → records and replay logs (CLUSTER: keys, functions, fencing)
+
+SessionKey: TypeAlias = str
+"""32 hex digits: the first 128 bits of SHA-256 of the session id. The id itself is never stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Under which ownership a write is made."""
+
+    owner: str
+    epoch: int
+
+
+class Refused(Enum):
+    """Why the store did not do it. The first six are final, AWAY may pass."""
+
+    FENCED = "fenced"
+    GONE = "gone"
+    ENDED = "ended"
+    EXISTS = "exists"
+    FINISHED = "finished"
+    TOO_NEW = "too_new"
+    SEQ = "seq"
+    FULL = "full"
+    AWAY = "away"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """`head` is the recorded head for SEQ. `detail` is for logs."""
+
+    reason: Refused
+    detail: str = ""
+    head: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamHead:
+    """The recorded state of one stream: its last sequence number, finished or not, lost up to `floor`."""
+
+    seq: int
+    finished: bool = False
+    floor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A session as it is stored: who owns it, at which epoch, and all that is needed to rebuild its actor.
+
+    `fields` are the session's own values, `requests` its recorded requests by key (`q:`), `asked` its outstanding
+    server requests by id (`o:`), `streams` its streams that still have a log.
+    """
+
+    owner: str | None
+    epoch: int
+    rev: int = 0
+    tries: int = 0
+    fields: Mapping[str, bytes] = field(default_factory=dict)
+    requests: Mapping[str, bytes] = field(default_factory=dict)
+    asked: Mapping[str, bytes] = field(default_factory=dict)
+    streams: Mapping[str, StreamHead] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Deltas:
+    """Changes that go into the record in the same step as an append or a save; None deletes."""
+
+    fields: Mapping[str, bytes | None] = field(default_factory=dict)
+    requests: Mapping[str, bytes | None] = field(default_factory=dict)
+    asked: Mapping[str, bytes | None] = field(default_factory=dict)
+
+
+NO_DELTAS = Deltas()
+
+Done: TypeAlias = Callable[[Any], None]
+"""Gets the outcome: the value named in the method's docstring, or Failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One event of a replay log; `data` is the message as it goes into the SSE data (empty: a priming event)."""
+
+    epoch: int
+    seq: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Entries after a cursor, contiguous from cursor + 1. `lost` names a hole that begins the entries: (after, resumed)."""
+
+    entries: Sequence[LogEntry]
+    head: int
+    finished: bool
+    lost: tuple[int, int] | None = None
+
+
+class Store(Protocol):
+    """Session records and replay logs. Every write is idempotent: the same call again has the same outcome."""
+
+    durable: bool
+    """Whether records outlive the process."""
+
+    owner: str
+    """The incarnation of this process."""
+
+    def create(self, key: SessionKey, fields: Mapping[str, bytes], done: Done) -> None:
+        """A new session owned by this incarnation → its Grant. EXISTS if the key is taken. It lives 60 s until the
+        first `save`, then as long as `touch` or any write keeps it."""
+
+    def read(self, key: SessionKey, done: Done) -> None:
+        """→ Record; GONE or ENDED. Changes nothing."""
+
+    def claim(self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str, done: Done) -> None:
+        """Compare-and-set of the ownership → (Grant, Record) with `tries` + 1. FENCED if owner or epoch have moved on,
+        or while the expected owner is alive and is not this process; GONE, ENDED, TOO_NEW."""
+
+    def open(
+        self, key: SessionKey, grant: Grant, stream: str, requests: Mapping[str, bytes], first: bytes | None, done: Done
+    ) -> None:
+        """Makes the stream and its recorded requests, and appends event 1 if `first` is given → None. EXISTS if the
+        stream was opened otherwise before."""
+
+    def append(
+        self,
+        key: SessionKey,
+        grant: Grant,
+        stream: str,
+        seq: int,
+        data: Sequence[bytes],
+        done: Done,
+        *,
+        finish: bool = False,
+        deltas: Deltas = NO_DELTAS,
+    ) -> None:
+        """Appends events seq, seq + 1, … → None. SEQ, FINISHED, FULL."""
+
+    def save(self, key: SessionKey, grant: Grant, rev: int, deltas: Deltas, done: Done) -> None:
+        """Changes the record; `rev` must be the recorded one + 1, or equal (a repeat) → None. Clears `tries`."""
+
+    def touch(self, key: SessionKey, grant: Grant, done: Done) -> None:
+        """Keeps the record and its unfinished logs from expiring → None."""
+
+    def written(self, key: SessionKey, grant: Grant, stream: str) -> None:
+        """A finished stream was written whole: its log may go after `replay_ttl_written`. A hint."""
+
+    def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
+        """Deletes the log of a finished stream (caps) → None."""
+
+    def release(self, key: SessionKey, grant: Grant, done: Done) -> None:
+        """Gives the ownership up; the record stays → None."""
+
+    def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:
+        """Ends the session for good: logs deleted, a tombstone for 10 minutes → None."""
+
+    async def replay(self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int) -> Replay | Failed:
+        """Up to `limit` entries after the cursor, for whoever holds a connection. GONE: no such stream, or the
+        cursor is not one of its events; SEQ: a hole right after the cursor that no floor explains."""
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Small ports
+
+
+class Sealer(Protocol):
+    """Authenticated encryption of small values that go out to clients and come back."""
+
+    def seal(self, plain: bytes, context: bytes) -> str:
+        """A URL-safe token."""
+
+    def unseal(self, token: str, context: bytes) -> bytes | None:
+        """What was sealed with this context; None for anything else."""
+
+
+class Telemetry(Protocol):
+    """Metrics by the names in `actors.protocol.instruments`; `labels` are values in the declared order."""
+
+    def count(self, name: str, labels: tuple[str, ...] = (), amount: int = 1) -> None: ...
+
+    def gauge(self, name: str, value: float, labels: tuple[str, ...] = ()) -> None: ...
+
+    def observe(self, name: str, seconds: float, labels: tuple[str, ...] = ()) -> None: ...
+
+
+class Log(Protocol):
+    """Structured logging: an event name and values. A structlog logger is one."""
+
+    def debug(self, event: str, **values: Any) -> Any: ...
+
+    def info(self, event: str, **values: Any) -> Any: ...
+
+    def warning(self, event: str, **values: Any) -> Any: ...
+
+    def error(self, event: str, **values: Any) -> Any: ...

@@ -1,0 +1,134 @@
+"""The table of backends and endpoints: one frozen value, replaced as a whole when the configuration changes.
+
+No actor keeps it past a message: each message reads the present one through the cell that composition gives.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class StdioTarget:
+    """A child process that speaks MCP on its standard streams."""
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTarget:
+    """A Streamable HTTP endpoint. Header values are credentials: never logged."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeTarget:
+    """A server that runs in this process; `server` belongs to the native adapter and is opaque here."""
+
+    server: Any
+
+
+Target: TypeAlias = StdioTarget | HttpTarget | NativeTarget
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """One configured MCP server.
+
+    `timeout` is its request deadline in seconds. `enabled_tools` (None: all) and `disabled_tools` are shell-style
+    patterns over the server's own tool names; disabled wins.
+    """
+
+    name: str
+    target: Target
+    timeout: float = 300.0
+    sharing: Literal["session", "shared"] = "session"
+    enabled_tools: tuple[str, ...] | None = None
+    disabled_tools: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What one path below `/mcp` serves: one backend as it is, or several merged under prefixed names."""
+
+    name: str
+    kind: Literal["transparent", "aggregate"]
+    backends: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All backends and endpoints. `endpoints[""]` is `/mcp`; `digest` names the configuration they came from."""
+
+    backends: dict[str, BackendSpec]
+    endpoints: dict[str, Endpoint]
+    separator: str = "__"
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Every bound of the gateway. Times in seconds, sizes in bytes."""
+
+    message_bytes: int = 4 * 1024 * 1024
+    """A message of a client or a backend; refused before it is parsed."""
+    sessions: int = 20_000
+    """Live sessions of one process; a further `initialize` gets 503."""
+    requests_per_session: int = 64
+    """Requests in flight of one session; a further one gets 429."""
+    requests_per_principal: int = 512
+    """Requests in flight of one principal over all its sessions; the anonymous principal has no such bound."""
+    get_streams_per_session: int = 4
+    """GET streams open in one session; a further one gets 409."""
+    request_deadline: float = 300.0
+    """From acceptance to outcome; progress restarts it."""
+    request_deadline_cap: float = 3600.0
+    """The longest a request may live, whatever progress it makes."""
+    stream_after: float = 0.25
+    """An answer that takes longer turns into an SSE stream."""
+    idle_ttl: float = 1800.0
+    """A session without messages and streams for this long ends."""
+    passivate_after: float = 60.0
+    """A session without messages and streams for this long leaves memory."""
+    admission: float = 2.0
+    """How long a message may wait in a mailbox before it is revoked."""
+    server_request_wait: float = 5.0
+    """How long a server's request waits for a GET stream when no call is there to carry it."""
+    link_connect: float = 30.0
+    """From start to ready of a backend connection."""
+    link_idle: float = 300.0
+    """A catalogue's own backend connection without use for this long is closed."""
+    list_deadline: float = 10.0
+    """One backend's share of a merged list."""
+    child_processes: int = 200
+    """Child processes in all; a further one waits `process_wait`."""
+    process_wait: float = 10.0
+    """Then the call gets -32603 with `reason: "backend_full"`."""
+    replay_ttl: float = 300.0
+    """How long the log of a finished stream is kept."""
+    replay_ttl_written: float = 60.0
+    """The same, when every event had been written to the client."""
+    log_events: int = 4096
+    """Events kept in the logs of one session."""
+    log_bytes: int = 16 * 1024 * 1024
+    """Bytes kept in the logs of one session."""
+    outbox_events: int = 512
+    """Events that wait for one connection; more make it a slow consumer."""
+    outbox_bytes: int = 8 * 1024 * 1024
+    """Bytes that wait for one connection (one single larger event is let through)."""
+    box_events: int = 64
+    """Messages that wait for a GET stream while none is attached."""
+    keep_alive: float = 25.0
+    """Between two comments on a silent SSE stream."""
+    write: float = 30.0
+    """One write to a client; a client that takes nothing for this long is cut."""
+    drain_grace: float = 0.0
+    """From 'not ready' to the first step of the drain."""
+    drain_deadline: float = 8.0
+    """From the first step of the drain to its end."""
