@@ -1,0 +1,75 @@
+# Everything a developer or a user does with this tree. Each target sets up what it needs, and only once:
+# stamps follow the lock files. Variables: LISTEN, ADMIN, STORE, CONFIG (for `make run`), ARGS (for pytest and bench).
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+NODE_BIN := $(CURDIR)/tests/node/node_modules/.bin
+CHECKED := actors gateway stagedoor tests loadtest
+
+SERVE := $(BIN)/stagedoor serve \
+  $(if $(CONFIG),--config $(CONFIG)) $(if $(LISTEN),--listen $(LISTEN)) \
+  $(if $(ADMIN),--admin $(ADMIN)) $(if $(STORE),--store $(STORE))
+
+.PHONY: help setup run everyday test lint format bench chaos lock test-tools redis clean
+
+help: ## Show this list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+setup: .venv/.stamp ## Make .venv from the committed lock and put the stagedoor command in it.
+
+run: setup ## Start the gateway in the foreground, with its demo servers unless CONFIG names a file.
+	@exec $(SERVE)
+
+everyday: setup tests/node/.stamp .venv-servers/.stamp ## Start the gateway in front of servers that nobody here wrote.
+	@exec scripts/everyday.sh $(SERVE)
+
+test: setup test-tools lint ## Check the style, then run every test.
+	$(BIN)/python -m pytest --durations=10 $(ARGS)
+
+lint: setup ## Check style, types and the structured-concurrency rules.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/flake8 $(CHECKED)
+
+format: setup ## Put every file into the project's style.
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: setup redis .venv-peers/fastmcp/.stamp .venv-peers/mcp-proxy/.stamp ## Measure the gateway beside its floor and its peers.
+	$(BIN)/python -m loadtest.run $(ARGS)
+
+chaos: setup test-tools ## Run the long fault-injection tests too.
+	$(BIN)/python -m pytest -m chaos $(ARGS)
+
+lock: ## Resolve every lock file anew (needs uv).
+	scripts/lock.sh
+
+test-tools: redis tests/node/.stamp .venv-servers/.stamp
+
+redis:
+	@scripts/need-redis.sh
+
+clean: ## Remove everything that the other targets made.
+	rm -rf .venv .venv-servers .venv-peers tests/node/node_modules tests/node/.stamp build var *.egg-info \
+	  .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/.stamp: requirements.lock pyproject.toml scripts/make-venv.sh
+	scripts/make-venv.sh .venv requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv-servers/.stamp: tests/servers/requirements.lock scripts/make-venv.sh
+	scripts/make-venv.sh .venv-servers tests/servers/requirements.lock
+	@touch $@
+
+.venv-peers/%/.stamp: loadtest/peers/%.lock scripts/make-venv.sh
+	scripts/make-venv.sh .venv-peers/$* loadtest/peers/$*.lock
+	@touch $@
+
+tests/node/.stamp: tests/node/package-lock.json tests/node/package.json scripts/need-npm.sh
+	scripts/need-npm.sh
+	npm ci --prefix tests/node --loglevel=error
+	@touch $@

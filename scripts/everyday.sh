@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Usage: everyday.sh STAGEDOOR serve [OPTIONS...]. Runs server-everything's Streamable HTTP mode on 127.0.0.1:3001
+# and the gateway in front of it and of the other servers of examples/everyday.jsonc; ends both together.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PWD/tests/node/node_modules/.bin:$PWD/.venv-servers/bin:$PATH"
+
+PORT=3001 mcp-server-everything streamableHttp &
+everything=$!
+"$@" --config examples/everyday.jsonc &
+gateway=$!
+trap 'kill -TERM "$gateway" 2>/dev/null || true' TERM INT
+trap 'kill -TERM "$everything" 2>/dev/null || true' EXIT
+
+# A trapped signal interrupts the first wait; the loop then waits until the gateway has drained.
+status=0
+while kill -0 "$gateway" 2>/dev/null; do
+  status=0
+  wait "$gateway" || status=$?
+done
+exit "$status"

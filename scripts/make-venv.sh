@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Usage: make-venv.sh DIR LOCK. Makes the virtual environment DIR hold the packages of the hashed LOCK.
+# An environment that is there already is kept and brought up to the lock.
+set -euo pipefail
+dir=$1 lock=$2
+
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+  local name
+  for name in "${PYTHON:-python3}" python3.14 python3.13 python3.12 python3.11; do
+    if command -v "$name" >/dev/null && new_enough "$name"; then
+      echo "$name"
+      return
+    fi
+  done
+  echo "Stagedoor needs Python 3.11 or newer, as python3 on PATH or by PYTHON=/path/to/python3;" \
+    "found: $(python3 --version 2>&1 || echo none)" >&2
+  return 1
+}
+
+if ! { [ -x "$dir/bin/python" ] && new_enough "$dir/bin/python" && "$dir/bin/python" -m pip --version >/dev/null 2>&1; }; then
+  python=$(find_python)
+  "$python" -m venv --clear "$dir" || {
+    echo "$python cannot make virtual environments: install its venv package (Debian, Ubuntu: apt-get install python3-venv)" >&2
+    exit 1
+  }
+fi
+echo "installing $lock into $dir"
+"$dir/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --requirement "$lock"
