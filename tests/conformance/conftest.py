@@ -1,0 +1,5 @@
+"""What the conformance tests share."""
+
+from tests.support.processes import node, programs
+
+__all__ = ["node", "programs"]

@@ -1,0 +1,255 @@
+"""Real programs for the end-to-end tests: started in a group of their own, awaited until they answer, ended for sure.
+
+Nothing that a test starts outlives it: every program, and whatever it starts in turn, carries a mark in its
+environment, and all that bear the mark are killed at the end (Linux; elsewhere only the program's own group is).
+Output goes to a file, and is part of the message when a program does not come up or end as it should.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NODE_PACKAGES = ROOT / "tests" / "node" / "node_modules"
+PYPI_SERVERS = ROOT / ".venv-servers" / "bin"
+STAGEDOOR = Path(sys.executable).with_name("stagedoor")
+
+START_WITHIN = 20.0  # seconds until a program must answer (DESIGN §10: readiness within 20 s of a start)
+STOP_WITHIN = 15.0  # seconds until SIGTERM must have ended it (DESIGN §10)
+LOOK_EVERY = 0.05  # seconds between two looks at a program that is starting or ending
+OUTPUT_SHOWN = 6000  # characters of output in a failure's message
+MARK = "STAGEDOOR_TEST_MARK"
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on at this moment."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def accepts(port: int) -> Callable[[], bool]:
+    """Readiness: something accepts connections on 127.0.0.1:port."""
+
+    def look() -> bool:
+        with socket.socket() as sock:
+            sock.settimeout(1)
+            return sock.connect_ex(("127.0.0.1", port)) == 0
+
+    return look
+
+
+def answers(url: str, status: int = 200) -> Callable[[], bool]:
+    """Readiness: GET url has that status."""
+
+    def look() -> bool:
+        try:
+            with urllib.request.urlopen(url, timeout=2) as response:
+                return bool(response.status == status)
+        except urllib.error.HTTPError as error:
+            return error.code == status
+        except OSError:
+            return False
+
+    return look
+
+
+def _until(condition: Callable[[], bool], within: float) -> bool:
+    end = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(LOOK_EVERY)
+    return True
+
+
+class Program:
+    """A program that a test started, and the file with its output."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path) -> None:
+        self.name = name
+        self.log = log
+        self._mark = uuid.uuid4().hex
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**env, MARK: self._mark},
+                cwd=cwd,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._process.poll()
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def story(self) -> str:
+        """What a failure's message says of it."""
+        state = "running" if self.status is None else f"ended with {self.status}"
+        return f"{self.name} ({state}) wrote:\n{self.output()[-OUTPUT_SHOWN:] or '(nothing)'}"
+
+    def wait_ready(self, ready: Callable[[], bool], within: float) -> None:
+        """Raises AssertionError, with the output, when it ends early or is not ready in time."""
+        in_time = _until(lambda: self.status is not None or ready(), within)
+        assert self.status is None, f"{self.name} ended while starting. {self.story()}"
+        assert in_time, f"{self.name} was not ready within {within:g} s. {self.story()}"
+
+    def wait_output(self, part: str, within: float = START_WITHIN) -> None:
+        assert _until(lambda: part in self.output(), within), f"{part!r} was never printed. {self.story()}"
+
+    def family(self) -> list[int]:
+        """Process ids of the program and all it started that still run, by their mark."""
+        needle = f"{MARK}={self._mark}".encode()
+        found = []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):  # gone, or somebody else's
+                if needle in environ.read_bytes():
+                    found.append(int(environ.parent.name))
+        return found
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, within: float = STOP_WITHIN) -> int:
+        """Signals it and returns its exit status. Raises AssertionError when it does not end in time."""
+        self.send(number)
+        try:
+            return self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{self.name} did not end within {within:g} s of {number.name}. {self.story()}"
+            ) from None
+
+    def wait_alone(self, within: float = 2.0) -> None:
+        """Raises AssertionError when something that it started outlives it."""
+        assert _until(lambda: not self.family(), within), f"{self.name} left processes {self.family()}. {self.story()}"
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        for pid in self.family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A running gateway and its two addresses."""
+
+    program: Program
+    url: str
+    admin: str
+
+    def endpoint(self, backend: str | None = None) -> str:
+        return f"{self.url}/mcp" + (f"/{backend}" if backend else "")
+
+
+class Programs:
+    """Starts programs, with logs in one folder, and ends all of them at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[Program] = []
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str | os.PathLike[str]],
+        *,
+        ready: Callable[[], bool] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
+        within: float = START_WITHIN,
+    ) -> Program:
+        """Starts a program; with `ready`, returns when it is. `env` is added to the environment of the tests."""
+        log = self._folder / f"{len(self._started)}-{name}.log"
+        program = Program(name, [os.fspath(part) for part in command], log, {**environment(), **(env or {})}, cwd)
+        self._started.append(program)
+        if ready is not None:
+            program.wait_ready(ready, within)
+        return program
+
+    def gateway(self, config: Mapping[str, Any] | Path | None = None, *options: str) -> Gateway:
+        """Starts a gateway on free ports: a config to write, a config file, or none for the demo servers."""
+        listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        command: list[str | os.PathLike[str]] = [STAGEDOOR, "serve", "--listen", listen, "--admin", admin, *options]
+        if isinstance(config, Mapping):
+            file = self._folder / f"{len(self._started)}-config.json"
+            file.write_text(json.dumps(config, indent=2))
+            config = file
+        if config is not None:
+            command += ["--config", config]
+        program = self.start("stagedoor", command, ready=answers(f"http://{admin}/readyz"))
+        return Gateway(program, f"http://{listen}", f"http://{admin}")
+
+    def end(self) -> None:
+        for program in reversed(self._started):
+            program.kill()
+
+
+def environment() -> dict[str, str]:
+    """The environment for programs of a test: the private node and the PyPI servers first on PATH."""
+    path = os.pathsep.join((str(NODE_PACKAGES / ".bin"), str(PYPI_SERVERS), os.environ.get("PATH", "")))
+    return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+
+
+def _need(there: bool, what: str) -> None:
+    """A missing tool skips the test on somebody's machine, and fails it where everything must run."""
+    if there:
+        return
+    message = f"{what} missing: `make test` installs it"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    """Programs that end with the test."""
+    started = Programs(tmp_path)
+    try:
+        yield started
+    finally:
+        started.end()
+
+
+@pytest.fixture
+def node() -> Path:
+    """The private node, with the packages of tests/node beside it."""
+    _need((NODE_PACKAGES / ".bin" / "node").exists(), "the node packages of tests/node are")
+    return NODE_PACKAGES / ".bin" / "node"
+
+
+@pytest.fixture
+def pypi_servers() -> Path:
+    """The folder with mcp-server-time and mcp-server-git."""
+    _need((PYPI_SERVERS / "mcp-server-time").exists(), "the servers of tests/servers are")
+    return PYPI_SERVERS
