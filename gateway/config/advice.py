@@ -1,0 +1,74 @@
+"""What is allowed in a configuration and yet unwise: warnings, each with its place in the file."""
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from actors.protocol.table import StdioTarget
+from gateway.config.loading import Loaded
+from gateway.config.problems import Path, Problem
+
+MIN_TOKEN = 20
+"""Characters of a bearer token below which guessing it is worth a try (RFC 6750 leaves the length open)."""
+
+_CREDENTIAL = re.compile(r"authorization|cookie|token|secret|passw|api[-_]?key|credential", re.IGNORECASE)
+
+
+def advice(loaded: Loaded) -> list[Problem]:
+    """Warnings in the order of the file; nothing here keeps the gateway from serving."""
+    found = [*_clear_credentials(loaded.document.data), *_exposed(loaded), *_servers(loaded)]
+    located = [loaded.document.locate(problem) for problem in found]
+    return sorted(located, key=lambda problem: problem.line or 0)
+
+
+def _clear_credentials(data: Mapping[str, Any]) -> Iterator[Problem]:
+    message = "a credential in clear: write ${VAR} and set the variable"
+    gateway = data.get("gateway") or {}
+    for principal, token in ((gateway.get("auth") or {}).get("tokens") or {}).items():
+        if "${" not in token:
+            yield Problem(message, ("gateway", "auth", "tokens", principal))
+    for index, key in enumerate(gateway.get("keys") or ()):
+        if "${" not in key:
+            yield Problem(message, ("gateway", "keys", index))
+    for section in ("mcpServers", "servers"):
+        for name, server in (data.get(section) or {}).items():
+            for part in ("env", "headers"):
+                for key, value in (server.get(part) or {}).items():
+                    if _CREDENTIAL.search(key) and value and "${" not in value:
+                        yield Problem(message, (section, name, part, key))
+
+
+def _exposed(loaded: Loaded) -> Iterator[Problem]:
+    settings = loaded.settings
+    if not settings.listen.loopback:
+        path: Path = ("gateway", "listen")
+        if not settings.auth.tokens:
+            yield Problem(
+                "others can reach this address and `auth.tokens` is not set: anybody may use the servers", path
+            )
+        elif settings.tls is None:
+            yield Problem("bearer tokens travel in clear: set `tls`, or put something in front that does TLS", path)
+    if not settings.admin.loopback:
+        yield Problem("others can reach the admin listener, which asks for no token", ("gateway", "admin"))
+    for principal, token in settings.auth.tokens:
+        if len(token) < MIN_TOKEN:
+            message = f"a token of fewer than {MIN_TOKEN} characters can be guessed; `openssl rand -hex 32` makes one"
+            yield Problem(message, ("gateway", "auth", "tokens", principal))
+
+
+def _servers(loaded: Loaded) -> Iterator[Problem]:
+    table = loaded.settings.table
+    if not table.backends:
+        yield Problem("there is no server to serve", ("mcpServers",))
+    for name, spec in table.backends.items():
+        path = ("mcpServers" if name in (loaded.document.data.get("mcpServers") or {}) else "servers", name)
+        if isinstance(spec.target, StdioTarget) and not _found(spec.target):
+            yield Problem(f'"{spec.target.command}" is not on PATH', (*path, "command"))
+    for endpoint in table.endpoints.values():
+        if endpoint.kind == "aggregate" and endpoint.name and not endpoint.backends:
+            yield Problem("the group has no server", ("gateway", "groups", endpoint.name))
+
+
+def _found(target: StdioTarget) -> bool:
+    return shutil.which(target.command, path=dict(target.env).get("PATH")) is not None

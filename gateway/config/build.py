@@ -1,0 +1,210 @@
+"""From the model of a file to settings: what must hold between its parts, and the values that composition takes."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
+
+from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, NativeTarget, StdioTarget, Table, Target
+from gateway.config.models import LATER_TYPES, File, Server
+from gateway.config.problems import Path, Problem, nearest
+from gateway.config.sections import limits_from
+from gateway.config.settings import Auth, LogSettings, Settings, Tls
+from gateway.config.values import parse_address, parse_key
+
+_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OWN_HEADERS = re.compile(
+    "accept|accept-encoding|connection|content-length|content-type|expect|host|last-event-id|mcp-protocol-version"
+    "|mcp-session-id|te|trailer|transfer-encoding|upgrade",
+    re.IGNORECASE,
+)
+"""Headers that the transport sets: a second value would contradict it."""
+
+Resolve = Callable[[str], Any]
+"""`module:attribute` → the object; ValueError with a sentence where there is none."""
+
+_IDENTITY = {"command", "args", "cwd", "url", "native", "enabled_tools", "disabled_tools"}
+"""What exposed names and cursors depend on: neither limits nor credentials."""
+
+
+@dataclass(slots=True)
+class Builder:
+    """Builds settings from one file. They are for use only when it found no `problems`."""
+
+    file: File
+    folder: FilePath
+    resolve: Resolve
+    problems: list[Problem] = field(default_factory=list)
+
+    def settings(self) -> Settings:
+        gateway = self.file.gateway
+        sections = {name: getattr(gateway, name) for name in ("limits", "sessions", "replay", "drain")}
+        limits = limits_from(sections)
+        listen, admin = parse_address(gateway.listen), parse_address(gateway.admin)
+        if listen == admin and listen.port:
+            self._add(("gateway", "admin"), "is the address of `listen`: the two are separate listeners")
+        return Settings(
+            table=self._table(limits),
+            limits=limits,
+            listen=listen,
+            admin=admin,
+            store=gateway.store.get_secret_value(),
+            cluster=gateway.cluster.name,
+            auth=self._auth(),
+            keys=tuple(parse_key(key.get_secret_value()) for key in gateway.keys),
+            tls=self._tls(),
+            log=LogSettings(gateway.log.level, gateway.log.format),
+            config_digest=digest(self.file.model_dump_json(by_alias=True, exclude={"schema_", "inputs"})),
+        )
+
+    def _table(self, limits: Limits) -> Table:
+        specs: dict[str, BackendSpec] = {}
+        identities: dict[str, Any] = {}
+        members = self._groups()
+        for name, server, path in self._servers():
+            target = None if server.disabled else self._target(server, path)
+            if target is not None:
+                groups = tuple(group for group, names in members.items() if name in names)
+                specs[name] = _spec(name, server, target, groups, limits)
+                identities[name] = server.model_dump(include=_IDENTITY)
+        endpoints = {name: Endpoint(name, "transparent", (name,)) for name in specs}
+        endpoints[""] = Endpoint("", "aggregate", tuple(specs))
+        for group, names in members.items():
+            endpoints[group] = Endpoint(group, "aggregate", tuple(name for name in specs if name in names))
+        separator = self.file.gateway.naming.separator
+        routes = [[endpoint.name, endpoint.kind, endpoint.backends] for endpoint in endpoints.values()]
+        return Table(specs, endpoints, separator, digest(json.dumps([separator, identities, routes])))
+
+    def _servers(self) -> Iterator[tuple[str, Server, Path]]:
+        """Every server, switched off or not, with its place; bad names are told once."""
+        seen: set[str] = set()
+        for key, servers in (("mcpServers", self.file.mcp_servers), ("servers", self.file.servers)):
+            for name, server in servers.items():
+                if name in seen:
+                    self._add((key, name), "stands in `mcpServers` and in `servers`")
+                elif self._fits_a_path(name, (key, name)):
+                    seen.add(name)
+                    yield name, server, (key, name)
+
+    def _target(self, server: Server, path: Path) -> Target | None:
+        if server.type in LATER_TYPES:
+            self._add((*path, "type"), f'"{server.type}" is not served by this release')
+            return None
+        if server.command is not None:
+            return self._stdio(server, server.command, path)
+        if server.url is not None:
+            return HttpTarget(server.url, tuple(self._headers(server, path)))
+        try:
+            return NativeTarget(self.resolve(server.native or ""))
+        except ValueError as error:
+            self._add((*path, "native"), str(error))
+            return None
+
+    def _stdio(self, server: Server, command: str, path: Path) -> StdioTarget:
+        if not command:
+            self._add((*path, "command"), "is empty")
+        for name in server.env:
+            if not name or "=" in name or "\0" in name:
+                self._add((*path, "env", name), "is not a name that a variable can have")
+        env = tuple((name, value.get_secret_value()) for name, value in server.env.items())
+        return StdioTarget(
+            command, tuple(server.args), env, None if server.cwd is None else str(self._file(server.cwd))
+        )
+
+    def _headers(self, server: Server, path: Path) -> Iterator[tuple[str, str]]:
+        for name, value in server.headers.items():
+            if not _TOKEN.fullmatch(name):
+                self._add((*path, "headers", name), "is not a header name (RFC 9110, section 5.1)")
+            elif _OWN_HEADERS.fullmatch(name):
+                self._add((*path, "headers", name), "is set by the gateway itself")
+            yield name, value.get_secret_value()
+
+    def _groups(self) -> dict[str, set[str]]:
+        """Servers by group, from both places where a file can say it. A group needs a name of its own that fits a
+        path, and servers that are there."""
+        known = {**self.file.mcp_servers, **self.file.servers}
+        groups = {group: set(names) for group, names in self.file.gateway.groups.items()}
+        for group, listed in self.file.gateway.groups.items():
+            for index, name in enumerate(listed):
+                if name not in known:
+                    place = ("gateway", "groups", group, index)
+                    self.problems.append(Problem(f'there is no server "{name}"', place, nearest(name, known)))
+        for name, server in known.items():
+            for group in server.groups:
+                groups.setdefault(group, set()).add(name)
+        for group in groups:
+            path = self._place_of(group)
+            if self._fits_a_path(group, path) and group in known:
+                self._add(path, f'the group "{group}" has the name of a server: both would be /mcp/{group}')
+        return groups
+
+    def _place_of(self, group: str) -> Path:
+        if group in self.file.gateway.groups:
+            return ("gateway", "groups", group)
+        for key, servers in (("mcpServers", self.file.mcp_servers), ("servers", self.file.servers)):
+            for name, server in servers.items():
+                if group in server.groups:
+                    return (key, name, "groups", server.groups.index(group))
+        raise KeyError(group)
+
+    def _auth(self) -> Auth:
+        section = self.file.gateway.auth
+        path: Path = ("gateway", "auth", "tokens")
+        if section.tokens == {}:
+            self._add(path, "names no principal: nobody could come in (leave it out for one anonymous principal)")
+        owners: dict[str, str] = {}
+        for principal, secret in (section.tokens or {}).items():
+            token = secret.get_secret_value()
+            if principal in ("", "anonymous"):
+                self._add((*path, principal), "is not a name that a principal can have")
+            if token in owners:
+                self._add((*path, principal), f'has the token of "{owners[token]}"')
+            owners[token] = principal
+        tokens = tuple((principal, token) for token, principal in owners.items())
+        return Auth(tokens, tuple(section.hosts), tuple(section.origins))
+
+    def _tls(self) -> Tls | None:
+        section = self.file.gateway.tls
+        if section is None:
+            return None
+        for key in ("cert", "key"):
+            if not self._file(getattr(section, key)).is_file():
+                self._add(("gateway", "tls", key), "there is no such file")
+        return Tls(self._file(section.cert), self._file(section.key))
+
+    def _file(self, text: str) -> FilePath:
+        return self.folder / FilePath(text).expanduser()
+
+    def _fits_a_path(self, name: str, path: Path) -> bool:
+        if _SEGMENT.fullmatch(name):
+            return True
+        usable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64]
+        hint = f', such as "{usable}"' if usable else ""
+        self._add(path, f"a name is a part of a URL: up to 64 letters, digits and -._, a letter or digit first{hint}")
+        return False
+
+    def _add(self, path: Path, message: str) -> None:
+        self.problems.append(Problem(message, path))
+
+
+def digest(text: str) -> str:
+    """16 hex digits that name this text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _spec(name: str, server: Server, target: Target, groups: tuple[str, ...], limits: Limits) -> BackendSpec:
+    enabled = server.enabled_tools
+    return BackendSpec(
+        name=name,
+        target=target,
+        timeout=limits.request_deadline if server.timeout is None else server.timeout,
+        sharing=server.sharing,
+        enabled_tools=None if enabled is None else tuple(enabled),
+        disabled_tools=tuple(server.disabled_tools),
+        groups=groups,
+        tags=tuple(server.tags),
+    )

@@ -1,0 +1,15 @@
+"""What the gateway serves when nobody has configured it: the demo servers, in this process."""
+
+from pathlib import Path
+
+from gateway.config.build import Resolve
+from gateway.config.document import Document
+from gateway.config.loading import import_object, settings_from
+from gateway.config.settings import Settings
+
+SERVERS = {"demo": {"native": "gateway.native.demo:server"}}
+
+
+def demo_settings(resolve: Resolve = import_object) -> Settings:
+    """Settings with the demo servers and every default."""
+    return settings_from(Document({"mcpServers": SERVERS}, {}, "the built-in configuration", Path.cwd()), {}, resolve)

@@ -1,0 +1,43 @@
+"""A configuration file as it is written: its plain values, before any meaning, and where each of them stands."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+from gateway.config import jsonc, yamlfile
+from gateway.config.problems import ConfigError, Lines, Problem, line_of
+
+_READERS = {".json": jsonc.parse, ".jsonc": jsonc.parse, ".yaml": yamlfile.parse, ".yml": yamlfile.parse}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """`data` is the root mapping. Relative paths in it are relative to `folder`."""
+
+    data: Mapping[str, Any]
+    lines: Lines
+    file: str
+    folder: FilePath
+
+    def locate(self, problem: Problem) -> Problem:
+        """The problem with file and line."""
+        return replace(problem, file=self.file, line=line_of(self.lines, problem.path))
+
+
+def read(file: FilePath) -> Document:
+    """Reads a file by its extension; ConfigError where it cannot be read or is not what its name says."""
+    name = str(file)
+    parse = _READERS.get(file.suffix.lower())
+    if parse is None:
+        raise ConfigError([Problem(f"the name must end in one of {', '.join(_READERS)}", file=name)])
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError([Problem(error.strerror or "cannot be read", file=name)]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(f"not UTF-8 at byte {error.start}", file=name)]) from error
+    data, lines = parse(text, name)
+    if not isinstance(data, dict):
+        raise ConfigError([Problem("the configuration must be an object with named members", file=name, line=1)])
+    return Document(data, lines, name, file.resolve().parent)

@@ -1,0 +1,178 @@
+"""The shape of a configuration file: the keys, what each accepts, and the sentence that the documentation gives it."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, SecretStr, model_validator
+from pydantic.config import JsonDict
+from pydantic_core import PydanticCustomError
+
+from gateway.config.sections import Section, section
+from gateway.config.values import (
+    AddressText,
+    Argument,
+    BackendUrl,
+    EnvValue,
+    HeaderValue,
+    KeyText,
+    Name,
+    Positive,
+    Separator,
+    StoreUrl,
+    Switch,
+    TokenText,
+)
+
+STDIO_TYPES = ("stdio",)
+HTTP_TYPES = ("http", "streamable-http", "streamableHttp")
+LATER_TYPES = ("sse", "ws")
+"""Transports that a file may name and that this release does not serve."""
+
+_KINDS = ("command", "url", "native")
+_BELONGS = {"args": "command", "env": "command", "cwd": "command", "headers": "url"}
+_ANY_KIND: JsonDict = {"oneOf": [{"required": [kind]} for kind in _KINDS]}
+
+
+class Server(Section):
+    """One MCP server: a command that speaks on its standard streams, a URL, or an object in this process."""
+
+    model_config = ConfigDict(json_schema_extra=_ANY_KIND)
+
+    type: Literal["stdio", "http", "streamable-http", "streamableHttp", "sse", "ws"] | None = None
+    """The transport. It follows from `command` or `url`, so it may be left out; `sse` and `ws` are not served yet."""
+    command: Argument | None = None
+    """The program to start, looked up on `PATH`."""
+    args: list[Argument] = []
+    """Its arguments."""
+    env: dict[str, EnvValue] = {}
+    """Variables for it, besides those that it inherits."""
+    cwd: Argument | None = None
+    """The directory in which it runs, relative to this file; without it, the gateway's own."""
+    url: BackendUrl | None = None
+    """The Streamable HTTP endpoint."""
+    headers: dict[str, HeaderValue] = {}
+    """Headers sent with every request to it: the place for its credentials."""
+    native: str | None = None
+    """A server object in this process, as `module:attribute`."""
+    sharing: Literal["session", "shared"] = "session"
+    """`session`: a connection of its own for each client session. `shared`: one for all, for servers without state."""
+    timeout: Positive | None = None
+    """Seconds that a request to it may take; progress restarts them. Without it, `gateway.limits.requestDeadline`."""
+    enabled_tools: list[str] | None = None
+    """Shell-style patterns of its own tool names; only these are served. Without it, all."""
+    disabled_tools: list[str] = []
+    """Patterns of tools that are not served, whatever `enabledTools` says."""
+    disabled: Switch = False
+    """Leaves the server out, and its unset variables without complaint."""
+    tags: list[str] = []
+    """Words about it, for filters."""
+    groups: list[str] = []
+    """Groups it belongs to, besides those under `gateway.groups`."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "Server":
+        given = [kind for kind in _KINDS if getattr(self, kind) is not None]
+        if not given:
+            raise PydanticCustomError("kind", "has none of `command`, `url` and `native`: one says where the server is")
+        if len(given) > 1:
+            raise _error(given[1], f"stands beside `{given[0]}`: a server has one of them")
+        for key, kind in _BELONGS.items():
+            if getattr(self, key) and given[0] != kind:
+                raise _error(key, f"goes with `{kind}`, this server has `{given[0]}`")
+        transports = {"command": STDIO_TYPES, "url": HTTP_TYPES + LATER_TYPES, "native": ()}[given[0]]
+        if self.type is not None and self.type not in transports:
+            raise _error("type", f"does not fit a server with `{given[0]}`")
+        return self
+
+
+def _error(key: str, message: str) -> PydanticCustomError:
+    """An error at one key of the model: the loader reads `field` from the context and adds it to the place."""
+    return PydanticCustomError("field", "{message}", {"message": message, "field": key})
+
+
+class AuthSection(Section):
+    """Who may come in. Without `tokens` every client is the one anonymous principal."""
+
+    tokens: dict[str, TokenText] | None = None
+    """The bearer token of each principal, by the principal's name."""
+    hosts: list[str] = []
+    """`Host` values allowed besides loopback names and the listen address."""
+    origins: list[str] = []
+    """`Origin` values allowed besides those of loopback names and the listen address."""
+
+
+class TlsSection(Section):
+    """TLS of the public listener; paths are relative to this file."""
+
+    cert: str
+    """PEM file of the certificate and its chain."""
+    key: str
+    """PEM file of the private key."""
+
+
+class NamingSection(Section):
+    """How aggregates name what they serve."""
+
+    separator: Separator = "__"
+    """Stands between a server's name and the name of its tool or prompt."""
+
+
+class LogSection(Section):
+    """What is written to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least urgent level that is written."""
+    format: Literal["auto", "json", "console"] = "auto"
+    """One JSON object a line, or text for people; `auto` is `console` on a terminal and `json` elsewhere."""
+
+
+class ClusterSection(Section):
+    """What replicas on one store have in common."""
+
+    name: Name = "stagedoor"
+    """Replicas on the same store work together when they have the same name."""
+
+
+LimitsSection = section("limits", "Bounds of one process.")
+SessionsSection = section("sessions", "How many client sessions there are, and how long each lives.")
+ReplaySection = section("replay", "What is kept so that a client whose connection broke can resume its streams.")
+DrainSection = section("drain", "How the gateway ends on SIGTERM.")
+
+
+class Gateway(Section):
+    """Everything about the gateway itself."""
+
+    listen: AddressText = "127.0.0.1:8080"
+    """Where clients connect. Port 0 is any free one."""
+    admin: AddressText = "127.0.0.1:8081"
+    """Where `/livez`, `/readyz` and `/metrics` are. Never make it public."""
+    store: StoreUrl = SecretStr("memory://")
+    """Where sessions and their streams are kept: `memory://`, or `redis://…`, which outlives the process."""
+    cluster: ClusterSection = ClusterSection()
+    keys: list[KeyText] = []
+    """Keys that seal cursors, 32 bytes in hex or base64: the first seals, all open. Without them one is made."""
+    auth: AuthSection = AuthSection()
+    tls: TlsSection | None = None
+    limits: LimitsSection = LimitsSection()  # type: ignore[valid-type]
+    sessions: SessionsSection = SessionsSection()  # type: ignore[valid-type]
+    replay: ReplaySection = ReplaySection()  # type: ignore[valid-type]
+    groups: dict[str, list[str]] = {}
+    """Names of servers by group; each group is an endpoint of its own, `/mcp/<group>`."""
+    naming: NamingSection = NamingSection()
+    drain: DrainSection = DrainSection()  # type: ignore[valid-type]
+    log: LogSection = LogSection()
+
+
+class File(Section):
+    """A configuration file."""
+
+    model_config = ConfigDict(title="Stagedoor configuration")
+
+    schema_: Annotated[str | None, Field(alias="$schema")] = None
+    """The JSON Schema that editors complete and check by."""
+    mcp_servers: dict[str, Server] = {}
+    """The MCP servers by name, in the shape that MCP clients use."""
+    servers: dict[str, Server] = {}
+    """The same, under the key of VS Code's `mcp.json`."""
+    inputs: list[Any] = []
+    """Accepted since VS Code's `mcp.json` has it; its values are never asked for."""
+    gateway: Gateway = Gateway()

@@ -1,0 +1,68 @@
+"""What is wrong with a configuration, told so that it can be mended: file, line, field, and the nearest known key."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Where a value stands: keys and list positions from the root of the file."""
+
+Lines: TypeAlias = Mapping[Path, int]
+"""The line, from 1, of each value of a file."""
+
+
+def dotted(path: Path) -> str:
+    """The path as a person writes it: `mcpServers.files.args[0]`."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant; case, `_` and `-` do not count."""
+    folded = {_fold(candidate): candidate for candidate in known}
+    matches = difflib.get_close_matches(_fold(word), list(folded), n=1, cutoff=0.6)
+    return folded[matches[0]] if matches else None
+
+
+def line_of(lines: Lines, path: Path) -> int | None:
+    """The line of the value, or of the nearest thing around it that is in the file."""
+    while path not in lines:
+        if not path:
+            return None
+        path = path[:-1]
+    return lines[path]
+
+
+def _fold(word: str) -> str:
+    return word.lower().replace("_", "").replace("-", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing to mend. `message` never holds the value itself: it may be a credential."""
+
+    message: str
+    path: Path = ()
+    nearest: str | None = None
+    file: str = ""
+    line: int | None = None
+
+    @property
+    def field(self) -> str:
+        return dotted(self.path)
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        hint = f'; did you mean "{self.nearest}"?' if self.nearest else ""
+        return ": ".join(part for part in (place, self.field, self.message + hint) if part)
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; `problems` holds every reason found, in the order of the file."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))

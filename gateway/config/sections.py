@@ -1,0 +1,84 @@
+"""Where each of the gateway's limits stands in a configuration file.
+
+`actors.protocol.table.Limits` says what the limits are, their defaults and their sentences; this table gives each a
+section and a key, and the models of the sections are made from both.
+"""
+
+import ast
+import inspect
+import textwrap
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.alias_generators import to_camel
+
+from actors.protocol.table import Limits
+from gateway.config.values import Count, Duration, Positive
+
+
+class Section(BaseModel):
+    """A named part of a configuration: known keys only, written in camel case."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, use_attribute_docstrings=True)
+
+
+class Place(NamedTuple):
+    """Where one limit is configured. `key` is in Python's spelling, the file has it in camel case."""
+
+    limit: str
+    section: str
+    key: str
+
+
+_RENAMED = {
+    "idle_ttl": ("sessions", "idle_ttl"),
+    "passivate_after": ("sessions", "passivate_after"),
+    "sessions": ("sessions", "max"),
+    "replay_ttl": ("replay", "ttl"),
+    "replay_ttl_written": ("replay", "ttl_written"),
+    "log_events": ("replay", "events"),
+    "log_bytes": ("replay", "bytes"),
+    "drain_grace": ("drain", "grace"),
+    "drain_deadline": ("drain", "deadline"),
+}
+"""Limits that do not stand under their own name in `limits`."""
+
+_MAY_BE_ZERO = {"stream_after", "server_request_wait", "process_wait", "drain_grace"}
+
+PLACES = tuple(Place(name, *_RENAMED.get(name, ("limits", name))) for name in Limits.__dataclass_fields__)
+
+
+def limits_from(sections: dict[str, Section]) -> Limits:
+    """The limits as the sections of a file give them."""
+    return Limits(**{place.limit: getattr(sections[place.section], place.key) for place in PLACES})
+
+
+def _sentences() -> dict[str, str]:
+    """The docstring under each field of `Limits`: Python keeps it in the source only."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(Limits))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for declared, after in zip(body.body, body.body[1:], strict=False):
+        if isinstance(declared, ast.AnnAssign) and isinstance(declared.target, ast.Name):
+            assert isinstance(after, ast.Expr)
+            assert isinstance(after.value, ast.Constant)
+            found[declared.target.id] = inspect.cleandoc(str(after.value.value)).replace("\n", " ")
+    return found
+
+
+def _kind(name: str, default: object) -> Any:
+    if isinstance(default, int):
+        return Count
+    return Duration if name in _MAY_BE_ZERO else Positive
+
+
+def section(name: str, doc: str) -> type[Section]:
+    """The model of one section of limits."""
+    sentences, defaults = _sentences(), Limits()
+    fields: dict[str, Any] = {}
+    for place in PLACES:
+        if place.section == name:
+            default = getattr(defaults, place.limit)
+            kind = _kind(place.limit, default)
+            fields[place.key] = (kind, Field(default, description=sentences[place.limit]))
+    return create_model(name.capitalize() + "Section", __base__=Section, __doc__=doc, **fields)

@@ -1,0 +1,96 @@
+"""What a configuration comes to: frozen values with all defaults filled in, ready for composition."""
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from actors.protocol.table import Limits, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a listener binds; port 0 is any free one."""
+
+    host: str
+    port: int
+
+    @property
+    def loopback(self) -> bool:
+        """Only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
+    def wildcard(self) -> bool:
+        """Every interface of this machine."""
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
+    @property
+    def url_host(self) -> str:
+        """A name under which this machine itself reaches the listener, as it stands in a URL."""
+        host = "127.0.0.1" if self.host == "0.0.0.0" else "::1" if self.wildcard else self.host  # noqa: S104
+        return f"[{host}]" if ":" in host else host
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """Who may come in: bearer token by principal (none: one anonymous principal), further Hosts and Origins."""
+
+    tokens: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files of the public listener, as absolute paths."""
+
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """`auto` is `console` on a terminal and `json` elsewhere."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "console"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that composition needs to know.
+
+    `table.digest` changes with what names and cursors depend on; `config_digest` with anything but credentials.
+    `keys` seal what goes out to clients, the first seals and all open; empty: composition makes its own.
+    """
+
+    table: Table
+    limits: Limits = field(default_factory=Limits)
+    listen: Address = Address("127.0.0.1", 8080)
+    admin: Address = Address("127.0.0.1", 8081)
+    store: str = field(default="memory://", repr=False)
+    cluster: str = "stagedoor"
+    auth: Auth = Auth()
+    keys: tuple[bytes, ...] = field(default=(), repr=False)
+    tls: Tls | None = None
+    log: LogSettings = LogSettings()
+    config_digest: str = ""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Every credential in the configuration, so that logs can leave them out wherever they turn up."""
+        found = [token for _, token in self.auth.tokens]
+        for spec in self.table.backends.values():
+            target = spec.target
+            found += [value for _, value in getattr(target, "headers", ())]
+        return tuple(found)

@@ -1,0 +1,148 @@
+"""The kinds of value that a configuration is made of: what each accepts, and how its JSON Schema says so.
+
+Numbers and switches may be written as text, since `"${TIMEOUT:-30}"` is text until it is expanded.
+"""
+
+import base64
+import binascii
+import re
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
+
+from gateway.config.settings import Address
+
+_REFERENCE_SCHEMA = {"type": "string", "pattern": r"\$\{.+\}"}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("must be a number")  # noqa: TRY004 - pydantic takes ValueError for an answer
+    return value
+
+
+def _schema(kind: str, **bounds: Any) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": kind, **bounds}, _REFERENCE_SCHEMA]})
+
+
+def parse_address(text: str) -> Address:
+    """`HOST:PORT` or `[V6]:PORT`; port 0 stands for any free one. ValueError for anything else."""
+    match = re.fullmatch(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^:\[\]/\s]+)):(?P<port>\d{1,5})", text)
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError("must be HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080 (0.0.0.0:8080 for every interface)")
+    return Address(match["v6"] or match["host"], int(match["port"]))
+
+
+def parse_key(text: str) -> bytes:
+    """32 bytes in hex or base64; ValueError for anything else."""
+    try:
+        key = bytes.fromhex(text) if len(text) == 64 else base64.b64decode(_standard_base64(text), validate=True)
+    except (ValueError, binascii.Error):
+        key = b""
+    if len(key) != 32:
+        raise ValueError("must be 32 bytes in hex or base64; `openssl rand -hex 32` makes one")
+    return key
+
+
+def _standard_base64(text: str) -> str:
+    return text.replace("-", "+").replace("_", "/").rstrip("=") + "=" * (-len(text.rstrip("=")) % 4)
+
+
+def _address(text: str) -> str:
+    parse_address(text)
+    return text
+
+
+def _key(secret: SecretStr) -> SecretStr:
+    parse_key(secret.get_secret_value())
+    return secret
+
+
+def _token(secret: SecretStr) -> SecretStr:
+    # RFC 6750, section 2.1: anything else could not stand in an Authorization header.
+    if not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", secret.get_secret_value()):
+        raise ValueError("a bearer token is made of letters, digits and -._~+/ (RFC 6750, section 2.1)")
+    return secret
+
+
+def parse_store(url: str) -> str:
+    """The URL of a store that this release has; ValueError for anything else, without the URL: it may hold a
+    password."""
+    parts = urlsplit(url)
+    known = url == "memory://" or (parts.scheme in ("redis", "rediss") and parts.hostname)
+    if not known or parts.fragment:
+        raise ValueError("must be memory://, redis://HOST:PORT/DB or rediss://HOST:PORT/DB")
+    return url
+
+
+def _store(secret: SecretStr) -> SecretStr:
+    parse_store(secret.get_secret_value())
+    return secret
+
+
+def _backend_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an http:// or https:// URL")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("holds a user name: send credentials by `headers`")
+    if parts.fragment:
+        raise ValueError("holds a #fragment, which is never sent")
+    return url
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a NUL character")
+    return text
+
+
+def _header_value(secret: SecretStr) -> SecretStr:
+    # RFC 9110, section 5.5
+    if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", secret.get_secret_value()):
+        raise ValueError("holds a line break or another control character")
+    return secret
+
+
+def _env_value(secret: SecretStr) -> SecretStr:
+    _no_nul(secret.get_secret_value())
+    return secret
+
+
+def _separator(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,8}", text):
+        raise ValueError("must be 1 to 8 of A-Z a-z 0-9 _ -, the characters that tool names may have")
+    return text
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text):
+        raise ValueError("must be up to 64 letters, digits and -._, a letter or digit first")
+    return text
+
+
+Positive = Annotated[
+    float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False), _schema("number", exclusiveMinimum=0)
+]
+"""Seconds, more than none."""
+
+Duration = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=False), _schema("number", minimum=0)]
+"""Seconds, possibly none."""
+
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1), _schema("integer", minimum=1)]
+"""How many, at least one."""
+
+Switch = Annotated[bool, WithJsonSchema({"anyOf": [{"type": "boolean"}, _REFERENCE_SCHEMA]})]
+"""On or off."""
+
+AddressText = Annotated[str, AfterValidator(_address)]
+StoreUrl = Annotated[SecretStr, AfterValidator(_store)]
+BackendUrl = Annotated[str, AfterValidator(_backend_url)]
+KeyText = Annotated[SecretStr, AfterValidator(_key)]
+TokenText = Annotated[SecretStr, AfterValidator(_token)]
+Argument = Annotated[str, AfterValidator(_no_nul)]
+HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]
+EnvValue = Annotated[SecretStr, AfterValidator(_env_value)]
+Name = Annotated[str, AfterValidator(_name)]
+Separator = Annotated[str, AfterValidator(_separator)]

@@ -1,0 +1,388 @@
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, NativeTarget, StdioTarget
+from gateway.config import Address, Auth, ConfigError, LogSettings, Problem, Settings, import_object, load
+from gateway.config.sections import PLACES
+
+EXAMPLE = """{
+  "mcpServers": {
+    "files": {"command": "npx", "args": ["-y", "server-filesystem", "."]},
+    "api": {"url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
+  },
+  "gateway": {"listen": "127.0.0.1:9000", "store": "redis://127.0.0.1:6379/0"}
+}"""
+
+
+def test_the_example_of_the_design_loads(settings: Callable[..., Settings]) -> None:
+    found = settings(EXAMPLE, TOKEN="t0ken")
+    assert found.table.backends == {
+        "files": BackendSpec("files", StdioTarget("npx", ("-y", "server-filesystem", "."))),
+        "api": BackendSpec("api", HttpTarget("https://example.com/mcp", (("Authorization", "Bearer t0ken"),))),
+    }
+    assert found.listen == Address("127.0.0.1", 9000)
+    assert found.admin == Address("127.0.0.1", 8081)
+    assert found.store == "redis://127.0.0.1:6379/0"
+
+
+def test_an_empty_configuration_is_all_defaults(settings: Callable[..., Settings]) -> None:
+    found = settings("{}")
+    assert found.limits == Limits()
+    assert (found.listen, found.admin) == (Address("127.0.0.1", 8080), Address("127.0.0.1", 8081))
+    assert (found.store, found.auth, found.keys, found.tls) == ("memory://", Auth(), (), None)
+    assert found.log == LogSettings("info", "auto")
+    assert found.table.endpoints == {"": Endpoint("", "aggregate", ())}
+
+
+def test_yaml_says_the_same_as_json(settings: Callable[..., Settings]) -> None:
+    yaml = "mcpServers:\n  a: {command: x, env: {K: '${V}'}}\ngateway: {sessions: {idleTtl: 5}}\n"
+    same = '{"mcpServers": {"a": {"command": "x", "env": {"K": "${V}"}}}, "gateway": {"sessions": {"idleTtl": 5}}}'
+    assert settings(yaml, "c.yaml", V="v") == settings(same, V="v")
+    assert settings(yaml, "c.yml", V="v") == settings(same, "c.json", V="v")
+
+
+def test_the_key_of_vs_code_is_accepted(settings: Callable[..., Settings]) -> None:
+    text = """{"inputs": [{"id": "x"}], "servers": {
+      "a": {"type": "stdio", "command": "x"}, "b": {"type": "http", "url": "http://h/mcp"}}}"""
+    assert list(settings(text).table.backends) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["http", "streamable-http", "streamableHttp"])
+def test_every_spelling_of_streamable_http_is_accepted(settings: Callable[..., Settings], kind: str) -> None:
+    found = settings(json.dumps({"mcpServers": {"a": {"type": kind, "url": "http://h/mcp"}}}))
+    assert found.table.backends["a"].target == HttpTarget("http://h/mcp")
+
+
+def test_extra_keys_of_a_server_reach_its_spec(settings: Callable[..., Settings]) -> None:
+    text = """{"mcpServers": {"a": {"command": "x", "sharing": "shared", "timeout": 7, "enabledTools": ["r*"],
+      "disabledTools": ["rm"], "tags": ["t"], "groups": ["g"]}}, "gateway": {"groups": {"h": ["a"]}}}"""
+    assert settings(text).table.backends["a"] == BackendSpec(
+        "a", StdioTarget("x"), 7.0, "shared", ("r*",), ("rm",), groups=("h", "g"), tags=("t",)
+    )
+
+
+def test_a_server_without_a_timeout_has_that_of_all_requests(settings: Callable[..., Settings]) -> None:
+    text = '{"mcpServers": {"a": {"command": "x"}}, "gateway": {"limits": {"requestDeadline": 11}}}'
+    assert settings(text).table.backends["a"].timeout == 11.0
+
+
+def test_no_enabled_tools_at_all_is_not_the_same_as_no_filter(settings: Callable[..., Settings]) -> None:
+    text = '{"mcpServers": {"a": {"command": "x", "enabledTools": []}}}'
+    assert settings(text).table.backends["a"].enabled_tools == ()
+
+
+def test_a_disabled_server_is_left_out_everywhere(settings: Callable[..., Settings]) -> None:
+    text = """{"mcpServers": {"a": {"command": "x"}, "b": {"url": "${GONE}", "type": "sse", "disabled": true}},
+      "gateway": {"groups": {"g": ["a", "b"]}}}""".replace("${GONE}", "http://h/${GONE}")
+    table = settings(text).table
+    assert list(table.backends) == ["a"]
+    assert table.endpoints[""].backends == ("a",)
+    assert table.endpoints["g"].backends == ("a",)
+    assert "b" not in table.endpoints
+
+
+def test_endpoints_are_all_servers_each_server_and_each_group(settings: Callable[..., Settings]) -> None:
+    text = """{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y", "groups": ["g"]}},
+      "gateway": {"groups": {"g": ["a"]}, "naming": {"separator": "-"}}}"""
+    table = settings(text).table
+    assert table.endpoints == {
+        "": Endpoint("", "aggregate", ("a", "b")),
+        "a": Endpoint("a", "transparent", ("a",)),
+        "b": Endpoint("b", "transparent", ("b",)),
+        "g": Endpoint("g", "aggregate", ("a", "b")),
+    }
+    assert table.separator == "-"
+
+
+def test_a_relative_cwd_is_relative_to_the_file(settings: Callable[..., Settings], tmp_path: Path) -> None:
+    target = settings('{"mcpServers": {"a": {"command": "x", "cwd": "sub"}}}').table.backends["a"].target
+    assert target == StdioTarget("x", cwd=str(tmp_path / "sub"))
+
+
+def test_a_native_reference_becomes_the_object_that_composition_finds(write: Callable[..., Path]) -> None:
+    server = object()
+    file = write('{"mcpServers": {"a": {"native": "module:attr"}}}')
+    loaded = load(file, {}, resolve={"module:attr": server}.__getitem__)
+    assert loaded.settings.table.backends["a"].target == NativeTarget(server)
+
+
+def test_a_native_reference_is_imported_unless_told_otherwise(write: Callable[..., Path]) -> None:
+    loaded = load(write('{"mcpServers": {"a": {"native": "os:path.join"}}}'), {})
+    assert loaded.settings.table.backends["a"].target == NativeTarget(os.path.join)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.limit)
+def test_every_limit_is_configurable(settings: Callable[..., Settings], place: tuple[str, str, str]) -> None:
+    limit, section, key = place
+    first, *rest = key.split("_")
+    written = first + "".join(word.capitalize() for word in rest)
+    for value in (7, "${N}"):
+        found = settings(json.dumps({"gateway": {section: {written: value}}}), N="7").limits
+        assert getattr(found, limit) == 7
+        assert sum(getattr(found, name) != getattr(Limits(), name) for name in Limits.__dataclass_fields__) == 1
+
+
+def test_auth_keys_and_log_reach_the_settings(settings: Callable[..., Settings]) -> None:
+    text = """{"gateway": {"auth": {"tokens": {"ann": "${T}", "bob": "tok-b"}, "hosts": ["h"], "origins": ["https://o"]},
+      "keys": ["%s", "%s"], "log": {"level": "debug", "format": "json"}, "cluster": {"name": "blue"}}}"""
+    found = settings(text % ("ab" * 32, "q6urq6urq6urq6urq6urq6urq6urq6urq6urq6urq6s="), T="tok-a")
+    assert found.auth == Auth((("ann", "tok-a"), ("bob", "tok-b")), ("h",), ("https://o",))
+    assert found.keys == (b"\xab" * 32, b"\xab" * 32)
+    assert found.log == LogSettings("debug", "json")
+    assert found.cluster == "blue"
+
+
+def test_tls_files_are_found_beside_the_file(settings: Callable[..., Settings], tmp_path: Path) -> None:
+    (tmp_path / "c.pem").touch()
+    (tmp_path / "k.pem").touch()
+    found = settings(json.dumps({"gateway": {"tls": {"cert": "c.pem", "key": str(tmp_path / "k.pem")}}})).tls
+    assert found is not None
+    assert (found.cert, found.key) == (tmp_path / "c.pem", tmp_path / "k.pem")
+
+
+def test_credentials_are_in_no_repr(settings: Callable[..., Settings]) -> None:
+    text = """{"mcpServers": {"a": {"url": "http://h/mcp", "headers": {"A": "hush"}}},
+      "gateway": {"auth": {"tokens": {"ann": "hush"}}, "store": "redis://u:hush@h:1/0", "keys": ["%s"]}}"""
+    found = settings(text % ("hu" * 32).replace("hu", "ab"))
+    assert "hush" not in repr(found)
+    assert repr(b"\xab" * 32) not in repr(found)
+
+
+def test_equal_configurations_have_equal_digests_and_others_have_not(settings: Callable[..., Settings]) -> None:
+    def digests(extra: str = "", **environ: str) -> tuple[str, str]:
+        text = '{"mcpServers": {"a": {"url": "http://h/${P:-mcp}", "headers": {"A": "${T:-x}"}, EXTRA}}}'
+        found = settings(text.replace(", EXTRA", extra), **environ)
+        return found.table.digest, found.config_digest
+
+    table, config = digests()
+    assert digests() == (table, config)
+    assert digests(T="another") == (table, config), "a credential may change while names and cursors stay"
+    assert digests(', "timeout": 1')[0] == table
+    assert digests(', "timeout": 1')[1] != config
+    assert digests(P="other")[0] != table
+    assert digests(', "disabledTools": ["x"]')[0] != table
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "line", "meant"),
+    [
+        ('{\n"mcpServer": {}}', "mcpServer", 2, "mcpServers"),
+        ('{"mcpServers": {"a": {\n"comand": "x"}}}', "mcpServers.a.comand", 2, "command"),
+        (
+            '{"mcpServers": {"a": {"command": "x",\n"enabled_tools": []}}}',
+            "mcpServers.a.enabled_tools",
+            2,
+            "enabledTools",
+        ),
+        ('{"servers": {"a": {"command": "x",\n"Timeout": 1}}}', "servers.a.Timeout", 2, "timeout"),
+        ('{"gateway": {\n"listn": ""}}', "gateway.listn", 2, "listen"),
+        ('{"gateway": {"limits": {\n"requests": 1}}}', "gateway.limits.requests", 2, "requestsPerSession"),
+        ('{"gateway": {"tls": {"cert": "a", "key": "b",\n"keyy": 1}}}', "gateway.tls.keyy", 2, "key"),
+        ('{"gateway": {"auth": {\n"qqqqqq": 1}}}', "gateway.auth.qqqqqq", 2, None),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(
+    problems: Callable[..., tuple[Problem, ...]], text: str, field: str, line: int, meant: str | None
+) -> None:
+    found = next(one for one in problems(text) if one.message == "unknown key")
+    assert (found.field, found.line, found.nearest) == (field, line, meant)
+    assert found.file.endswith("stagedoor.jsonc")
+
+
+def test_a_problem_reads_as_one_line_with_file_line_field_and_hint(problem: Callable[..., Problem]) -> None:
+    said = str(problem('{\n"gateway": {"listn": 1}}'))
+    assert said.endswith('stagedoor.jsonc:2: gateway.listn: unknown key; did you mean "listen"?')
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_the_file(problems: Callable[..., tuple[Problem, ...]]) -> None:
+    text = '{"mcpServers": {\n"a": {"url": "${GONE}"},\n"b": {"command": 1},\n"c": {"x": 1}}}'
+    assert [(one.field, one.line) for one in problems(text)] == [
+        ("mcpServers.a.url", 2),
+        ("mcpServers.b.command", 3),
+        ("mcpServers.c.x", 4),
+    ]
+
+
+def test_an_unset_variable_is_an_error_that_names_the_field(problem: Callable[..., Problem]) -> None:
+    found = problem('{"mcpServers": {"a": {"command": "x", "env": {\n"KEY": "${GONE}"}}}}')
+    assert (found.field, found.line) == ("mcpServers.a.env.KEY", 2)
+    assert found.message == "the variable GONE is not set and there is no default"
+
+
+@pytest.mark.parametrize(
+    ("server", "field", "said"),
+    [
+        ("{}", "", "has none of `command`, `url` and `native`"),
+        ('{"command": "x", "url": "http://h"}', ".url", "stands beside `command`"),
+        ('{"native": "m:a", "args": ["x"]}', ".args", "goes with `command`"),
+        ('{"command": "x", "headers": {"A": "b"}}', ".headers", "goes with `url`"),
+        ('{"command": "x", "type": "http"}', ".type", "does not fit a server with `command`"),
+        ('{"url": "http://h", "type": "stdio"}', ".type", "does not fit a server with `url`"),
+        ('{"url": "http://h", "type": "sse"}', ".type", '"sse" is not served by this release'),
+        ('{"url": "http://h", "type": "ws"}', ".type", '"ws" is not served by this release'),
+        ('{"url": "ftp://h"}', ".url", "must be an http:// or https:// URL"),
+        ('{"url": "http://u:p@h/"}', ".url", "holds a user name"),
+        ('{"url": "http://h/#x"}', ".url", "holds a #fragment"),
+        ('{"url": "http://h", "headers": {"A b": "x"}}', ".headers.A b", "is not a header name"),
+        ('{"url": "http://h", "headers": {"Mcp-Session-Id": "x"}}', ".headers.Mcp-Session-Id", "is set by the gateway"),
+        ('{"url": "http://h", "headers": {"A": "b\\r\\nC: d"}}', ".headers.A", "holds a line break"),
+        ('{"command": ""}', ".command", "is empty"),
+        ('{"command": "x\\u0000"}', ".command", "holds a NUL character"),
+        ('{"command": "x", "args": ["a", "\\u0000"]}', ".args[1]", "holds a NUL character"),
+        ('{"command": "x", "env": {"A=B": "x"}}', ".env.A=B", "is not a name that a variable can have"),
+        ('{"command": "x", "env": {"PORT": 1}}', ".env.PORT", "must be text (in quotes)"),
+        ('{"command": "x", "args": "y"}', ".args", "must be a list"),
+        ('{"command": "x", "timeout": 0}', ".timeout", "must be greater than 0"),
+        ('{"command": "x", "timeout": true}', ".timeout", "must be a number"),
+        ('{"command": "x", "timeout": "soon"}', ".timeout", "must be a number"),
+        ('{"command": "x", "timeout": 1e999}', ".timeout", "must be a finite number"),
+        ('{"command": "x", "sharing": "all"}', ".sharing", "must be 'session' or 'shared'"),
+        ('{"command": "x", "disabled": "perhaps"}', ".disabled", "must be true or false"),
+        ('"npx"', "", "must be an object"),
+    ],
+)
+def test_a_server_that_makes_no_sense_is_refused_at_the_field(
+    problem: Callable[..., Problem], server: str, field: str, said: str
+) -> None:
+    found = problem('{"mcpServers": {\n"a": ' + server + "}}")
+    assert found.field == "mcpServers.a" + field
+    assert found.message.startswith(said)
+    assert found.line == 2
+
+
+@pytest.mark.parametrize(
+    ("gateway", "field", "said"),
+    [
+        ('{"listen": "8080"}', "listen", "must be HOST:PORT"),
+        ('{"listen": "h:99999"}', "listen", "must be HOST:PORT"),
+        ('{"listen": "::1:80"}', "listen", "must be HOST:PORT"),
+        ('{"listen": ":80"}', "listen", "must be HOST:PORT"),
+        ('{"listen": "127.0.0.1:8081"}', "admin", "is the address of `listen`"),
+        ('{"store": "mysql://h/db"}', "store", "must be memory://"),
+        ('{"store": "redis://"}', "store", "must be memory://"),
+        ('{"keys": ["short"]}', "keys[0]", "must be 32 bytes"),
+        ('{"auth": {"tokens": {}}}', "auth.tokens", "names no principal"),
+        ('{"auth": {"tokens": {"a": "x y"}}}', "auth.tokens.a", "a bearer token is made of"),
+        ('{"auth": {"tokens": {"a": "x", "b": "x"}}}', "auth.tokens.b", 'has the token of "a"'),
+        ('{"auth": {"tokens": {"anonymous": "x"}}}', "auth.tokens.anonymous", "is not a name"),
+        ('{"tls": {"cert": "x"}}', "tls.key", "is missing"),
+        ('{"naming": {"separator": "."}}', "naming.separator", "must be 1 to 8 of"),
+        ('{"naming": {"separator": ""}}', "naming.separator", "must be 1 to 8 of"),
+        ('{"limits": {"sessions": 1}}', "limits.sessions", "unknown key"),
+        ('{"sessions": {"max": 0}}', "sessions.max", "must be greater than or equal to 1"),
+        ('{"sessions": {"max": 1.5}}', "sessions.max", "must be a whole number"),
+        ('{"sessions": {"max": true}}', "sessions.max", "must be a number"),
+        ('{"drain": {"grace": -1}}', "drain.grace", "must be greater than or equal to 0"),
+        ('{"log": {"level": "loud"}}', "log.level", "must be 'debug', 'info', 'warning' or 'error'"),
+        ('{"groups": {"g": ["nobody"]}}', "groups.g[0]", 'there is no server "nobody"'),
+        ('{"groups": {"g h": []}}', "groups.g h", "a name is a part of a URL"),
+        ('{"cluster": {"name": "a/b"}}', "cluster.name", "must be up to 64 letters"),
+    ],
+)
+def test_a_gateway_section_that_makes_no_sense_is_refused_at_the_field(
+    problem: Callable[..., Problem], gateway: str, field: str, said: str
+) -> None:
+    found = problem('{\n"gateway": ' + gateway + "}")
+    assert found.field == f"gateway.{field}"
+    assert found.message.startswith(said)
+    assert found.line == 2
+
+
+def test_tls_files_must_be_there(problems: Callable[..., tuple[Problem, ...]]) -> None:
+    found = problems('{"gateway": {"tls": {"cert": "c", "key": "k"}}}')
+    assert [one.field for one in found] == ["gateway.tls.cert", "gateway.tls.key"]
+
+
+@pytest.mark.parametrize("name", ["", "my server", "a/b", ".", "..", "ü", "a" * 65, "a?b", "-a"])
+def test_a_name_that_does_not_fit_a_url_is_refused(problem: Callable[..., Problem], name: str) -> None:
+    assert "a name is a part of a URL" in problem(json.dumps({"mcpServers": {name: {"command": "x"}}})).message
+
+
+def test_a_refused_name_comes_with_a_usable_one(problem: Callable[..., Problem]) -> None:
+    assert problem('{"mcpServers": {"my server": {"command": "x"}}}').message.endswith('such as "my-server"')
+
+
+def test_a_group_cannot_have_the_name_of_a_server(problem: Callable[..., Problem]) -> None:
+    text = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x", "groups": [\n"a"]}}}'
+    found = problem(text)
+    assert (found.field, found.line) == ("mcpServers.b.groups[0]", 2)
+    assert found.message == 'the group "a" has the name of a server: both would be /mcp/a'
+    assert (
+        problem('{"mcpServers": {"a": {"command": "x"}}, "gateway": {"groups": {"a": []}}}').field == "gateway.groups.a"
+    )
+
+
+def test_a_group_of_an_unknown_server_names_the_nearest(problem: Callable[..., Problem]) -> None:
+    text = '{"mcpServers": {"files": {"command": "x"}}, "gateway": {"groups": {"g": ["file"]}}}'
+    assert problem(text).nearest == "files"
+
+
+def test_one_name_under_both_keys_is_refused(problem: Callable[..., Problem]) -> None:
+    text = '{"mcpServers": {"a": {"command": "x"}}, "servers": {"a": {"command": "x"}}}'
+    assert problem(text).field == "servers.a"
+
+
+def test_no_error_repeats_a_value_that_may_be_a_credential(problems: Callable[..., tuple[Problem, ...]]) -> None:
+    text = """{"mcpServers": {"a": {"url": "http://h", "headers": {"A": "hush\\n"}}, "b": {"env": "hush"}},
+      "gateway": {"auth": {"tokens": {"p": "hush hush"}}, "store": "hush://hush", "keys": ["hush"]}}"""
+    found = problems(text)
+    assert len(found) >= 5
+    assert not any("hush" in str(one) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("os", "must be written as module:attribute"),
+        (":x", "must be written as module:attribute"),
+        ("no_such_module:x", "cannot be imported: No module named 'no_such_module'"),
+        ("os:no_such", 'there is no "no_such" in os'),
+    ],
+)
+def test_a_native_server_that_is_not_there_is_told(write: Callable[..., Path], reference: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(json.dumps({"mcpServers": {"a": {"native": reference}}})), {})
+    [found] = caught.value.problems
+    assert (found.field, found.message) == ("mcpServers.a.native", said)
+
+
+def test_modules_of_the_current_directory_can_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "servers_of_this_test.py").write_text("server = 'here'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["/nowhere"])
+    assert import_object("servers_of_this_test:server") == "here"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("c.toml", b"", "the name must end in one of .json, .jsonc, .yaml, .yml"),
+        ("c.json", b"\xff{}", "not UTF-8 at byte 0"),
+        ("c.json", b"[]", "the configuration must be an object with named members"),
+        ("c.yaml", b"", "the configuration must be an object with named members"),
+    ],
+)
+def test_a_file_that_cannot_be_a_configuration_is_refused(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load(file, {})
+    assert caught.value.problems[0].message == said
+
+
+def test_a_file_that_is_not_there_is_told_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.json: No such file or directory"):
+        load(tmp_path / "gone.json")
+
+
+def test_a_byte_order_mark_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_bytes(b"\xef\xbb\xbf{}")
+    load(tmp_path / "c.json", {})
