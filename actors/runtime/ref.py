@@ -1,0 +1,78 @@
+"""The address of an actor: all that others hold of it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from actors.runtime.exits import SHUTDOWN, Exit
+from actors.runtime.mailbox import MailboxStatistics
+from actors.runtime.reply import Reply
+
+if TYPE_CHECKING:
+    from actors.runtime.cell import Cell
+
+ADMISSION = 2.0
+"""Seconds a call waits to be taken, unless it says otherwise."""
+
+
+class Ref:
+    """Names one life of one actor; it stays valid, and dead, when that has ended. Hashable, compared by identity.
+
+    Only for the thread in which the system runs; nothing but `call` and `ended` waits.
+    """
+
+    __slots__ = ("cell", "name")
+
+    def __init__(self, name: str, cell: "Cell") -> None:
+        self.name = name
+        self.cell = cell
+        """The runtime's own."""
+
+    def __repr__(self) -> str:
+        return f"<Ref {self.name}: {self.cell.reason or 'alive'}>"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still receives messages."""
+        return self.cell.reason is None
+
+    @property
+    def reason(self) -> Exit | None:
+        """Why it ended; None while it is alive."""
+        return self.cell.reason
+
+    def cast(self, message: Any) -> bool:
+        """Sends new work to an ordinary place: False when the mailbox is full, or the actor dead."""
+        return self.cell.offer(message)
+
+    def reply(self, message: Any) -> bool:
+        """Sends what the receiver itself caused (answers, acknowledgements, cancels of its own requests) to a reserved
+        place: never refused while the actor is alive, False when it is dead."""
+        return self.cell.put(message)
+
+    def urgent(self, message: Any) -> bool:
+        """Sends by the urgent lane, which is read first, for ending and draining only; False when full or dead."""
+        return self.cell.urge(message)
+
+    def stop(self, reason: Exit = SHUTDOWN) -> bool:
+        """Tells the actor to end before its next message; False when it is dead."""
+        return self.cell.stop(reason)
+
+    async def call(self, make: Callable[[Reply], Any], admission: float = ADMISSION) -> Any:
+        """Sends `make(reply)` as new work and waits for the outcome of the reply; for edges, never for actors.
+
+        `admission` (seconds) bounds the wait in the mailbox only; once taken, the call waits as long as it takes.
+        Cancelling it revokes a queued message; a taken one goes on, and its reply is marked abandoned.
+
+        Raises MailboxFull or NotTaken (surely not executed), ActorDown (not executed if it was queued, else unknown),
+        or what the actor failed the reply with.
+        """
+        reply = Reply(self.cell)
+        return await reply.outcome(make(reply), admission)
+
+    async def ended(self) -> Exit:
+        """Waits until the actor has ended, its clean-up included."""
+        return await self.cell.wait_ended()
+
+    def statistics(self) -> MailboxStatistics:
+        """What is in its mailbox."""
+        return self.cell.mailbox.statistics()

@@ -1,0 +1,142 @@
+"""A system of actors: its registry, dispatcher, timers and tasks, all inside one `async with`."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeAlias
+
+import trio
+
+from actors.runtime.actor import Actor
+from actors.runtime.boundary import Boundary, unwrapped
+from actors.runtime.cell import Cell, Owner
+from actors.runtime.dispatcher import Dispatcher
+from actors.runtime.drain import drain
+from actors.runtime.dynamic import DynamicSupervisor
+from actors.runtime.exits import SHUTDOWN, Exit, SystemClosed, SystemFailed
+from actors.runtime.ref import Ref
+from actors.runtime.registry import Registry
+from actors.runtime.supervisor import BaseSupervisor
+from actors.runtime.timers import Timers
+
+OnCrash: TypeAlias = Callable[[str, BaseException], object]
+"""Gets the name of an actor (or `actor/task`) and what escaped from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemStatistics:
+    """How much there is of everything."""
+
+    actors: int
+    ready: int
+    timers: int
+
+
+class System:
+    """Made by `open_system`."""
+
+    def __init__(self, nursery: trio.Nursery, on_crash: OnCrash | None) -> None:
+        self.nursery = nursery
+        self.registry = Registry()
+        self.timers = Timers()
+        self.dispatcher = Dispatcher()
+        self.failure: SystemFailed | None = None
+        self._on_crash = on_crash
+        self._top: dict[Ref, bool] = {}
+        self._numbers: Counter[str] = Counter()
+        self._closed = False
+
+    def spawn(self, actor: Actor, name: str | None = None, supervisor: DynamicSupervisor | None = None) -> Ref:
+        """Starts an actor; without a name it gets a unique one, made from its class.
+
+        Under a supervisor it is a temporary child. At the top it is restarted by nobody, and if it is a supervisor, its
+        crash ends the system with SystemFailed. Raises AlreadyStarted, AtCapacity, SystemClosed.
+        """
+        if supervisor is not None:
+            return supervisor.start_child(actor, name)
+        if self._closed:
+            raise SystemClosed("the system is ending")
+        cell = self.create(actor, name, self)
+        self._top[cell.ref] = isinstance(actor, BaseSupervisor)
+        cell.start()
+        return cell.ref
+
+    async def drain(self, deadline: float) -> None:
+        """Lets all actors finish, last started first, for at most `deadline` seconds; then ends the rest.
+
+        An actor ends by itself after its `drain` hook was called. Supervisors restart nobody meanwhile.
+        """
+        until = trio.current_time() + deadline
+        self._closed = True
+        for ref in reversed([*self._top]):
+            await drain([ref], until)
+
+    def statistics(self) -> SystemStatistics:
+        """A snapshot."""
+        return SystemStatistics(len(self.registry), len(self.dispatcher), len(self.timers))
+
+    # The rest is the runtime's own.
+
+    def create(self, actor: Actor, name: str | None, owner: Owner) -> Cell:
+        """An actor with a name, not started yet."""
+        cell = Cell(self, actor, self._unique(type(actor).__name__) if name is None else name, owner)
+        self.registry.add(cell.ref.name, cell.ref)
+        return cell
+
+    def child_ended(self, ref: Ref, reason: Exit) -> None:
+        """An actor at the top has ended."""
+        root = self._top.pop(ref)
+        if root and reason.abnormal and not self._closed and self.failure is None:
+            self.failure = SystemFailed(ref.name, reason)
+            self.nursery.cancel_scope.cancel()
+
+    def report(self, name: str, error: BaseException) -> None:
+        """A crash. A raise in the callback that logs it is no reason to crash too."""
+        if self._on_crash is not None:
+            with Boundary():
+                self._on_crash(name, error)
+
+    def close(self) -> None:
+        """Ends all actors, last started first."""
+        self._closed = True
+        for ref in reversed([*self._top]):
+            ref.cell.end(SHUTDOWN)
+
+    def _unique(self, kind: str) -> str:
+        while True:
+            self._numbers[kind] += 1
+            name = f"{kind}-{self._numbers[kind]}"
+            if self.registry.whereis(name) is None:
+                return name
+
+
+class _Unwrapped:
+    """Takes the group off a single error, which the nursery put on."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if isinstance(error, BaseExceptionGroup) and (single := unwrapped(error)) is not error:
+            raise single from None
+
+
+@asynccontextmanager
+async def open_system(on_crash: OnCrash | None = None) -> AsyncIterator[System]:
+    """A system that lives as long as the body; then all actors end at once and their tasks are cancelled.
+
+    (`await system.drain(seconds)` first, for a gentle end.) Raises SystemFailed if a supervisor at the top gave up.
+    """
+    with _Unwrapped():
+        async with trio.open_nursery() as nursery:
+            system = System(nursery, on_crash)
+            nursery.start_soon(system.dispatcher.run, name="actors")
+            nursery.start_soon(system.timers.run, name="timers")
+            try:
+                yield system
+            finally:
+                system.close()
+                nursery.cancel_scope.cancel()
+    if system.failure is not None:
+        raise system.failure from system.failure.reason.error
