@@ -1,0 +1,306 @@
+"""Every refusal of the gateway as a value, and the one table that says which HTTP status it gets.
+
+A backend's own error is not made here: it passes on as raw JSON, and on HTTP it is an answer like any other (200).
+"""
+
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+
+from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.versions import VERSIONS
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL: Final = -32603
+OVERLOADED: Final = -32000
+"""Free for implementations (JSON-RPC 2.0); peers must read no meaning into it, the HTTP status carries it."""
+RESOURCE_NOT_FOUND: Final = -32002
+URL_ELICITATION_REQUIRED: Final = -32042
+UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
+REQUEST_CANCELLED: Final = -32800
+"""Ends a cancelled POST, which cannot end without a body; the official SDKs use this code on this wire."""
+USER_REJECTED: Final = -1
+
+Executed = Literal["no", "unknown", "yes"]
+
+
+class Rule(NamedTuple):
+    """What a kind of error means on the wire. `retry_after` is in seconds."""
+
+    code: int
+    status: int
+    message: str
+    retry_after: int | None = None
+
+
+KINDS: Final[dict[str, Rule]] = {
+    # The body is not one JSON-RPC message (MCP 2025-11-25, transports, "Sending messages to the server").
+    "parse": Rule(PARSE_ERROR, 400, "Parse error"),
+    "invalid_request": Rule(INVALID_REQUEST, 400, "Invalid request"),
+    "malformed_params": Rule(INVALID_PARAMS, 400, "Invalid params: expected an object"),
+    "batch_refused": Rule(INVALID_REQUEST, 400, "Batches exist only in protocol version 2025-03-26"),
+    "too_large": Rule(INVALID_REQUEST, 413, "Message too large"),
+    # Sessions and versions ("Session Management", "Protocol Version Header").
+    "missing_session": Rule(INVALID_REQUEST, 400, "Missing Mcp-Session-Id header"),
+    "session_not_found": Rule(INVALID_REQUEST, 404, "Session not found"),
+    "unsupported_version_header": Rule(INVALID_REQUEST, 400, "Unsupported MCP-Protocol-Version"),
+    "unsupported_protocol_version": Rule(UNSUPPORTED_PROTOCOL_VERSION, 400, "Unsupported protocol version"),
+    "already_initialized": Rule(INVALID_REQUEST, 400, "The session is initialized already"),
+    "not_initialized": Rule(INVALID_REQUEST, 400, "The session is not initialized yet"),
+    # Event streams ("Resumability and Redelivery"): undefined by the spec, so explicit, never a replay of everything.
+    "bad_event_id": Rule(INVALID_REQUEST, 400, "Malformed or unknown Last-Event-ID"),
+    "gap": Rule(INVALID_REQUEST, 400, "Events after this Last-Event-ID are no longer kept"),
+    "stream_conflict": Rule(INVALID_REQUEST, 409, "Too many event streams in this session"),
+    # HTTP around the message.
+    "unauthorized": Rule(INVALID_REQUEST, 401, "Missing or unknown bearer token"),
+    "forbidden_host": Rule(INVALID_REQUEST, 403, "This Host is not allowed"),
+    "forbidden_origin": Rule(INVALID_REQUEST, 403, "This Origin is not allowed"),
+    "endpoint_not_found": Rule(INVALID_REQUEST, 404, "No such endpoint"),
+    "method_not_allowed": Rule(INVALID_REQUEST, 405, "Method not allowed"),
+    "not_acceptable": Rule(INVALID_REQUEST, 406, "Not acceptable"),
+    "unsupported_media_type": Rule(INVALID_REQUEST, 415, "Content-Type must be application/json"),
+    "header_too_large": Rule(INVALID_REQUEST, 431, "Headers too large"),
+    # No room, or not at the moment: surely not executed.
+    "too_many_requests": Rule(OVERLOADED, 429, "Too many requests in flight", 1),
+    "server_full": Rule(OVERLOADED, 503, "No room for a new session", 5),
+    "overloaded": Rule(OVERLOADED, 503, "The server is overloaded", 1),
+    "draining": Rule(OVERLOADED, 503, "The server is shutting down", 1),
+    "store_away": Rule(OVERLOADED, 503, "The session store is away", 2),
+    # Answers to a request that was accepted: in this era any JSON-RPC error is a 200 answer.
+    "method_not_found": Rule(METHOD_NOT_FOUND, 200, "Method not found"),
+    "invalid_params": Rule(INVALID_PARAMS, 200, "Invalid params"),
+    "internal": Rule(INTERNAL, 200, "Internal error"),
+    "resource_not_found": Rule(RESOURCE_NOT_FOUND, 200, "Resource not found"),
+    "cancelled": Rule(REQUEST_CANCELLED, 200, "Request cancelled"),
+    "rejected": Rule(USER_REJECTED, 200, "Rejected"),
+    "peer": Rule(INTERNAL, 200, "Error"),
+}
+
+
+class ProtocolError(Struct, frozen=True):
+    """A JSON-RPC error. `kind` is a row of KINDS and never goes on the wire."""
+
+    code: int
+    message: str
+    data: Raw = EMPTY
+    kind: str = "peer"
+
+    @property
+    def status(self) -> int:
+        """The HTTP status for an answer that carries only this error."""
+        return KINDS[self.kind].status
+
+    @property
+    def retry_after(self) -> int | None:
+        """Seconds for the Retry-After header, where the kind has one."""
+        return KINDS[self.kind].retry_after
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The HTTP headers that belong to the status."""
+        seconds = self.retry_after
+        return () if seconds is None else (("retry-after", str(seconds)),)
+
+    @property
+    def raw(self) -> Raw:
+        """The `error` member of a response."""
+        return Raw(_encode(_Body(self.code, self.message, self.data or EMPTY)))
+
+
+class Refusal(Exception):  # noqa: N818 - a value in flight, not a fault of the program
+    """A ProtocolError on its way to whoever answers. `id` is the request's, where it could be read."""
+
+    def __init__(self, error: ProtocolError, id: RequestId | None = None) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.id = id
+
+
+class Malformed(Refusal):
+    """What a peer sent is not a message, or a payload is not what its method needs.
+
+    `id` is that of a request to answer, `outcome_of` that of our own request, which gets no better response than
+    this. (The two number independently: an error that echoes `outcome_of` would answer a request of the peer's.)
+    """
+
+    def __init__(
+        self, error: ProtocolError, id: RequestId | None = None, *, outcome_of: RequestId | None = None
+    ) -> None:
+        super().__init__(error, id)
+        self.code = error.code
+        self.reason = error.message
+        self.outcome_of = outcome_of
+
+
+class _Body(Struct, omit_defaults=True):
+    code: int
+    message: str
+    data: Raw = EMPTY
+
+
+class _Response(Struct, omit_defaults=True):
+    jsonrpc: str
+    id: RequestId
+    error: Raw
+
+
+class _ResponseWithoutId(Struct):
+    jsonrpc: str
+    error: Raw
+
+
+class _ErrorMember(Struct):
+    code: int
+    message: str
+    data: Raw = EMPTY
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_member = msgspec.json.Decoder(_ErrorMember).decode
+
+
+def encode_error_body(error: ProtocolError, id: RequestId | None = None) -> bytes:
+    """A whole error response. Without an id the member is left out: it is never null on our side."""
+    if id is None:
+        return _encode(_ResponseWithoutId("2.0", error.raw))
+    return _encode(_Response("2.0", id, error.raw))
+
+
+def parse_error_member(raw: Raw) -> ProtocolError:
+    """The `error` member of a peer's response, of kind `peer`. Raises ValueError if it is not a JSON-RPC error."""
+    try:
+        member = _decode_member(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
+        raise ValueError(f"not a JSON-RPC error object: {broken}") from None
+    return ProtocolError(member.code, member.message, member.data)
+
+
+def refusal(kind: str, detail: str | None = None, **data: Any) -> ProtocolError:
+    """An error of this kind; `detail` is added to its message, `data` (None values left out) becomes its data."""
+    rule = KINDS[kind]
+    message = rule.message if detail is None else f"{rule.message}: {detail}"
+    present = {key: value for key, value in data.items() if value is not None}
+    return ProtocolError(rule.code, message, Raw(_encode(present)) if present else EMPTY, kind)
+
+
+def parse_error(detail: str | None = None) -> ProtocolError:
+    return refusal("parse", detail)
+
+
+def invalid_request(detail: str | None = None) -> ProtocolError:
+    return refusal("invalid_request", detail)
+
+
+def method_not_found(method: str) -> ProtocolError:
+    """Also for a method whose capability was not declared (lifecycle, "Operation")."""
+    return refusal("method_not_found", method)
+
+
+def invalid_params(detail: str | None = None, **data: Any) -> ProtocolError:
+    return refusal("invalid_params", detail, **data)
+
+
+def internal(
+    detail: str | None = None,
+    *,
+    reason: str | None = None,
+    executed: Executed | None = None,
+    backend: str | None = None,
+    **data: Any,
+) -> ProtocolError:
+    """A fault on the server's side. `executed` says whether the backend may have run the request."""
+    return refusal("internal", detail, backend=backend, reason=reason, executed=executed, **data)
+
+
+def too_large(limit: int) -> ProtocolError:
+    return refusal("too_large", f"more than {limit} bytes")
+
+
+def batch_refused() -> ProtocolError:
+    return refusal("batch_refused")
+
+
+def missing_session() -> ProtocolError:
+    return refusal("missing_session")
+
+
+def session_not_found() -> ProtocolError:
+    """For an unknown, an ended and a foreign session alike, so that none can be told from the others."""
+    return refusal("session_not_found")
+
+
+def unsupported_version_header(version: str) -> ProtocolError:
+    return refusal("unsupported_version_header", _shown(version), supported=newest_first(), requested=_shown(version))
+
+
+def unsupported_protocol_version(version: str) -> ProtocolError:
+    """The answer of a server without the modern era to a modern request (2026-07-28, versioning)."""
+    return refusal("unsupported_protocol_version", None, supported=newest_first(), requested=_shown(version))
+
+
+def already_initialized() -> ProtocolError:
+    return refusal("already_initialized")
+
+
+def not_initialized() -> ProtocolError:
+    return refusal("not_initialized")
+
+
+def too_many_requests(detail: str | None = None) -> ProtocolError:
+    return refusal("too_many_requests", detail)
+
+
+def server_full() -> ProtocolError:
+    return refusal("server_full")
+
+
+def overloaded(detail: str | None = None) -> ProtocolError:
+    return refusal("overloaded", detail)
+
+
+def draining() -> ProtocolError:
+    return refusal("draining")
+
+
+def store_away() -> ProtocolError:
+    return refusal("store_away")
+
+
+def bad_event_id() -> ProtocolError:
+    return refusal("bad_event_id")
+
+
+def gap(reason: str) -> ProtocolError:
+    """A resume past what is kept: explicit, and without any events."""
+    return refusal("gap", None, reason=reason)
+
+
+def stream_conflict() -> ProtocolError:
+    return refusal("stream_conflict")
+
+
+def resource_not_found(uri: str) -> ProtocolError:
+    return refusal("resource_not_found", None, uri=uri)
+
+
+def cancelled() -> ProtocolError:
+    return refusal("cancelled")
+
+
+def rejected(detail: str | None = None) -> ProtocolError:
+    """Sampling that the user, or the gateway in the user's place, refused."""
+    return refusal("rejected", detail)
+
+
+def newest_first() -> list[str]:
+    """The versions that a client may choose from."""
+    return list(reversed(VERSIONS))
+
+
+def _shown(version: str) -> str:
+    """A peer's own text in our message: short, and printable."""
+    return "".join(c if c.isprintable() else "?" for c in version[:64])

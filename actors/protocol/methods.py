@@ -1,0 +1,222 @@
+"""Every method and notification of the session era: who sends it, since when, behind which capability, and how an
+aggregate of several backends treats it.
+
+The gateway refuses what is not in this table (-32601) or ignores it (notifications): a method that passed through
+unknown would pass the version and capability gates too.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from actors.protocol.versions import VERSIONS, at_least
+
+
+class Sender(Enum):
+    """Which end of a session may send it."""
+
+    CLIENT = "client"
+    SERVER = "server"
+    BOTH = "both"
+
+
+class Kind(Enum):
+    REQUEST = "request"
+    NOTIFICATION = "notification"
+
+
+class Treatment(Enum):
+    """What becomes of a message on an aggregated route."""
+
+    LOCAL = "local"
+    """Answered or consumed by the gateway."""
+    MERGED = "merged"
+    """One list made of every backend's list."""
+    ROUTED = "routed"
+    """To the one backend that owns what `routed_by` names."""
+    FAN_OUT = "fan_out"
+    """To every connected backend that has the capability."""
+    MAPPED = "mapped"
+    """To wherever the request that it speaks of went, by the id and token tables."""
+    RELAYED = "relayed"
+    """From a backend to the client (or back), names and URIs rewritten."""
+    COALESCED = "coalesced"
+    """From any backend to the client, at most one waiting of each kind."""
+    REFUSED = "refused"
+    """Not offered: its capability is never declared."""
+
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One row. A capability is the path to its member in the declared object; `routed_by` is a member of params."""
+
+    name: str
+    kind: Kind
+    sender: Sender
+    treatment: Treatment
+    since: str = VERSIONS[0]
+    """The first revision that has it."""
+    server_capability: Path | None = None
+    """What the server must have declared for it to be sent, in either direction."""
+    client_capability: Path | None = None
+    """What the client must have declared for it to be sent, in either direction."""
+    routed_by: str | None = None
+    items: str | None = None
+    """The member of a list's result that holds the items."""
+    repeatable: bool = False
+    """Sending it once more changes nothing at the backend."""
+    eligible: bool = False
+    """While it runs, the backend may ask the client (bridging: "lease")."""
+
+
+_REQUEST, _NOTIFICATION = Kind.REQUEST, Kind.NOTIFICATION
+_CLIENT, _SERVER, _BOTH = Sender.CLIENT, Sender.SERVER, Sender.BOTH
+_LOCAL, _MERGED, _ROUTED, _FAN_OUT = Treatment.LOCAL, Treatment.MERGED, Treatment.ROUTED, Treatment.FAN_OUT
+_MAPPED, _RELAYED, _COALESCED, _REFUSED = Treatment.MAPPED, Treatment.RELAYED, Treatment.COALESCED, Treatment.REFUSED
+
+_TOOLS, _PROMPTS, _RESOURCES = ("tools",), ("prompts",), ("resources",)
+_SUBSCRIBE = ("resources", "subscribe")
+
+_ROWS: Final = (
+    # Lifecycle and utilities.
+    Method("initialize", _REQUEST, _CLIENT, _LOCAL),
+    Method("ping", _REQUEST, _BOTH, _LOCAL, repeatable=True),
+    Method("notifications/initialized", _NOTIFICATION, _CLIENT, _LOCAL),
+    Method("notifications/cancelled", _NOTIFICATION, _BOTH, _MAPPED),
+    Method("notifications/progress", _NOTIFICATION, _BOTH, _MAPPED),
+    Method("logging/setLevel", _REQUEST, _CLIENT, _FAN_OUT, server_capability=("logging",), repeatable=True),
+    Method("notifications/message", _NOTIFICATION, _SERVER, _RELAYED, server_capability=("logging",)),
+    # The capability is younger than the method: see `capabilities.allows`.
+    Method(
+        "completion/complete",
+        _REQUEST,
+        _CLIENT,
+        _ROUTED,
+        server_capability=("completions",),
+        routed_by="ref",
+        repeatable=True,
+    ),
+    # Tools.
+    Method("tools/list", _REQUEST, _CLIENT, _MERGED, server_capability=_TOOLS, items="tools", repeatable=True),
+    Method("tools/call", _REQUEST, _CLIENT, _ROUTED, server_capability=_TOOLS, routed_by="name", eligible=True),
+    Method(
+        "notifications/tools/list_changed",
+        _NOTIFICATION,
+        _SERVER,
+        _COALESCED,
+        server_capability=("tools", "listChanged"),
+    ),
+    # Prompts.
+    Method("prompts/list", _REQUEST, _CLIENT, _MERGED, server_capability=_PROMPTS, items="prompts", repeatable=True),
+    Method(
+        "prompts/get",
+        _REQUEST,
+        _CLIENT,
+        _ROUTED,
+        server_capability=_PROMPTS,
+        routed_by="name",
+        repeatable=True,
+        eligible=True,
+    ),
+    Method(
+        "notifications/prompts/list_changed",
+        _NOTIFICATION,
+        _SERVER,
+        _COALESCED,
+        server_capability=("prompts", "listChanged"),
+    ),
+    # Resources.
+    Method(
+        "resources/list", _REQUEST, _CLIENT, _MERGED, server_capability=_RESOURCES, items="resources", repeatable=True
+    ),
+    Method(
+        "resources/templates/list",
+        _REQUEST,
+        _CLIENT,
+        _MERGED,
+        server_capability=_RESOURCES,
+        items="resourceTemplates",
+        repeatable=True,
+    ),
+    Method(
+        "resources/read",
+        _REQUEST,
+        _CLIENT,
+        _ROUTED,
+        server_capability=_RESOURCES,
+        routed_by="uri",
+        repeatable=True,
+        eligible=True,
+    ),
+    Method(
+        "resources/subscribe",
+        _REQUEST,
+        _CLIENT,
+        _ROUTED,
+        server_capability=_SUBSCRIBE,
+        routed_by="uri",
+        repeatable=True,
+    ),
+    Method(
+        "resources/unsubscribe",
+        _REQUEST,
+        _CLIENT,
+        _ROUTED,
+        server_capability=_SUBSCRIBE,
+        routed_by="uri",
+        repeatable=True,
+    ),
+    Method("notifications/resources/updated", _NOTIFICATION, _SERVER, _RELAYED, server_capability=_SUBSCRIBE),
+    Method(
+        "notifications/resources/list_changed",
+        _NOTIFICATION,
+        _SERVER,
+        _COALESCED,
+        server_capability=("resources", "listChanged"),
+    ),
+    # What the server asks of the client.
+    Method("sampling/createMessage", _REQUEST, _SERVER, _RELAYED, client_capability=("sampling",)),
+    Method("roots/list", _REQUEST, _SERVER, _RELAYED, client_capability=("roots",), repeatable=True),
+    Method(
+        "notifications/roots/list_changed",
+        _NOTIFICATION,
+        _CLIENT,
+        _FAN_OUT,
+        client_capability=("roots", "listChanged"),
+    ),
+    Method("elicitation/create", _REQUEST, _SERVER, _RELAYED, since="2025-06-18", client_capability=("elicitation",)),
+    Method(
+        "notifications/elicitation/complete",
+        _NOTIFICATION,
+        _SERVER,
+        _RELAYED,
+        since="2025-11-25",
+        client_capability=("elicitation", "url"),
+    ),
+    # Tasks are experimental and never declared, so `params.task` is ignored by rule (2025-11-25, tasks).
+    *(
+        Method(name, _REQUEST, _BOTH, _REFUSED, since="2025-11-25", server_capability=("tasks",))
+        for name in ("tasks/get", "tasks/result", "tasks/list", "tasks/cancel")
+    ),
+    Method(
+        "notifications/tasks/status",
+        _NOTIFICATION,
+        _BOTH,
+        _REFUSED,
+        since="2025-11-25",
+        server_capability=("tasks",),
+    ),
+)
+
+METHODS: Final[dict[str, Method]] = {row.name: row for row in _ROWS}
+
+
+def known(name: str, sender: Sender, version: str) -> Method | None:
+    """The row of a message that this end may send in this revision; None: refuse it, or ignore the notification."""
+    row = METHODS.get(name)
+    if row is None or row.treatment is Treatment.REFUSED or not at_least(version, row.since):
+        return None
+    return row if row.sender in (sender, Sender.BOTH) else None

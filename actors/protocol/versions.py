@@ -1,0 +1,71 @@
+"""The revisions of the handshake era, how one is chosen, and what exists since when.
+
+Revisions are dates written so that text order is time order.
+"""
+
+from typing import Final, NamedTuple
+
+VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""The revisions that have `initialize`, oldest first."""
+
+LATEST_HANDSHAKE: Final = "2025-11-25"
+"""Offered to backends, and answered to a client that asks for a revision without a handshake."""
+
+ASSUMED: Final = "2025-03-26"
+"""What a client without a version header speaks, if nothing else is known (transports, "Protocol Version Header")."""
+
+MODERN: Final = "2026-07-28"
+"""The first revision without sessions; it has no `initialize`, so it is never negotiated by one."""
+
+
+class Span(NamedTuple):
+    """The revisions that have a feature: from `first` to `last`, or still."""
+
+    first: str
+    last: str | None = None
+
+
+FEATURES: Final[dict[str, Span]] = {
+    "batches": Span("2025-03-26", "2025-03-26"),
+    "streamable_http": Span("2025-03-26"),
+    "audio": Span("2025-03-26"),
+    "tool_annotations": Span("2025-03-26"),
+    "progress_message": Span("2025-03-26"),
+    "completions_capability": Span("2025-03-26"),
+    "version_header": Span("2025-06-18"),
+    "elicitation": Span("2025-06-18"),
+    "structured_content": Span("2025-06-18"),
+    "resource_link": Span("2025-06-18"),
+    "title": Span("2025-06-18"),
+    "object_meta": Span("2025-06-18"),
+    "completion_context": Span("2025-06-18"),
+    "priming": Span("2025-11-25"),
+    "polling": Span("2025-11-25"),
+    "elicitation_modes": Span("2025-11-25"),
+    "url_elicitation": Span("2025-11-25"),
+    "rich_enums": Span("2025-11-25"),
+    "sampling_tools": Span("2025-11-25"),
+    "sampling_arrays": Span("2025-11-25"),
+    "icons": Span("2025-11-25"),
+    "tasks": Span("2025-11-25"),
+}
+"""Deltas between the revisions. What a revision lacks is neither sent to a peer that speaks it nor asked of one."""
+
+
+def negotiate(requested: str) -> str:
+    """The revision to answer: the requested one if it has a handshake, else the newest that has.
+
+    Never an error: a client that does not know the answer disconnects by itself (lifecycle, "Version Negotiation").
+    """
+    return requested if requested in VERSIONS else LATEST_HANDSHAKE
+
+
+def at_least(version: str, minimum: str) -> bool:
+    """Whether a revision is `minimum` or newer."""
+    return version >= minimum
+
+
+def can_use(version: str, feature: str) -> bool:
+    """Whether a revision has a feature of FEATURES. KeyError for a feature that is not in the table."""
+    span = FEATURES[feature]
+    return span.first <= version and (span.last is None or version <= span.last)
