@@ -1,0 +1,387 @@
+"""The store of one process: no durability, the same fencing as Redis.
+
+Nothing here waits and no session has a task: whoever composes the process calls `sweep` now and then, and what has
+expired but was not swept yet is absent all the same.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
+
+import trio
+
+from actors.ports import (
+    NO_DELTAS,
+    Deltas,
+    Done,
+    Failed,
+    Grant,
+    LogEntry,
+    Record,
+    Refused,
+    Replay,
+    SessionKey,
+    StreamHead,
+)
+from actors.protocol.table import Limits
+from gateway.store.rules import (
+    FINISH_RESERVE,
+    TOMBSTONE_TTL,
+    YOUNG_TTL,
+    Retention,
+    fingerprint,
+    next_epoch,
+    replay_after,
+)
+
+TOMBSTONES = 10_000
+"""Ended sessions remembered; the oldest are forgotten early, and then GONE instead of ENDED."""
+
+_GONE = Failed(Refused.GONE)
+_NO_STREAM = Failed(Refused.GONE, "no such stream")
+_ENDED = Failed(Refused.ENDED)
+_FENCED = Failed(Refused.FENCED)
+_EXISTS = Failed(Refused.EXISTS)
+_FULL = Failed(Refused.FULL, "the session's replay logs are full")
+
+
+class _Stream:
+    """One log. `epochs` says from which sequence number on which epoch wrote."""
+
+    __slots__ = ("bytes", "data", "epochs", "opened", "until")
+
+    def __init__(self, opened: tuple[int, int]) -> None:
+        self.opened = opened
+        self.data: list[bytes] = []
+        self.epochs: tuple[tuple[int, int], ...] = ()
+        self.bytes = 0
+        self.until: float | None = None
+
+    def entry(self, seq: int) -> LogEntry:
+        """The event with this number."""
+        return LogEntry(next(epoch for first, epoch in reversed(self.epochs) if first <= seq), seq, self.data[seq - 1])
+
+
+class _Session:
+    """A record. Mappings that most sessions never need are made when they are."""
+
+    __slots__ = (
+        "asked", "bytes", "epoch", "events", "expires", "fields", "live", "nonce", "owner", "requests", "rev",
+        "streams", "tries",
+    )  # fmt: skip
+
+    def __init__(self, owner: str, epoch: int, fields: Mapping[str, bytes], expires: float) -> None:
+        self.owner: str | None = owner
+        self.epoch = epoch
+        self.expires = expires
+        self.fields = dict(fields)
+        self.nonce = ""
+        self.rev = self.tries = self.events = self.bytes = 0
+        self.live = False
+        self.requests: dict[str, bytes] | None = None
+        self.asked: dict[str, bytes] | None = None
+        self.streams: dict[str, _Stream] | None = None
+
+    def apply(self, deltas: Deltas) -> None:
+        """Writes the changes; None deletes."""
+        if deltas is NO_DELTAS:
+            return
+        _merge(self.fields, deltas.fields)
+        if deltas.requests:
+            self.requests = _merge(self.requests or {}, deltas.requests) or None
+        if deltas.asked:
+            self.asked = _merge(self.asked or {}, deltas.asked) or None
+
+    def forget(self, name: str) -> None:
+        """Removes a stream and what it counted."""
+        if self.streams and (stream := self.streams.pop(name, None)):
+            self.events -= len(stream.data)
+            self.bytes -= stream.bytes
+
+    def record(self, now: float) -> Record:
+        """What a reader sees."""
+        heads = {
+            name: StreamHead(len(stream.data), stream.until is not None)
+            for name, stream in (self.streams or {}).items()
+            if stream.until is None or stream.until > now
+        }
+        requests, asked = dict(self.requests or {}), dict(self.asked or {})
+        return Record(self.owner, self.epoch, self.rev, self.tries, dict(self.fields), requests, asked, heads)
+
+
+def _merge(into: dict[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
+    for name, value in changes.items():
+        if value is None:
+            into.pop(name, None)
+        else:
+            into[name] = value
+    return into
+
+
+class MemoryStore:
+    """`Store` in this process; every outcome is handed over before the call returns.
+
+    `now` gives seconds of any clock that never goes back.
+    """
+
+    durable = False
+
+    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        self.owner = secrets.token_hex(8)
+        self._keep = Retention.of(limits)
+        self._now = now
+        self._sessions: dict[SessionKey, _Session] = {}
+        self._tombs: dict[SessionKey, tuple[Grant, float]] = {}
+        # (when, key, stream or "") of everything that may expire, earliest first; entries that are out of date
+        # are renewed or dropped when their time comes.
+        self._due: list[tuple[float, SessionKey, str]] = []
+
+    def __len__(self) -> int:
+        """Sessions held, expired ones that were not swept yet included."""
+        return len(self._sessions)
+
+    # Records
+
+    def create(self, key: SessionKey, fields: Mapping[str, bytes], done: Done) -> None:
+        done(self._create(key, fields))
+
+    def read(self, key: SessionKey, done: Done) -> None:
+        now = self._now()
+        session = self._find(key, now)
+        done(session if isinstance(session, Failed) else session.record(now))
+
+    def claim(self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str, done: Done) -> None:
+        done(self._claim(key, expect_owner, expect_epoch, nonce))
+
+    def save(self, key: SessionKey, grant: Grant, rev: int, deltas: Deltas, done: Done) -> None:
+        done(self._save(key, grant, rev, deltas))
+
+    def touch(self, key: SessionKey, grant: Grant, done: Done) -> None:
+        session = self._fenced(key, grant)
+        done(session if isinstance(session, Failed) else None)
+
+    def release(self, key: SessionKey, grant: Grant, done: Done) -> None:
+        done(self._release(key, grant))
+
+    def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:
+        done(self._end(key, grant))
+
+    # Logs
+
+    def open(
+        self, key: SessionKey, grant: Grant, stream: str, requests: Mapping[str, bytes], first: bytes | None, done: Done
+    ) -> None:
+        done(self._open(key, grant, stream, requests, first))
+
+    def append(
+        self,
+        key: SessionKey,
+        grant: Grant,
+        stream: str,
+        seq: int,
+        data: Sequence[bytes],
+        done: Done,
+        *,
+        finish: bool = False,
+        deltas: Deltas = NO_DELTAS,
+    ) -> None:
+        done(self._append(key, grant, stream, seq, data, finish, deltas))
+
+    def written(self, key: SessionKey, grant: Grant, stream: str) -> None:
+        session = self._fenced(key, grant)
+        if isinstance(session, Failed) or not session.streams:
+            return
+        log = session.streams.get(stream)
+        until = self._now() + self._keep.written
+        if log is not None and log.until is not None and until < log.until:
+            log.until = until
+            heappush(self._due, (until, key, stream))
+
+    def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
+        session = self._fenced(key, grant)
+        if isinstance(session, Failed):
+            return done(session)
+        log = session.streams.get(stream) if session.streams else None
+        if log is not None and log.until is None:
+            return done(Failed(Refused.SEQ, "the stream is not finished", len(log.data)))
+        session.forget(stream)
+        return done(None)
+
+    async def replay(
+        self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
+    ) -> Replay | Failed:
+        await trio.lowlevel.checkpoint()
+        now = self._now()
+        session = self._find(key, now)
+        if isinstance(session, Failed):
+            return _GONE
+        log = session.streams.get(stream) if session.streams else None
+        if log is None or (log.until is not None and log.until <= now):
+            return _NO_STREAM
+        head = len(log.data)
+        known = 0 < after_seq <= head and log.entry(after_seq).epoch == after_epoch
+        entries = [log.entry(seq) for seq in range(after_seq + 1, min(head, after_seq + limit) + 1)]
+        return replay_after(StreamHead(head, log.until is not None), after_seq, known, entries)
+
+    # Expiry
+
+    def sweep(self, now: float) -> None:
+        """Frees what has expired; costs nothing for what has not."""
+        while self._due and self._due[0][0] <= now:
+            _, key, stream = heappop(self._due)
+            session = self._sessions.get(key)
+            if session is None:
+                continue
+            if session.expires <= now:
+                del self._sessions[key]
+            elif not stream:
+                heappush(self._due, (session.expires, key, ""))
+            elif session.streams and (log := session.streams.get(stream)) and log.until and log.until <= now:
+                session.forget(stream)
+        while self._tombs and (len(self._tombs) > TOMBSTONES or next(iter(self._tombs.values()))[1] <= now):
+            del self._tombs[next(iter(self._tombs))]
+
+    # Steps
+
+    def _find(self, key: SessionKey, now: float) -> _Session | Failed:
+        session = self._sessions.get(key)
+        if session is not None and session.expires > now:
+            return session
+        tomb = self._tombs.get(key)
+        return _ENDED if tomb is not None and tomb[1] > now else _GONE
+
+    def _fenced(self, key: SessionKey, grant: Grant) -> _Session | Failed:
+        """The session that this grant may write; it lives on from here (but a young one)."""
+        now = self._now()
+        session = self._find(key, now)
+        if isinstance(session, Failed):
+            return session
+        if session.epoch != grant.epoch or session.owner != grant.owner:
+            return _FENCED
+        if session.live:
+            session.expires = now + self._keep.session
+        return session
+
+    def _create(self, key: SessionKey, fields: Mapping[str, bytes]) -> Grant | Failed:
+        now = self._now()
+        if self._find(key, now) is not _GONE:
+            return _EXISTS
+        session = _Session(self.owner, next_epoch(0, now), fields, now + YOUNG_TTL)
+        self._sessions[key] = session
+        heappush(self._due, (session.expires, key, ""))
+        return Grant(self.owner, session.epoch)
+
+    def _claim(
+        self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str
+    ) -> tuple[Grant, Record] | Failed:
+        now = self._now()
+        session = self._find(key, now)
+        if isinstance(session, Failed):
+            return session
+        if not (session.nonce == nonce and session.owner == self.owner):
+            if session.owner != expect_owner or session.epoch != expect_epoch:
+                return _FENCED
+            session.owner, session.epoch, session.nonce = self.owner, next_epoch(session.epoch, now), nonce
+            session.tries += 1
+            if session.live:
+                session.expires = now + self._keep.session
+        return Grant(self.owner, session.epoch), session.record(now)
+
+    def _save(self, key: SessionKey, grant: Grant, rev: int, deltas: Deltas) -> Failed | None:
+        session = self._fenced(key, grant)
+        if isinstance(session, Failed):
+            return session
+        if rev not in (session.rev, session.rev + 1):
+            return Failed(Refused.SEQ, "rev", session.rev)
+        session.rev = rev
+        session.tries = 0
+        session.live = True
+        session.expires = self._now() + self._keep.session
+        session.apply(deltas)
+        return None
+
+    def _release(self, key: SessionKey, grant: Grant) -> Failed | None:
+        session = self._find(key, self._now())
+        if isinstance(session, Failed):
+            return session
+        if session.epoch != grant.epoch or session.owner not in (grant.owner, None):
+            return _FENCED
+        session.owner = None
+        return None
+
+    def _end(self, key: SessionKey, grant: Grant) -> Failed | None:
+        now = self._now()
+        tomb = self._tombs.get(key)
+        if tomb is not None and tomb[0] == grant and tomb[1] > now:
+            return None
+        session = self._fenced(key, grant)
+        if isinstance(session, Failed):
+            return session
+        del self._sessions[key]
+        self._tombs.pop(key, None)
+        self._tombs[key] = (grant, now + TOMBSTONE_TTL)
+        return None
+
+    def _open(
+        self, key: SessionKey, grant: Grant, stream: str, requests: Mapping[str, bytes], first: bytes | None
+    ) -> Failed | None:
+        session = self._fenced(key, grant)
+        if isinstance(session, Failed):
+            return session
+        opened = (grant.epoch, fingerprint(requests, first))
+        log = session.streams.get(stream) if session.streams else None
+        if log is not None and log.opened != opened:
+            return _EXISTS
+        if log is None:
+            size = len(first or b"")
+            if not self._fits(session, 1, size):
+                return _FULL
+            log = _Stream(opened)
+            if session.streams is None:
+                session.streams = {}
+            session.streams[stream] = log
+            if first is not None:
+                self._extend(session, log, grant.epoch, (first,), size)
+        if requests:
+            session.requests = _merge(session.requests or {}, requests)
+        return None
+
+    def _append(
+        self, key: SessionKey, grant: Grant, stream: str, seq: int, data: Sequence[bytes], finish: bool, deltas: Deltas
+    ) -> Failed | None:
+        session = self._fenced(key, grant)
+        if isinstance(session, Failed):
+            return session
+        log = session.streams.get(stream) if session.streams else None
+        if log is None:
+            return _NO_STREAM
+        head, last = len(log.data), seq + len(data) - 1
+        if seq > head + 1 or (finish and log.until is None and last < head):
+            return Failed(Refused.SEQ, "", head)
+        if last > head:
+            if log.until is not None:
+                return Failed(Refused.FINISHED, "", head)
+            fresh = data[head + 1 - seq :]
+            size = sum(map(len, fresh))
+            if not self._fits(session, len(fresh), size) and not (finish and size <= FINISH_RESERVE):
+                return _FULL
+            self._extend(session, log, grant.epoch, fresh, size)
+        if finish and log.until is None:
+            log.until = self._now() + self._keep.finished
+            heappush(self._due, (log.until, key, stream))
+        session.apply(deltas)
+        return None
+
+    def _extend(self, session: _Session, log: _Stream, epoch: int, fresh: Sequence[bytes], size: int) -> None:
+        if not log.epochs or log.epochs[-1][1] != epoch:
+            log.epochs += ((len(log.data) + 1, epoch),)
+        log.data.extend(fresh)
+        log.bytes += size
+        session.bytes += size
+        session.events += len(fresh)
+
+    def _fits(self, session: _Session, events: int, size: int) -> bool:
+        if session.events + events <= self._keep.events and session.bytes + size <= self._keep.bytes:
+            return True
+        self.sweep(self._now())
+        return session.events + events <= self._keep.events and session.bytes + size <= self._keep.bytes

@@ -1,0 +1,21 @@
+#!lua
+-- claim: compare-and-set of the ownership, at a new epoch (CLUSTER §3, §6).
+--
+-- KEYS  record
+-- ARGV  me, nonce, expected owner ('' for none), expected epoch, schema that I read, ttl (ms), step (ms)
+-- OK epoch, time (ms), the record flat; the same owner and nonce again get the same grant.
+-- GONE, ENDED, TOO_NEW, FENCED.
+local row = redis.call('HMGET', KEYS[1], 'state', 'v', 'owner', 'epoch', 'nonce', 'kept')
+if not row[1] then return {'GONE'} end
+if row[1] == 'ended' then return {'ENDED'} end
+if tonumber(row[2]) > tonumber(ARGV[5]) then return {'TOO_NEW'} end
+local time = now()
+local epoch = row[4]
+if not (row[3] == ARGV[1] and row[5] == ARGV[2]) then
+  if row[3] ~= ARGV[3] or row[4] ~= ARGV[4] then return {'FENCED'} end
+  epoch = whole(math.max(tonumber(row[4]) + 1, time))
+  redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'epoch', epoch, 'nonce', ARGV[2])
+  redis.call('HINCRBY', KEYS[1], 'tries', 1)
+  keep(row[1], '0', time, ARGV[6], tonumber(ARGV[7]))
+end
+return {'OK', epoch, whole(time), redis.call('HGETALL', KEYS[1])}

@@ -1,0 +1,37 @@
+#!lua
+-- open: makes a stream and its recorded requests, and appends event 1 if there is one (law 1: from here on the
+-- requests' outcomes live in the log).
+--
+-- KEYS  record, log
+-- ARGV  owner, epoch, stream, ttl (ms), step (ms), purge interval (ms), most events, most bytes, print,
+--       '1' if there is a first event, the event, then name-value pairs of requests
+-- OK; the same again too, which writes the requests again.
+-- GONE, ENDED, FENCED; EXISTS: the stream was opened otherwise; FULL: the caps are reached.
+local stream = ARGV[3]
+local row = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch', 'kept', 'due', 'events', 'bytes', 'h:' .. stream)
+local refused = refusal(row[1], row[2], row[3])
+if refused then return refused end
+local time = now()
+local head = parse(row[8])
+if head then
+  if head.opener ~= ARGV[2] or head.print ~= ARGV[9] then return {'EXISTS'} end
+else
+  local first, size = ARGV[10] == '1', string.len(ARGV[11])
+  local events, bytes, due = tonumber(row[6]), tonumber(row[7]), tonumber(row[5])
+  local function over() return events + 1 > tonumber(ARGV[7]) or bytes + size > tonumber(ARGV[8]) end
+  -- Reading a whole record at each open would cost more the busier the session is.
+  if due > 0 and (time >= due + tonumber(ARGV[6]) or (over() and time >= due)) then events, bytes = purge(time) end
+  if over() then return {'FULL'} end
+  head = {seq = 0, epoch = ARGV[2], floor = '0', finished = false, events = 0, bytes = 0, till = 0,
+    opener = ARGV[2], print = ARGV[9]}
+  if first then
+    redis.call('XADD', KEYS[2], ARGV[2] .. '-1', 'd', ARGV[11])
+    redis.call('PEXPIRE', KEYS[2], row[1] == 'live' and ARGV[4] or redis.call('PTTL', KEYS[1]))
+    head.seq, head.events, head.bytes = 1, 1, size
+  end
+  redis.call('HSET', KEYS[1], 'h:' .. stream, format(head), 'events', whole(events + head.events),
+    'bytes', whole(bytes + head.bytes))
+end
+apply(12, math.floor((#ARGV - 11) / 2))
+keep(row[1], row[4], time, ARGV[4], tonumber(ARGV[5]))
+return {'OK'}

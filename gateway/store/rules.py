@@ -1,0 +1,85 @@
+"""What both stores have in common: lifetimes, the reserve, and what a replay may show.
+
+Cited sections are of the cluster protocol (`docs/`): records and keys §2, functions §3, replay, retention and caps §4.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from actors.ports import Failed, LogEntry, Refused, Replay, StreamHead
+from actors.protocol.table import Limits
+
+SCHEMA = 1
+"""The version of records that is written and the highest that is read."""
+
+YOUNG_TTL = 60.0
+"""Seconds that a session lives which was never saved."""
+
+TOMBSTONE_TTL = 600.0
+"""Seconds for which an ended session refuses late writers as ENDED."""
+
+IDLE_GRACE = 600.0
+"""Seconds that a record outlives its session's idle time, so that whoever sweeps finds it."""
+
+FINISH_RESERVE = 16 * 1024
+"""Bytes up to which a finishing append is let through although the caps are reached (§4: an answer always fits)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Lifetimes in seconds and caps per session, as the store applies them."""
+
+    session: float
+    finished: float
+    written: float
+    events: int
+    bytes: int
+
+    @classmethod
+    def of(cls, limits: Limits) -> "Retention":
+        """The retention that the configured limits ask for."""
+        return cls(
+            session=limits.idle_ttl + IDLE_GRACE,
+            finished=limits.replay_ttl,
+            written=limits.replay_ttl_written,
+            events=limits.log_events,
+            bytes=limits.log_bytes,
+        )
+
+
+def fingerprint(requests: Mapping[str, bytes], first: bytes | None) -> int:
+    """Tells a repeated `open` from another one of the same name."""
+    check = 0 if first is None else crc32(first, 1)
+    for key in sorted(requests):
+        check = crc32(requests[key], crc32(key.encode(), check))
+    return check
+
+
+def next_epoch(stored: int, now: float) -> int:
+    """Above every epoch of the record, and above those of a record that was lost, by the clock (§3, `claim`)."""
+    return max(stored + 1, int(now * 1000))
+
+
+def replay_after(head: StreamHead, after_seq: int, known: bool, entries: Sequence[LogEntry]) -> Replay | Failed:
+    """Checks that `entries` go on where the cursor stands, so that no hole is passed over in silence (§4).
+
+    `known` says whether the cursor is an entry of the log; 0 is the place before the first one.
+    """
+    if after_seq > head.seq or not (known or after_seq == 0 or after_seq <= head.floor):
+        return Failed(Refused.GONE, "the cursor is not an event of this stream", head.seq)
+    resumed = entries[0].seq if entries else head.seq + 1
+    lost = None
+    if resumed != after_seq + 1:
+        if resumed - 1 > head.floor:
+            return Failed(Refused.SEQ, f"events {after_seq + 1} to {resumed - 1} are missing", head.seq)
+        lost = (after_seq, resumed)
+    return Replay(_contiguous(entries), max(head.seq, entries[-1].seq if entries else 0), head.finished, lost)
+
+
+def _contiguous(entries: Sequence[LogEntry]) -> Sequence[LogEntry]:
+    """The entries up to the first hole; the next replay begins there and reports it."""
+    for index, entry in enumerate(entries):
+        if entry.seq != entries[0].seq + index:
+            return entries[:index]
+    return entries
