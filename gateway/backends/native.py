@@ -1,0 +1,137 @@
+"""Servers that run in this process, as backends.
+
+The server itself is opaque here: all that is asked of it stands in `NativeServer`, which composition's servers fulfil.
+"""
+
+from collections.abc import Callable
+from typing import Final, Literal, Protocol
+
+from actors.ports import (
+    FrameAccepted,
+    FrameReceived,
+    Log,
+    RequestFailed,
+    TransportClosed,
+    TransportEvent,
+)
+from actors.protocol.messages import RequestId
+from actors.protocol.table import BackendSpec, Limits, NativeTarget
+from actors.runtime.boundary import Boundary
+from actors.runtime.exits import Exit, ExitKind
+
+
+class NativeSession(Protocol):
+    """One session with a server."""
+
+    async def run(self) -> None:
+        """Serves until `close`."""
+
+    def receive(self, frame: bytes) -> bool:
+        """Takes a frame, or has no room for it. Never waits."""
+
+    def cancel(self, id: RequestId) -> None:
+        """Stops a request, which then gets no answer."""
+
+    def close(self) -> None:
+        """Ends the session."""
+
+
+class NativeServer(Protocol):
+    """Makes sessions. `send` gets each frame with the request that it belongs to; `crash` hears of handlers that
+    raised what they should not: the method, and the exception."""
+
+    def connect(
+        self,
+        send: Callable[[bytes, RequestId | None], None],
+        crash: Callable[[str, BaseException], None],
+        message_bytes: int,
+    ) -> NativeSession: ...
+
+
+_LIMITS: Final = Limits()
+_REASONS: Final = {ExitKind.NORMAL: "closed", ExitKind.CANCELLED: "cancelled", ExitKind.CRASHED: "crashed"}
+
+
+class NativeTransport:
+    """One session with a server in this process: the Transport of `actors.ports`.
+
+    A crashing handler fails its own request; nothing short of a bug in the session itself closes the transport.
+    """
+
+    kind: Literal["stdio", "http", "inproc"] = "inproc"
+
+    def __init__(
+        self,
+        spec: BackendSpec,
+        emit: Callable[[TransportEvent], None],
+        *,
+        log: Log,
+        message_bytes: int = _LIMITS.message_bytes,
+    ) -> None:
+        assert isinstance(spec.target, NativeTarget), "the connector chooses by target"
+        self._server: NativeServer = spec.target.server
+        self._name = spec.name
+        self._emit = emit
+        self._log = log
+        self._message_bytes = message_bytes
+        self._closing = False
+        self._overflowed = False
+        self._session = self._connect()
+
+    async def run(self) -> None:
+        """Serves this session, and after `restart` the next, until `close`."""
+        with Boundary(on_exit=self._ended):
+            current = None
+            while current is not self._session:
+                current = self._session
+                await current.run()
+
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+        """Hands the frame over. With no room for it a request fails, and any other message, which nobody could be
+        told is lost, ends the session."""
+        if self._session.receive(frame):
+            if tag is not None:
+                self._emit(FrameAccepted(tag))
+        elif id is not None:
+            self._emit(RequestFailed(id, "full", f"{self._name} takes no more messages", executed="no"))
+        elif not self._closing:
+            self._overflowed = True
+            self.close()
+
+    def negotiated(self, version: str) -> None:
+        """Nothing to do: the session took part in the handshake."""
+
+    def listen(self) -> None:
+        """Nothing to open: messages that belong to no request come at any time."""
+
+    def forget(self, id: RequestId) -> None:
+        """Stops the handler."""
+        self._session.cancel(id)
+
+    def restart(self) -> None:
+        """Ends the session and begins another; what the ended one still says goes nowhere."""
+        if not self._closing:
+            ended, self._session = self._session, self._connect()
+            ended.close()
+
+    def close(self) -> None:
+        """Ends the session and what runs in it."""
+        self._closing = True
+        self._session.close()
+
+    def _connect(self) -> NativeSession:
+        def receive(frame: bytes, related: RequestId | None) -> None:
+            if self._session is session:
+                self._emit(FrameReceived(frame, related))
+
+        session = self._server.connect(receive, self._crashed, self._message_bytes)
+        return session
+
+    def _crashed(self, method: str, error: BaseException) -> None:
+        self._log.error("native_handler_crashed", backend=self._name, method=method, exc_info=error)
+
+    def _ended(self, outcome: Exit) -> None:
+        if outcome.error:
+            self._log.error("native_session_crashed", backend=self._name, exc_info=outcome.error)
+        reason = "overflow" if self._overflowed else _REASONS[outcome.kind]
+        self._emit(TransportClosed(reason, f"{self._name} has ended its session: {outcome}"))

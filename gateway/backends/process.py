@@ -1,0 +1,124 @@
+"""Starting a child in a process group of its own, and ending that group for certain."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import cast
+
+import trio
+from trio.lowlevel import FdStream
+
+from actors.protocol.table import StdioTarget
+from gateway.backends.environment import child_environment
+
+
+class SpawnError(Exception):
+    """The child could not be started; the text says why, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds that each step of ending a group may take before the next, harsher one."""
+
+    stdin_closed: float = 2.0
+    term: float = 2.0
+    kill: float = 1.0
+
+    @property
+    def total(self) -> float:
+        """The longest that ending takes: the descendants that outlive the leader get a last `term`."""
+        return self.stdin_closed + 2 * self.term + self.kill
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A running child with its pipes. Its pid is the number of its process group too."""
+
+    process: trio.Process
+    stdin: FdStream
+    stdout: FdStream
+    stderr: FdStream
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def close_pipes(self) -> None:
+        """Our ends of all three."""
+        self.stdin.close()
+        self.stdout.close()
+        self.stderr.close()
+
+
+async def spawn(target: StdioTarget) -> Child:
+    """The running child. Raises SpawnError."""
+    try:
+        process = await trio.lowlevel.open_process(
+            [target.command, *target.args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=child_environment(target.env, os.environ),
+            cwd=target.cwd,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise SpawnError(_explain(target, error)) from error
+    pipes = (process.stdin, process.stdout, process.stderr)
+    return Child(process, *(cast(FdStream, pipe) for pipe in pipes))
+
+
+def _explain(target: StdioTarget, error: OSError | ValueError) -> str:
+    if target.cwd is not None and not os.path.isdir(target.cwd):
+        return f"working directory {target.cwd!r} does not exist"
+    if isinstance(error, FileNotFoundError):
+        return f"command {target.command!r} not found"
+    if isinstance(error, PermissionError):
+        return f"command {target.command!r} is not executable"
+    return f"command {target.command!r} could not be started: {error}"
+
+
+def describe_exit(status: int) -> str:
+    """`exited with status 3`, `was killed by SIGKILL`."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+def signal_group(group: int, signum: int) -> None:
+    """Signals the group, if it is still there (macOS says EPERM for one of zombies only)."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signum)
+
+
+async def end_group(
+    child: Child, patience: Patience, output_ended: Callable[[], Awaitable[object]] | None = None
+) -> None:
+    """Ends the child and its group: its stdin has been closed by the caller, then TERM, then KILL.
+
+    `output_ended` waits until nobody holds the child's output any more, which shows that its descendants are gone
+    too; without it, descendants that outlive the child are killed at once. Takes at most `patience.total`, also when
+    cancelled.
+    """
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + patience.total):
+        for signum, seconds in ((None, patience.stdin_closed), (signal.SIGTERM, patience.term)):
+            if signum is not None:
+                signal_group(child.pid, signum)
+            with trio.move_on_after(seconds):
+                await child.process.wait()
+                break
+        else:
+            signal_group(child.pid, signal.SIGKILL)
+            with trio.move_on_after(patience.kill):
+                await child.process.wait()
+        if output_ended is not None and child.process.returncode is not None:
+            signal_group(child.pid, signal.SIGTERM)
+            with trio.move_on_after(patience.term):
+                await output_ended()
+        signal_group(child.pid, signal.SIGKILL)

@@ -1,0 +1,217 @@
+"""A backend made of a script, in memory: for tests of whatever owns a transport.
+
+It keeps to the port as the real ones do: nothing happens before `run`, TransportClosed comes once and last, and after
+it nothing. A script is called with each message sent and answers by the methods of the transport; a test without a
+script reads `next_sent` and does the same.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import trio
+
+from actors.ports import (
+    FrameAccepted,
+    FrameReceived,
+    RequestFailed,
+    SessionLost,
+    TransportClosed,
+    TransportEvent,
+)
+from actors.protocol.messages import RequestId
+from actors.protocol.table import BackendSpec
+
+INITIALIZED: Mapping[str, Any] = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {"tools": {}, "resources": {}, "prompts": {}, "logging": {}, "completions": {}},
+    "serverInfo": {"name": "scripted", "version": "1"},
+}
+"""The answer of `answering` to `initialize`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One message that the owner sent."""
+
+    frame: bytes
+    id: RequestId | None
+    tag: int | None
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The frame, decoded in full."""
+        return dict(msgspec.json.decode(self.frame))
+
+    @property
+    def method(self) -> str | None:
+        """None for a response."""
+        return self.message.get("method")
+
+
+class ScriptedTransport:
+    """See `actors.ports.Transport`. What the owner did is in the public attributes."""
+
+    def __init__(
+        self,
+        spec: BackendSpec,
+        emit: Callable[[TransportEvent], None],
+        script: "Script | None" = None,
+        kind: Literal["stdio", "http", "inproc"] = "stdio",
+    ) -> None:
+        self.kind = kind
+        self.spec = spec
+        self.sent: list[Sent] = []
+        self.versions: list[str] = []
+        self.forgotten: list[RequestId] = []
+        self.listens = 0
+        self.restarts = 0
+        self._emit = emit
+        self._script = script
+        self._early: list[Sent] = []
+        self._end: TransportClosed | None = None
+        self._running = False
+        self._ending = trio.Event()
+        self._lot = trio.lowlevel.ParkingLot()
+        self._read = 0
+
+    def __repr__(self) -> str:
+        state = "ended" if self._ending.is_set() else "running" if self._running else "not started"
+        return f"<ScriptedTransport {self.spec.name} {state}, {len(self.sent)} sent>"
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended, or has been told to."""
+        return self._ending.is_set()
+
+    # The owner's side
+
+    async def run(self) -> None:
+        """Waits for the end. See the port."""
+        self._running = True
+        early, self._early = self._early, []
+        for sent in early:
+            self._hand_over(sent)
+        try:
+            await self._ending.wait()
+        finally:
+            self._running = False
+            self._ending.set()
+            self._emit(self._end or TransportClosed("aborted", "cancelled"))
+
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+        """Hands the message to the script; a request to a transport that has ended fails."""
+        sent = Sent(frame, id, tag)
+        if self._ending.is_set():
+            if id is not None:
+                self._emit(RequestFailed(id, "not_sent", "ended", "no"))
+        elif self._running:
+            self._hand_over(sent)
+        else:
+            self._early.append(sent)
+
+    def negotiated(self, version: str) -> None:
+        self.versions.append(version)
+
+    def listen(self) -> None:
+        self.listens += 1
+
+    def forget(self, id: RequestId) -> None:
+        self.forgotten.append(id)
+
+    def restart(self) -> None:
+        self.restarts += 1
+
+    def close(self) -> None:
+        self.end("closed", "closed")
+
+    # The backend's side
+
+    async def next_sent(self) -> Sent:
+        """The next message sent, in order, each once."""
+        while self._read == len(self.sent):
+            await self._lot.park()
+        self._read += 1
+        return self.sent[self._read - 1]
+
+    def deliver(self, frame: bytes | Mapping[str, Any], related: RequestId | None = None) -> None:
+        """The backend says this: bytes as they are, or a mapping that gets its `jsonrpc` member."""
+        if not isinstance(frame, bytes):
+            frame = msgspec.json.encode({"jsonrpc": "2.0", **frame})
+        self._say(FrameReceived(frame, related))
+
+    def answer(self, sent: Sent, result: Mapping[str, Any]) -> None:
+        """The result of this request, on its own stream where the transport has such."""
+        self.deliver({"id": sent.id, "result": result}, sent.id if self.kind == "http" else None)
+
+    def refuse(self, sent: Sent, code: int, message: str) -> None:
+        """A JSON-RPC error for this request."""
+        error = {"code": code, "message": message}
+        self.deliver({"id": sent.id, "error": error}, sent.id if self.kind == "http" else None)
+
+    def accept(self, tag: int) -> None:
+        """The message with this tag has arrived."""
+        self._say(FrameAccepted(tag))
+
+    def fail(self, id: RequestId, executed: Literal["no", "unknown"] = "unknown", status: int | None = None) -> None:
+        """The request will get no response."""
+        self._say(RequestFailed(id, "broken", "scripted failure", executed, status))
+
+    def lose_session(self, id: RequestId | None = None) -> None:
+        """The backend has forgotten the session."""
+        self._say(SessionLost(id))
+
+    def end(self, reason: str = "exited", message: str = "scripted end") -> None:
+        """The connection ends."""
+        if self._end is None:
+            self._end = TransportClosed(reason, message)
+        self._ending.set()
+
+    def _say(self, event: TransportEvent) -> None:
+        if not self._ending.is_set():
+            self._emit(event)
+
+    def _hand_over(self, sent: Sent) -> None:
+        self.sent.append(sent)
+        self._lot.unpark()
+        if sent.tag is not None and self._script is not None:
+            self.accept(sent.tag)
+        if self._script is not None:
+            self._script(self, sent)
+
+
+Script: TypeAlias = Callable[[ScriptedTransport, Sent], None]
+
+
+def answering(results: Mapping[str, Mapping[str, Any] | None]) -> Script:
+    """A script that answers each request by its method: None leaves it unanswered, a method not named gets -32601.
+
+    `initialize` and `ping` are answered too if not named.
+    """
+    table: dict[str, Mapping[str, Any] | None] = {"initialize": INITIALIZED, "ping": {}, **results}
+
+    def script(transport: ScriptedTransport, sent: Sent) -> None:
+        method = sent.method
+        if sent.id is None or method is None:
+            return
+        if method not in table:
+            transport.refuse(sent, -32601, "Method not found")
+        elif (result := table[method]) is not None:
+            transport.answer(sent, result)
+
+    return script
+
+
+class ScriptedConnector:
+    """Makes scripted transports and keeps them, newest last."""
+
+    def __init__(self, script: Script | None = None, kind: Literal["stdio", "http", "inproc"] = "stdio") -> None:
+        self.transports: list[ScriptedTransport] = []
+        self._script = script
+        self._kind = kind
+
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> ScriptedTransport:
+        transport = ScriptedTransport(spec, emit, self._script, self._kind)
+        self.transports.append(transport)
+        return transport

@@ -1,0 +1,265 @@
+"""A backend that is a child process speaking MCP on its standard streams (sessions-2025 §5).
+
+One message a line, both ways. What looks like JSON goes up as it is; any other line is logged and dropped, and so is
+a line over the limit: the connection survives both. stderr is read to its end whatever the child writes there, since
+a child whose stderr is full stops. The child and all of its process group end with the connection.
+
+There is no per-request channel, so a frame is never related to a request, and what was written may have been executed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import trio
+from trio.lowlevel import FdStream
+
+from actors.ports import FrameAccepted, FrameReceived, Log, RequestFailed, TransportClosed, TransportEvent
+from actors.protocol.messages import RequestId
+from actors.protocol.table import StdioTarget
+from gateway.backends.guardian import Guardian
+from gateway.backends.outbox import Outbox, Outgoing
+from gateway.backends.process import Child, Patience, SpawnError, describe_exit, end_group, spawn
+from gateway.backends.throttle import Throttle
+from gateway.wire.lines import Line, LineSplitter, LongLine
+
+CHUNK: Final = 65536
+"""Bytes of one read, and about of one write."""
+SHOWN: Final = 200
+"""Bytes of a dropped line that are logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class StdioLimits:
+    """The bounds of one child. Times in seconds, sizes in bytes."""
+
+    message_bytes: int = 4 * 1024 * 1024
+    """The longest line of its stdout that is a message."""
+    outbox_messages: int = 256
+    """Messages that wait to be written; a further request fails."""
+    outbox_bytes: int = 16 * 1024 * 1024
+    """The same in bytes."""
+    stderr_line: int = 4096
+    """The longest line of its stderr that is logged whole."""
+    log_rate: float = 20.0
+    """Lines of stderr, and of garbage, that are logged per second after a burst of ten times as many."""
+    slot_wait: float = 10.0
+    """How long to wait while too many children run."""
+    exit_drain: float = 0.25
+    """How long to read on after the child has exited, when a descendant still holds its output."""
+    patience: Patience = field(default=Patience())
+    """The steps of a graceful end."""
+    patience_cancelled: Patience = field(default=Patience(stdin_closed=0.5, term=1.0, kill=1.0))
+    """The steps of the end when `run` is cancelled."""
+
+
+class StdioTransport:
+    """See `actors.ports.Transport`. `slots` bounds the children of all backends together."""
+
+    kind: Literal["stdio", "http", "inproc"] = "stdio"
+
+    def __init__(
+        self,
+        name: str,
+        target: StdioTarget,
+        emit: Callable[[TransportEvent], None],
+        *,
+        guardian: Guardian,
+        slots: trio.CapacityLimiter,
+        log: Log,
+        limits: StdioLimits,
+    ) -> None:
+        self._name = name
+        self._target = target
+        self._emit = emit
+        self._guardian = guardian
+        self._slots = slots
+        self._log = log
+        self._limits = limits
+        self._outbox = Outbox(limits.outbox_messages, limits.outbox_bytes)
+        self._garbage = Throttle(limits.log_rate, int(limits.log_rate * 10))
+        self._end: tuple[str, str] | None = None
+        self._ending = trio.Event()
+        self._stdout_ended = trio.Event()
+        self._stderr_ended = trio.Event()
+        self._waiting = trio.CancelScope()
+
+    def __repr__(self) -> str:
+        state = "ending" if self._ending.is_set() else "open"
+        return f"<StdioTransport {self._name} {state}, {len(self._outbox)} to write>"
+
+    # The port's synchronous half
+
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+        """Puts the message into the outbox; a request that finds it full or closed fails, unexecuted."""
+        if self._outbox.put(Outgoing(frame, id, tag)):
+            return
+        if id is not None:
+            self._emit(RequestFailed(id, "not_sent", f"{self._name} takes no more messages", "no"))
+        elif not self._ending.is_set():
+            self._log.warning("backend_message_dropped", backend=self._name, why="outbox full")
+
+    def forget(self, id: RequestId) -> None:
+        """Withdraws the request if it was not written yet."""
+        self._outbox.withdraw(id)
+
+    def negotiated(self, version: str) -> None:
+        """Nothing to do: the revision is not sent on this wire."""
+
+    def listen(self) -> None:
+        """Nothing to do: messages that belong to no request come by themselves."""
+
+    def restart(self) -> None:
+        """Nothing to do: one process is one session, and a lost one is a closed transport."""
+
+    def close(self) -> None:
+        """Lets the outbox be written, then closes stdin, and so on as Patience says."""
+        self._end_with("closed", f"{self._name} was closed")
+        self._waiting.cancel()
+
+    # The IO
+
+    async def run(self) -> None:
+        """Runs the child until it has ended. See the port."""
+        end = ("aborted", f"the connection to {self._name} was aborted")
+        try:
+            end = await self._run_in_slot()
+        finally:
+            for item in self._outbox.clear():
+                if item.id is not None:
+                    self._emit(RequestFailed(item.id, "not_sent", f"{self._name}: {end[1]}", "no"))
+            self._emit(TransportClosed(*end))
+
+    async def _run_in_slot(self) -> tuple[str, str]:
+        with self._waiting:
+            self._waiting.deadline = trio.current_time() + self._limits.slot_wait
+            await self._slots.acquire_on_behalf_of(self)
+        if self._waiting.cancelled_caught:
+            return self._end or ("backend_full", f"{self._slots.total_tokens:g} child processes run already")
+        try:
+            return await self._run_child()
+        finally:
+            self._slots.release_on_behalf_of(self)
+
+    async def _run_child(self) -> tuple[str, str]:
+        try:
+            await self._guardian.ready()
+            child = await spawn(self._target)
+        except (SpawnError, OSError) as error:
+            return "spawn_failed", f"{self._name}: {error}"
+        self._guardian.watch(child.pid)
+        self._log.info("backend_started", backend=self._name, pid=child.pid)
+        try:
+            return await self._converse(child)
+        finally:
+            child.close_pipes()
+            await end_group(child, self._limits.patience_cancelled)
+            self._guardian.release(child.pid)
+            self._log.info("backend_ended", backend=self._name, pid=child.pid, status=child.process.returncode)
+
+    async def _converse(self, child: Child) -> tuple[str, str]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, child.stdin)
+            nursery.start_soon(self._read_messages, child.stdout)
+            nursery.start_soon(self._read_log, child.stderr)
+            nursery.start_soon(self._watch_exit, child)
+            await self._ending.wait()
+            # The readers go on: a child that is stuck writing would never notice the end of its stdin.
+            self._outbox.close()
+            await end_group(child, self._limits.patience, self._wait_for_output)
+            nursery.cancel_scope.cancel()
+        assert self._end is not None
+        return self._end
+
+    async def _wait_for_output(self) -> None:
+        await self._stdout_ended.wait()
+        await self._stderr_ended.wait()
+
+    def _end_with(self, reason: str, message: str) -> None:
+        if self._end is None:
+            self._end = (reason, message)
+        self._ending.set()
+
+    async def _watch_exit(self, child: Child) -> None:
+        """The end is told once the last output was read, or after a moment if a descendant holds the pipe."""
+        status = await child.process.wait()
+        with trio.move_on_after(self._limits.exit_drain):
+            await self._stdout_ended.wait()
+        self._end_with("exited", f"{self._name} {describe_exit(status)}")
+
+    async def _write(self, stdin: FdStream) -> None:
+        """The one writer. Ends, closing stdin, when the outbox was closed or the child reads no more."""
+        try:
+            while batch := await self._outbox.take(CHUNK):
+                # JSON has raw newlines only between tokens, where a blank is as good; here they would end the message.
+                lines = [item.frame.replace(b"\n", b" ") for item in batch]
+                await stdin.send_all(b"\n".join(lines) + b"\n")
+                for item in batch:
+                    if item.tag is not None:
+                        self._emit(FrameAccepted(item.tag))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # It exits, or closed its stdin: what it still says is read for a moment.
+            self._outbox.close()
+            with trio.move_on_after(self._limits.exit_drain):
+                await self._stdout_ended.wait()
+            self._end_with("stdin_closed", f"{self._name} closed its standard input")
+        finally:
+            stdin.close()
+
+    async def _read_messages(self, stdout: FdStream) -> None:
+        lines = LineSplitter(self._limits.message_bytes, SHOWN)
+        while chunk := await self._read(stdout):
+            for line in lines.feed(chunk):
+                self._take_line(line)
+        if (rest := lines.finish()) is not None:
+            self._drop_line(rest, "cut off by the end of the output")
+        self._stdout_ended.set()
+        # Usually the exit comes with it and names the reason better.
+        await trio.sleep(self._limits.exit_drain)
+        self._end_with("stdout_closed", f"{self._name} closed its standard output")
+
+    def _take_line(self, line: Line) -> None:
+        if isinstance(line, LongLine):
+            self._drop_line(line, f"longer than {self._limits.message_bytes} bytes")
+            return
+        frame = line.strip()
+        if frame.startswith((b"{", b"[")):
+            self._emit(FrameReceived(frame))
+        elif frame:
+            self._drop_line(frame, "not JSON")
+
+    def _drop_line(self, line: Line, why: str) -> None:
+        suppressed = self._garbage.admit()
+        if suppressed is None:
+            return
+        text, size = _shown(line)
+        self._log.warning(
+            "backend_line_dropped", backend=self._name, why=why, line=text, bytes=size, suppressed=suppressed
+        )
+
+    async def _read_log(self, stderr: FdStream) -> None:
+        lines = LineSplitter(self._limits.stderr_line, SHOWN)
+        throttle = Throttle(self._limits.log_rate, int(self._limits.log_rate * 10))
+        while chunk := await self._read(stderr):
+            for line in lines.feed(chunk):
+                self._log_line(line, throttle)
+        if (rest := lines.finish()) is not None:
+            self._log_line(rest, throttle)
+        self._stderr_ended.set()
+
+    def _log_line(self, line: Line, throttle: Throttle) -> None:
+        text = (line.head + b"[...]" if isinstance(line, LongLine) else line).decode(errors="replace").rstrip()
+        if text and (suppressed := throttle.admit()) is not None:
+            self._log.info("backend_stderr", backend=self._name, line=text, suppressed=suppressed)
+
+    @staticmethod
+    async def _read(stream: FdStream) -> bytes:
+        try:
+            return bytes(await stream.receive_some(CHUNK))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return b""
+
+
+def _shown(line: Line) -> tuple[str, int]:
+    head, size = (line.head, line.size) if isinstance(line, LongLine) else (line[:SHOWN], len(line))
+    return head.decode(errors="replace"), size

@@ -1,0 +1,66 @@
+"""Splitting a byte stream into lines of bounded length.
+
+Guarantee: memory stays below the limit plus one chunk, whatever is fed, and a line that is too long harms no other.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class LongLine:
+    """A line over the limit: how it began, and how long it was in bytes. The rest was dropped."""
+
+    head: bytes
+    size: int
+
+
+Line: TypeAlias = bytes | LongLine
+
+
+class LineSplitter:
+    """Turns chunks into lines without their `\\n`; a `\\r` before it is kept.
+
+    `limit` is the longest line that is passed whole, in bytes; of a longer one the first `keep` bytes are kept.
+    """
+
+    __slots__ = ("_keep", "_limit", "_size", "_tail")
+
+    def __init__(self, limit: int, keep: int = 200) -> None:
+        self._limit = limit
+        self._keep = keep
+        self._tail = bytearray()
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[Line]:
+        """The lines that this chunk completes, in order."""
+        *whole, rest = chunk.split(b"\n")
+        lines: list[Line] = []
+        for piece in whole:
+            if self._size or len(piece) > self._limit:
+                self._extend(piece)
+                lines.append(self._cut())
+            else:
+                lines.append(piece)
+        if rest:
+            self._extend(rest)
+        return lines
+
+    def finish(self) -> Line | None:
+        """What came after the last newline, if anything."""
+        return self._cut() if self._size else None
+
+    def _extend(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size <= self._limit:
+            self._tail += piece
+            return
+        # Too long already: only its beginning is worth keeping.
+        self._tail += piece[: self._keep]
+        del self._tail[self._keep :]
+
+    def _cut(self) -> Line:
+        line: Line = bytes(self._tail) if self._size <= self._limit else LongLine(bytes(self._tail), self._size)
+        self._tail.clear()
+        self._size = 0
+        return line

@@ -1,0 +1,328 @@
+"""The stdio transport against real child processes, well-behaved and not."""
+
+import os
+import signal
+import sys
+import textwrap
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from actors.ports import FrameAccepted, FrameReceived, RequestFailed, TransportClosed
+from actors.protocol.table import StdioTarget
+from gateway.backends.guardian import Guardian
+from gateway.backends.process import Patience
+from gateway.backends.stdio import StdioLimits, StdioTransport
+
+ECHO = """
+    import sys
+    for line in sys.stdin:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+"""
+QUICK = StdioLimits(
+    patience=Patience(0.3, 0.3, 1.0), patience_cancelled=Patience(0.1, 0.2, 1.0), slot_wait=0.1, message_bytes=1000
+)
+
+
+def python(script: str, *args: str, **options: object) -> StdioTarget:
+    return StdioTarget(sys.executable, ("-S", "-u", "-c", textwrap.dedent(script), *args), **options)  # type: ignore[arg-type]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs (a zombie that its new parent has not collected does not)."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
+
+
+async def until_dead(*pids: int) -> None:
+    with trio.fail_after(5):
+        while any(is_alive(pid) for pid in pids):
+            await trio.sleep(0.01)
+
+
+@pytest.fixture
+async def guardian():
+    guardian = Guardian()
+    yield guardian
+    await guardian.aclose()
+
+
+@pytest.fixture
+async def connect(guardian, events, log, nursery):
+    """Starts a transport; its events go to `events`."""
+
+    def start(target, *, limits=QUICK, slots=None, run=True):
+        slots = slots or trio.CapacityLimiter(10)
+        transport = StdioTransport("demo", target, events, guardian=guardian, slots=slots, log=log, limits=limits)
+        if run:
+            nursery.start_soon(transport.run)
+        return transport
+
+    with trio.fail_after(20):
+        yield start
+
+
+async def test_what_is_sent_before_and_after_the_start_comes_back_in_order(connect, events):
+    transport = connect(python(ECHO), run=False)
+    transport.send(b'{"n":1}', id=1)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transport.run)
+            transport.send(b'{"n":2}', tag=7)
+            assert await events.next(FrameReceived) == FrameReceived(b'{"n":1}')
+            assert await events.next(FrameReceived) == FrameReceived(b'{"n":2}')
+            transport.close()
+    assert events.of(FrameAccepted) == [FrameAccepted(7)]
+    assert events.all[-1] == TransportClosed("closed", "demo was closed")
+
+
+async def test_raw_newlines_between_tokens_do_not_end_the_message(connect, events):
+    connect(python(ECHO)).send(b'{\n "a": 1,\r\n "b": 2\n}', id=1)
+    frame = (await events.next(FrameReceived)).frame
+    assert b"\n" not in frame
+    assert frame.replace(b" ", b"").replace(b"\r", b"") == b'{"a":1,"b":2}'
+
+
+async def test_garbage_is_logged_and_the_connection_survives_it(connect, events, log):
+    script = """
+        import sys
+        out = sys.stdout.buffer
+        out.write(b"hello, I am a server\\n\\n\\xff\\xfe garbage\\r\\n")
+        out.write(b'{"big":"' + b"x" * 2000 + b'"}\\n')
+        out.write(b'  {"ok":1}\\r\\n{"ok"')
+        out.flush()
+        out.write(b':2}\\n{"half')
+        out.flush()
+    """
+    connect(python(script))
+    assert await events.next() == FrameReceived(b'{"ok":1}')
+    assert await events.next() == FrameReceived(b'{"ok":2}')
+    assert isinstance(await events.next(), TransportClosed)
+    dropped = [(line["why"], line["bytes"]) for line in log.of("backend_line_dropped")]
+    assert dropped == [
+        ("not JSON", 20),
+        ("not JSON", 10),
+        ("longer than 1000 bytes", 2010),
+        ("cut off by the end of the output", 6),
+    ]
+
+
+async def test_a_flood_of_garbage_does_not_flood_the_log(connect, events, log):
+    connect(python("import sys; sys.stdout.write('noise\\n' * 5000); sys.stderr.write('noise\\n' * 5000)"))
+    await events.next(TransportClosed)
+    assert len(log.of("backend_line_dropped")) < 300
+    assert len(log.of("backend_stderr")) < 300
+
+
+async def test_stderr_goes_to_the_log_with_the_backends_name_and_never_blocks_the_child(connect, events, log):
+    script = """
+        import sys
+        sys.stderr.write("starting\\n" + "e" * 300000 + "\\n")
+        sys.stderr.flush()
+        print('{"up":true}')
+        sys.stdin.read()
+    """
+    connect(python(script))
+    assert (await events.next()).frame == b'{"up":true}'
+    first, second = log.of("backend_stderr")
+    assert (first["backend"], first["line"]) == ("demo", "starting")
+    assert len(second["line"]) < 300
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raise SystemExit(3)", "demo exited with status 3"),
+        ("import os; os.kill(os.getpid(), 9)", "demo was killed by SIGKILL"),
+    ],
+)
+async def test_an_exit_closes_the_transport_and_says_how_the_child_ended(connect, events, how, message):
+    connect(python(how))
+    assert await events.next() == TransportClosed("exited", message)
+
+
+async def test_the_last_words_of_a_child_come_before_the_close(connect, events):
+    connect(python("import sys; sys.stdin.readline(); print('{\"last\":1}')")).send(b"{}", id=1)
+    assert await events.next() == FrameReceived(b'{"last":1}')
+    assert await events.next() == TransportClosed("exited", "demo exited with status 0")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (StdioTarget("no-such-command-here"), "demo: command 'no-such-command-here' not found"),
+        (StdioTarget("/etc/passwd"), "demo: command '/etc/passwd' is not executable"),
+        (StdioTarget(sys.executable, cwd="/no/such/place"), "demo: working directory '/no/such/place' does not exist"),
+        (StdioTarget(sys.executable, args=("a\0b",)), None),
+    ],
+)
+async def test_a_command_that_cannot_start_closes_the_transport_with_the_reason(connect, events, target, message):
+    connect(target, run=False)
+    transport = connect(target)
+    transport.send(b"{}", id=1)
+    failed, closed = await events.next(), await events.next()
+    assert isinstance(failed, RequestFailed)
+    assert failed.executed == "no"
+    assert closed.reason == "spawn_failed"
+    assert message in (None, closed.message)
+
+
+async def test_the_child_sees_the_configured_environment_and_none_of_our_secrets(connect, events, monkeypatch):
+    monkeypatch.setenv("GATEWAY_SECRET", "s3cret")
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    script = "import os, json; print(json.dumps(dict(os.environ)))"
+    connect(python(script, env=(("TOKEN", "t"), ("LANG", "de_DE.UTF-8"))))
+    frame = (await events.next()).frame
+    assert b"s3cret" not in frame
+    assert b'"TOKEN": "t"' in frame
+    assert b'"LANG": "de_DE.UTF-8"' in frame
+    assert b'"PATH"' in frame
+
+
+async def test_a_child_that_reads_nothing_fills_the_outbox_and_further_requests_fail_unexecuted(connect, events):
+    limits = replace(QUICK, outbox_messages=4, outbox_bytes=10_000_000)
+    transport = connect(python("import time; print('{}'); time.sleep(60)"), limits=limits)
+    await events.next(FrameReceived)
+    transport.send(b"x" * 1_000_000, id=0)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    for n in range(1, 7):
+        transport.send(b"{}", id=n)
+    assert [(failed.id, failed.executed) for failed in events.of(RequestFailed)] == [(5, "no"), (6, "no")]
+    transport.forget(4)
+    transport.send(b"{}", id=7)
+    transport.close()
+    await events.next(TransportClosed)
+    assert [failed.id for failed in events.of(RequestFailed)] == [5, 6, 1, 2, 3, 7]
+
+
+async def test_a_child_that_closes_its_stdin_is_ended(connect, events):
+    transport = connect(python("import os, time; os.close(0); print('{}'); time.sleep(60)"))
+    await events.next(FrameReceived)
+    transport.send(b"{}", id=1)
+    assert (await events.next(TransportClosed)).reason == "stdin_closed"
+
+
+async def test_a_child_that_closes_its_stdout_is_ended(connect, events):
+    connect(python("import os, time; os.close(1); time.sleep(60)"))
+    assert (await events.next(TransportClosed)).reason == "stdout_closed"
+
+
+async def test_close_writes_what_waits_and_lets_the_child_finish(connect, events):
+    script = """
+        import sys
+        lines = sys.stdin.readlines()
+        print('{"lines":%d}' % len(lines))
+    """
+    transport = connect(python(script), run=False)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transport.run)
+            await trio.sleep(0)
+            transport.send(b"{}", id=1)
+            transport.send(b"{}")
+            transport.close()
+            transport.close()
+    assert events.of(FrameReceived) in ([], [FrameReceived(b'{"lines":2}')])
+    assert events.all[-1] == TransportClosed("closed", "demo was closed")
+
+
+STUBBORN = """
+    import os, signal, subprocess, sys, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    pipes = {} if sys.argv[1] == "shared" else dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen([sys.executable, "-S", "-c", script], **pipes)
+    time.sleep(0.2)
+    print('[%d,%d]' % (os.getpid(), child.pid))
+    if sys.argv[2] == "stay":
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("pipes", ["shared", "own"])
+@pytest.mark.parametrize(
+    ("leader", "ending"),
+    [("stay", "close"), ("leave", "close"), ("stay", "cancel"), ("leave", "cancel"), ("leave", "exit")],
+)
+async def test_nothing_of_the_group_survives_even_if_it_ignores_term(connect, events, pipes, leader, ending):
+    transport = connect(python(STUBBORN, pipes, leader), run=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.run)
+        frame = (await events.next(FrameReceived)).frame
+        pids = [int(pid) for pid in frame.strip(b"[]").split(b",")]
+        if ending == "close":
+            transport.close()
+        elif ending == "cancel":
+            nursery.cancel_scope.cancel()
+    assert isinstance(events.all[-1], TransportClosed)
+    await until_dead(*pids)
+
+
+async def test_children_beyond_the_cap_wait_for_a_place_and_then_give_up(connect, events):
+    slots = trio.CapacityLimiter(1)
+    first = connect(python(ECHO), slots=slots)
+    first.send(b"{}", id=1)
+    await events.next(FrameReceived)
+    connect(python(ECHO), slots=slots)
+    assert (await events.next(TransportClosed)).reason == "backend_full"
+    first.close()
+    assert (await events.next(TransportClosed)).reason == "closed"
+    third = connect(python(ECHO), slots=slots)
+    third.send(b"{}", id=1)
+    await events.next(FrameReceived)
+
+
+async def test_closing_before_the_start_starts_nothing(connect, events, log):
+    transport = connect(python(ECHO), run=False)
+    transport.send(b"{}", id=1)
+    transport.close()
+    await transport.run()
+    assert [type(event) for event in events.all] == [RequestFailed, TransportClosed]
+    assert log.of("backend_started") == []
+
+
+async def test_a_killed_gateway_takes_its_children_with_it(tmp_path):
+    """The guardian ends the groups of a gateway that could not clean up, grandchildren included."""
+    gateway = textwrap.dedent(f"""
+        import sys, trio, structlog
+        from actors.protocol.table import StdioTarget
+        from gateway.backends.guardian import Guardian
+        from gateway.backends.stdio import StdioLimits, StdioTransport
+        target = StdioTarget(sys.executable, ("-S", "-u", "-c", {textwrap.dedent(STUBBORN)!r}, "own", "stay"))
+        def emit(event):
+            print(event.frame.decode(), flush=True)
+        log = structlog.wrap_logger(structlog.PrintLogger(sys.stderr))
+        transport = StdioTransport("demo", target, emit, guardian=Guardian(), slots=trio.CapacityLimiter(1),
+                                   log=log, limits=StdioLimits())
+        trio.run(transport.run)
+    """)
+    with trio.fail_after(20):
+        process = await trio.lowlevel.open_process([sys.executable, "-c", gateway], stdout=-1)
+        frame = await process.stdout.receive_some(1000)
+        pids = [int(pid) for pid in frame.strip().strip(b"[]").split(b",")]
+        assert all(is_alive(pid) for pid in pids)
+        os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
+        await process.stdout.aclose()
+        await until_dead(*pids)
+
+
+async def test_a_guardian_that_was_killed_is_replaced_and_knows_all_groups(guardian):
+    await guardian.ready()
+    child = await trio.lowlevel.open_process(["sleep", "60"], start_new_session=True)
+    guardian.watch(child.pid)
+    os.kill(guardian._process.pid, signal.SIGKILL)
+    with trio.fail_after(10):
+        await trio.to_thread.run_sync(guardian._process.wait)
+        guardian.watch(99999999)
+        guardian.release(99999999)
+        await guardian.ready()
+        await guardian.aclose()
+        assert await child.wait() == -signal.SIGTERM
