@@ -71,6 +71,11 @@ class Context:
         """Where it lives."""
         return self._cell.system
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits in its mailbox: who stops in the same step leaves nobody behind."""
+        return not self._cell.mailbox
+
     def now(self) -> float:
         """Seconds on trio's clock."""
         return trio.current_time()

@@ -82,6 +82,8 @@ class Cell:
     )
 
     def __init__(self, system: "System", actor: Actor, name: str, owner: Owner) -> None:
+        if getattr(actor, "ctx", None) is not None:
+            raise ValueError(f"{actor!r} lives, or has lived; an actor lives once")
         self.system = system
         self.owner = owner
         self.actor: Actor | None = actor

@@ -85,6 +85,9 @@ class DynamicSupervisor(BaseSupervisor):
         """Starts a child again."""
         assert isinstance(message, _Again)
         child = self._children[message.name]
+        if self.closing:
+            del self._children[message.name]
+            return
         assert child.factory is not None
         cell = self.ctx.system.create(child.factory(), message.name, self)
         child.ref = cell.ref

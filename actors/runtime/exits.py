@@ -54,9 +54,12 @@ class ActorDown(Exception):
     """The actor has ended, or ended before it answered: a call that it had taken may have been executed in part."""
 
     def __init__(self, name: str, reason: Exit) -> None:
-        super().__init__(f"{name} is down ({reason})")
+        super().__init__(name, reason)
         self.name = name
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name} is down ({self.reason})"
 
 
 class MailboxFull(Exception):
@@ -88,6 +91,9 @@ class SystemFailed(Exception):
     """A supervisor at the top gave up, and the system has ended with it."""
 
     def __init__(self, name: str, reason: Exit) -> None:
-        super().__init__(f"{name} gave up ({reason})")
+        super().__init__(name, reason)
         self.name = name
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name} gave up ({self.reason})"

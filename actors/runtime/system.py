@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from traceback import print_exception
 from types import TracebackType
 from typing import TypeAlias
 
@@ -37,8 +38,10 @@ class SystemStatistics:
 class System:
     """Made by `open_system`."""
 
-    def __init__(self, nursery: trio.Nursery, on_crash: OnCrash | None) -> None:
-        self.nursery = nursery
+    nursery: trio.Nursery
+    """Where the tasks run."""
+
+    def __init__(self, on_crash: OnCrash | None) -> None:
         self.registry = Registry()
         self.timers = Timers()
         self.dispatcher = Dispatcher()
@@ -66,7 +69,7 @@ class System:
     async def drain(self, deadline: float) -> None:
         """Lets all actors finish, last started first, for at most `deadline` seconds; then ends the rest.
 
-        An actor ends by itself after its `drain` hook was called. Supervisors restart nobody meanwhile.
+        An actor ends by itself after its `drain` hook was called. A supervisor whose turn has come restarts nobody.
         """
         until = trio.current_time() + deadline
         self._closed = True
@@ -93,10 +96,12 @@ class System:
             self.nursery.cancel_scope.cancel()
 
     def report(self, name: str, error: BaseException) -> None:
-        """A crash. A raise in the callback that logs it is no reason to crash too."""
+        """A crash. A raise in the callback that logs it is no reason to crash too; it goes to stderr."""
         if self._on_crash is not None:
-            with Boundary():
+            with Boundary() as inside:
                 self._on_crash(name, error)
+            if inside.exit.error is not None:
+                print_exception(inside.exit.error)
 
     def close(self) -> None:
         """Ends all actors, last started first."""
@@ -112,12 +117,19 @@ class System:
                 return name
 
 
-class _Unwrapped:
-    """Takes the group off a single error, which the nursery put on."""
+class _Ending:
+    """Decides what the system's end looks like from outside: its failure, else the body's error without the group that
+    the nursery put on it."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        failure = self._system.failure
+        if failure is not None:
+            raise failure from failure.reason.error
         if isinstance(error, BaseExceptionGroup) and (single := unwrapped(error)) is not error:
             raise single from None
 
@@ -128,15 +140,13 @@ async def open_system(on_crash: OnCrash | None = None) -> AsyncIterator[System]:
 
     (`await system.drain(seconds)` first, for a gentle end.) Raises SystemFailed if a supervisor at the top gave up.
     """
-    with _Unwrapped():
-        async with trio.open_nursery() as nursery:
-            system = System(nursery, on_crash)
-            nursery.start_soon(system.dispatcher.run, name="actors")
-            nursery.start_soon(system.timers.run, name="timers")
+    system = System(on_crash)
+    with _Ending(system):
+        async with trio.open_nursery() as system.nursery:
+            system.nursery.start_soon(system.dispatcher.run, name="actors")
+            system.nursery.start_soon(system.timers.run, name="timers")
             try:
                 yield system
             finally:
                 system.close()
-                nursery.cancel_scope.cancel()
-    if system.failure is not None:
-        raise system.failure from system.failure.reason.error
+                system.nursery.cancel_scope.cancel()
