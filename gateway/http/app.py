@@ -1,0 +1,125 @@
+"""The public listener's ASGI app: checks HTTP, asks the door, writes what it replies. It knows no MCP message.
+
+The serve loop cancels the app when the connection ends; that cancels the call to the door, or ends the stream.
+"""
+
+from collections.abc import Callable, Mapping
+
+from actors.ports import Answer, Delete, Door, Get, Post, Principal, Reply, Streaming
+from actors.protocol.table import Limits
+from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json, read_body
+from gateway.http.response import Header, Send, cors_headers, preflight_headers, refusal, send_answer
+from gateway.http.routes import Health, Mcp, route
+from gateway.http.security import Gate, Security
+from gateway.http.sse_stream import send_stream
+
+_ALLOW = ("Allow", "GET, POST, DELETE, OPTIONS")
+_HEALTHY = Answer(200, b'{"status":"ok"}', (("Cache-Control", "no-store"),))
+
+
+def _never() -> bool:
+    return False
+
+
+class McpApp:
+    """`known` says whether an endpoint exists; `overloaded` whether POSTs are to be refused for now (503).
+
+    `calls` counts requests that wait in the door, `streams` the event streams being written.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        security: Security,
+        limits: Limits,
+        *,
+        known: Callable[[str], bool],
+        overloaded: Callable[[], bool] = _never,
+    ) -> None:
+        self.calls = 0
+        self.streams = 0
+        self._door = door
+        self._gate = Gate(security)
+        self._limits = limits
+        self._known = known
+        self._overloaded = overloaded
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = header_map(scope["headers"])
+        host = headers.get("host")
+        if not self._gate.host_allowed(host.encode("latin-1") if host is not None else None):
+            await send_answer(send, refusal(403, "Forbidden: this Host is not served here"))
+            return
+        origin = headers.get("origin")
+        if origin is not None and not self._gate.origin_allowed(origin):
+            await send_answer(send, refusal(403, "Forbidden: this Origin is not allowed"))
+            return
+        cors = cors_headers(origin)
+        if scope["method"] == "OPTIONS":
+            preflight = preflight_headers(origin, headers.get("access-control-request-headers"))
+            await send_answer(send, Answer(204), preflight)
+            return
+        try:
+            reply = await self._reply(scope, headers, receive)
+        except DisconnectedError:
+            return
+        if isinstance(reply, Streaming):
+            await self._stream(send, reply, cors)
+        else:
+            await send_answer(send, reply, cors, head_only=scope["method"] == "HEAD")
+
+    async def _stream(self, send: Send, reply: Streaming, cors: tuple[Header, ...]) -> None:
+        self.streams += 1
+        try:
+            await send_stream(send, reply, self._limits.keep_alive, cors)
+        finally:
+            self.streams -= 1
+
+    async def _reply(self, scope: Scope, headers: Mapping[str, str], receive: Receive) -> Reply:
+        target = route(scope["path"])
+        method: str = scope["method"]
+        if isinstance(target, Health):
+            return _HEALTHY if method in {"GET", "HEAD"} else refusal(405, "Method not allowed", ("Allow", "GET, HEAD"))
+        principal = self._gate.principal(headers.get("authorization"))
+        if principal is None:
+            return _unauthorized("authorization" in headers)
+        if target is None or not self._known(target.endpoint):
+            return refusal(404, "Not found: no such endpoint")
+        self.calls += 1
+        try:
+            return await self._ask(target, method, principal, headers, receive)
+        finally:
+            self.calls -= 1
+
+    async def _ask(
+        self, target: Mcp, method: str, principal: Principal, headers: Mapping[str, str], receive: Receive
+    ) -> Reply:
+        if method == "POST":
+            return await self._post(target, principal, headers, receive)
+        if method == "GET":
+            if not accepts(headers.get("accept", "")).events:
+                return refusal(406, "Not acceptable: the client must accept text/event-stream")
+            return await self._door.get(Get(target.endpoint, principal, headers))
+        if method == "DELETE":
+            return await self._door.delete(Delete(target.endpoint, principal, headers))
+        return refusal(405, "Method not allowed", _ALLOW)
+
+    async def _post(self, target: Mcp, principal: Principal, headers: Mapping[str, str], receive: Receive) -> Reply:
+        if self._overloaded():
+            return refusal(503, "Overloaded, try again", ("Retry-After", "1"))
+        accepted = accepts(headers.get("accept", ""))
+        if not (accepted.json and accepted.events):
+            return refusal(406, "Not acceptable: the client must accept application/json and text/event-stream")
+        if not is_json(headers.get("content-type", "")):
+            return refusal(415, "Unsupported media type: Content-Type must be application/json")
+        body = await read_body(headers, receive, self._limits.message_bytes)
+        if body is None:
+            return refusal(413, f"The message is larger than {self._limits.message_bytes} bytes")
+        return await self._door.post(Post(target.endpoint, principal, headers, body))
+
+
+def _unauthorized(tried: bool) -> Answer:
+    challenge = 'Bearer realm="stagedoor"'
+    if tried:
+        challenge += ', error="invalid_token"'
+    return refusal(401, "Unauthorized: a bearer token is required", ("WWW-Authenticate", challenge))

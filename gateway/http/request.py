@@ -1,0 +1,93 @@
+"""Reading a request: headers as the actors want them, content negotiation, the body within its limit."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+
+_JSON = ("application", "json")
+_EVENTS = ("text", "event-stream")
+
+
+def header_map(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Names to values; a name that comes twice gets the values joined by commas (RFC 9110 §5.3)."""
+    headers: dict[str, str] = {}
+    for name_bytes, value_bytes in raw:
+        name = name_bytes.decode("latin-1")
+        value = value_bytes.decode("latin-1").strip()
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+@dataclass(frozen=True, slots=True)
+class Accepts:
+    """Which of the two types of answer the client takes."""
+
+    json: bool
+    events: bool
+
+
+@lru_cache(maxsize=64)
+def accepts(header: str) -> Accepts:
+    """Reads an Accept header: of the ranges that match a type the most specific one decides (RFC 9110 §12.5.1)."""
+    ranges = [_media_range(part) for part in header.split(",")]
+    return Accepts(_quality(_JSON, ranges) > 0, _quality(_EVENTS, ranges) > 0)
+
+
+def _media_range(part: str) -> tuple[str, str, float]:
+    media, *parameters = (piece.strip().lower() for piece in part.split(";"))
+    kind, _, subtype = media.partition("/")
+    quality = 1.0
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                quality = float(parameter[2:])
+            except ValueError:
+                quality = 0.0
+    return kind, subtype, quality
+
+
+def _quality(wanted: tuple[str, str], ranges: list[tuple[str, str, float]]) -> float:
+    for kind, subtype in (wanted, (wanted[0], "*"), ("*", "*")):
+        matching = [quality for k, s, quality in ranges if (k, s) == (kind, subtype)]
+        if matching:
+            return max(matching)
+    return 0.0
+
+
+@lru_cache(maxsize=64)
+def is_json(content_type: str) -> bool:
+    """Whether it is `application/json`, in UTF-8 if a charset is named."""
+    media, *parameters = (piece.strip().lower() for piece in content_type.split(";"))
+    charsets = {p.partition("=")[2].strip('"') for p in parameters if p.startswith("charset=")}
+    return media == "application/json" and charsets <= {"utf-8", "utf8", "us-ascii"}
+
+
+class DisconnectedError(Exception):
+    """The client is gone, or broke the protocol, in the middle of its request."""
+
+
+async def read_body(headers: Mapping[str, str], receive: Receive, limit: int) -> bytes | None:
+    """The body; None if it is longer than `limit` bytes, which is known at once where the length is declared.
+
+    Raises DisconnectedError.
+    """
+    declared = headers.get("content-length", "0")
+    if len(declared) > 18 or int(declared) > limit:
+        return None
+    chunks: list[bytes] = []
+    size = 0
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise DisconnectedError
+        chunks.append(message["body"])
+        size += len(message["body"])
+        more = message["more_body"]
+        if size > limit:
+            return None
+    return b"".join(chunks)

@@ -1,0 +1,79 @@
+"""Runs the app for the requests of one connection, one after the other, in one task that lives as long as it does.
+
+hypercorn starts a task per request and talks to it through a memory channel; HTTP/1 has one request at a time, so one
+task that parks between requests does, and a queue without checkpoints, since its writer (the connection's reader) must
+not wait. The queue is bounded by the limit on a request's size.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.typing import AppWrapper, ASGIReceiveEvent, ASGISendEvent, Scope
+
+from actors.runtime.boundary import boundary
+from actors.runtime.exits import Exit
+
+Send = Callable[[ASGISendEvent | None], Awaitable[None]]
+
+
+class _Inbox:
+    """What the app receives of one request."""
+
+    __slots__ = ("_events", "_waiting")
+
+    def __init__(self) -> None:
+        self._events: deque[ASGIReceiveEvent] = deque()
+        self._waiting: trio.Event | None = None
+
+    async def put(self, event: ASGIReceiveEvent) -> None:
+        self._events.append(event)
+        if self._waiting is not None:
+            self._waiting.set()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        while not self._events:
+            self._waiting = trio.Event()
+            await self._waiting.wait()
+        return self._events.popleft()
+
+
+class Requests(TaskGroup):
+    """The task group of one connection."""
+
+    def __init__(self, nursery: trio.Nursery, on_crash: Callable[[Exit], None]) -> None:
+        super().__init__()
+        self._nursery = nursery
+        self._on_crash = on_crash
+        self._next: tuple[AppWrapper, Scope, _Inbox, Send] | None = None
+        self._lot = trio.lowlevel.ParkingLot()
+        self._running = False
+
+    async def spawn_app(
+        self, app: AppWrapper, config: Config, scope: Scope, send: Send
+    ) -> Callable[[ASGIReceiveEvent], Awaitable[None]]:
+        inbox = _Inbox()
+        self._next = (app, scope, inbox, send)
+        if self._running:
+            self._lot.unpark()
+        else:
+            self._running = True
+            cast(trio.Nursery, self._nursery).start_soon(self._run)
+        return inbox.put
+
+    async def _run(self) -> None:
+        while True:
+            while self._next is not None:
+                (app, scope, inbox, send), self._next = self._next, None
+                exit = await boundary(_call, app, scope, inbox, send)
+                if exit.abnormal:
+                    self._on_crash(exit)
+                await send(None)
+            await self._lot.park()
+
+
+async def _call(app: AppWrapper, scope: Scope, inbox: _Inbox, send: Any) -> None:
+    await app(scope, inbox.receive, send, trio.to_thread.run_sync, trio.from_thread.run)

@@ -1,0 +1,65 @@
+"""Writing answers: JSON, refusals, and what browsers need to be told."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from actors.ports import Answer
+
+Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+INVALID_REQUEST = -32600
+INTERNAL_ERROR = -32603
+
+_EXPOSED = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, Retry-After"
+_METHODS = b"GET, POST, DELETE, OPTIONS"
+_HEADERS = b"Accept, Authorization, Content-Type, Last-Event-ID, Mcp-Protocol-Version, Mcp-Session-Id"
+
+
+def refusal(status: int, message: str, *headers: tuple[str, str]) -> Answer:
+    """An HTTP error with a JSON-RPC error that has no id, since nothing of the body was read (MCP transports)."""
+    code = INVALID_REQUEST if status < 500 else INTERNAL_ERROR
+    body = msgspec.json.encode({"jsonrpc": "2.0", "error": {"code": code, "message": message}})
+    return Answer(status, body, headers)
+
+
+def encoded(headers: tuple[tuple[str, str], ...]) -> list[Header]:
+    """Headers as ASGI takes them."""
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+def cors_headers(origin: str | None) -> tuple[Header, ...]:
+    """For every answer to a page of an allowed origin; without them its script can't read the session id."""
+    if origin is None:
+        return ()
+    return (
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-expose-headers", _EXPOSED),
+        (b"vary", b"Origin"),
+    )
+
+
+def preflight_headers(origin: str | None, requested: str | None) -> tuple[Header, ...]:
+    """For OPTIONS: what the endpoint offers, and to a page what its script may send. Any header it asks for is granted,
+    since revisions of the protocol add names (`Mcp-Param-*` is an open set) and the origin is allowed already."""
+    if origin is None:
+        return ((b"allow", _METHODS),)
+    return (
+        *cors_headers(origin),
+        (b"access-control-allow-methods", _METHODS),
+        (b"access-control-allow-headers", requested.encode("latin-1") if requested else _HEADERS),
+        (b"access-control-max-age", b"600"),
+    )
+
+
+async def send_answer(send: Send, answer: Answer, extra: tuple[Header, ...] = (), *, head_only: bool = False) -> None:
+    """Writes a whole answer."""
+    headers = [*encoded(answer.headers), *extra]
+    if answer.body:
+        headers.append((b"content-type", b"application/json"))
+    if answer.status != 204:
+        headers.append((b"content-length", b"%d" % len(answer.body)))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if head_only else answer.body, "more_body": False})

@@ -1,0 +1,34 @@
+"""Which path is what. Pure."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Mcp:
+    """`/mcp` (the endpoint named "") or `/mcp/<endpoint>`."""
+
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`/healthz`: the process answers."""
+
+
+Route: TypeAlias = Mcp | Health
+
+_ROOT = Mcp("")
+_HEALTH = Health()
+
+
+def route(path: str) -> Route | None:
+    """The route of a decoded path; None if there is none. A final slash makes no difference."""
+    if path in {"/mcp", "/mcp/"}:
+        return _ROOT
+    if path == "/healthz":
+        return _HEALTH
+    if path.startswith("/mcp/"):
+        name = path[5:].removesuffix("/")
+        return Mcp(name) if name and "/" not in name else None
+    return None

@@ -1,0 +1,120 @@
+"""Who may speak to a listener: Host and Origin against DNS rebinding, bearer tokens for identity. Pure.
+
+A browser page can make its own name resolve to our address and then send us requests "from the same origin". Such
+requests carry a foreign Host, or a foreign Origin, and are refused on every method (MCP 2025-11-25, transports,
+"Security Warning").
+"""
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from actors.ports import ANONYMOUS, Principal
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_WILDCARDS = frozenset({"", "*", "0.0.0.0", "::"})  # noqa: S104
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_AUTHORITY = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:/?#@\[\]]+))(?::([0-9]{0,5}))?")
+_REMEMBERED = 64
+"""Allowed Host values kept, so that they are parsed once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What one listener lets in.
+
+    `hosts` are names, or name:port to allow one port only; `origins` are origins (`https://app.example.com`) or names.
+    `tokens` maps a principal's name to its bearer token; None means that nobody has to say who he is.
+    `any_ip` allows every IP literal as Host, as a wildcard listen address does by itself.
+    """
+
+    listen_host: str
+    listen_port: int
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    tokens: Mapping[str, str] | None = field(default=None, repr=False)
+    any_ip: bool = False
+
+
+def split_authority(value: str) -> tuple[str, str] | None:
+    """(host in lower case without brackets and final dot, port or ""); None if it is neither a name nor an address."""
+    match = _AUTHORITY.fullmatch(value)
+    if match is None:
+        return None
+    host = (match[1] or match[2]).lower()
+    return host.removesuffix("."), match[3] or ""
+
+
+def is_ip(host: str) -> bool:
+    """Whether it is an IPv4 or IPv6 address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class Gate:
+    """The checks of one listener, made ready from its Security."""
+
+    def __init__(self, security: Security) -> None:
+        wildcard = security.listen_host in _WILDCARDS
+        self._any_ip = security.any_ip or wildcard
+        own = set() if wildcard else {security.listen_host.strip("[]").lower()}
+        self._names = _LOOPBACK | own | {host.lower() for host in security.hosts}
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in security.origins)
+        self._hosts_seen: set[bytes] = set()
+        self._key = secrets.token_bytes(32)
+        self._principals: dict[bytes, Principal] | None = None
+        if security.tokens is not None:
+            self._principals = {
+                self._digest(token.encode()): Principal(name) for name, token in security.tokens.items()
+            }
+
+    def host_allowed(self, host: bytes | None) -> bool:
+        """Whether a request with this Host header may be served."""
+        if host is None:
+            return False
+        if host in self._hosts_seen:
+            return True
+        allowed = self._authority_allowed(host.decode("latin-1"))
+        if allowed and len(self._hosts_seen) < _REMEMBERED:
+            self._hosts_seen.add(host)
+        return allowed
+
+    def _authority_allowed(self, value: str) -> bool:
+        parts = split_authority(value)
+        if parts is None:
+            return False
+        host, port = parts
+        return host in self._names or f"{host}:{port}" in self._names or (self._any_ip and is_ip(host))
+
+    def origin_allowed(self, origin: str) -> bool:
+        """Whether a page of this origin may speak to us. `null`, the origin of files and sandboxes, never may."""
+        origin = origin.lower()
+        scheme, separator, authority = origin.partition("://")
+        parts = split_authority(authority) if separator else None
+        if parts is None:
+            return False
+        host, port = parts
+        full = {origin, f"{scheme}://{host}", host} if port in {"", str(_DEFAULT_PORTS.get(scheme))} else {origin, host}
+        if full & self._origins:
+            return True
+        return scheme in _DEFAULT_PORTS and (host in self._names or f"{host}:{port}" in self._names)
+
+    def principal(self, authorization: str | None) -> Principal | None:
+        """Who sent these credentials; None if they are missing or unknown."""
+        if self._principals is None:
+            return ANONYMOUS
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            return None
+        # Looked up by a keyed digest: how long that takes says nothing of the tokens.
+        return self._principals.get(self._digest(token.strip().encode("latin-1")))
+
+    def _digest(self, token: bytes) -> bytes:
+        return hmac.digest(self._key, token, hashlib.sha256)

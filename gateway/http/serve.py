@@ -1,0 +1,119 @@
+"""The serve loop: accepts connections, runs each inside the crash boundary, and ends in bounded time.
+
+hypercorn's own loop takes no other connection class, and starts and stops things that we have no use for (lifespan,
+worker processes, signal handlers).
+"""
+
+import socket
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.trio.worker_context import WorkerContext
+
+from actors.ports import Log
+from actors.runtime.boundary import boundary
+from actors.runtime.exits import Exit
+from gateway.http.config import EdgeConfig, ServeConfig
+from gateway.http.connection import Connection, Stream
+from gateway.http.sockets import close_listeners
+
+
+class Stop(Protocol):
+    """A trio.Event is one."""
+
+    async def wait(self) -> object: ...
+
+
+class Connections:
+    """The open connections of one listener group. `working` counts those that answer a request."""
+
+    def __init__(self, log: Log) -> None:
+        self.open: set[Connection] = set()
+        self.working = 0
+        self._log = log
+        self._quiet: trio.Event | None = None
+
+    def on_work(self, change: int) -> None:
+        self.working += change
+        if not self.working and self._quiet is not None:
+            self._quiet.set()
+
+    def on_crash(self, exit: Exit) -> None:
+        self._log.error("request_crashed", exc_info=exit.error)
+
+    async def wait_quiet(self) -> None:
+        """Until nothing is being answered."""
+        while self.working:
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+
+    def close_idle(self) -> None:
+        """Ends the connections without a request."""
+        for connection in list(self.open):
+            connection.close_if_idle()
+
+
+async def serve(
+    app: Any,
+    listeners: Sequence[socket.socket],
+    config: ServeConfig,
+    *,
+    stop: Stop,
+    log: Log,
+    connections: Connections | None = None,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves an ASGI app on listening sockets, which it closes, until `stop`.
+
+    Then no connection is accepted any more, replies say `Connection: close`, and idle connections are closed when
+    nothing is being answered any more; after `config.stop` seconds all that is left is cut.
+    """
+    edge = EdgeConfig(config)
+    context = WorkerContext(None)
+    wrapped = ASGIWrapper(app)
+    known = connections or Connections(log)
+
+    async def handle(stream: Stream) -> None:
+        if len(known.open) >= config.connections:
+            await _turn_away(stream)
+            return
+        connection = Connection(wrapped, edge, context, stream, watcher=known)
+        known.open.add(connection)
+        exit = await boundary(connection.run)
+        known.open.discard(connection)
+        if exit.abnormal:
+            log.error("connection_crashed", exc_info=exit.error)
+
+    async with trio.open_nursery() as handlers:
+        async with trio.open_nursery() as accepting:
+            accept = partial(trio.serve_listeners, handle, _wrap(listeners, config), handler_nursery=handlers)
+            await accepting.start(accept)
+            task_status.started()
+            await stop.wait()
+            accepting.cancel_scope.cancel()
+        await context.terminated.set()
+        handlers.cancel_scope.deadline = trio.current_time() + config.stop
+        await known.wait_quiet()
+        known.close_idle()
+    close_listeners(listeners)
+
+
+def _wrap(listeners: Sequence[socket.socket], config: ServeConfig) -> list[Any]:
+    plain = [trio.SocketListener(trio.socket.from_stdlib_socket(listener)) for listener in listeners]
+    if config.tls is None:
+        return plain
+    return [trio.SSLListener(listener, config.tls, https_compatible=True) for listener in plain]
+
+
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+async def _turn_away(stream: Stream) -> None:
+    """Too many connections: said if it can be said at once."""
+    with trio.move_on_after(1):
+        if isinstance(stream, trio.SocketStream):
+            await stream.send_all(_BUSY)
+    await trio.aclose_forcefully(stream)

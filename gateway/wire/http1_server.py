@@ -1,0 +1,215 @@
+"""The server side of HTTP/1.1 framing, without IO: bytes in, request events out; response heads and chunks encoded.
+
+llhttp (under httptools) does the parsing and refuses by itself what smugglers use: a second Content-Length, one next to
+Transfer-Encoding, bare CR or LF, folded headers, chunk sizes that are not hex. Added here: one `Host`, plain `chunked`
+as the only coding, HTTP/1.x only, sizes and counts. An `Upgrade` is ignored, as RFC 9110 §7.8 allows, so that clients
+which offer h2c on every first request (Java's) are served in HTTP/1.1; the HTTP/2 preface and CONNECT are refused.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from http import HTTPStatus
+from typing import TypeAlias
+
+import httptools
+
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a request. Header names are lower-case; `length` is None for a chunked body."""
+
+    method: str
+    target: bytes
+    version: str
+    headers: Headers
+    keep_alive: bool
+    length: int | None
+    expects_continue: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """The input is no request that we serve; nothing after it will be read."""
+
+    status: int
+    reason: str
+
+
+class Mark(Enum):
+    """END closes the body of a request."""
+
+    END = "end"
+
+
+END = Mark.END
+Event: TypeAlias = Head | bytes | Mark | Malformed
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Sizes in bytes. `body` bounds the body as it is on the wire, framing included."""
+
+    head: int = 32 * 1024
+    headers: int = 100
+    body: int = 16 * 1024 * 1024
+
+
+class RequestDecoder:
+    """Turns bytes into `events`, in order; a Malformed is the last one."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self.events: deque[Event] = deque()
+        self._limits = limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._target = b""
+        self._headers: Headers = []
+        self._in_head = False
+        self._in_body = False
+        self._wire = 0
+        self._fault: Malformed | None = None
+        self._events_before = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request has begun that is not complete."""
+        return not self._in_head and not self._in_body
+
+    @property
+    def in_head(self) -> bool:
+        """Whether a request has begun whose head is not complete."""
+        return self._in_head
+
+    def feed(self, data: bytes) -> None:
+        """Takes what came from the peer."""
+        if self._fault is not None:
+            return
+        self._events_before = len(self.events)
+        self._wire += len(data)
+        try:
+            self._parse(data)
+        except httptools.HttpParserError as error:
+            self._fail(self._fault or Malformed(400, str(error)))
+        else:
+            self._check_size()
+
+    def close(self) -> None:
+        """Lets go of the parser, with which this object forms a cycle."""
+        del self._parser
+        self._fault = Malformed(400, "closed")
+
+    def _parse(self, data: bytes) -> None:
+        while True:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                # The parser now takes everything for another protocol; the next request needs a fresh one.
+                self._parser = httptools.HttpRequestParser(self)
+                data = data[upgrade.args[0] :]
+                if not data:
+                    return
+
+    def _check_size(self) -> None:
+        if self._in_head and self._wire > self._limits.head:
+            self._fail(Malformed(431, "The request's head is too large"))
+        elif self._in_body and self._wire > self._limits.body:
+            self._fail(Malformed(413, "The request is too large"))
+
+    def _fail(self, fault: Malformed) -> None:
+        # A request that breaks in the bytes that began it was never seen by anyone.
+        begun = [at for at in range(self._events_before, len(self.events)) if isinstance(self.events[at], Head)]
+        if self._in_body and begun:
+            while len(self.events) > begun[-1]:
+                self.events.pop()
+        self._fault = fault
+        self._in_head = self._in_body = False
+        self.events.append(fault)
+
+    def _refuse(self, status: int, reason: str) -> None:
+        self._fault = Malformed(status, reason)
+        raise ValueError(reason)
+
+    # Called by the parser.
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._target = b""
+        self._headers = []
+        # Bytes of an earlier request in the same read are not this one's; its own first bytes go uncounted.
+        self._wire = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else a trailer
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        headers = self._headers
+        size = len(self._target)
+        hosts = 0
+        length: int | None = 0
+        expects = False
+        version = self._parser.get_http_version()
+        for name, value in headers:
+            size += len(name) + len(value) + 4
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-length":
+                length = int(value)
+            elif name == b"transfer-encoding":
+                if value.lower() != b"chunked" or version != "1.1":
+                    self._refuse(501, "Unsupported transfer coding")
+                length = None
+            elif name == b"expect":
+                if value.lower() != b"100-continue":
+                    self._refuse(417, "Unsupported expectation")
+                expects = version == "1.1"
+        method = self._parser.get_method().decode("ascii")
+        if version not in {"1.0", "1.1"}:
+            self._refuse(505, "HTTP/1.1 only")
+        if size > self._limits.head or len(headers) > self._limits.headers:
+            self._refuse(431, "The request's head is too large")
+        if hosts > 1 or (hosts == 0 and version == "1.1"):
+            self._refuse(400, "Exactly one Host is required")
+        if method == "CONNECT" or not (self._target.startswith(b"/") or self._target == b"*"):
+            self._refuse(400, "The request target must be a path")
+        self._in_head = False
+        self._in_body = True
+        self.events.append(
+            Head(method, self._target, version, headers, self._parser.should_keep_alive(), length, expects)
+        )
+
+    def on_body(self, body: bytes) -> None:
+        self.events.append(body)
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        self.events.append(END)
+
+
+_STATUS_LINES = {status.value: b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode("ascii")) for status in HTTPStatus}
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def encode_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The status line and headers of a response. ValueError for a header that would break out of its line."""
+    lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+    for name, value in headers:
+        lines.append(b"%b: %b\r\n" % (name, value))
+    head = b"".join(lines)
+    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
+        raise ValueError("A response header holds a control character")
+    return head + b"\r\n"
+
+
+def encode_chunk(data: bytes) -> bytes:
+    """One chunk of a chunked body; `data` must not be empty, since an empty chunk would end the body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
