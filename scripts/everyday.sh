@@ -3,7 +3,8 @@
 # and the gateway in front of it and of the other servers of examples/everyday.jsonc; ends both together.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export PATH="$PWD/tests/node/node_modules/.bin:$PWD/.venv-servers/bin:$PATH"
+# npx and uvx find what tests/node and tests/servers have locked, so that nothing is fetched here.
+export PATH="$PWD/tests/support/bin:$PWD/tests/node/node_modules/.bin:$PATH"
 
 PORT=3001 mcp-server-everything streamableHttp &
 everything=$!

@@ -28,6 +28,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NODE_PACKAGES = ROOT / "tests" / "node" / "node_modules"
 PYPI_SERVERS = ROOT / ".venv-servers" / "bin"
+LOCKED_RUNNERS = ROOT / "tests" / "support" / "bin"  # npx and uvx that run what the tests have locked
 STAGEDOOR = Path(sys.executable).with_name("stagedoor")
 
 START_WITHIN = 20.0  # seconds until a program must answer (DESIGN §10: readiness within 20 s of a start)
@@ -216,8 +217,8 @@ class Programs:
 
 
 def environment() -> dict[str, str]:
-    """The environment for programs of a test: the private node and the PyPI servers first on PATH."""
-    path = os.pathsep.join((str(NODE_PACKAGES / ".bin"), str(PYPI_SERVERS), os.environ.get("PATH", "")))
+    """The environment for programs of a test: locked servers and the private node first on PATH."""
+    path = os.pathsep.join((str(LOCKED_RUNNERS), str(NODE_PACKAGES / ".bin"), os.environ.get("PATH", "")))
     return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
 
 
@@ -241,14 +242,14 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
         started.end()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def node() -> Path:
     """The private node, with the packages of tests/node beside it."""
     _need((NODE_PACKAGES / ".bin" / "node").exists(), "the node packages of tests/node are")
     return NODE_PACKAGES / ".bin" / "node"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def pypi_servers() -> Path:
     """The folder with mcp-server-time and mcp-server-git."""
     _need((PYPI_SERVERS / "mcp-server-time").exists(), "the servers of tests/servers are")

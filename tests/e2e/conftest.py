@@ -1,0 +1,57 @@
+"""What the end-to-end tests share: programs that end with their test, and a gateway in front of everyday servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import (
+    NODE_PACKAGES,
+    ROOT,
+    Gateway,
+    Programs,
+    accepts,
+    free_port,
+    node,
+    programs,
+    pypi_servers,
+)
+
+__all__ = ["everyday", "node", "programs", "pypi_servers"]
+
+EXAMPLE = ROOT / "examples" / "everyday.jsonc"
+HTTP_SERVER = "http://127.0.0.1:3001/mcp"
+
+
+@dataclass(frozen=True)
+class Everyday:
+    """The gateway with examples/everyday.jsonc, and where server-everything listens by itself."""
+
+    gateway: Gateway
+    everything_url: str
+
+
+@pytest.fixture(scope="module")
+def everyday(node: Path, pypi_servers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everyday]:
+    """The example as it is in the tree, but for the port of server-everything's Streamable HTTP mode."""
+    folder = tmp_path_factory.mktemp("everyday")
+    started = Programs(folder)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/mcp"
+    text = EXAMPLE.read_text()
+    assert HTTP_SERVER in text
+    config = folder / "everyday.jsonc"
+    config.write_text(text.replace(HTTP_SERVER, url))
+    try:
+        started.start(
+            "server-everything",
+            [node, NODE_PACKAGES / "@modelcontextprotocol/server-everything/dist/index.js", "streamableHttp"],
+            env={"PORT": str(port)},
+            ready=accepts(port),
+        )
+        yield Everyday(started.gateway(config), url)
+    finally:
+        started.end()
