@@ -45,6 +45,7 @@ FEATURES: Final[dict[str, Span]] = {
     "url_elicitation": Span("2025-11-25"),
     "rich_enums": Span("2025-11-25"),
     "sampling_tools": Span("2025-11-25"),
+    "sampling_context": Span("2025-11-25"),
     "sampling_arrays": Span("2025-11-25"),
     "icons": Span("2025-11-25"),
     "tasks": Span("2025-11-25"),

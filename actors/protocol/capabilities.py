@@ -1,0 +1,244 @@
+"""What each end declared, and what may be sent because of it.
+
+Capability objects are open sets: whatever shape a peer gives them is read leniently, unknown members are kept, and
+nothing here ever fails. A member that is present counts, even `{}`; only `listChanged` and `subscribe` are booleans.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from actors.protocol.errors import Malformed
+from actors.protocol.messages import EMPTY
+from actors.protocol.methods import METHODS, Path
+from actors.protocol.payload import dumps, loads
+from actors.protocol.versions import LATEST_HANDSHAKE, at_least, can_use
+
+_FLAGS: Final = frozenset({"listChanged", "subscribe"})
+_FORM: Final = ("elicitation", "form")
+
+
+class Capabilities(Struct, frozen=True):
+    """A capability object, as it was declared and as it is read."""
+
+    raw: Raw = EMPTY
+    tree: dict[str, Any] = {}
+
+    def has(self, path: Path) -> bool:
+        """Whether the member at this path was declared. `elicitation` without a mode means form."""
+        if path == _FORM and not self.has(("elicitation", "url")):
+            path = ("elicitation",)
+        node: Any = self.tree
+        for name in path:
+            node = node.get(name) if isinstance(node, dict) else None
+            if node is None or node is False:
+                return False
+        return node is True or path[-1] not in _FLAGS
+
+
+NOTHING: Final = Capabilities()
+
+
+def parse(raw: Raw) -> Capabilities:
+    """The capabilities in raw JSON; anything but an object declares nothing."""
+    if not raw:
+        return NOTHING
+    try:
+        tree = loads(raw)
+    except Malformed:
+        return NOTHING
+    return Capabilities(raw, tree) if isinstance(tree, dict) else NOTHING
+
+
+def allows(capabilities: Capabilities, method: str, version: str = LATEST_HANDSHAKE) -> bool:
+    """Whether a method may be sent, given what the end that its gate concerns has declared.
+
+    For a method that needs a server's capability (`tools/call`, `notifications/message`) give the server's, for one
+    that needs a client's (`roots/list`, `notifications/roots/list_changed`) the client's, whoever sends it.
+    """
+    row = METHODS.get(method)
+    if row is None:
+        return False
+    if method == "completion/complete" and not can_use(version, "completions_capability"):
+        return True  # The method is older than its capability: such a server can only be asked.
+    path = row.server_capability or row.client_capability
+    return path is None or capabilities.has(path)
+
+
+class _Need(NamedTuple):
+    side: Literal["client", "server"]
+    path: Path
+    since: str | None = None
+
+
+_NEEDS: Final[dict[str, _Need]] = {
+    "roots": _Need("client", ("roots",)),
+    "roots.listChanged": _Need("client", ("roots", "listChanged")),
+    "sampling": _Need("client", ("sampling",)),
+    "sampling.tools": _Need("client", ("sampling", "tools"), "sampling_tools"),
+    "sampling.context": _Need("client", ("sampling", "context"), "sampling_context"),
+    "elicitation.form": _Need("client", _FORM, "elicitation"),
+    "elicitation.url": _Need("client", ("elicitation", "url"), "url_elicitation"),
+    "tools": _Need("server", ("tools",)),
+    "tools.listChanged": _Need("server", ("tools", "listChanged")),
+    "prompts": _Need("server", ("prompts",)),
+    "prompts.listChanged": _Need("server", ("prompts", "listChanged")),
+    "resources": _Need("server", ("resources",)),
+    "resources.subscribe": _Need("server", ("resources", "subscribe")),
+    "resources.listChanged": _Need("server", ("resources", "listChanged")),
+    "logging": _Need("server", ("logging",)),
+    "completions": _Need("server", ("completions",), "completions_capability"),
+}
+"""Features that need a declaration, and for some a revision."""
+
+
+class Negotiated(Struct, frozen=True):
+    """The outcome of a handshake."""
+
+    version: str
+    client: Capabilities = NOTHING
+    server: Capabilities = NOTHING
+
+    def can_use(self, feature: str) -> bool:
+        """Whether a feature is there: one that is declared, or one of `versions.FEATURES`. KeyError for any other."""
+        need = _NEEDS.get(feature)
+        if need is None:
+            return can_use(self.version, feature)
+        if need.since is not None and not can_use(self.version, need.since):
+            return False
+        path = need.path
+        if need.path[0] == "elicitation" and not can_use(self.version, "elicitation_modes"):
+            path = ("elicitation",)  # Without modes, any declaration means form.
+        return (self.client if need.side == "client" else self.server).has(path)
+
+    def allows(self, method: str) -> bool:
+        """Whether a method may be sent in this session by either end that may send it at all."""
+        row = METHODS.get(method)
+        if row is None or not at_least(self.version, row.since):
+            return False
+        return allows(self.client if row.client_capability else self.server, method, self.version)
+
+
+# ---------------------------------------------------------------------------------------------- what a client can do
+
+ClientBits: TypeAlias = frozenset[str]
+"""What a client can be asked for, in words that mean the same in every revision: `roots`, `sampling`,
+`sampling.tools`, `sampling.context`, `elicit.form`, `elicit.url`, `ext:<id>=<settings as canonical JSON>`."""
+
+_BITS: Final = {
+    "roots": "roots",
+    "sampling": "sampling",
+    "sampling.tools": "sampling.tools",
+    # A client of an older revision may ignore `includeContext`, so for it this is not a bit.
+    "sampling.context": "sampling.context",
+    "elicit.form": "elicitation.form",
+    "elicit.url": "elicitation.url",
+}
+_EXTENSION_ID: Final = re.compile(r"[A-Za-z0-9._/-]{1,128}")
+_EXTENSION_MAX: Final = 4096
+"""Bytes of one extension's settings: they are part of a key. More counts as not declared."""
+
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+def client_bits(client: Capabilities, version: str, extensions: Collection[str] | None = None) -> ClientBits:
+    """The bits of a client that negotiated this revision; `extensions` are the ids let through (None: all)."""
+    negotiated = Negotiated(version, client=client)
+    bits = {bit for bit, feature in _BITS.items() if negotiated.can_use(feature)}
+    declared = client.tree.get("extensions")
+    if isinstance(declared, dict):
+        for id, settings in declared.items():
+            if _EXTENSION_ID.fullmatch(id) and (extensions is None or id in extensions):
+                canonical = _encode_sorted(settings)
+                if len(canonical) <= _EXTENSION_MAX:
+                    bits.add(f"ext:{id}={canonical.decode()}")
+    return frozenset(bits)
+
+
+def bits_key(bits: ClientBits) -> str:
+    """The bits as one text, equal for equal bits."""
+    return " ".join(sorted(bits))
+
+
+def declare(bits: ClientBits, version: str = LATEST_HANDSHAKE, *, roots_list_changed: bool = False) -> Raw:
+    """The capabilities to declare to a backend that is offered this revision."""
+    modes = can_use(version, "elicitation_modes")
+    tree: dict[str, Any] = {}
+    if "roots" in bits:
+        tree["roots"] = {"listChanged": True} if roots_list_changed else {}
+    if "sampling" in bits:
+        parts = ("tools", "context") if can_use(version, "sampling_tools") else ()
+        tree["sampling"] = {part: {} for part in parts if f"sampling.{part}" in bits}
+    if modes and bits & {"elicit.form", "elicit.url"}:
+        tree["elicitation"] = {mode: {} for mode in ("form", "url") if f"elicit.{mode}" in bits}
+    elif "elicit.form" in bits and can_use(version, "elicitation"):
+        tree["elicitation"] = {}
+    extensions = {}
+    for bit in sorted(bits):
+        if bit.startswith("ext:"):
+            id, _, settings = bit[4:].partition("=")
+            extensions[id] = Raw(settings.encode())
+    if extensions:
+        tree["extensions"] = extensions
+    return dumps(tree)
+
+
+# ------------------------------------------------------------------------------------------ what a gateway can offer
+
+
+def merge_server(
+    known: Iterable[Raw],
+    *,
+    pending: bool,
+    extensions: Collection[str] = (),
+    experimental: Collection[str] = (),
+) -> Raw:
+    """The capabilities of an aggregate: what any backend has, or, with `pending`, may have.
+
+    A session's capabilities can't grow after its handshake, so a backend that nobody has asked yet counts as having
+    everything; its lists may turn out empty. `listChanged` always, since the set of backends itself changes.
+    """
+    backends = [parse(raw) for raw in known]
+
+    def any_has(*path: str) -> bool:
+        return pending or any(backend.has(path) for backend in backends)
+
+    tree: dict[str, Any] = {}
+    for name in ("tools", "prompts", "resources"):
+        if any_has(name):
+            tree[name] = {"listChanged": True}
+    if any_has("resources", "subscribe"):
+        tree["resources"]["subscribe"] = True
+    for name in ("logging", "completions"):
+        if any_has(name):
+            tree[name] = {}
+    for name, allowed in (("extensions", extensions), ("experimental", experimental)):
+        merged = _allowed(backends, name, allowed)
+        if merged:
+            tree[name] = merged
+    return dumps(tree)
+
+
+def transparent_server(raw: Raw) -> Raw:
+    """A backend's own capabilities, but for tasks, which the gateway does not carry."""
+    capabilities = parse(raw)
+    if not capabilities.tree:
+        return dumps({})
+    if "tasks" not in capabilities.tree:
+        return raw
+    return dumps({name: value for name, value in capabilities.tree.items() if name != "tasks"})
+
+
+def _allowed(backends: Iterable[Capabilities], name: str, allowed: Collection[str]) -> dict[str, Any]:
+    """The allow-listed members of an open map; the first backend's settings win."""
+    merged: dict[str, Any] = {}
+    for backend in backends:
+        declared = backend.tree.get(name)
+        if isinstance(declared, dict):
+            for id, settings in declared.items():
+                if id in allowed:
+                    merged.setdefault(id, settings)
+    return merged
