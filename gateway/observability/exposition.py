@@ -1,0 +1,65 @@
+"""Metrics as Prometheus and OpenMetrics read them. The only place that knows the Prometheus library."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from gateway.observability.metrics import Cell, Instrument, Labels, Metrics, Numbers, bounds_of, merge
+
+
+class Exposition:
+    """The page behind `/metrics`: the instruments, and what the operating system counts of this process."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._registry = CollectorRegistry()
+        self._registry.register(_Numbers(metrics.instruments, metrics.numbers))
+        ProcessCollector(registry=self._registry)
+
+    def page(self, accept: str = "") -> tuple[bytes, str]:
+        """The body and its content type, in the form that the `Accept` header asks for."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    def merged_page(self, snapshots: Iterable[bytes], accept: str = "") -> tuple[bytes, str]:
+        """The same for several processes: this one and those whose snapshots are given."""
+        numbers = merge(self._metrics.instruments, [self._metrics.snapshot(), *snapshots])
+        registry = CollectorRegistry()
+        registry.register(_Numbers(self._metrics.instruments, lambda: numbers))
+        encode, content_type = choose_encoder(accept)
+        return encode(registry), content_type
+
+
+class _Numbers(Collector):
+    """Turns plain numbers into the library's families at the moment of a scrape."""
+
+    def __init__(self, instruments: Iterable[Instrument], numbers: Callable[[], Numbers]) -> None:
+        self._instruments = tuple(instruments)
+        self._numbers = numbers
+
+    def collect(self) -> Iterator[Metric]:
+        numbers = self._numbers()
+        for instrument in self._instruments:
+            yield _family(instrument, list(numbers[instrument.name].items()))
+
+
+def _family(instrument: Instrument, series: list[tuple[Labels, Cell]]) -> Metric:
+    name, text, labels = instrument.name, instrument.help, instrument.labels
+    if instrument.kind == "histogram":
+        histogram = HistogramMetricFamily(name, text, labels=labels)
+        bounds = [*map(floatToGoString, bounds_of(instrument)), "+Inf"]
+        for values, cell in series:
+            assert isinstance(cell, list)
+            buckets = list(zip(bounds, accumulate(cell[:-1]), strict=True))
+            histogram.add_metric(values, buckets, sum_value=cell[-1])
+        return histogram
+    family = (CounterMetricFamily if instrument.kind == "counter" else GaugeMetricFamily)(name, text, labels=labels)
+    for values, cell in series:
+        assert not isinstance(cell, list)
+        family.add_metric(values, cell)
+    return family

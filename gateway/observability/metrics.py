@@ -1,0 +1,166 @@
+"""Counting: what happens in one process, kept as plain dicts, and several processes' numbers put together.
+
+The hot path is one or two dict operations: no lock, no label objects. It belongs to the thread of the event loop; other
+threads hand what they measured to it. A scrape reads the dicts as they are (`gateway.observability.exposition`).
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeAlias
+
+Labels: TypeAlias = tuple[str, ...]
+"""Values in the declared order."""
+
+Cell: TypeAlias = float | list[float]
+"""A number; for a histogram how many fell into each bucket (the last is unbounded), and behind them their sum."""
+
+Numbers: TypeAlias = dict[str, dict[Labels, Cell]]
+"""Series by instrument and labels."""
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""Upper bounds in seconds where an instrument declares none: from a local call to the request deadline."""
+
+TOOLS_PER_SERVER = 200
+"""Names of tools kept apart for one server; those beyond are counted together."""
+
+TOOLS_OF_ALL = 1000
+"""The same for instruments that do not name the server."""
+
+SERIES_PER_INSTRUMENT = 10_000
+"""A last bound, whatever the labels are; series beyond are counted together."""
+
+OTHER = "other"
+"""The label of what is counted together."""
+
+_TOOL, _SERVER = "gen_ai_tool_name", "server"
+
+
+class Instrument(Protocol):
+    """A declared metric; `actors.protocol.instruments` is the table of them."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str:
+        """`counter`, `gauge` or `histogram`."""
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+    @property
+    def help(self) -> str: ...
+
+
+def bounds_of(instrument: Instrument) -> tuple[float, ...]:
+    """The upper bounds of a histogram's buckets, in seconds, without the unbounded one."""
+    return getattr(instrument, "buckets", None) or BUCKETS
+
+
+class Metrics:
+    """The numbers of this process: the port `Telemetry` over the declared instruments.
+
+    A name that is not declared is a KeyError, a wrong number of labels a ValueError: both are slips in our own code.
+    """
+
+    def __init__(self, instruments: Iterable[Instrument]) -> None:
+        self.instruments = tuple(instruments)
+        self._declared = {instrument.name: instrument for instrument in self.instruments}
+        self._bounds = {one.name: bounds_of(one) for one in self.instruments if one.kind == "histogram"}
+        self._numbers: dict[str, dict[Labels, float]] = {}
+        self._cells: dict[str, dict[Labels, list[float]]] = {}
+        self._tools: dict[str, set[str]] = {}
+        for instrument in self.instruments:
+            if instrument.kind == "histogram":
+                self._cells[instrument.name] = {}
+            else:
+                # A counter that starts at nothing rather than absent can be differentiated from its first step on.
+                self._numbers[instrument.name] = {} if instrument.labels else {(): 0}
+
+    def count(self, name: str, labels: Labels = (), amount: int = 1) -> None:
+        """Adds to a counter."""
+        series = self._numbers[name]
+        try:
+            series[labels] += amount
+        except KeyError:
+            labels = self._admit(name, labels, series)
+            series[labels] = series.get(labels, 0) + amount
+
+    def gauge(self, name: str, value: float, labels: Labels = ()) -> None:
+        """Sets a gauge."""
+        series = self._numbers[name]
+        series[labels if labels in series else self._admit(name, labels, series)] = value
+
+    def observe(self, name: str, seconds: float, labels: Labels = ()) -> None:
+        """Adds a duration to a histogram."""
+        series, bounds = self._cells[name], self._bounds[name]
+        cell = series.get(labels)
+        if cell is None:
+            cell = series.setdefault(self._admit(name, labels, series), [0.0] * (len(bounds) + 2))
+        cell[bisect_left(bounds, seconds)] += 1
+        cell[-1] += seconds
+
+    def numbers(self) -> Numbers:
+        """All series as they are at this moment; not a copy."""
+        return {one.name: {**self._numbers, **self._cells}[one.name] for one in self.instruments}  # type: ignore[misc]
+
+    def snapshot(self) -> bytes:
+        """The numbers for another process, which reads them with `merge`."""
+        return json.dumps(
+            {name: [[labels, cell] for labels, cell in series.items()] for name, series in self.numbers().items()}
+        ).encode()
+
+    def _admit(self, name: str, labels: Labels, series: Mapping[Labels, object]) -> Labels:
+        """The labels under which a series that is not there yet is kept: its own, as long as the bounds allow."""
+        declared = self._declared[name].labels
+        if len(labels) != len(declared):
+            raise ValueError(f"{name} has the labels {declared}, not {labels}")
+        if _TOOL in declared:
+            labels = self._bound_tool(declared, labels)
+        if labels not in series and len(series) >= SERIES_PER_INSTRUMENT:
+            return (OTHER,) * len(labels)
+        return labels
+
+    def _bound_tool(self, declared: tuple[str, ...], labels: Labels) -> Labels:
+        at = declared.index(_TOOL)
+        named = _SERVER in declared
+        server = labels[declared.index(_SERVER)] if named else ""
+        tools = self._tools.setdefault(server, set())
+        if labels[at] not in tools:
+            if len(tools) >= (TOOLS_PER_SERVER if named else TOOLS_OF_ALL):
+                return (*labels[:at], OTHER, *labels[at + 1 :])
+            tools.add(labels[at])
+        return labels
+
+
+def merge(instruments: Iterable[Instrument], snapshots: Iterable[bytes]) -> Numbers:
+    """The numbers of several processes as if they were one.
+
+    Counters, histograms and gauges add up; of a gauge in seconds (a lag, an age) the worst counts. What an other
+    version of the program declares otherwise is left out. ValueError for what is not a snapshot.
+    """
+    declared = {instrument.name: instrument for instrument in instruments}
+    merged: Numbers = {name: {} for name in declared}
+    for snapshot in snapshots:
+        decoded = json.loads(snapshot)
+        if not isinstance(decoded, dict):
+            raise ValueError("a snapshot is an object")  # noqa: TRY004 - it is the content that is wrong
+        for name, series in decoded.items():
+            instrument = declared.get(name)
+            for labels, cell in series if instrument else ():
+                if len(labels) == len(declared[name].labels):
+                    _add(declared[name], merged[name], tuple(labels), cell)
+    return merged
+
+
+def _add(instrument: Instrument, series: dict[Labels, Cell], labels: Labels, cell: Cell) -> None:
+    before = series.get(labels)
+    if isinstance(cell, list):
+        if len(cell) == len(bounds_of(instrument)) + 2:
+            zero = before if isinstance(before, list) else [0.0] * len(cell)
+            series[labels] = [a + b for a, b in zip(zero, cell, strict=True)]
+    elif before is None or isinstance(before, list):
+        series[labels] = cell
+    elif instrument.kind == "gauge" and instrument.name.endswith("_seconds"):
+        series[labels] = max(before, cell)
+    else:
+        series[labels] = before + cell

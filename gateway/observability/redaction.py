@@ -1,0 +1,50 @@
+"""Keeps credentials and session ids out of what is logged, by key, by shape, and by the values themselves."""
+
+import re
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any
+
+HIDDEN = "[redacted]"
+
+MIN_SECRET = 8
+"""Shorter credentials are not looked for in texts: they would blot out ordinary words."""
+
+_KEYS = re.compile(r"authorization|cookie|token|secret|passw|api[-_]?key|credential|session[-_]?id", re.IGNORECASE)
+_SHAPES = (
+    (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]+", re.IGNORECASE), rf"\1 {HIDDEN}"),
+    (re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*(?=@)"), HIDDEN),
+    (re.compile(r"(mcp-session-id\W{1,4})[\x21-\x7e]+", re.IGNORECASE), rf"\1{HIDDEN}"),
+)
+
+
+class Redaction:
+    """A step of the log's pipeline. `secrets` are values that must not appear anywhere."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        known = sorted({secret for secret in secrets if len(secret) >= MIN_SECRET}, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, known))) if known else None
+
+    def __call__(self, _logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+        return {key: self._value(key, value) for key, value in event.items()}
+
+    def text(self, text: str) -> str:
+        """The text with everything that looks like a credential hidden."""
+        if self._known is not None:
+            text = self._known.sub(HIDDEN, text)
+        for pattern, replacement in _SHAPES:
+            text = pattern.sub(replacement, text)
+        return text
+
+    def _value(self, key: str, value: Any) -> Any:
+        # A count of tokens, or a flag that a token is there, gives nothing away.
+        if _KEYS.search(key) and not isinstance(value, bool | int | float | None):
+            return HIDDEN
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, bytes):
+            return self.text(value.decode("utf-8", "replace"))
+        if isinstance(value, Mapping):
+            return {str(name): self._value(str(name), inner) for name, inner in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self._value("", inner) for inner in value]
+        return value

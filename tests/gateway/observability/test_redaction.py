@@ -1,0 +1,51 @@
+from typing import Any
+
+import pytest
+
+from gateway.observability import Redaction
+
+
+def redacted(**event: Any) -> dict[str, Any]:
+    return Redaction(["s3cret-value-of-mine", "short"])(None, "info", event)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("authorization", "Authorization", "cookie", "set_cookie", "token", "accessToken", "client_secret"),
+        *("password", "api_key", "apiKey", "X-Api-Key", "session_id", "sessionId", "mcp-session-id", "credentials"),
+    ],
+)
+def test_values_of_telling_keys_are_hidden_at_any_depth(key: str) -> None:
+    assert redacted(**{key: "value"}) == {key: "[redacted]"}
+    assert redacted(headers={key: "value", "a": 1}) == {"headers": {key: "[redacted]", "a": 1}}
+    assert redacted(several=[{key: ["value"]}]) == {"several": [{key: "[redacted]"}]}
+
+
+def test_numbers_flags_and_nothing_are_not_secrets() -> None:
+    event = {"tokens": 5, "has_token": True, "session_id": None, "session": "handle", "event": "x"}
+    assert redacted(**event) == event
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("sent Authorization: Bearer abc.DEF-123= to it", "sent Authorization: Bearer [redacted] to it"),
+        ("basic dXNlcjpwYXNz", "basic [redacted]"),
+        ("at redis://user:pass@host:1/0 now", "at redis://[redacted]@host:1/0 now"),
+        ("at redis://:pass@host", "at redis://[redacted]@host"),
+        ("Mcp-Session-Id: abc123 was unknown", "Mcp-Session-Id: [redacted] was unknown"),
+        ("the s3cret-value-of-mine in a text", "the [redacted] in a text"),
+        ("a bearer of news and http://host/path", "a bearer [redacted] news and http://host/path"),
+        ("a short word", "a short word"),
+    ],
+)
+def test_credentials_inside_texts_are_hidden(text: str, written: str) -> None:
+    assert redacted(event=text) == {"event": written}
+    assert redacted(value=[text]) == {"value": [written]}
+    assert redacted(value=text.encode()) == {"value": written}
+
+
+def test_of_two_secrets_the_longer_is_hidden_whole() -> None:
+    redaction = Redaction(["long-secret", "long-secret-and-more"])
+    assert redaction.text("x long-secret-and-more y") == "x [redacted] y"
