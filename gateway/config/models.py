@@ -13,8 +13,10 @@ from gateway.config.values import (
     BackendUrl,
     EnvValue,
     HeaderValue,
+    HostText,
     KeyText,
     Name,
+    OriginText,
     Positive,
     Separator,
     StoreUrl,
@@ -94,9 +96,9 @@ class AuthSection(Section):
 
     tokens: dict[str, TokenText] | None = None
     """The bearer token of each principal, by the principal's name."""
-    hosts: list[str] = []
-    """`Host` values allowed besides loopback names and the listen address."""
-    origins: list[str] = []
+    hosts: list[HostText] = []
+    """`Host` values allowed besides loopback names and the listen address: `name`, or `name:port` for one port."""
+    origins: list[OriginText] = []
     """`Origin` values allowed besides those of loopback names and the listen address."""
 
 
@@ -165,7 +167,8 @@ class Gateway(Section):
 class File(Section):
     """A configuration file."""
 
-    model_config = ConfigDict(title="Stagedoor configuration")
+    # VS Code takes a comma at the end for a slip unless the schema says otherwise.
+    model_config = ConfigDict(title="Stagedoor configuration", json_schema_extra={"allowTrailingCommas": True})
 
     schema_: Annotated[str | None, Field(alias="$schema")] = None
     """The JSON Schema that editors complete and check by."""

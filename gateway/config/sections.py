@@ -6,6 +6,7 @@ section and a key, and the models of the sections are made from both.
 
 import ast
 import inspect
+import re
 import textwrap
 from typing import Any, NamedTuple
 
@@ -62,8 +63,14 @@ def _sentences() -> dict[str, str]:
         if isinstance(declared, ast.AnnAssign) and isinstance(declared.target, ast.Name):
             assert isinstance(after, ast.Expr)
             assert isinstance(after.value, ast.Constant)
-            found[declared.target.id] = inspect.cleandoc(str(after.value.value)).replace("\n", " ")
+            found[declared.target.id] = _as_written(inspect.cleandoc(str(after.value.value)).replace("\n", " "))
     return found
+
+
+def _as_written(sentence: str) -> str:
+    """The sentence with the names of other limits as they stand in a file."""
+    keys = {place.limit: to_camel(place.key) for place in PLACES}
+    return re.sub(r"`(\w+)`", lambda match: f"`{keys.get(match[1], match[1])}`", sentence)
 
 
 def _kind(name: str, default: object) -> Any:

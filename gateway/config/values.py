@@ -122,6 +122,18 @@ def _name(text: str) -> str:
     return text
 
 
+def _host(text: str) -> str:
+    if not re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@*\[\]]+)(:\d{1,5})?", text):
+        raise ValueError("must be a host name, or name:port to allow one port only")
+    return text
+
+
+def _origin(text: str) -> str:
+    if not re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]*://)?(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@*\[\]]+)(:\d{1,5})?/?", text):
+        raise ValueError("must be an origin such as https://app.example.com (each is named, there is no wildcard)")
+    return text
+
+
 Positive = Annotated[
     float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False), _schema("number", exclusiveMinimum=0)
 ]
@@ -144,5 +156,7 @@ TokenText = Annotated[SecretStr, AfterValidator(_token)]
 Argument = Annotated[str, AfterValidator(_no_nul)]
 HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]
 EnvValue = Annotated[SecretStr, AfterValidator(_env_value)]
+HostText = Annotated[str, AfterValidator(_host)]
+OriginText = Annotated[str, AfterValidator(_origin)]
 Name = Annotated[str, AfterValidator(_name)]
 Separator = Annotated[str, AfterValidator(_separator)]

@@ -1,0 +1,94 @@
+"""The documentation of the configuration, made from the models: the tables of the guide, and a JSON Schema for editors.
+
+`python -m gateway.config` writes both anew; a test asserts that what is in `docs/` is what the models say.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from gateway.config.models import File, Gateway, Server
+from gateway.config.sections import Section
+
+GUIDE = Path("docs/configuration.md")
+SCHEMA = Path("docs/config.schema.json")
+
+_MARK = re.compile(r"(<!-- table: (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_WORDS: dict[Any, str] = {str: "text", SecretStr: "text", bool: "true, false", int: "number", float: "seconds"}
+
+
+def schema_text() -> str:
+    """The JSON Schema of a configuration file, as it is committed."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **File.model_json_schema(by_alias=True)}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def tables() -> dict[str, str]:
+    """Tables of the guide by name: `server`, `gateway`, and one for each section of `gateway`."""
+    found = {"server": _table(Server), "gateway": _table(Gateway)}
+    for field in Gateway.model_fields.values():
+        model = _model(field.annotation)
+        if model is not None:
+            found[str(field.alias)] = _table(model)
+    return found
+
+
+def filled(guide: str) -> str:
+    """The guide with each of its tables as the models say it. KeyError for a table that there is not."""
+    made = tables()
+    return _MARK.sub(lambda match: match[1] + made[match["name"]] + match[3], guide)
+
+
+def _table(model: type[Section]) -> str:
+    rows = [_row(field) for field in model.model_fields.values()]
+    return "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
+
+
+def _row(field: FieldInfo) -> str:
+    sentence = (field.description or _doc(field)).replace("\n", " ").replace("|", "\\|")
+    return f"| `{field.alias}` | {_value(field)} | {_default(field)} | {sentence} |"
+
+
+def _doc(field: FieldInfo) -> str:
+    model = _model(field.annotation)
+    return f"{model.__doc__} See [below](#{field.alias})." if model else ""
+
+
+def _value(field: FieldInfo) -> str:
+    if field.annotation is int and field.alias and field.alias.lower().endswith("bytes"):
+        return "bytes"
+    return _word(field.annotation)
+
+
+def _word(kind: Any) -> str:
+    if hasattr(kind, "__metadata__") or type(None) in get_args(kind):
+        return _word(get_args(kind)[0])
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    if get_origin(kind) is list:
+        return "list of text"
+    if get_origin(kind) is dict:
+        return f"{_word(get_args(kind)[1])} by name"
+    return "object" if _model(kind) else _WORDS[kind]
+
+
+def _default(field: FieldInfo) -> str:
+    default = field.default
+    if field.is_required():
+        return "required"
+    if isinstance(default, SecretStr):
+        default = default.get_secret_value()
+    if default is None or isinstance(default, BaseModel) or default in ([], {}):
+        return "–"
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)
+    return f"`{json.dumps(default)}`" if not isinstance(default, str) else f"`{default}`"
+
+
+def _model(kind: Any) -> type[Section] | None:
+    candidates = [kind, *get_args(kind)]
+    return next((one for one in candidates if isinstance(one, type) and issubclass(one, Section)), None)
