@@ -11,10 +11,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.protocol.errors import Malformed
+from actors.protocol.errors import Malformed, ProtocolError, invalid_params, method_not_found
 from actors.protocol.messages import EMPTY
-from actors.protocol.methods import METHODS, Path
-from actors.protocol.payload import dumps, loads
+from actors.protocol.methods import METHODS, Method, Path
+from actors.protocol.payload import dumps, loads, members, mentions, text_or_none
 from actors.protocol.versions import LATEST_HANDSHAKE, at_least, can_use
 
 _FLAGS: Final = frozenset({"listChanged", "subscribe"})
@@ -41,6 +41,9 @@ class Capabilities(Struct, frozen=True):
 
 NOTHING: Final = Capabilities()
 
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""Of log messages, rising (server/utilities/logging; RFC 5424)."""
+
 
 def parse(raw: Raw) -> Capabilities:
     """The capabilities in raw JSON; anything but an object declares nothing."""
@@ -53,16 +56,24 @@ def parse(raw: Raw) -> Capabilities:
     return Capabilities(raw, tree) if isinstance(tree, dict) else NOTHING
 
 
-def allows(capabilities: Capabilities, method: str, version: str = LATEST_HANDSHAKE) -> bool:
+def of_initialize_result(result: Raw) -> Capabilities:
+    """What a server declared in its answer to `initialize`."""
+    try:
+        return parse(members(result).get("capabilities", EMPTY))
+    except Malformed:
+        return NOTHING
+
+
+def allows(capabilities: Capabilities, method: Method | str, version: str = LATEST_HANDSHAKE) -> bool:
     """Whether a method may be sent, given what the end that its gate concerns has declared.
 
     For a method that needs a server's capability (`tools/call`, `notifications/message`) give the server's, for one
     that needs a client's (`roots/list`, `notifications/roots/list_changed`) the client's, whoever sends it.
     """
-    row = METHODS.get(method)
+    row = METHODS.get(method) if isinstance(method, str) else method
     if row is None:
         return False
-    if method == "completion/complete" and not can_use(version, "completions_capability"):
+    if row.name == "completion/complete" and not can_use(version, "completions_capability"):
         return True  # The method is older than its capability: such a server can only be asked.
     path = row.server_capability or row.client_capability
     return path is None or capabilities.has(path)
@@ -144,13 +155,15 @@ _EXTENSION_MAX: Final = 4096
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
-def client_bits(client: Capabilities, version: str, extensions: Collection[str] | None = None) -> ClientBits:
-    """The bits of a client that negotiated this revision; `extensions` are the ids let through (None: all)."""
+def client_bits(declared: Raw, version: str, extensions: Collection[str] | None = None) -> ClientBits:
+    """The bits of a client that declared this and negotiated this revision; `extensions` are the ids let through
+    (None: all)."""
+    client = parse(declared)
     negotiated = Negotiated(version, client=client)
     bits = {bit for bit, feature in _BITS.items() if negotiated.can_use(feature)}
-    declared = client.tree.get("extensions")
-    if isinstance(declared, dict):
-        for id, settings in declared.items():
+    named = client.tree.get("extensions")
+    if isinstance(named, dict):
+        for id, settings in named.items():
             if _EXTENSION_ID.fullmatch(id) and (extensions is None or id in extensions):
                 canonical = _encode_sorted(settings)
                 if len(canonical) <= _EXTENSION_MAX:
@@ -161,6 +174,20 @@ def client_bits(client: Capabilities, version: str, extensions: Collection[str] 
 def bits_key(bits: ClientBits) -> str:
     """The bits as one text, equal for equal bits."""
     return " ".join(sorted(bits))
+
+
+def client_refusal(bits: ClientBits, method: str, params: Raw) -> ProtocolError | None:
+    """Why a backend may not ask this of the client; None if it may."""
+    if method == "sampling/createMessage" and "sampling" in bits:
+        wants_tools = mentions(params, b"tools", b"toolChoice") and {"tools", "toolChoice"} & members(params).keys()
+        undeclared = wants_tools and "sampling.tools" not in bits
+        return invalid_params("the client did not declare sampling.tools") if undeclared else None
+    if method == "elicitation/create" and bits & {"elicit.form", "elicit.url"}:
+        mode = text_or_none(members(params).get("mode")) or "form"
+        return None if f"elicit.{mode}" in bits else invalid_params(f"the client did not declare elicitation.{mode}")
+    if method == "ping" or (method == "roots/list" and "roots" in bits):
+        return None
+    return method_not_found(method)
 
 
 def declare(bits: ClientBits, version: str = LATEST_HANDSHAKE, *, roots_list_changed: bool = False) -> Raw:

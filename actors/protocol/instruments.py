@@ -1,0 +1,101 @@
+"""Every metric of the gateway: its name, kind, labels and help, in one table.
+
+The first three names are OpenTelemetry's for MCP, in the spelling of Prometheus. No label has a value that a peer can
+choose freely, but for tool names, which the adapter bounds; a session id is never a label.
+"""
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
+
+
+class Instrument(NamedTuple):
+    """One row. Values of `labels` are given in this order; `buckets` are a histogram's upper bounds, in its unit."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""From a proxied call on an idle machine to the request deadline."""
+SHORT: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
+"""For what should take a turn of the loop or a round trip to the store."""
+LONG: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14_400.0, 86_400.0)
+"""For the life of a session."""
+SIZES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+
+SERVER_OPERATION: Final = "mcp_server_operation_duration_seconds"
+CLIENT_OPERATION: Final = "mcp_client_operation_duration_seconds"
+SERVER_SESSION: Final = "mcp_server_session_duration_seconds"
+
+_OPERATION: Final = (
+    "mcp_method_name",
+    "gen_ai_tool_name",
+    "error_type",
+    "network_transport",
+    "mcp_protocol_version",
+)
+
+_ROWS: Final = (
+    Instrument(SERVER_OPERATION, "histogram", "Requests of clients, from acceptance to outcome", _OPERATION, SECONDS),
+    Instrument(
+        CLIENT_OPERATION,
+        "histogram",
+        "Requests to backends, from sending to outcome",
+        (*_OPERATION, "server"),
+        SECONDS,
+    ),
+    Instrument(
+        SERVER_SESSION,
+        "histogram",
+        "Sessions, from initialize to their end",
+        ("error_type", "network_transport", "mcp_protocol_version"),
+        LONG,
+    ),
+    # Sessions and streams.
+    Instrument("stagedoor_sessions", "gauge", "Sessions by state and era", ("state", "era")),
+    Instrument("stagedoor_sessions_ended_total", "counter", "Sessions that ended, by reason", ("reason",)),
+    Instrument("stagedoor_streams_open", "gauge", "Event streams with a connection", ("kind",)),
+    Instrument("stagedoor_streams_unrecorded_total", "counter", "Streams that went on without ids, the store away"),
+    Instrument("stagedoor_requests_in_flight", "gauge", "Requests of clients that have no outcome yet"),
+    Instrument("stagedoor_events_replayed_total", "counter", "Events sent once more after a resume"),
+    Instrument("stagedoor_events_lost_total", "counter", "Events that a log should have held and did not"),
+    Instrument("stagedoor_events_shed_total", "counter", "Events left out at a limit", ("kind",)),
+    Instrument("stagedoor_gaps_total", "counter", "Resumes and streams that were told of a hole", ("reason",)),
+    Instrument("stagedoor_answers_dropped_total", "counter", "Outcomes that had no connection to go to", ("reason",)),
+    Instrument("stagedoor_resumes_total", "counter", "GETs with Last-Event-ID", ("outcome",)),
+    Instrument("stagedoor_slow_consumers_total", "counter", "Streams detached since their reader was slow", ("kind",)),
+    Instrument("stagedoor_messages_dropped_total", "counter", "Messages that belonged to nothing", ("reason",)),
+    Instrument("stagedoor_messages_rejected_total", "counter", "Messages refused before any session", ("reason",)),
+    Instrument("stagedoor_version_mismatches_total", "counter", "Version headers other than the negotiated one"),
+    # Actors and the loop.
+    Instrument("stagedoor_mailbox_depth", "histogram", "Messages waiting when one is taken", ("actor",), SIZES),
+    Instrument("stagedoor_mailbox_refusals_total", "counter", "Messages refused by a full mailbox", ("actor",)),
+    Instrument("stagedoor_actor_crashes_total", "counter", "Actors that ended by a fault of ours", ("actor",)),
+    Instrument("stagedoor_restarts_total", "counter", "Actors started again", ("actor",)),
+    Instrument("stagedoor_scheduler_lag_seconds", "histogram", "How late the event loop runs a timer", (), SHORT),
+    # Store and cluster.
+    Instrument("stagedoor_store_latency_seconds", "histogram", "Calls of the store", ("operation",), SHORT),
+    Instrument("stagedoor_store_batch_size", "histogram", "Commands that went out together", (), SIZES),
+    Instrument("stagedoor_store_errors_total", "counter", "Calls of the store that failed", ("operation", "reason")),
+    Instrument("stagedoor_store_up", "gauge", "1 while the store answers"),
+    Instrument("stagedoor_fenced_writes_total", "counter", "Writes refused since another process owns the session"),
+    Instrument("stagedoor_takeovers_total", "counter", "Sessions taken over from another process", ("reason",)),
+    Instrument("stagedoor_lease_age_seconds", "gauge", "Since the last heartbeat that the store acknowledged"),
+    Instrument("stagedoor_mail_latency_seconds", "histogram", "Messages between processes", (), SHORT),
+    # Backends.
+    Instrument("stagedoor_backend_links", "gauge", "Connections to a backend by state", ("server", "state")),
+    Instrument("stagedoor_backend_up", "gauge", "1 ready, 0.5 degraded, 0 broken", ("server",)),
+    Instrument("stagedoor_backend_failures_total", "counter", "Connections that failed", ("server", "reason")),
+    Instrument("stagedoor_backend_sessions_lost_total", "counter", "Sessions that a backend forgot", ("server",)),
+    Instrument("stagedoor_child_processes", "gauge", "Child processes alive", ("server",)),
+    # Edge.
+    Instrument("stagedoor_connections_open", "gauge", "Connections of clients", ("listener",)),
+    Instrument("stagedoor_connection_crashes_total", "counter", "Connections ended by a fault of ours", ("listener",)),
+    Instrument("stagedoor_http_responses_total", "counter", "Answers by method and status", ("method", "status")),
+)
+
+INSTRUMENTS: Final[dict[str, Instrument]] = {row.name: row for row in _ROWS}
