@@ -1,0 +1,39 @@
+"""What can go wrong with an outgoing request, and whether the peer may have acted on it.
+
+`sent` is the one thing that a caller decides by: False means that surely no byte of the request was given to the
+peer, so that it was not executed; True that it may have been, and must not be sent again.
+"""
+
+
+class WireError(Exception):
+    """Root of the errors here; the text is for people and holds no header and no body."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class ConnectError(WireError):
+    """No connection: refused, unreachable, unknown host, TLS, or too slow."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, sent=False)
+
+
+class PoolFullError(WireError):
+    """All connections to the origin are in use, and none came free in time."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, sent=False)
+
+
+class PeerError(WireError):
+    """The peer closed early, or what it says is not HTTP."""
+
+
+class DeadlineError(WireError):
+    """The peer took too long to read or to answer."""
+
+
+class SizeError(WireError):
+    """The answer is larger than the caller allows."""

@@ -1,0 +1,441 @@
+"""The outgoing pool against servers of raw bytes, good and hostile."""
+
+import gc
+import ipaddress
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import trio
+import trio.testing
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from gateway.wire.errors import ConnectError, DeadlineError, PeerError, PoolFullError, SizeError
+from gateway.wire.pool import Pool, PoolLimits
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;ext=1\r\nde\r\n0\r\nTrailer: x\r\n\r\n"
+
+
+@pytest.fixture
+async def pool():
+    pool = Pool()
+    with trio.fail_after(10):
+        yield pool
+    pool.close()
+
+
+def state(pool: Pool) -> str:
+    return repr(pool).rpartition("<")[2].strip(">")
+
+
+async def test_a_request_carries_its_headers_and_body_and_nothing_unwanted(pool, serve, replies):
+    async with serve(replies(OK)) as server:
+        with await pool.request("POST", server.url + "?a=b#c", [("X-Key", "v")], b"body") as response:
+            assert (response.status, await response.read(10)) == (200, b"{}")
+            assert response.header(b"content-type") == b"application/json"
+        host = f"127.0.0.1:{server.port}".encode()
+        assert server.requests == [
+            b"POST /mcp?a=b HTTP/1.1\r\nHost: " + host + b"\r\nX-Key: v\r\nContent-Length: 4\r\n\r\nbody"
+        ]
+
+
+async def test_a_connection_is_used_again_after_a_whole_response(pool, serve, replies):
+    async with serve(replies(OK, CHUNKED, OK)) as server:
+        for expected in (b"{}", b"abcde", b"{}"):
+            with await pool.request("GET", server.url) as response:
+                assert await response.read(100) == expected
+        assert (server.connections, state(pool)) == (1, "open 1, idle 1, waiting 0")
+
+
+@pytest.mark.parametrize("answer", [OK, CHUNKED], ids=["sized", "chunked"])
+async def test_bytes_may_come_one_by_one(pool, serve, replies, answer):
+    async with serve(replies(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + answer, OK, step=1)) as server:
+        with await pool.request("GET", server.url) as response:
+            assert await response.read(100) in (b"{}", b"abcde")
+        with await pool.request("GET", server.url) as response:
+            assert await response.read(100) == b"{}"
+        assert server.connections == 1
+
+
+async def test_the_body_can_be_read_as_it_comes(pool, serve):
+    more = trio.Event()
+
+    async def handler(server, stream):
+        await server.read_request(stream)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n")
+        await more.wait()
+        await stream.send_all(b"6\r\nsecond\r\n0\r\n\r\n")
+        await server.read_request(stream)
+
+    async with serve(handler) as server:
+        with await pool.request("GET", server.url) as response:
+            assert await response.receive_some() == b"first"
+            assert not response.whole
+            more.set()
+            assert await response.read(100) == b"second"
+            assert response.whole
+            assert await response.receive_some() == b""
+
+
+async def test_a_body_without_length_ends_with_the_connection(pool, serve):
+    async def handler(server, stream):
+        await server.read_request(stream)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\n\r\nall of it")
+
+    async with serve(handler) as server:
+        with await pool.request("GET", server.url) as response:
+            assert await response.read(100) == b"all of it"
+        assert state(pool) == "open 0, idle 0, waiting 0"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
+        OK.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        OK + OK,
+        OK + b"garbage",
+    ],
+    ids=["close", "http/1.0", "answered twice", "garbage after"],
+)
+async def test_a_connection_that_is_not_clean_is_not_used_again(pool, serve, replies, answer):
+    async with serve(replies(answer, answer)) as server:
+        for _ in range(2):
+            with await pool.request("GET", server.url) as response:
+                assert await response.read(10) == b"{}"
+        assert server.connections == 2
+
+
+async def test_bytes_that_come_unasked_spoil_an_idle_connection(pool, serve):
+    sent = trio.Event()
+
+    async def handler(server, stream):
+        while await server.read_request(stream):
+            await stream.send_all(OK)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            if server.connections == 1:
+                await stream.send_all(OK.replace(b"{}", b"!!"))
+                sent.set()
+
+    async with serve(handler) as server:
+        with await pool.request("GET", server.url) as response:
+            await response.read(10)
+        await sent.wait()
+        with await pool.request("GET", server.url) as response:
+            assert await response.read(10) == b"{}"
+        assert server.connections == 2
+
+
+async def test_a_half_read_response_is_not_used_again(pool, serve, replies):
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200000
+    async with serve(replies(answer)) as server:
+        with await pool.request("GET", server.url) as response:
+            await response.receive_some()
+        assert state(pool) == "open 0, idle 0, waiting 0"
+        await server.wait_closed()
+
+
+async def test_a_connection_closed_while_idle_is_replaced_without_sending_twice(pool, serve):
+    async def handler(server, stream):
+        await server.read_request(stream)
+        await stream.send_all(OK)
+
+    async with serve(handler) as server:
+        for count in (1, 2, 3):
+            with await pool.request("POST", server.url, body=b"x") as response:
+                await response.read(10)
+            await server.wait_closed(count)
+        assert len(server.requests) == 3
+
+
+async def test_a_request_that_may_have_been_executed_is_never_sent_again(pool, serve):
+    async def handler(server, stream):
+        await server.read_request(stream)
+        if len(server.requests) == 1:
+            await stream.send_all(OK)
+            await server.read_request(stream)
+
+    async with serve(handler) as server:
+        with await pool.request("POST", server.url, body=b"1") as response:
+            await response.read(10)
+        with pytest.raises(PeerError) as caught:
+            await pool.request("POST", server.url, body=b"2")
+        assert caught.value.sent
+        await server.wait_closed()
+        assert len(server.requests) == 2
+
+
+async def test_a_refused_connection_sends_nothing(pool):
+    with trio.socket.socket() as unused:
+        await unused.bind(("127.0.0.1", 0))
+        with pytest.raises(ConnectError, match="refused") as caught:
+            await pool.request("GET", f"http://127.0.0.1:{unused.getsockname()[1]}/")
+    assert not caught.value.sent
+    assert state(pool) == "open 0, idle 0, waiting 0"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5",
+        b"",
+    ],
+    ids=["not http", "two lengths", "length and chunked", "upgrade", "gzip", "half a head", "nothing"],
+)
+async def test_nonsense_is_an_error_that_says_the_request_was_sent(pool, serve, answer):
+    async def handler(server, stream):
+        await server.read_request(stream)
+        await stream.send_all(answer)
+
+    async with serve(handler) as server:
+        with pytest.raises(PeerError) as caught:
+            await pool.request("POST", server.url, body=b"x")
+        assert caught.value.sent
+        assert state(pool) == "open 0, idle 0, waiting 0"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Content-Length: 10\r\n\r\nhello",
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        CHUNKED[17:40] + b"zz\r\n",
+    ],
+)
+async def test_a_body_that_breaks_off_is_an_error(pool, serve, body):
+    async def handler(server, stream):
+        await server.read_request(stream)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\n" + body)
+
+    async with serve(handler) as server:
+        with pytest.raises(PeerError), await pool.request("GET", server.url) as response:
+            await response.read(100)
+        assert state(pool) == "open 0, idle 0, waiting 0"
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", CHUNKED[:-2] + b"X: ", CHUNKED[:-2] + b"a: b\r\n"])
+async def test_an_endless_head_or_trailer_is_cut(pool, serve, start):
+    async def handler(server, stream):
+        await server.read_request(stream)
+        await stream.send_all(start)
+        while True:
+            await stream.send_all(b"y" * 65536)
+
+    async with serve(handler) as server:
+        with pytest.raises(SizeError), await pool.request("GET", server.url) as response:
+            await response.read(100)
+        await server.wait_closed()
+
+
+async def test_a_body_over_the_callers_limit_is_cut(pool, serve, replies):
+    async with serve(replies(CHUNKED)) as server:
+        with await pool.request("GET", server.url) as response, pytest.raises(SizeError):
+            await response.read(4)
+
+
+async def test_a_redirect_is_only_reported(pool, serve, replies):
+    answer = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+    async with serve(replies(answer)) as server:
+        with await pool.request("POST", server.url, body=b"x") as response:
+            assert response.status == 307
+        assert len(server.requests) == 1
+
+
+async def test_a_server_that_never_answers_costs_only_its_own_request(pool, serve, replies):
+    async with serve(replies()) as silent, serve(replies(OK)) as server:
+        with pytest.raises(DeadlineError, match="no answer") as caught:
+            await pool.request("GET", silent.url, answer_within=0.05)
+        assert caught.value.sent
+        with trio.move_on_after(0.05):
+            await pool.request("GET", silent.url)
+        await silent.wait_closed(2)
+        with await pool.request("GET", server.url) as response:
+            assert await response.read(10) == b"{}"
+
+
+async def test_a_server_that_never_reads_meets_the_write_deadline(serve):
+    async def handler(server, stream):
+        await trio.sleep_forever()
+
+    pool = Pool(PoolLimits(write=0.1))
+    async with serve(handler) as server:
+        with trio.fail_after(10), pytest.raises(DeadlineError, match="did not read") as caught:
+            await pool.request("POST", server.url, body=b"x" * 20_000_000)
+        assert caught.value.sent
+        assert state(pool) == "open 0, idle 0, waiting 0"
+
+
+async def test_cancelling_a_body_midway_closes_only_its_connection(pool, serve, replies):
+    start = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+    async with serve(replies(start)) as server:
+        with trio.move_on_after(0.05):
+            with await pool.request("GET", server.url) as response:
+                assert await response.receive_some() == b"abc"
+                await response.receive_some()
+        await server.wait_closed()
+        assert state(pool) == "open 0, idle 0, waiting 0"
+
+
+async def test_a_cancelled_read_loses_nothing(pool, serve):
+    more = trio.Event()
+
+    async def handler(server, stream):
+        await server.read_request(stream)
+        await stream.send_all(OK[:-1])
+        await more.wait()
+        await stream.send_all(OK[-1:])
+        await server.read_request(stream)
+
+    async with serve(handler) as server:
+        with await pool.request("GET", server.url) as response:
+            assert await response.receive_some() == b"{"
+            with trio.move_on_after(0.01) as scope:
+                await response.receive_some()
+            assert scope.cancelled_caught
+            more.set()
+            assert await response.read(10) == b"}"
+
+
+async def test_requests_beyond_the_cap_wait_and_are_served_in_turn(serve, replies):
+    pool = Pool(PoolLimits(connections=2, waiting=3, wait=5))
+    async with serve(replies(*[OK] * 10)) as server:
+        async with trio.open_nursery() as nursery:
+
+            async def call():
+                with await pool.request("GET", server.url) as response:
+                    assert await response.read(10) == b"{}"
+
+            for _ in range(5):
+                nursery.start_soon(call)
+        assert (server.connections, len(server.requests)) == (2, 5)
+    pool.close()
+    assert state(pool) == "open 0, idle 0, waiting 0"
+
+
+async def test_a_full_queue_refuses_at_once_and_a_long_wait_gives_up(serve, replies):
+    pool = Pool(PoolLimits(connections=1, waiting=1, wait=0.1))
+    async with serve(replies()) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(pool.request, "GET", server.url)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        errors = []
+
+        async def call():
+            with pytest.raises(PoolFullError) as caught:
+                await pool.request("GET", server.url)
+            errors.append((str(caught.value), caught.value.sent))
+
+        async with trio.open_nursery() as callers:
+            callers.start_soon(call)
+            callers.start_soon(call)
+        nursery.cancel_scope.cancel()
+    assert sorted(errors) == [
+        ("1 requests wait for 1 connections already", False),
+        ("no connection of 1 came free within 0.1 s", False),
+    ]
+    assert state(pool) == "open 0, idle 0, waiting 0"
+
+
+@pytest.mark.parametrize(
+    ("url", "headers"),
+    [
+        ("ftp://x/", []),
+        ("http:///x", []),
+        ("http://user:secret@x/", []),
+        ("http://x:port/", []),
+        ("http://x/", [("Bad\r\nName", "v")]),
+        ("http://x/", [("Key", "secret\r\nInjected: 1")]),
+        ("http://x/", [("Key", "secret\0")]),
+    ],
+)
+async def test_what_would_break_the_framing_is_refused_without_showing_it(pool, url, headers):
+    with pytest.raises(ValueError) as caught:
+        await pool.request("GET", url, headers)
+    assert "secret" not in str(caught.value)
+
+
+def certificate(host: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server's context, and a client's that trusts it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    now = datetime.now(UTC)
+    names = [x509.IPAddress(ipaddress.ip_address(host))]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return pem, private
+
+
+@pytest.fixture
+def tls(tmp_path):
+    def contexts(host: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        pem, private = certificate(host)
+        (tmp_path / "cert.pem").write_bytes(pem)
+        (tmp_path / "key.pem").write_bytes(private)
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+        return server, ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+
+    return contexts
+
+
+async def test_tls_connections_are_kept_alive_too(serve, replies, tls):
+    server_context, client_context = tls("127.0.0.1")
+    pool = Pool(tls=client_context)
+    async with serve(replies(OK, OK), tls=server_context) as server:
+        url = server.url.replace("http:", "https:")
+        for _ in range(2):
+            with trio.fail_after(5), await pool.request("POST", url, body=b"x" * 300_000) as response:
+                assert await response.read(10) == b"{}"
+        assert server.connections == 1
+        pool.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize("fault", ["other host", "unknown authority", "not tls"])
+async def test_tls_that_proves_nothing_gets_no_request(serve, replies, tls, fault):
+    server_context, client_context = tls("127.0.0.2" if fault == "other host" else "127.0.0.1")
+    pool = Pool(tls=client_context if fault == "other host" else None)
+
+    async def plain(server, stream):
+        await stream.receive_some(1000)
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    served = serve(plain) if fault == "not tls" else serve(replies(OK), tls=server_context)
+    async with served as server:
+        with trio.fail_after(5), pytest.raises(ConnectError, match="TLS") as caught:
+            await pool.request("GET", server.url.replace("http:", "https:"))
+        assert not caught.value.sent
+        assert server.requests == []
+        assert state(pool) == "open 0, idle 0, waiting 0"
+
+
+async def test_no_socket_is_left_to_the_garbage_collector(serve, replies):
+    pool = Pool()
+    async with serve(replies(OK)) as server:
+        with trio.move_on_after(0.01):
+            await pool.request("GET", server.url)
+            await pool.request("GET", server.url)
+    pool.close()
+    del pool
+    gc.collect()
