@@ -1,0 +1,80 @@
+"""The cursor of a merged list: where in which backend's list the next page begins.
+
+Clients get it sealed (by a port: keys and randomness are none of this layer's business) and hand it back. It is good
+for the principal, method and configuration that it was made for, and while the backend's connection lasts.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from actors.protocol.errors import Refusal, invalid_params
+
+VERSION: Final = 1
+"""Of the fields below: a cursor of another version is stale."""
+
+
+class Sealer(Protocol):
+    """Authenticated encryption; `context` must be the same on both ways."""
+
+    def seal(self, plain: bytes, context: bytes) -> str: ...
+
+    def unseal(self, token: str, context: bytes) -> bytes | None: ...
+
+
+class Cursor(Struct, frozen=True, array_like=True):
+    """`cursor` is the backend's own, None at the beginning of its list; the empty string is a cursor like any other.
+
+    `epoch` counts the backend's connections (a cursor of an ended one means nothing), `digest` names the
+    configuration: with another set of backends another page would be next.
+    """
+
+    method: str
+    backend: str
+    cursor: str | None
+    epoch: int
+    principal: str
+    digest: str
+    version: int = VERSION
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Cursor).decode
+
+
+def pack(cursor: Cursor, sealer: Sealer) -> str:
+    """The cursor as the client sees it."""
+    return sealer.seal(_encode(cursor), _context(cursor.method, cursor.principal))
+
+
+def unpack(
+    token: str,
+    sealer: Sealer,
+    *,
+    method: str,
+    principal: str,
+    digest: str,
+    epoch_of: Callable[[str], int | None] = lambda backend: None,
+) -> Cursor:
+    """What `pack` was given. Raises Refusal (-32602) for a cursor that is forged, foreign or stale.
+
+    `epoch_of` gives the epoch of a backend's present connection; None, if that does not matter or there is none.
+    """
+    plain = sealer.unseal(token, _context(method, principal))
+    if plain is None:
+        raise Refusal(invalid_params("Invalid cursor"))
+    try:
+        cursor = _decode(plain)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise Refusal(invalid_params("Invalid cursor")) from None
+    if (cursor.method, cursor.principal) != (method, principal):
+        raise Refusal(invalid_params("Invalid cursor"))
+    if cursor.version != VERSION or cursor.digest != digest or epoch_of(cursor.backend) not in (None, cursor.epoch):
+        raise Refusal(invalid_params("Stale cursor"))
+    return cursor
+
+
+def _context(method: str, principal: str) -> bytes:
+    return _encode(("cursor", method, principal))
