@@ -33,6 +33,8 @@ def _halves(error: BaseException | None) -> tuple[BaseException | None, BaseExce
     """(the crash, what passes)."""
     if isinstance(error, BaseExceptionGroup):
         passing, crash = error.split(_PASSING)
+        if passing is None:
+            return unwrapped(error), None
         return crash and unwrapped(crash), passing
     return (None, error) if isinstance(error, _PASSING) else (error, None)
 

@@ -1,0 +1,273 @@
+"""The life of one actor: hooks, order, turns, its end."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from actors.runtime import NORMAL, SHUTDOWN, Actor, AlreadyStarted, ExitKind, System
+from actors.runtime.cell import BURST_MESSAGES
+
+settled = trio.testing.wait_all_tasks_blocked
+
+
+async def test_started_runs_before_the_first_message_and_stopped_after_the_last(system: System, recorder: Any) -> None:
+    actor = recorder()
+    ref = system.spawn(actor)
+    assert ref.cast("one")
+    assert ref.cast("two")
+    ref.cast(lambda self: self.ctx.stop())
+    ref.cast("never received")
+    assert await ref.ended() is NORMAL
+    assert actor.seen == ["started", "one", "two"]
+    assert actor.reasons == [NORMAL]
+
+
+async def test_spawn_runs_no_hook_by_itself(system: System, recorder: Any) -> None:
+    actor = recorder()
+    system.spawn(actor)
+    assert actor.seen == []
+    await settled()
+    assert actor.seen == ["started"]
+
+
+async def test_messages_of_one_sender_arrive_in_order_whatever_places_they_take(system: System, recorder: Any) -> None:
+    actor = recorder()
+    ref = system.spawn(actor)
+    for number in range(100):
+        assert (ref.reply if number % 3 else ref.cast)(number)
+    await settled()
+    assert actor.messages == list(range(100))
+
+
+async def test_urgent_messages_are_read_first(system: System, recorder: Any) -> None:
+    actor = recorder()
+    ref = system.spawn(actor)
+    ref.cast("work")
+    ref.urgent("end")
+    await settled()
+    assert actor.messages == ["end", "work"]
+
+
+async def test_new_work_is_refused_when_the_mailbox_is_full_but_replies_are_not(system: System, recorder: Any) -> None:
+    actor = recorder()
+    ref = system.spawn(actor)
+    accepted = [ref.cast(number) for number in range(actor.mailbox_size + 1)]
+    assert accepted == [True] * actor.mailbox_size + [False]
+    assert ref.reply("answer")
+    statistics = ref.statistics()
+    assert (statistics.ordinary, statistics.reserved, statistics.refused) == (256, 1, 1)
+    await settled()
+    assert actor.messages == [*range(256), "answer"]
+    assert ref.cast("again")
+
+
+async def test_a_dead_actor_takes_nothing(system: System, recorder: Any) -> None:
+    ref = system.spawn(recorder())
+    ref.stop()
+    assert ref.alive
+    assert await ref.ended() is SHUTDOWN
+    assert not ref.alive
+    assert ref.reason is SHUTDOWN
+    assert [ref.cast(1), ref.reply(1), ref.urgent(1), ref.stop()] == [False] * 4
+    assert await ref.ended() is SHUTDOWN
+
+
+async def test_stop_ends_the_actor_before_its_next_message(system: System, recorder: Any) -> None:
+    actor = recorder()
+    ref = system.spawn(actor)
+    await settled()
+    ref.cast("queued")
+    ref.stop()
+    await ref.ended()
+    assert actor.messages == []
+    assert actor.reasons == [SHUTDOWN]
+
+
+async def test_an_actor_ended_before_its_first_turn_has_no_hook_called(system: System, recorder: Any) -> None:
+    actor = recorder()
+    ref = system.spawn(actor)
+    ref.stop()
+    await ref.ended()
+    assert actor.seen == []
+    assert actor.reasons == []
+
+
+async def test_a_turn_is_limited_in_messages_so_that_others_have_theirs(system: System, recorder: Any) -> None:
+    order: list[str] = []
+    busy, other = system.spawn(recorder(), "busy"), system.spawn(recorder(), "other")
+    await settled()
+    for _ in range(BURST_MESSAGES * 2):
+        busy.cast(lambda self: order.append("busy"))
+    other.cast(lambda self: order.append("other"))
+    await settled()
+    assert order.index("other") == BURST_MESSAGES
+    assert len(order) == BURST_MESSAGES * 2 + 1
+
+
+async def test_a_turn_is_limited_in_time_too(system: System, recorder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    busy, other = system.spawn(recorder(), "busy"), system.spawn(recorder(), "other")
+    await settled()
+    clock = iter(range(1_000_000))
+    monkeypatch.setattr("actors.runtime.cell.perf_counter", lambda: float(next(clock)))
+    busy.cast(lambda self: order.append("busy"))
+    busy.cast(lambda self: order.append("busy"))
+    other.cast(lambda self: order.append("other"))
+    await settled()
+    assert order == ["busy", "other", "busy"]
+
+
+async def test_actors_that_keep_each_other_busy_leave_the_loop_to_others(system: System) -> None:
+    class Rally(Actor):
+        def receive(self, message: Any) -> None:
+            message.cast(self.ctx.ref)
+
+    one, two = system.spawn(Rally()), system.spawn(Rally())
+    one.cast(two)
+    for _ in range(100):
+        await trio.lowlevel.checkpoint()  # would not return if the dispatcher kept the loop
+    one.stop()
+    two.stop()
+
+
+async def test_the_dispatcher_gives_the_loop_back_in_the_middle_of_a_long_queue(
+    system: System, recorder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[Any] = []
+    refs = [system.spawn(recorder()) for _ in range(3)]
+    await settled()
+    clock = iter(range(1_000_000))
+    monkeypatch.setattr("actors.runtime.dispatcher.perf_counter", lambda: float(next(clock)))
+
+    async def other_task() -> None:
+        for _ in range(3):
+            await trio.lowlevel.checkpoint()
+            order.append("task")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other_task)
+        for ref in refs:
+            ref.cast(lambda self: order.append("actor"))
+    await settled()
+    assert order.count("actor") == 3
+    assert order != ["actor"] * 3 + ["task"] * 3
+
+
+async def test_a_crash_ends_one_actor_and_no_other(
+    system: System, recorder: Any, crash_message: Any, crashes: list[tuple[str, BaseException]]
+) -> None:
+    bad, good = recorder(), recorder()
+    bad_ref, good_ref = system.spawn(bad, "bad"), system.spawn(good, "good")
+    bad_ref.cast(crash_message)
+    bad_ref.cast("lost")
+    good_ref.cast("kept")
+    reason = await bad_ref.ended()
+    await settled()
+    assert reason.kind is ExitKind.CRASHED
+    assert isinstance(reason.error, ZeroDivisionError)
+    assert bad.reasons == [reason]
+    assert good.messages == ["kept"]
+    assert crashes == [("bad", reason.error)]
+    assert system.registry.whereis("bad") is None
+
+
+async def test_a_raise_in_started_is_a_crash(system: System, crashes: list[tuple[str, BaseException]]) -> None:
+    class Unlucky(Actor):
+        def started(self) -> None:
+            raise OSError("no")
+
+    reason = await system.spawn(Unlucky(), "unlucky").ended()
+    assert isinstance(reason.error, OSError)
+    assert [name for name, _ in crashes] == ["unlucky"]
+
+
+async def test_a_raise_in_stopped_makes_the_end_a_crash_but_never_hides_an_earlier_one(
+    system: System, crashes: list[tuple[str, BaseException]]
+) -> None:
+    class Messy(Actor):
+        def receive(self, message: Any) -> None:
+            raise KeyError("first")
+
+        def stopped(self, reason: Any) -> None:
+            raise OSError("clean-up")
+
+    asked, crashed = system.spawn(Messy(), "asked"), system.spawn(Messy(), "crashed")
+    await settled()
+    asked.stop()
+    crashed.cast("go")
+    assert isinstance((await asked.ended()).error, OSError)
+    assert isinstance((await crashed.ended()).error, KeyError)
+    assert [(name, type(error)) for name, error in crashes] == [
+        ("asked", OSError),
+        ("crashed", OSError),
+        ("crashed", KeyError),
+    ]
+
+
+async def test_an_actor_that_receives_nothing_says_what_came(system: System) -> None:
+    ref = system.spawn(Actor())
+    ref.cast("surprise")
+    reason = await ref.ended()
+    assert isinstance(reason.error, NotImplementedError)
+    assert "surprise" in str(reason.error)
+
+
+async def test_an_actor_is_idle_when_nothing_waits_behind_the_message_in_hand(system: System, recorder: Any) -> None:
+    actor = recorder()
+    ref = system.spawn(actor)
+    for _ in range(2):
+        ref.cast(lambda self: self.seen.append(self.ctx.idle))
+    await settled()
+    assert actor.messages == [False, True]
+
+
+async def test_names_are_unique_and_end_with_their_actor(system: System, recorder: Any) -> None:
+    ref = system.spawn(recorder(), "door")
+    assert system.registry.whereis("door") is ref
+    with pytest.raises(AlreadyStarted) as taken:
+        system.spawn(recorder(), "door")
+    assert taken.value.ref is ref
+    ref.stop()
+    await ref.ended()
+    assert system.registry.whereis("door") is None
+    assert system.spawn(recorder(), "door") is not ref
+
+
+async def test_an_actor_without_a_name_gets_one_from_its_class(system: System, recorder: Any) -> None:
+    taken = system.spawn(recorder(), "Recorder-2")
+    names = [system.spawn(recorder()).name for _ in range(2)]
+    assert taken.name not in names
+    assert names == ["Recorder-1", "Recorder-3"]
+
+
+async def test_an_alias_names_an_actor_too_and_vanishes_with_it(system: System, recorder: Any) -> None:
+    ref = system.spawn(recorder(), "door")
+    system.registry.register("entrance", ref)
+    assert system.registry.whereis("entrance") is ref
+    with pytest.raises(AlreadyStarted):
+        system.registry.register("entrance", ref)
+    ref.stop()
+    await ref.ended()
+    assert len(system.registry) == 0
+    with pytest.raises(ValueError, match="ended"):
+        system.registry.register("entrance", ref)
+
+
+async def test_an_actor_object_lives_once(system: System, recorder: Any) -> None:
+    actor = recorder()
+    system.spawn(actor, "one")
+    with pytest.raises(ValueError, match="lives once"):
+        system.spawn(actor, "two")
+    assert system.registry.whereis("two") is None
+
+
+async def test_what_an_actor_is_shows_in_reprs(system: System, recorder: Any) -> None:
+    actor = recorder()
+    ref = system.spawn(actor, "door")
+    assert repr(ref) == "<Ref door: alive>"
+    await settled()
+    assert (actor.ctx.ref, actor.ctx.name, actor.ctx.system) == (ref, "door", system)
+    ref.stop()
+    await ref.ended()
+    assert repr(ref) == "<Ref door: shutdown>"

@@ -1,0 +1,72 @@
+"""Cancels a scenario at each of its checkpoints.
+
+A scenario is an async function that gets a cancel scope and enters it around the part that is to be cancelled; what it
+does outside that scope sets up, and asserts afterwards. It runs once uncancelled, counting every step of every task of
+the run, then once for each step, with the scope cancelled after it. Each run has a trio loop, an autojump clock and an
+order of scheduling of its own, the same for the same step. Sockets, threads and processes don't go with this clock.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import trio
+from trio.testing import MockClock
+
+Scenario: TypeAlias = Callable[[trio.CancelScope], Awaitable[object]]
+
+RUN_SECONDS = 3600.0
+"""On the scenario's own clock, which jumps: a run that takes longer hangs."""
+
+
+@dataclass(eq=False)
+class _Steps(trio.abc.Instrument):
+    """Counts the steps of all tasks, and cancels the scope after the step `target`."""
+
+    scope: trio.CancelScope
+    target: int | None
+    count: int = field(default=0)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+        if self.count == self.target:
+            self.scope.cancel()
+
+
+def count_points(scenario: Scenario) -> int:
+    """Runs the scenario uncancelled; the number of points at which it can be cancelled."""
+    return _run(scenario, None)
+
+
+def cancel_at(scenario: Scenario, point: int) -> None:
+    """Runs the scenario, cancelled after its step `point`. What it raises says at which point."""
+    try:
+        _run(scenario, point)
+    except BaseException as error:
+        error.add_note(f"cancelled after step {point}")
+        raise
+
+
+def cancel_everywhere(scenario: Scenario, *, sample: int | None = None, seed: int = 0) -> Iterable[int]:
+    """Cancels the scenario at all of its points, or at a seeded sample of so many; returns the points."""
+    points: Iterable[int] = range(1, count_points(scenario) + 1)
+    if sample is not None and sample < len(points):
+        points = sorted(random.Random(seed).sample(points, sample))
+    for point in points:
+        cancel_at(scenario, point)
+    return points
+
+
+def _run(scenario: Scenario, target: int | None) -> int:
+    scope = trio.CancelScope()
+    steps = _Steps(scope, target)
+
+    async def main() -> None:
+        with trio.fail_after(RUN_SECONDS):
+            await scenario(scope)
+
+    # The order in which trio runs the tasks of one batch is random; the same seed makes the steps of all runs the same.
+    trio._core._run._r.seed(0)  # type: ignore[attr-defined]
+    trio.run(main, clock=MockClock(autojump_threshold=0), instruments=[steps])
+    return steps.count
