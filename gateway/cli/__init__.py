@@ -1,0 +1,44 @@
+"""The command `stagedoor`. Exit status: 0 done, 1 failed, 2 wrong usage or configuration."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from gateway.cli.asking import call, ls
+from gateway.cli.client import Parts
+from gateway.cli.serving import check, serve
+
+
+def composed() -> Parts:
+    """The parts as composition makes them; imported late, so that `--help` and `check` are quick."""
+    from gateway import app
+
+    return Parts(app.run, app.open_client)
+
+
+def _version() -> str:
+    try:
+        return version("stagedoor")
+    except PackageNotFoundError:
+        return "(from its source tree)"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version=_version(), prog_name="stagedoor")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Many MCP servers behind one endpoint, and no session lost."""
+    if context.obj is None:
+        context.obj = composed
+
+
+for _command in (serve, check, ls, call):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """The entry point of the command line."""
+    cli(prog_name="stagedoor")
+
+
+__all__ = ["Parts", "cli", "composed", "main"]

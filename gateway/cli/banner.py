@@ -1,0 +1,100 @@
+"""What `serve` says at its start: where everything is, and lines to paste."""
+
+import json
+import shlex
+
+from gateway.config import Address, Settings
+
+_INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "curl", "version": "1"},
+    },
+}
+
+
+def endpoint_url(settings: Settings, name: str = "") -> str:
+    """The URL under which a client of this machine finds an endpoint."""
+    scheme = "http" if settings.tls is None else "https"
+    return f"{scheme}://{_authority(settings.listen)}/mcp" + (f"/{name}" if name else "")
+
+
+def admin_url(settings: Settings) -> str:
+    """The URL of the admin listener."""
+    return f"http://{_authority(settings.admin)}"
+
+
+def banner(settings: Settings) -> str:
+    """The whole text, several lines. Ports that are 0 must have been replaced by the real ones."""
+    return "\n".join([*_places(settings), "", *_lines_to_paste(settings)])
+
+
+def summary(settings: Settings) -> dict[str, object]:
+    """The same for programs."""
+    table = settings.table
+    return {
+        "endpoint": endpoint_url(settings),
+        "admin": admin_url(settings),
+        "endpoints": {name: endpoint_url(settings, name) for name in table.endpoints if name},
+        "store": store_kind(settings),
+        "config_digest": settings.config_digest,
+    }
+
+
+def store_kind(settings: Settings) -> str:
+    """The scheme of the store's URL: the rest may hold a password."""
+    return settings.store.partition(":")[0]
+
+
+def _places(settings: Settings) -> list[str]:
+    table = settings.table
+    groups = [name for name, endpoint in table.endpoints.items() if name and endpoint.kind == "aggregate"]
+    alone = [f"{endpoint_url(settings)}/{{{','.join(table.backends)}}}"] if table.backends else []
+    # "memory" loses every session with the process: whoever starts it should know.
+    keeps = " (sessions end with this process)" if store_kind(settings) == "memory" else ""
+    rows = [
+        ("endpoint", [f"{endpoint_url(settings)}   {_count(len(table.backends), 'server')} in one"]),
+        ("alone", alone),
+        ("groups", [endpoint_url(settings, name) for name in groups]),
+        ("admin", [f"{admin_url(settings)}   /livez /readyz /metrics"]),
+        ("store", [store_kind(settings) + keeps]),
+        ("identity", [_identity(settings)]),
+    ]
+    return ["Stagedoor", *(f"  {label:<10}{value}" for label, values in rows for value in values)]
+
+
+def _identity(settings: Settings) -> str:
+    tokens = settings.auth.tokens
+    return f"bearer tokens of {', '.join(name for name, _ in tokens)}" if tokens else "anonymous (no auth.tokens)"
+
+
+def _lines_to_paste(settings: Settings) -> list[str]:
+    url = endpoint_url(settings)
+    header = ' --header "Authorization: Bearer $TOKEN"' if settings.auth.tokens else ""
+    added: dict[str, object] = {"name": "stagedoor", "type": "http", "url": url}
+    if header:
+        added["headers"] = {"Authorization": "Bearer ${input:token}"}
+    curl_header = ' -H "Authorization: Bearer $TOKEN"' if header else ""
+    rows = [
+        ("Claude Code", f"claude mcp add --transport http stagedoor {url}{header}"),
+        ("VS Code", f"code --add-mcp {shlex.quote(json.dumps(added))}"),
+        ("Inspector", f"npx @modelcontextprotocol/inspector --cli {url} --transport http{header} --method tools/list"),
+        (
+            "curl",
+            f"curl -sS {url}{curl_header} -H 'Content-Type: application/json' "
+            f"-H 'Accept: application/json, text/event-stream' -d {shlex.quote(json.dumps(_INITIALIZE))}",
+        ),
+    ]
+    return ["Connect a client:", *(f"  {label:<12}{line}" for label, line in rows)]
+
+
+def _authority(address: Address) -> str:
+    return f"{address.url_host}:{address.port}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

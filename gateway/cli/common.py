@@ -1,0 +1,49 @@
+"""What the commands share: reading a configuration, and how problems are shown."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gateway.config import ConfigError, Loaded, Problem, load
+
+
+class ConfigProblemsError(click.ClickException):
+    """The configuration cannot be used: exit status 2, like wrong usage."""
+
+    exit_code = 2
+
+    def __init__(self, error: ConfigError) -> None:
+        super().__init__(str(error))
+
+    def show(self, file: Any = None) -> None:
+        for line in self.message.splitlines():
+            click.secho("error: ", fg="red", nl=False, err=True)
+            click.echo(line, err=True)
+
+
+@contextmanager
+def config_problems() -> Iterator[None]:
+    """Problems of a configuration that turn up inside end the command."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigProblemsError(error) from error
+
+
+def load_file(file: str) -> Loaded:
+    """Reads a configuration; its problems end the command."""
+    with config_problems():
+        return load(Path(file))
+
+
+def warn(problems: Iterable[Problem]) -> None:
+    """Shows warnings on standard error."""
+    for problem in problems:
+        click.secho("warning: ", fg="yellow", nl=False, err=True)
+        click.echo(str(problem), err=True)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

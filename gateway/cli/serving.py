@@ -1,0 +1,95 @@
+"""`stagedoor serve` and `stagedoor check`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gateway.cli.banner import banner, summary
+from gateway.cli.client import Parts
+from gateway.cli.common import config_problems, json_option, load_file, warn
+from gateway.cli.output import print_json
+from gateway.config import ConfigError, Problem, Settings, advice, demo_settings, load, parse_address, parse_store
+
+
+def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    def callback(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
+        try:
+            return None if text is None else parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
+
+
+@click.command()
+@click.option("--config", metavar="FILE", help="What to serve; without it, the demo servers.")
+@click.option("--listen", metavar="HOST:PORT", callback=_parsed(parse_address), help="Where clients connect.")
+@click.option("--admin", metavar="HOST:PORT", callback=_parsed(parse_address), help="Where metrics and probes are.")
+@click.option("--store", metavar="URL", callback=_parsed(parse_store), help="memory:// or redis://…")
+@json_option
+@click.pass_obj
+def serve(parts: Callable[[], Parts], /, *, config: str | None, as_json: bool, **given: Any) -> None:
+    """Run the gateway until SIGTERM or Ctrl-C."""
+    settings = _settings(config, as_json)
+    settings = replace(settings, **{key: value for key, value in given.items() if value is not None})
+    if settings.listen == settings.admin and settings.listen.port:
+        raise click.UsageError("--listen and --admin are the same address: the two are separate listeners")
+    if as_json:
+        print_json(summary(settings))
+    else:
+        click.echo(banner(settings))
+    raise SystemExit(parts().run(settings))
+
+
+def _settings(config: str | None, as_json: bool) -> Settings:
+    if config is None:
+        with config_problems():
+            return demo_settings()
+    loaded = load_file(config)
+    if not as_json:
+        warn(advice(loaded))
+    return loaded.settings
+
+
+@click.command()
+@click.argument("file")
+@json_option
+def check(file: str, as_json: bool) -> None:
+    """Say what is wrong with a configuration, or unwise.
+
+    Exit status 2 when it cannot be used; warnings change nothing.
+    """
+    if as_json:
+        _check_for_programs(file)
+        return
+    loaded = load_file(file)
+    warn(advice(loaded))
+    table = loaded.settings.table
+    endpoints = " ".join(f"/mcp/{name}" if name else "/mcp" for name in sorted(table.endpoints))
+    click.echo(f"{file} can be served: {endpoints}")
+
+
+def _check_for_programs(file: str) -> None:
+    errors: tuple[Problem, ...] = ()
+    warnings: list[Problem] = []
+    found: dict[str, object] = {}
+    try:
+        loaded = load(Path(file))
+        warnings, found = advice(loaded), summary(loaded.settings)
+    except ConfigError as error:
+        errors = error.problems
+    print_json({"ok": not errors, "errors": [*map(_told, errors)], "warnings": [*map(_told, warnings)], **found})
+    raise SystemExit(2 if errors else 0)
+
+
+def _told(problem: Problem) -> dict[str, object]:
+    return {
+        "file": problem.file,
+        "line": problem.line,
+        "field": problem.field,
+        "message": problem.message,
+        "nearest": problem.nearest,
+    }

@@ -1,0 +1,82 @@
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from gateway.cli import Parts, cli
+from gateway.cli.client import ClientFailedError, Target
+from gateway.config import Settings
+
+
+@dataclass
+class Composition:
+    """Stands for the composition: remembers what the commands asked of it, and answers from `entries` and `result`."""
+
+    status: int = 0
+    entries: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=lambda: {"content": [{"type": "text", "text": "done"}]})
+    failure: str | None = None
+    ran: list[Settings] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def parts(self) -> Parts:
+        return Parts(self.run, self.open_client)
+
+    def run(self, settings: Settings) -> int:
+        self.ran.append(settings)
+        return self.status
+
+    @asynccontextmanager
+    async def open_client(self, target: Target) -> AsyncIterator["Composition"]:
+        self.targets.append(target)
+        async with trio.open_nursery():  # what fails inside comes out in a group, as from a real client
+            if self.failure:
+                raise ClientFailedError(self.failure)
+            yield self
+
+    def servers(self) -> list[dict[str, Any]]:
+        return self.entries["servers"]
+
+    async def list(self, kind: str) -> list[dict[str, Any]]:
+        await trio.lowlevel.checkpoint()
+        return self.entries.get(kind, [])
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        await trio.lowlevel.checkpoint()
+        self.calls.append((name, arguments))
+        return self.result
+
+
+@pytest.fixture
+def composition() -> Composition:
+    return Composition()
+
+
+@pytest.fixture
+def stagedoor(composition: Composition) -> Callable[..., Result]:
+    """Runs the command line with these words."""
+
+    def stagedoor(*words: str, **env: str) -> Result:
+        result = CliRunner().invoke(cli, words, obj=composition.parts, env=env, prog_name="stagedoor")
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return stagedoor
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str], str]:
+    """Writes a configuration and gives its name."""
+
+    def file(text: str) -> str:
+        path = tmp_path / "c.jsonc"
+        path.write_text(text)
+        return str(path)
+
+    return file

@@ -1,0 +1,99 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_file_that_can_be_served_is_fine(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
+    result = stagedoor("check", file('{"mcpServers": {"fx": {"command": "sh", "groups": ["g"]}}}'))
+    assert result.exit_code == 0
+    assert result.stdout.endswith("can be served: /mcp /mcp/fx /mcp/g\n")
+    assert result.stderr == ""
+
+
+def test_every_problem_is_a_line_with_file_line_field_and_nearest_key(
+    stagedoor: Callable[..., Result], file: Callable[[str], str]
+) -> None:
+    name = file('{\n"mcpServers": {"fx": {"comand": "sh"}},\n"gateway": {"listen": 1}}')
+    result = stagedoor("check", name)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert f'error: {name}:2: mcpServers.fx.comand: unknown key; did you mean "command"?\n' in result.stderr
+    assert f"error: {name}:3: gateway.listen: must be text (in quotes)\n" in result.stderr
+
+
+def test_programs_get_the_same_as_json(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
+    name = file('{\n"gatewey": {}}')
+    result = stagedoor("check", "--json", name)
+    assert result.exit_code == 2
+    assert json.loads(result.stdout) == {
+        "ok": False,
+        "errors": [{"file": name, "line": 2, "field": "gatewey", "message": "unknown key", "nearest": "gateway"}],
+        "warnings": [],
+    }
+    fine = json.loads(stagedoor("check", "--json", file('{"mcpServers": {"fx": {"command": "sh"}}}')).stdout)
+    assert (fine["ok"], fine["errors"], fine["warnings"]) == (True, [], [])
+    assert fine["endpoints"] == {"fx": "http://127.0.0.1:8080/mcp/fx"}
+
+
+def test_the_example_can_be_served(stagedoor: Callable[..., Result]) -> None:
+    assert stagedoor("check", str(ROOT / "examples/everyday.jsonc")).exit_code == 0
+
+
+CLEAR = "a credential in clear"
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "said"),
+    [
+        ('{"gateway": {"auth": {"tokens": {"a": "abcdefghijklmnopqrstuvwx"}}}}', "gateway.auth.tokens.a", CLEAR),
+        ('{"gateway": {"keys": ["%s"]}}' % ("ab" * 32), "gateway.keys[0]", CLEAR),
+        (
+            '{"mcpServers": {"a": {"url": "http://h", "headers": {"Authorization": "Bearer x"}}}}',
+            "mcpServers.a.headers.Authorization",
+            CLEAR,
+        ),
+        ('{"servers": {"a": {"command": "sh", "env": {"API_KEY": "x"}}}}', "servers.a.env.API_KEY", CLEAR),
+        ('{"gateway": {"listen": "0.0.0.0:80"}}', "gateway.listen", "others can reach this address"),
+        ('{"gateway": {"listen": "192.0.2.1:80"}}', "gateway.listen", "others can reach this address"),
+        (
+            '{"gateway": {"listen": "[::]:80", "auth": {"tokens": {"a": "${T}"}}}}',
+            "gateway.listen",
+            "bearer tokens travel in clear",
+        ),
+        ('{"gateway": {"admin": "0.0.0.0:81"}}', "gateway.admin", "others can reach the admin listener"),
+        ('{"gateway": {"auth": {"tokens": {"a": "${SHORT}"}}}}', "gateway.auth.tokens.a", "a token of fewer than 20"),
+        ('{"mcpServers": {"a": {"command": "no-such-program"}}}', "mcpServers.a.command", "is not on PATH"),
+        ('{"mcpServers": {"a": {"command": "sh", "env": {"PATH": "/nowhere"}}}}', "mcpServers.a.command", "PATH"),
+        ("{}", "mcpServers", "there is no server to serve"),
+        ('{"gateway": {"groups": {"g": []}}}', "gateway.groups.g", "the group has no server"),
+    ],
+)
+def test_what_is_unwise_is_a_warning_and_no_error(
+    stagedoor: Callable[..., Result], file: Callable[[str], str], text: str, field: str, said: str
+) -> None:
+    result = stagedoor("check", file(text), T="t" * 30, SHORT="short")
+    assert result.exit_code == 0
+    lines = [line for line in result.stderr.splitlines() if f": {field}: " in line]
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("warning: ")
+    assert said in lines[0]
+
+
+def test_what_is_wise_needs_no_warning(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
+    text = """{"mcpServers": {"a": {"command": "sh", "env": {"API_KEY": "${T}", "MODE": "fast"}, "cwd": "/"},
+      "b": {"url": "http://h/mcp", "headers": {"Authorization": "Bearer ${T}", "X-Color": "blue"}}},
+      "gateway": {"auth": {"tokens": {"ann": "${T}"}}}}"""
+    assert stagedoor("check", file(text), T="t" * 30).stderr == ""
+
+
+def test_no_warning_repeats_a_credential(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
+    text = """{"mcpServers": {"a": {"command": "sh", "env": {"TOKEN": "hush"}}},
+      "gateway": {"auth": {"tokens": {"ann": "hush"}}}}"""
+    result = stagedoor("check", file(text))
+    assert result.stderr.count("warning: ") == 3
+    assert "hush" not in result.output

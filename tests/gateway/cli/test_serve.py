@@ -1,0 +1,97 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from gateway.config import Address
+
+ONE = '{"mcpServers": {"fx": {"command": "sh"}}, "gateway": {"listen": "127.0.0.1:7000"}}'
+
+
+def test_it_serves_what_the_file_says_and_exits_with_the_status_of_the_run(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    composition.status = 3
+    result = stagedoor("serve", "--config", file(ONE))
+    assert result.exit_code == 3
+    [settings] = composition.ran
+    assert list(settings.table.backends) == ["fx"]
+    assert settings.listen == Address("127.0.0.1", 7000)
+
+
+def test_options_go_before_the_file(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    options = ["--listen", "[::1]:1", "--admin", "localhost:2", "--store", "redis://h:3/0"]
+    result = stagedoor("serve", "--config", file(ONE), *options)
+    assert result.exit_code == 0
+    [settings] = composition.ran
+    assert (settings.listen, settings.admin) == (Address("::1", 1), Address("localhost", 2))
+    assert settings.store == "redis://h:3/0"
+    assert "http://[::1]:1/mcp" in result.stdout
+
+
+def test_it_says_where_everything_is_before_it_serves(
+    stagedoor: Callable[..., Result], file: Callable[[str], str]
+) -> None:
+    result = stagedoor("serve", "--config", file(ONE))
+    assert "http://127.0.0.1:7000/mcp" in result.stdout
+    assert "claude mcp add --transport http stagedoor http://127.0.0.1:7000/mcp" in result.stdout
+
+
+def test_it_says_the_same_to_programs(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
+    said = json.loads(stagedoor("serve", "--json", "--config", file(ONE)).stdout)
+    digest = said.pop("config_digest")
+    assert len(digest) == 16
+    assert said == {
+        "endpoint": "http://127.0.0.1:7000/mcp",
+        "admin": "http://127.0.0.1:8081",
+        "endpoints": {"fx": "http://127.0.0.1:7000/mcp/fx"},
+        "store": "memory",
+    }
+
+
+def test_it_warns_of_what_is_unwise_and_serves_all_the_same(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    result = stagedoor("serve", "--config", file('{"gateway": {"listen": "0.0.0.0:7000"}}'))
+    assert result.exit_code == 0
+    assert len(composition.ran) == 1
+    assert "warning: " in result.stderr
+    assert "anybody may use the servers" in result.stderr
+
+
+def test_a_configuration_with_problems_is_not_served(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    result = stagedoor("serve", "--config", file('{"gateway": {"listn": 1}}'))
+    assert result.exit_code == 2
+    assert composition.ran == []
+    assert 'c.jsonc:1: gateway.listn: unknown key; did you mean "listen"?' in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--listen", "8080"],
+        ["--admin", "nowhere"],
+        ["--store", "mysql://h"],
+        ["--listen", "127.0.0.1:1", "--admin", "127.0.0.1:1"],
+        ["--config"],
+        ["--nonsense"],
+        ["left over"],
+    ],
+)
+def test_wrong_usage_ends_with_status_two(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str], options: list[str]
+) -> None:
+    assert stagedoor("serve", "--config", file(ONE), *options).exit_code == 2
+    assert composition.ran == []
+
+
+def test_a_wrong_store_is_refused_without_its_password(stagedoor: Callable[..., Result]) -> None:
+    result = stagedoor("serve", "--store", "redis+tls://u:hush@h")
+    assert result.exit_code == 2
+    assert "hush" not in result.output
