@@ -1,0 +1,55 @@
+"""MCP servers that run in the gateway's process, written as plain functions (see docs/native-servers.md)."""
+
+from gateway.native.builders import ResourceInfo
+from gateway.native.content import (
+    Audio,
+    Content,
+    Embedded,
+    Image,
+    Link,
+    Message,
+    Text,
+    ToolResult,
+    assistant,
+    user,
+)
+from gateway.native.context import Client, Context, Elicited, Root, Sample
+from gateway.native.errors import (
+    ClientRefusedError,
+    ClientTimeoutError,
+    ClientUnableError,
+    NotFoundError,
+    RpcError,
+    ToolError,
+    UrlElicitation,
+    UrlRequiredError,
+)
+from gateway.native.server import Server
+
+__all__ = [
+    "Audio",
+    "Client",
+    "ClientRefusedError",
+    "ClientTimeoutError",
+    "ClientUnableError",
+    "Content",
+    "Context",
+    "Elicited",
+    "Embedded",
+    "Image",
+    "Link",
+    "Message",
+    "NotFoundError",
+    "ResourceInfo",
+    "Root",
+    "RpcError",
+    "Sample",
+    "Server",
+    "Text",
+    "ToolError",
+    "ToolResult",
+    "UrlElicitation",
+    "UrlRequiredError",
+    "assistant",
+    "user",
+]

@@ -1,0 +1,139 @@
+"""What tools, prompts and resources give back, as values, and how it looks on the wire."""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import pydantic_core
+
+from actors.protocol.versions import can_use
+
+Role: TypeAlias = Literal["user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text for the model. A plain `str` does the same."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture."""
+
+    data: bytes = field(repr=False)
+    mime_type: str = "image/png"
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """A sound."""
+
+    data: bytes = field(repr=False)
+    mime_type: str = "audio/wav"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Points to a resource that the client may read."""
+
+    uri: str
+    name: str
+    description: str | None = None
+    mime_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A resource put into the result whole: text, or bytes."""
+
+    uri: str
+    content: str | bytes = field(repr=False)
+    mime_type: str | None = None
+
+
+Content: TypeAlias = Text | Image | Audio | Link | Embedded
+CONTENT_TYPES = (Text, Image, Audio, Link, Embedded)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """A tool's result, said in full: for a mix of contents and structured output, or an error with contents."""
+
+    content: Sequence[Content | str] = ()
+    structured: Mapping[str, Any] | None = None
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a prompt, or of a conversation handed to the client's model.
+
+    `content` may also be blocks in wire form, as sampling with tools needs them (`tool_use`, `tool_result`).
+    """
+
+    role: Role
+    content: Content | str | Sequence[Mapping[str, Any]]
+
+
+def user(content: Content | str) -> Message:
+    """A message of the user."""
+    return Message("user", content)
+
+
+def assistant(content: Content | str) -> Message:
+    """A message of the model."""
+    return Message("assistant", content)
+
+
+def to_json(value: Any) -> bytes:
+    """JSON of anything made of plain values, dataclasses, dates and pydantic models; ValueError for the rest."""
+    return pydantic_core.to_json(value, inf_nan_mode="null", by_alias=True)
+
+
+def block(value: Content | str, version: str) -> dict[str, Any]:
+    """A content block as `version` knows it: a link becomes text before 2025-06-18, a sound an embedded resource
+    before 2025-03-26."""
+    match value:
+        case str():
+            return {"type": "text", "text": value}
+        case Text(text):
+            return {"type": "text", "text": text}
+        case Image(data, mime_type):
+            return {"type": "image", "data": base64(data), "mimeType": mime_type}
+        case Audio(data, mime_type) if can_use(version, "audio"):
+            return {"type": "audio", "data": base64(data), "mimeType": mime_type}
+        case Audio(data, mime_type):
+            return {"type": "resource", "resource": contents("audio:inline", data, mime_type)}
+        case Link(uri, name) if not can_use(version, "resource_link"):
+            return {"type": "text", "text": f"{name}: {uri}"}
+        case Link(uri, name, description, mime_type):
+            optional = {"description": description, "mimeType": mime_type}
+            return {"type": "resource_link", "uri": uri, "name": name} | _present(optional)
+        case Embedded(uri, content, mime_type):
+            return {"type": "resource", "resource": contents(uri, content, mime_type)}
+
+
+def contents(uri: str, content: str | bytes, mime_type: str | None) -> dict[str, Any]:
+    """An entry of `resources/read`, also the inside of an embedded resource."""
+    body = {"text": content} if isinstance(content, str) else {"blob": base64(content)}
+    return {"uri": uri} | _present({"mimeType": mime_type}) | body
+
+
+def message(value: Message, version: str) -> dict[str, Any]:
+    """A message in wire form."""
+    content = value.content
+    if isinstance(content, (str, *CONTENT_TYPES)):
+        return {"role": value.role, "content": block(content, version)}
+    return {"role": value.role, "content": [dict(b) for b in content]}
+
+
+def base64(data: bytes) -> str:
+    """Bytes as JSON carries them."""
+    return b64encode(data).decode("ascii")
+
+
+def _present(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if v is not None}

@@ -1,0 +1,252 @@
+"""What a handler can do beside returning: report progress, log, keep state, and ask the client."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+import trio
+
+from actors.protocol.versions import LATEST_HANDSHAKE, can_use
+from gateway.native import content
+from gateway.native.content import Message
+from gateway.native.errors import ClientUnableError, ToolError, UrlElicitation
+from gateway.native.forms import Action, Form
+from gateway.native.revisions import fit
+
+T = TypeVar("T")
+
+Level: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+LEVELS: Final[tuple[Level, ...]] = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+Feature: TypeAlias = Literal[
+    "roots", "sampling", "sampling.tools", "sampling.context", "elicitation", "elicitation.url"
+]
+
+_CAME_WITH: Final[Mapping[Feature, str]] = {
+    "elicitation": "elicitation",
+    "elicitation.url": "url_elicitation",
+    "sampling.tools": "sampling_tools",
+}
+"""By the names in `actors.protocol.versions`; the others are as old as the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who is on the other side, as it introduced itself."""
+
+    name: str = ""
+    version: str = ""
+    title: str | None = None
+    revision: str = LATEST_HANDSHAKE
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
+
+    def can(self, feature: Feature) -> bool:
+        """Whether the client declared the feature, in a revision that has it.
+
+        An empty `elicitation` means forms alone (2025-11-25, client/elicitation, "Capabilities"); before that
+        revision `sampling` was all there was, `includeContext` with it.
+        """
+        if feature in _CAME_WITH and not can_use(self.revision, _CAME_WITH[feature]):
+            return False
+        kind, _, part = feature.partition(".")
+        declared = self.capabilities.get(kind)
+        if not isinstance(declared, dict):
+            return False
+        if feature == "elicitation":
+            return not declared or "form" in declared
+        if feature == "sampling.context" and not can_use(self.revision, "sampling_tools"):
+            return True
+        return not part or part in declared
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the client's model said. `content` is in wire form; `text` joins its text blocks."""
+
+    role: str
+    content: tuple[Mapping[str, Any], ...]
+    model: str
+    stop_reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All text of the answer."""
+        return "".join(block.get("text", "") for block in self.content if block.get("type") == "text")
+
+
+@dataclass(frozen=True, slots=True)
+class Elicited(Generic[T]):
+    """What the user did with a form. `content` is there when `action` is `accept`."""
+
+    action: Action
+    content: T | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A folder that the client lets servers work in."""
+
+    uri: str
+    name: str | None = None
+
+
+class Caller(Protocol):
+    """What a context needs of its session."""
+
+    client: Client
+    state: Any
+    level: Level
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None, related: Any) -> Any: ...
+
+    def notify(self, method: str, params: Mapping[str, Any], related: Any) -> None: ...
+
+    def resource_updated(self, uri: str) -> None: ...
+
+    def list_changed(self, kind: Literal["tools", "resources", "prompts"]) -> None: ...
+
+    def visited_by(self, elicitations: Sequence[UrlElicitation]) -> None: ...
+
+
+class Context:
+    """Belongs to one request of one client. Everything it sends travels with that request."""
+
+    def __init__(self, caller: Caller, request: int | str, token: int | str | None = None) -> None:
+        self._caller = caller
+        self._request = request
+        self._token = token
+        self._progress = float("-inf")
+
+    @property
+    def client(self) -> Client:
+        """The client, its revision and capabilities."""
+        return self._caller.client
+
+    @property
+    def state(self) -> Any:
+        """What `Server(state=…)` made for this session; it lives as long as the session."""
+        return self._caller.state
+
+    def can(self, feature: Feature) -> bool:
+        """Whether the client can do this; asking one that can't raises ClientUnableError."""
+        return self.client.can(feature)
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Reports progress, if the client wants to hear of it. Values that do not grow are not sent (2025-11-25,
+        utilities/progress: progress MUST increase)."""
+        await trio.lowlevel.checkpoint()
+        if self._token is None or progress <= self._progress:
+            return
+        self._progress = progress
+        params = {"progressToken": self._token, "progress": progress, "total": total, "message": message}
+        self._caller.notify("notifications/progress", fit("progress", params, self.client.revision), self._request)
+
+    async def log(self, level: Level, data: Any, logger: str | None = None) -> None:
+        """Sends a log message, text or any JSON value, if the client's level lets it pass."""
+        await trio.lowlevel.checkpoint()
+        if LEVELS.index(level) < LEVELS.index(self._caller.level):
+            return
+        params = {"level": level, "data": data} | ({"logger": logger} if logger else {})
+        self._caller.notify("notifications/message", params, self._request)
+
+    def updated(self, uri: str) -> None:
+        """Tells this client, if it subscribed to the resource, that it changed. `Server.updated` tells all."""
+        self._caller.resource_updated(uri)
+
+    def list_changed(self, kind: Literal["tools", "resources", "prompts"]) -> None:
+        """Tells this client that its list changed; for lists that depend on the session."""
+        self._caller.list_changed(kind)
+
+    async def roots(self) -> list[Root]:
+        """The client's folders. Like all that asks the client: ClientUnableError if it never said that it can,
+        ClientRefusedError if it answers with an error, ClientTimeoutError if it does not answer."""
+        self._require("roots")
+        answer = await self._caller.ask("roots/list", None, self._request)
+        return [Root(_expect(r, "uri", str), r.get("name")) for r in _expect(answer, "roots", list)]
+
+    async def sample(
+        self,
+        messages: str | Message | Sequence[Message],
+        *,
+        max_tokens: int = 1024,
+        system_prompt: str | None = None,
+        temperature: float | None = None,
+        stop_sequences: Sequence[str] | None = None,
+        model_preferences: Mapping[str, Any] | None = None,
+        include_context: Literal["none", "thisServer", "allServers"] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: Mapping[str, Any] | None = None,
+    ) -> Sample:
+        """Has the client's model continue a conversation. `tools` and `tool_choice` are in wire form."""
+        self._require("sampling.tools" if tools or tool_choice else "sampling")
+        if include_context not in (None, "none"):
+            self._require("sampling.context")
+        params = {
+            "messages": [content.message(m, self.client.revision) for m in _conversation(messages)],
+            "maxTokens": max_tokens,
+            "systemPrompt": system_prompt,
+            "temperature": temperature,
+            "stopSequences": stop_sequences,
+            "modelPreferences": model_preferences,
+            "includeContext": include_context,
+            "tools": tools,
+            "toolChoice": tool_choice,
+        }
+        given = {k: v for k, v in params.items() if v is not None}
+        return _sample(await self._caller.ask("sampling/createMessage", given, self._request))
+
+    async def elicit(self, message: str, form: type[T] | Mapping[str, Any]) -> Elicited[T]:
+        """Asks the user to fill in a form: a pydantic model, dataclass or TypedDict with simple fields, or a JSON
+        Schema. TypeError if it is no form; ToolError if the answer does not fit it. Never ask for secrets so."""
+        self._require("elicitation")
+        asked: Form[T] = Form(form)
+        schema = asked.schema(self.client.revision)
+        params = {"mode": "form", "message": message, "requestedSchema": schema}
+        given = fit("elicitation", params, self.client.revision)
+        answer = await self._caller.ask("elicitation/create", given, self._request)
+        action = _action(answer)
+        return Elicited(action, asked.read(answer.get("content")) if action == "accept" else None)
+
+    async def elicit_url(self, elicitation: UrlElicitation) -> Action:
+        """Asks the user to visit a page. `accept` means that the user agreed, not that the visit is over: when it
+        is, call `Server.elicitation_complete` with the id."""
+        self._require("elicitation.url")
+        self._caller.visited_by([elicitation])
+        params = {
+            "mode": "url",
+            "message": elicitation.message,
+            "url": elicitation.url,
+            "elicitationId": elicitation.id,
+        }
+        return _action(await self._caller.ask("elicitation/create", params, self._request))
+
+    def _require(self, feature: Feature) -> None:
+        if not self.can(feature):
+            raise ClientUnableError(f"This needs a client that can do {feature}, and this one has not declared it")
+
+
+def _conversation(messages: str | Message | Sequence[Message]) -> Sequence[Message]:
+    if isinstance(messages, str):
+        return [content.user(messages)]
+    return [messages] if isinstance(messages, Message) else messages
+
+
+def _sample(answer: Any) -> Sample:
+    blocks = _expect(answer, "content", (dict, list))
+    role, model = _expect(answer, "role", str), _expect(answer, "model", str)
+    return Sample(role, tuple(blocks) if isinstance(blocks, list) else (blocks,), model, answer.get("stopReason"))
+
+
+def _action(answer: Any) -> Action:
+    action: Action = _expect(answer, "action", str)
+    if action not in ("accept", "decline", "cancel"):
+        raise ToolError(f"The client answered with an unknown action: {action!r}")
+    return action
+
+
+def _expect(answer: Any, member: str, kind: type | tuple[type, ...]) -> Any:
+    """The member of an answer. ToolError: the client's answer is not what the protocol says."""
+    value = answer.get(member) if isinstance(answer, dict) else None
+    if not isinstance(value, kind):
+        raise ToolError(f"The client's answer lacks a valid {member!r}")
+    return value

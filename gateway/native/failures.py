@@ -1,0 +1,55 @@
+"""What the client gets when a handler raised.
+
+A tool's failure is a result that the model can read (`isError`, 2025-11-25, server/tools, "Error Handling"); a wrong
+request, and whatever else fails, is a JSON-RPC error.
+"""
+
+from msgspec import Raw
+
+from actors.protocol import codec, errors
+from actors.protocol.errors import ProtocolError, Refusal
+from actors.protocol.messages import EMPTY, Request
+from actors.runtime.boundary import thread_boundary
+from gateway.native.builders import failed
+from gateway.native.content import to_json
+from gateway.native.context import Client
+from gateway.native.errors import RpcError, ToolError, UrlRequiredError
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether the handler chose to fail so; anything else is a bug in it."""
+    return isinstance(error, (RpcError, ToolError, Refusal))
+
+
+def answer(request: Request, error: BaseException, client: Client) -> bytes:
+    """The frame that ends the request."""
+    wrong = _rpc_error(error, client)
+    if wrong is None and request.method == "tools/call":
+        return codec.encode_result(request.id, Raw(to_json(failed(_text(error), client.revision))))
+    return codec.encode_error(request.id, wrong or errors.internal(_text(error)))
+
+
+def _rpc_error(error: BaseException, client: Client) -> ProtocolError | None:
+    if isinstance(error, Refusal):
+        return error.error
+    if isinstance(error, UrlRequiredError) and not client.can("elicitation.url"):
+        return None
+    if isinstance(error, RpcError):
+        return ProtocolError(error.code, _legible(error.message), error.data or EMPTY)
+    return None
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, UrlRequiredError):
+        return "\n".join(f"{e.message}: {e.url}" for e in error.elicitations)
+    said: list[str] = []
+    thread_boundary(lambda: said.append(_legible(str(error))))  # `str` of a foreign exception may raise too
+    text = said[0] if said else ""
+    if isinstance(error, ToolError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _legible(text: str) -> str:
+    """Without the lone surrogates that file names may bring: they have no UTF-8."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,89 @@
+"""Handlers as they are written: plain functions, read once when they are registered.
+
+An `async` handler runs in the gateway's event loop and may take a `Context`. A plain `def` handler runs in a worker
+thread, so that it may block; it takes no `Context`, whose methods belong to the event loop. A cancelled call does not
+wait for its thread: the thread ends by itself and its result is dropped.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import trio
+
+from gateway.native.context import Context
+
+Function: TypeAlias = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument of a handler. `default` is `inspect.Parameter.empty` where there is none."""
+
+    name: str
+    annotation: Any
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        """Whether a call without it fails."""
+        return self.default is inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A registered function: its parameters without the context, and how to call it."""
+
+    function: Function
+    parameters: tuple[Parameter, ...]
+    returns: Any
+    context: str | None
+    is_async: bool
+
+    async def __call__(self, context: Context, values: Mapping[str, Any], threads: trio.CapacityLimiter) -> Any:
+        """What the function returns; what it raises passes through."""
+        if self.is_async:
+            injected = {self.context: context} if self.context else {}
+            return await self.function(**values, **injected)
+        call = partial(self.function, **values)
+        return await trio.to_thread.run_sync(call, limiter=threads, abandon_on_cancel=True)
+
+
+def read(function: Function) -> Handler:
+    """The handler in this function. TypeError if it can't be one."""
+    signature = inspect.signature(function, eval_str=True)
+    named, context = [], None
+    for parameter in signature.parameters.values():
+        if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
+            raise TypeError(f"{_name(function)}: every parameter needs a name, *args and **kwargs have none")
+        if parameter.annotation is Context:
+            context = parameter.name
+        else:
+            named.append(Parameter(parameter.name, _annotation(parameter.annotation), parameter.default))
+    is_async = inspect.iscoroutinefunction(function)
+    if context and not is_async:
+        raise TypeError(f"{_name(function)} takes a Context, so it must be an async function")
+    return Handler(function, tuple(named), signature.return_annotation, context, is_async)
+
+
+def name_of(function: Function, given: str | None) -> str:
+    """The name to register under. TypeError where neither is there."""
+    name = given or getattr(function, "__name__", None)
+    if not name or name == "<lambda>":
+        raise TypeError("give a name: the function has none")
+    return str(name)
+
+
+def description_of(function: Function, given: str | None) -> str | None:
+    """The given description, or the docstring."""
+    return given or inspect.getdoc(function)
+
+
+def _annotation(annotation: Any) -> Any:
+    return Any if annotation is inspect.Parameter.empty else annotation
+
+
+def _name(function: Function) -> str:
+    return getattr(function, "__qualname__", repr(function))

@@ -1,0 +1,124 @@
+"""JSON Schemas from signatures: what goes into a handler, and the structured output that comes out of it."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import from_json
+
+from gateway.native.content import CONTENT_TYPES, ToolResult, to_json
+from gateway.native.errors import BadValuesError, explain
+from gateway.native.functions import Parameter
+
+_CONTENT = (ToolResult, *CONTENT_TYPES)
+_UNSTRUCTURED = (inspect.Signature.empty, Any, None, NoneType, str, object, bytes, *_CONTENT)
+"""Return types that are contents by themselves, or say nothing."""
+
+_SCHEMALESS = (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema)
+
+
+class _Plain(GenerateJsonSchema):
+    """Without the titles that pydantic makes of names: they say nothing that the names don't."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+class Arguments:
+    """The arguments of one handler: their schema, and values checked against it. TypeError for types without one."""
+
+    def __init__(self, name: str, parameters: tuple[Parameter, ...]) -> None:
+        # Aliases, since a parameter may be called what a pydantic field may not: `schema`, `copy`, `_x`.
+        self._names = {f"p{i}": p.name for i, p in enumerate(parameters)}
+        fields = {f"p{i}": (p.annotation, _field(p)) for i, p in enumerate(parameters)}
+        config = ConfigDict(extra="forbid")
+        try:
+            self._model: type[BaseModel] = create_model(name, __config__=config, **cast(Any, fields))
+            self.schema = _root(self._model.model_json_schema(schema_generator=_Plain))
+        except _SCHEMALESS as error:
+            raise TypeError(f"{name}: a parameter has a type without a JSON form") from error
+        self.schema.setdefault("properties", {})
+
+    def parse(self, arguments: bytes) -> dict[str, Any]:
+        """Arguments by name from a JSON object, the defaults filled in. BadValuesError."""
+        try:
+            return self._by_name(self._model.model_validate_json(arguments))
+        except ValidationError as error:
+            raise BadValuesError(explain(error)) from None
+
+    def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The same from values already decoded."""
+        try:
+            return self._by_name(self._model.model_validate(values))
+        except ValidationError as error:
+            raise BadValuesError(explain(error)) from None
+
+    def _by_name(self, model: BaseModel) -> dict[str, Any]:
+        return {name: getattr(model, key) for key, name in self._names.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The structured output of a tool: an object as it is, anything else as `{"result": …}`."""
+
+    schema: dict[str, Any]
+    adapter: TypeAdapter[Any]
+    wrapped: bool
+
+    def dump(self, value: Any) -> dict[str, Any]:
+        """What goes into `structuredContent`. TypeError if the tool returned something else than it promised."""
+        try:
+            checked = self.adapter.validate_python(value)
+        except ValidationError as error:
+            raise TypeError(f"the tool returned what its return type excludes: {explain(error)}") from None
+        plain = from_json(to_json(self.adapter.dump_python(checked, mode="json", by_alias=True)))
+        return {"result": plain} if self.wrapped else plain
+
+
+def output_of(annotation: Any) -> Output | None:
+    """The structured output that a return annotation promises; None where the value is content, or nothing is said.
+
+    TypeError for a type that has no JSON form.
+    """
+    if _is_content(annotation):
+        return None
+    try:
+        adapter = TypeAdapter(annotation)
+        schema = _root(adapter.json_schema(mode="serialization", schema_generator=_Plain))
+    except _SCHEMALESS as error:
+        raise TypeError(f"the return type {annotation!r} has no JSON form; pass structured=False") from error
+    if schema.get("type") == "object":
+        return Output(schema, adapter, wrapped=False)
+    definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+    wrapper = {"type": "object", "properties": {"result": schema}, "required": ["result"], **definitions}
+    return Output(wrapper, adapter, wrapped=True)
+
+
+def _field(parameter: Parameter) -> FieldInfo:
+    default = ... if parameter.required else parameter.default
+    return cast(FieldInfo, Field(default=default, alias=parameter.name))
+
+
+def _root(schema: dict[str, Any]) -> dict[str, Any]:
+    """With the root in place: a recursive type comes as a bare `$ref`, where MCP wants `type: object`."""
+    schema.pop("title", None)
+    reference = schema.get("$ref", "").removeprefix("#/$defs/")
+    return {**schema["$defs"][reference], "$defs": schema["$defs"]} if reference else schema
+
+
+def _is_content(annotation: Any) -> bool:
+    """Whether values of this type are contents already: `str`, `str | None`, `Image`, `list[Text | Link]`."""
+    if get_origin(annotation) in {Union, UnionType}:
+        return all(_is_content(a) for a in get_args(annotation)) or _holds_content(annotation)
+    return annotation in _UNSTRUCTURED or _holds_content(annotation)
+
+
+def _holds_content(annotation: Any) -> bool:
+    arguments = get_args(annotation)
+    return any(_holds_content(a) for a in arguments) if arguments else annotation in _CONTENT

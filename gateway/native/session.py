@@ -1,0 +1,279 @@
+"""One client's session with a server: frames in, frames out, and a task for each request.
+
+Guarantees: a request is answered once, or not at all if the client cancelled it; a handler that crashes fails its own
+request and nothing else; nothing is queued without bound, a request too many is refused.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import trio
+from msgspec import Raw
+
+from actors.protocol import codec, errors
+from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
+from actors.protocol.versions import can_use
+from actors.runtime.boundary import boundary
+from actors.runtime.exits import Exit
+from gateway.native import failures, methods
+from gateway.native.asking import Asking
+from gateway.native.content import to_json
+from gateway.native.context import Client, Context, Level
+from gateway.native.errors import ClientTimeoutError, TooLargeError, UrlElicitation, UrlRequiredError
+
+if TYPE_CHECKING:
+    from gateway.native.server import Server
+
+INBOX: Final = 1024
+"""Frames that may wait to be read: more than a client that keeps to its own bounds ever has under way."""
+
+VISITS: Final = 1000
+"""Pages that one session was sent to and that may still be reported as visited; the oldest is forgotten first."""
+
+ListKind: TypeAlias = Literal["tools", "resources", "prompts"]
+
+Crash: TypeAlias = Callable[[str, BaseException], None]
+"""Told of a crash in a handler: the method, and what was raised. It must not raise."""
+
+
+class Phase(Enum):
+    """The life of a session (2025-11-25, lifecycle), never backwards."""
+
+    NEW = "new"
+    ANSWERED = "answered"
+    """`initialize` is answered, `notifications/initialized` not seen: the client may send requests, we may not."""
+    OPERATION = "operation"
+
+
+class Session:
+    """Made by `Server.connect`. All methods but `run` and `ask` are synchronous and never wait."""
+
+    def __init__(
+        self, server: "Server", send: Callable[[bytes, RequestId | None], None], crash: Crash, message_bytes: int
+    ) -> None:
+        self.server = server
+        self.client = Client()
+        self.state: Any = None
+        self.level: Level = "info"
+        self.offers: frozenset[str] = frozenset()
+        self.subscriptions: dict[str, trio.CancelScope] = {}
+        self._phase = Phase.NEW
+        self._send = send
+        self._crash = crash
+        self._message_bytes = message_bytes
+        self._calls: dict[RequestId, trio.CancelScope] = {}
+        self._asking = Asking(send, server.patience)
+        self._initialized = trio.Event()
+        self._visits: dict[str, None] = {}
+        self._changed: dict[ListKind, None] = {}
+        self._nursery: trio.Nursery | None = None
+        self._sender, self._inbox = trio.open_memory_channel[bytes](INBOX)
+
+    # Frames ---------------------------------------------------------------------------------------------------
+
+    def receive(self, frame: bytes) -> bool:
+        """Takes a frame, also before `run` has started; False if there is no room, or the session has ended."""
+        try:
+            self._sender.send_nowait(frame)
+        except (trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Serves until `close`, then cancels what is still running."""
+        self.server.joined(self)
+        try:
+            async with trio.open_nursery() as self._nursery:
+                async for frame in self._inbox:
+                    self._read(frame)
+                self._nursery.cancel_scope.cancel()
+        finally:
+            self.server.left(self)
+            self._inbox.close()
+
+    def close(self) -> None:
+        """Ends the session once the frames already here have been read. Idempotent."""
+        self._sender.close()
+
+    def cancel(self, id: RequestId) -> None:
+        """Stops a request, which then gets no answer; of one that is not running nothing happens."""
+        if id in self._calls:
+            self._calls[id].cancel()
+
+    def _read(self, frame: bytes) -> None:
+        try:
+            message = codec.decode_frame(frame)
+        except codec.Malformed as malformed:
+            self._take(malformed)
+            return
+        if not isinstance(message, codec.Batch):
+            self._take(message)
+        elif self._phase is not Phase.NEW and can_use(self.client.revision, "batches"):
+            for entry in message.messages:
+                self._take(entry)
+        else:
+            self._send(codec.encode_error(None, errors.batch_refused()), None)
+
+    def _take(self, message: Request | Notification | Result | Error | codec.Malformed) -> None:
+        match message:
+            case Request():
+                self._start(message)
+            case Notification():
+                self._notice(message)
+            case Result() | Error():
+                self._asking.answered(message)
+            case codec.Malformed():
+                self._send(codec.encode_error(message.id, message.error), message.id)
+
+    def _notice(self, notification: Notification) -> None:
+        """Unknown and malformed notifications are ignored: nobody could be told of them."""
+        match notification.method:
+            case "notifications/initialized" if self._phase is Phase.ANSWERED:
+                self._phase = Phase.OPERATION
+                self._initialized.set()
+                for kind in self._changed:
+                    self.list_changed(kind)
+            case "notifications/cancelled":
+                id = methods.cancelled_id(notification.params)
+                if id is not None:
+                    self.cancel(id)
+
+    # Requests -------------------------------------------------------------------------------------------------
+
+    def _start(self, request: Request) -> None:
+        refusal = self._refusal(request)
+        if refusal:
+            self._send(codec.encode_error(request.id, refusal), request.id)
+        elif request.method == "ping":
+            self._send(codec.encode_result(request.id, codec.dumps({})), request.id)
+        else:
+            scope = self._calls[request.id] = trio.CancelScope()
+            self._spawn(self._serve, request, scope)
+
+    def _refusal(self, request: Request) -> errors.ProtocolError | None:
+        if request.id in self._calls:
+            return errors.invalid_request("this id is in use")
+        if request.method == "ping":
+            return None
+        if request.method == "initialize":
+            return errors.already_initialized() if self._phase is not Phase.NEW or self._calls else None
+        if self._phase is Phase.NEW:
+            return errors.not_initialized()
+        method = methods.METHODS.get(request.method)
+        if method is None or method.needs not in self.offers:
+            return errors.method_not_found(request.method)
+        if len(self._calls) >= self.server.requests_per_session:
+            return errors.too_many_requests()
+        return None
+
+    async def _serve(self, request: Request, scope: trio.CancelScope) -> None:
+        answers: list[bytes] = []
+
+        def ended(outcome: Exit) -> None:
+            if outcome.error:
+                answers.append(self._failure(request, outcome.error))
+
+        async def work() -> None:
+            answers.append(await self._result(request))
+
+        try:
+            with scope:
+                await boundary(work, on_exit=ended)
+        finally:
+            del self._calls[request.id]
+        if answers and not scope.cancel_called:
+            self._send(answers[0], request.id)
+
+    async def _result(self, request: Request) -> bytes:
+        method = methods.METHODS[request.method]
+        context = Context(self, request.id, codec.progress_token(request.params))
+        try:
+            value = await method.handle(self, context, codec.members(request.params))
+        except* SystemExit:
+            raise RuntimeError("the handler called sys.exit") from None
+        return self._fitting(codec.encode_result(request.id, Raw(to_json(value))))
+
+    def _failure(self, request: Request, error: BaseException) -> bytes:
+        if not failures.is_expected(error):
+            self._crash(request.method, error)
+        if isinstance(error, UrlRequiredError):
+            self.visited_by(error.elicitations)
+        return failures.answer(request, error, self.client)
+
+    def opened(self, client: Client, offers: Iterable[str]) -> None:
+        """The handshake is done: who the client is, and what this session offers from here on."""
+        self.client, self.offers = client, frozenset(offers)
+        self._phase = Phase.ANSWERED
+
+    # To the client --------------------------------------------------------------------------------------------
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None, related: RequestId | None) -> Any:
+        """A request to the client, sent once the client said that it is ready (lifecycle, "Initialization")."""
+        raw = EMPTY if params is None else Raw(self._fitting(to_json(params)))
+        try:
+            with trio.fail_after(self.server.patience):
+                await self._initialized.wait()
+        except trio.TooSlowError:
+            raise ClientTimeoutError("The client did not finish the handshake in time") from None
+        return await self._asking.ask(method, raw, related)
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None, related: RequestId | None = None) -> None:
+        """Sends a notification. TooLargeError."""
+        raw = EMPTY if params is None else Raw(to_json(params))
+        self._send(self._fitting(codec.encode_notification(method, raw)), related)
+
+    def resource_updated(self, uri: str) -> None:
+        """Tells the client if it subscribed to the resource."""
+        if uri in self.subscriptions:
+            self.notify("notifications/resources/updated", {"uri": uri})
+
+    def list_changed(self, kind: ListKind) -> None:
+        """Tells the client, when it is ready, if it was offered such a list at all."""
+        if self._phase is Phase.OPERATION and kind in self.offers:
+            self.notify(f"notifications/{kind}/list_changed")
+        elif self._phase is Phase.ANSWERED:
+            self._changed[kind] = None
+
+    def visited_by(self, elicitations: Iterable[UrlElicitation]) -> None:
+        """Remembers that this client was sent to these pages, for `elicitation_complete`."""
+        self._visits |= dict.fromkeys(e.id for e in elicitations)
+        while len(self._visits) > VISITS:
+            del self._visits[next(iter(self._visits))]
+
+    def elicitation_complete(self, id: str) -> None:
+        """Tells the client that the visit is over, if it is the one that was sent there (client/elicitation)."""
+        if id in self._visits:
+            del self._visits[id]
+            self.notify("notifications/elicitation/complete", {"elicitationId": id})
+
+    # Subscriptions --------------------------------------------------------------------------------------------
+
+    def subscribe(self, uri: str, every: float | None) -> None:
+        """From here on the client hears of changes; `every` so many seconds the resource changes by itself."""
+        if uri not in self.subscriptions:
+            scope = self.subscriptions[uri] = trio.CancelScope()
+            if every is not None:
+                self._spawn(self._tick, uri, every, scope)
+
+    def unsubscribe(self, uri: str) -> None:
+        """The reverse; nothing happens where there is no subscription."""
+        scope = self.subscriptions.pop(uri, None)
+        if scope:
+            scope.cancel()
+
+    async def _tick(self, uri: str, every: float, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                await trio.sleep(every)
+                self.resource_updated(uri)
+
+    def _spawn(self, task: Callable[..., Any], *args: Any) -> None:
+        assert self._nursery is not None, "requests are read by run"
+        self._nursery.start_soon(partial(task, *args))
+
+    def _fitting(self, frame: bytes) -> bytes:
+        if len(frame) > self._message_bytes:
+            raise TooLargeError(f"The message has {len(frame)} bytes, and {self._message_bytes} are allowed")
+        return frame
