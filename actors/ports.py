@@ -269,7 +269,7 @@ class Deltas:
 
 NO_DELTAS = Deltas()
 
-Done: TypeAlias = Callable[[Any], None]
+Done: TypeAlias = Callable[[Any], object]
 """Gets the outcome: the value named in the method's docstring, or Failed."""
 
 

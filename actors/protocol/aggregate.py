@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from msgspec import Raw, Struct
 
 from actors.protocol.errors import Malformed, Refusal, invalid_params, resource_not_found
-from actors.protocol.naming import Names, Uris
+from actors.protocol.naming import Names, Uris, name_prefix
 from actors.protocol.payload import (
     dumps,
     elements,
@@ -322,7 +322,7 @@ def merge_instructions(
 
 
 def _section(backend: str, text: str, separator: str, share: int) -> str:
-    heading = f"# {backend}\n(names of this server begin with `{backend}{separator}`)\n\n"
+    heading = f"# {backend}\n(names of this server begin with `{name_prefix(backend, separator)}`)\n\n"
     clean = re.sub(r"^#", "##", _INVISIBLE.sub("", text), flags=re.MULTILINE)
     room = max(0, share - len(heading) - 2)
     return heading + (clean if len(clean) <= room else clean[: max(0, room - 1)] + "…")

@@ -72,6 +72,11 @@ def build_names(lists: Iterable[tuple[str, Iterable[str]]], separator: str = "__
     return Names(owners, {owner: exposed for exposed, owner in owners.items()})
 
 
+def name_prefix(backend: str, separator: str = "__") -> str:
+    """What the exposed names of a backend begin with, unless one had to be shortened."""
+    return _NOT_IN_NAME.sub("_", f"{backend}{separator}")
+
+
 def _joined(owner: Owner, separator: str) -> str:
     return f"{owner.backend}{separator}{owner.name}"
 

@@ -5,6 +5,7 @@ restarted is a table. A supervisor that has to restart too often ends itself, wi
 leaves the matter to its own supervisor; at the top, the system fails.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -61,20 +62,20 @@ class _Ended:
     reason: Exit
 
 
-class BaseSupervisor(Actor):
+class BaseSupervisor(Actor, ABC):
     """What the runtime asks of every supervisor."""
 
     eager = True
     closing = False
     """Nothing is started or restarted any more."""
 
+    @abstractmethod
     def child_ended(self, ref: Ref, reason: Exit) -> None:
         """A child that the supervisor did not end itself has ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def phases(self) -> Iterator[Sequence[Ref]]:
         """The children in the order in which they drain: those of one phase together, phase after phase."""
-        raise NotImplementedError
 
 
 class Supervisor(BaseSupervisor):

@@ -89,5 +89,7 @@ class Timers:
             elif now - deadline > LATE and not timer.deferred:
                 timer.deferred = True
                 self._push(now + LATE, timer)
-            elif (fire := timer.disarm()) is not None:
+            else:
+                fire = timer.disarm()
+                assert fire is not None
                 fire()

@@ -1,0 +1,281 @@
+"""The aggregate front: several backends under one roof, their names prefixed, their lists merged.
+
+Which backend a request belongs to is looked up in tables made from what the backends list (`listing`), never guessed from
+the shape of a name.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Raw
+
+from actors.catalogue import CatalogueChanged, Key, Listed
+from actors.front import Front, Host, Tree
+from actors.link import LinkAsked, LinkOutcome, LinkReady, LinkTold
+from actors.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Listing
+from actors.protocol import aggregate, capabilities, cursors, effects as fx, errors, events as ev, payload as json
+from actors.protocol.lowering import Unbridgeable, client_request, client_result
+from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.methods import METHODS, Treatment
+from actors.services import Services
+
+PAGE_ITEMS = 1000
+"""Items of a merged list in one page: many clients never ask for a second one."""
+DEBOUNCE = 0.1
+"""Seconds in which changes of one kind become one notification."""
+EXTENSIONS = ("io.modelcontextprotocol/ui",)
+"""Extensions that an aggregate passes on."""
+
+LOOKED_UP: dict[str, tuple[str, ...]] = {
+    "tools/call": (TOOLS,),
+    "prompts/get": (PROMPTS,),
+    "completion/complete": (PROMPTS, RESOURCES, TEMPLATES),
+    "resources/read": (RESOURCES, TEMPLATES),
+    "resources/subscribe": (RESOURCES, TEMPLATES),
+    "resources/unsubscribe": (RESOURCES, TEMPLATES),
+}
+"""Which lists must be known before a name of this method can be called unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeDue:
+    """A coalesced notification is to be sent now."""
+
+    notification: str
+
+
+class Aggregate(Front):
+    """One session on `/mcp` or `/mcp/<group>`."""
+
+    def __init__(self, host: Host, endpoint: str, services: Services, tree: Tree) -> None:
+        super().__init__(host, endpoint, services, tree)
+        self.listing = Listing(self, tree.memo)
+        self._methods: dict[int, str] = {}
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The backends of the endpoint, in order."""
+        served = self.served
+        return served.backends if served is not None else ()
+
+    def catalogue_key(self, backend: str) -> Key:
+        """Whose view of the backend this session sees."""
+        client = self.host.client
+        bits = capabilities.bits_key(client.bits) if client is not None else ""
+        return Key(self.host.principal.name, bits, backend)
+
+    # Requests
+
+    def dispatch(self, effect: fx.Dispatch) -> None:
+        row = METHODS.get(effect.method)
+        if effect.method == "initialize":
+            self.end(effect.call, True, self._welcome())
+        elif row is None:
+            self.refuse(effect.call, errors.method_not_found(effect.method))
+        elif row.treatment is Treatment.MERGED:
+            self.listing.gather(effect.method, lambda: self._list(effect))
+        elif effect.method == "logging/setLevel":
+            self._set_level(effect)
+        else:
+            self._route(effect, fresh=False)
+
+    def _welcome(self) -> Raw:
+        """The superset of what the backends have: a session's capabilities can't grow later."""
+        known = {b: h for b in self.backends if (h := self.tree.hellos.get(self.catalogue_key(b))) is not None}
+        merged = capabilities.merge_server(
+            [h.capabilities for h in known.values()], pending=len(known) < len(self.backends), extensions=EXTENSIONS
+        )
+        result: dict[str, object] = {
+            "protocolVersion": self.host.version,
+            "capabilities": merged,
+            "serverInfo": Raw(self.services.identity),
+        }
+        parts = [(b, h.instructions) for b, h in known.items() if h.instructions]
+        instructions = aggregate.merge_instructions(parts, self.table.separator)
+        if instructions is not None:
+            result["instructions"] = instructions
+        return json.dumps(result)
+
+    def _route(self, effect: fx.Dispatch, *, fresh: bool) -> None:
+        """To the backend that owns the name. A name that the tables lack may be on a list that was not fetched yet."""
+        try:
+            routed = aggregate.resolve(effect.method, effect.params, self.listing.naming)
+        except errors.Malformed as malformed:
+            self.refuse(effect.call, malformed.error)
+            return
+        except errors.Refusal as refusal:
+            if not fresh:
+                self._look_again(effect, refusal)
+            else:
+                self.refuse(effect.call, refusal.error)
+            return
+        if effect.method == "completion/complete" and self._cannot_complete(routed.backend):
+            self.end(effect.call, True, Raw(b'{"completion":{"values":[]}}'))
+            return
+        self._methods[effect.call] = effect.method
+        self.note(effect.call, effect.method, effect.params)
+        params = self._lowered(routed.backend, effect.method, routed.params)
+        if not self.call(effect.call, routed.backend, effect.method, params, effect.progress):
+            self._methods.pop(effect.call, None)
+            self.refuse(effect.call, errors.internal("no connection to the server can be made", reason="no_link"))
+
+    def _look_again(self, effect: fx.Dispatch, refusal: errors.Refusal) -> None:
+        lists = [m for m in LOOKED_UP.get(effect.method, ()) if not self.listing.is_complete(m)]
+        if not lists:
+            self.refuse(effect.call, refusal.error)
+            return
+        waiting = set(lists)
+
+        def arrived(method: str) -> None:
+            waiting.discard(method)
+            if not waiting:
+                self._route(effect, fresh=True)
+
+        for method in lists:
+            self.listing.gather(method, lambda method=method: arrived(method))  # type: ignore[misc]
+
+    def _lowered(self, backend: str, method: str, params: Raw) -> Raw:
+        hello = self.hellos.get(backend)
+        return client_request(method, params, hello.version) if hello is not None else params
+
+    def _cannot_complete(self, backend: str) -> bool:
+        hello = self.hellos.get(backend)
+        if hello is None:
+            return False
+        declared = capabilities.parse(hello.capabilities)
+        return not capabilities.allows(declared, "completion/complete", hello.version)
+
+    def _set_level(self, effect: fx.Dispatch) -> None:
+        """Told to every backend that is connected; those that come later hear it from their link."""
+        for backend, link in self.links.items():
+            hello = self.hellos.get(backend)
+            if link.alive and hello is not None and capabilities.parse(hello.capabilities).has(("logging",)):
+                self.own_call(backend, effect.method, effect.params, lambda outcome: None)
+        self.end(effect.call, True, Raw(b"{}"))
+
+    # Lists
+
+    def _list(self, effect: fx.Dispatch) -> None:
+        if not self.listing.known(effect.method):
+            self.refuse(effect.call, errors.internal("no server could be asked", reason="backends_down"))
+            return
+        items = self.listing.merged(effect.method)
+        try:
+            offset = self._offset(effect, items)
+        except errors.Refusal as refusal:
+            self.refuse(effect.call, refusal.error)
+            return
+        result: dict[str, object] = {METHODS[effect.method].items or "": items[offset : offset + PAGE_ITEMS]}
+        if offset + PAGE_ITEMS < len(items):
+            cursor = self._cursor(effect.method, items, offset + PAGE_ITEMS)
+            result["nextCursor"] = cursors.pack(cursor, self.services.sealer)
+        self.end(effect.call, True, json.dumps(result))
+
+    def _cursor(self, method: str, items: list[Raw], offset: int) -> cursors.Cursor:
+        """Where the next page begins."""
+        return cursors.Cursor(
+            method=method,
+            backend=self.endpoint,
+            cursor=str(offset),
+            epoch=0,
+            principal=self.host.principal.name,
+            digest=self._digest(items),
+        )
+
+    def _digest(self, items: list[Raw]) -> str:
+        """Binds a cursor to this endpoint, this configuration, and this very list."""
+        return f"{self.endpoint}.{self.table.digest}.{hash_of(items)}"
+
+    def _offset(self, effect: fx.Dispatch, items: list[Raw]) -> int:
+        try:
+            token = msgspec.json.decode(effect.params or b"{}", type=_Page).cursor
+        except (msgspec.DecodeError, RecursionError):
+            raise errors.Refusal(errors.invalid_params("cursor must be a string")) from None
+        if token is None:
+            return 0
+        opened = cursors.unpack(
+            token,
+            self.services.sealer,
+            method=effect.method,
+            principal=self.host.principal.name,
+            digest=self._digest(items),
+        )
+        return int(opened.cursor or "0")
+
+    def listed(self, message: Listed) -> None:
+        self.listing.listed(message)
+
+    def changed(self, message: CatalogueChanged) -> None:
+        if message.backend not in self.hellos:
+            self.listing.changed(message.backend, message.notification)
+            self.announce(message.notification)
+
+    def list_changed(self, method: str) -> None:
+        """What this session was shown is no longer so."""
+        self.announce(f"notifications/{method.split('/')[0]}/list_changed")
+
+    def announce(self, notification: str) -> None:
+        """Tells the client, once for many changes."""
+        self.host.ctx.set_timer(("changed", notification), DEBOUNCE, ChangeDue(notification))
+
+    def change_due(self, notification: str) -> None:
+        """The debounce time is over."""
+        self.host.event(ev.CallProgressed("", None, notification, EMPTY, self.host.ctx.now()))
+
+    # What links say
+
+    def ready(self, message: LinkReady) -> None:
+        super().ready(message)
+        self.listing.connected(message.backend)
+
+    def outcome(self, message: LinkOutcome) -> None:
+        method = self._methods.pop(message.call, None)
+        if method is not None:
+            naming = self.listing.naming
+            if message.ok:
+                payload = aggregate.expose_result(method, message.backend, message.payload, naming)
+            else:
+                payload = aggregate.expose_error(message.backend, message.payload, naming)
+            message = LinkOutcome(message.backend, message.call, message.ok, payload)
+        super().outcome(message)
+
+    def cancel(self, call: int, reason: str) -> None:
+        self._methods.pop(call, None)
+        super().cancel(call, reason)
+
+    def told(self, message: LinkTold) -> None:
+        if message.method.endswith("/list_changed"):
+            self.listing.changed(message.backend, message.method)
+            self.announce(message.method)
+            return
+        params = aggregate.expose_notification(message.method, message.backend, message.params, self.listing.naming)
+        now = self.host.ctx.now()
+        self.host.event(ev.CallProgressed(message.backend, message.call, message.method, params, now))
+
+    def asked(self, message: LinkAsked) -> None:
+        params = aggregate.expose_request(message.method, message.backend, message.params, self.listing.naming)
+        self.host.event(ev.Asked(message.backend, message.call, message.id, message.method, params))
+
+    def answer(self, backend: str, id: RequestId, ok: bool, payload: Raw) -> None:
+        hello = self.hellos.get(backend)
+        if ok and hello is not None:
+            lowered = client_result("", payload, hello.version)
+            if isinstance(lowered, Unbridgeable):
+                ok, payload = lowered.ok, lowered.payload
+            else:
+                payload = lowered
+        super().answer(backend, id, ok, payload)
+
+
+class _Page(msgspec.Struct):
+    cursor: str | None = None
+
+
+def hash_of(items: list[Raw]) -> str:
+    """A short digest of a list's content, the same in every process."""
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(b"%d," % len(item))
+        digest.update(item)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,219 @@
+"""The door: what HTTP edges call. Classifies a message, finds its session, and waits for the outcome.
+
+It runs in the edge's own task and keeps no state: cancelling a call means that the connection broke.
+"""
+
+from msgspec import Raw
+
+from actors.follower import Follower
+from actors.ports import Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
+from actors.protocol import classify, errors
+from actors.protocol.codec import Batch
+from actors.protocol.errors import Malformed, ProtocolError
+from actors.protocol.messages import Message, RequestId
+from actors.router import Activate, OpenSession, Sessions, session_key
+from actors.runtime import ActorDown, MailboxFull, NotTaken, Ref
+from actors.services import Services
+from actors.session import EndSession, GetEvents, PostMessages
+
+SESSION_HEADER = "mcp-session-id"
+VERSION_HEADER = "mcp-protocol-version"
+EVENT_HEADER = "last-event-id"
+
+
+class SessionDoor:
+    """Implements the port `Door` for the session era."""
+
+    def __init__(self, services: Services, sessions: Sessions, router: Ref) -> None:
+        self._services = services
+        self._sessions = sessions
+        self._router = router
+
+    async def post(self, post: Post) -> Reply:
+        """A POST: one message or a batch."""
+        if post.endpoint not in self._services.table.value.endpoints:
+            return refuse(errors.refusal("endpoint_not_found"))
+        session_id = post.headers.get(SESSION_HEADER)
+        route = classify.classify_body(
+            post.body, session_id, post.headers.get(VERSION_HEADER), limit=self._services.limits.message_bytes
+        )
+        match route:
+            case classify.Rejection(error, id):
+                self._services.telemetry.count("stagedoor_messages_rejected_total", (error.kind,))
+                return refuse(error, id)
+            case classify.Initialize(request):
+                return await self._open(post, request)
+            case classify.LegacyRequest(_, request):
+                return await self._deliver(post, session_id or "", (request,), request.id)
+            case classify.LegacyNotification(_, notification):
+                return await self._deliver(post, session_id or "", (notification,))
+            case classify.LegacyResponse(_, response):
+                return await self._deliver(post, session_id or "", (response,))
+            case classify.LegacyBatch(_, batch):
+                return await self._deliver_batch(post, session_id or "", batch)
+            case _:
+                return refuse(errors.invalid_request())
+
+    async def get(self, get: Get) -> Reply:
+        """A GET: a new event stream, or the rest of one."""
+        found = await self._find_checked(get)
+        if not isinstance(found, Ref):
+            return found
+        cursor = get.headers.get(EVENT_HEADER)
+        stream, epoch, seq = None, 0, 0
+        if cursor is not None:
+            parsed = parse_event_id(cursor)
+            if parsed is None:
+                return refuse(errors.bad_event_id())
+            stream, epoch, seq = parsed
+        try:
+            outcome = await found.call(
+                lambda reply: GetEvents(stream, epoch, seq, reply), self._services.limits.admission
+            )
+        except (MailboxFull, NotTaken):
+            return refuse(errors.overloaded())
+        except ActorDown:
+            return refuse(errors.overloaded("the session is being restored"))
+        return await self._begin(outcome) if isinstance(outcome, Follower) else outcome
+
+    async def delete(self, delete: Delete) -> Answer:
+        """A DELETE: the end of a session."""
+        found = await self._find_checked(delete)
+        if not isinstance(found, Ref):
+            return found
+        try:
+            answer: Answer = await found.call(EndSession, self._services.limits.admission)
+        except (MailboxFull, NotTaken):
+            return refuse(errors.overloaded())
+        except ActorDown as down:
+            return Answer(200) if not down.reason.abnormal else refuse(errors.overloaded())
+        return answer
+
+    # Sessions
+
+    async def _find_checked(self, request: Get | Delete) -> Ref | Answer:
+        if request.endpoint not in self._services.table.value.endpoints:
+            return refuse(errors.refusal("endpoint_not_found"))
+        session_id = request.headers.get(SESSION_HEADER)
+        rejection = classify.check_headers(session_id, request.headers.get(VERSION_HEADER))
+        if rejection is not None:
+            return refuse(rejection.error)
+        found = await self._find(session_id or "", request.principal, request.endpoint)
+        return refuse(found) if isinstance(found, ProtocolError) else found
+
+    async def _find(self, session_id: str, principal: Principal, endpoint: str) -> Ref | ProtocolError:
+        """The session's actor. A foreign session looks exactly like one that is not there."""
+        key = session_key(session_id)
+        alive = self._sessions.table.get(key)
+        if alive is not None and alive.ref.alive:
+            if alive.principal != principal or alive.endpoint != endpoint:
+                return errors.session_not_found()
+            return alive.ref
+        try:
+            found: Ref | ProtocolError = await self._router.call(
+                lambda reply: Activate(key, principal, endpoint, reply), self._services.limits.admission
+            )
+        except (MailboxFull, NotTaken, ActorDown):
+            return errors.draining() if self._sessions.draining else errors.overloaded()
+        return found
+
+    async def _open(self, post: Post, request: Message) -> Reply:
+        try:
+            opened = await self._router.call(
+                lambda reply: OpenSession(post.principal, post.endpoint, reply), self._services.limits.admission
+            )
+        except (MailboxFull, NotTaken, ActorDown):
+            return refuse(errors.draining() if self._sessions.draining else errors.overloaded())
+        if isinstance(opened, ProtocolError):
+            return refuse(opened, getattr(request, "id", None))
+        ref, session_id = opened
+        answer = await self._call(ref, (request,), False, (), getattr(request, "id", None))
+        return _with_session(answer, session_id) if answer.status_ok else answer.reply
+
+    async def _deliver(
+        self, post: Post, session_id: str, messages: tuple[Message, ...], id: RequestId | None = None
+    ) -> Reply:
+        found = await self._find(session_id, post.principal, post.endpoint)
+        if isinstance(found, ProtocolError):
+            return refuse(found, id)
+        return (await self._call(found, messages, False, (), id)).reply
+
+    async def _deliver_batch(self, post: Post, session_id: str, batch: Batch) -> Reply:
+        found = await self._find(session_id, post.principal, post.endpoint)
+        if isinstance(found, ProtocolError):
+            return refuse(found)
+        good = tuple(m for m in batch.messages if not isinstance(m, Malformed))
+        bad = tuple((m.id, m.error.raw) for m in batch.messages if isinstance(m, Malformed))
+        return (await self._call(found, good, True, bad, None)).reply
+
+    async def _call(
+        self, ref: Ref, messages: tuple[Message, ...], batch: bool, bad: tuple[tuple[RequestId | None, Raw], ...], id: RequestId | None
+    ) -> "_Outcome":
+        try:
+            reply = await ref.call(
+                lambda reply: PostMessages(messages, batch, bad, reply), self._services.limits.admission
+            )
+        except (MailboxFull, NotTaken):
+            return _Outcome(refuse(errors.overloaded(), id))
+        except ActorDown:
+            # It may have been given to a backend: said so, never tried again.
+            error = errors.internal("the session's actor ended", reason="actor_ended", executed="unknown")
+            return _Outcome(refuse(error, id))
+        return _Outcome(reply)
+
+    # Resumption
+
+    async def _begin(self, follower: Follower) -> Reply:
+        failed = await follower.begin()
+        if failed is None:
+            self._services.telemetry.count("stagedoor_resumes_total", ("hit",))
+            return Streaming(follower)
+        self._services.telemetry.count("stagedoor_resumes_total", ("missed",))
+        return refuse(_resume_refusal(failed))
+
+
+class _Outcome:
+    """A reply, and whether it may carry the id of a session that was made for it."""
+
+    __slots__ = ("reply",)
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+
+    @property
+    def status_ok(self) -> bool:
+        return isinstance(self.reply, Streaming) or self.reply.status == 200  # noqa: PLR2004
+
+
+def _with_session(outcome: _Outcome, session_id: str) -> Reply:
+    reply = outcome.reply
+    header = (SESSION_HEADER, session_id)
+    if isinstance(reply, Streaming):
+        return Streaming(reply.source, (*reply.headers, header))
+    if b'"error"' in reply.body and b'"result"' not in reply.body:
+        return reply  # initialize failed: there is no session
+    return Answer(reply.status, reply.body, (*reply.headers, header))
+
+
+def _resume_refusal(failed: Failed) -> ProtocolError:
+    if failed.reason is Refused.AWAY:
+        return errors.store_away()
+    if failed.reason is Refused.GONE:
+        return errors.gap("expired")
+    return errors.gap(failed.reason.value)
+
+
+def refuse(error: ProtocolError, id: RequestId | None = None) -> Answer:
+    """An error as a whole HTTP answer."""
+    return Answer(error.status, errors.encode_error_body(error, id), error.headers)
+
+
+def parse_event_id(text: str) -> tuple[str, int, int] | None:
+    """`<stream>:<epoch>-<seq>`, as the recorder writes it; None for anything else."""
+    stream, colon, position = text.partition(":")
+    epoch, dash, seq = position.partition("-")
+    numbers = (stream[1:], epoch, seq)
+    plain = all(n.isascii() and n.isdigit() and len(n) <= 19 for n in numbers)  # noqa: PLR2004 - 64 bits
+    if not colon or not dash or stream[:1] not in ("p", "g") or not plain:
+        return None
+    return stream, int(epoch), int(seq)

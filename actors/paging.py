@@ -1,0 +1,60 @@
+"""Fetches a whole list from one backend, page after page."""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Raw
+
+from actors.protocol import payload as json
+from actors.protocol.errors import Malformed
+from actors.protocol.messages import EMPTY
+
+MAX_PAGES = 100
+"""A backend that never ends its list is cut off here."""
+MAX_ITEMS = 10_000
+"""The same, by items."""
+
+Items = tuple[Raw, ...]
+
+
+class _Cursor(msgspec.Struct):
+    nextCursor: str | None = None  # the wire's name  # noqa: N815
+
+
+class Paging:
+    """One fetch. `ask` sends a request, whose outcome the owner hands to `outcome`; `done` gets the items, or the
+    JSON-RPC error object if not even the first page came."""
+
+    def __init__(self, member: str, ask: Callable[[Raw], None], done: Callable[[Items | None, Raw], None]) -> None:
+        self._member = member
+        self._ask = ask
+        self._done = done
+        self._items: list[Raw] = []
+        self._pages = 0
+        self._cursors: set[str] = set()
+
+    def start(self) -> None:
+        """Asks for the first page."""
+        self._ask(EMPTY)
+
+    def outcome(self, ok: bool, payload: Raw) -> None:
+        """A page, or an error."""
+        if not ok:
+            self._done(tuple(self._items) if self._pages else None, payload)
+            return
+        try:
+            members = json.members(payload)
+            items = json.elements(members.get(self._member, Raw(b"[]")))
+            cursor = msgspec.json.decode(payload, type=_Cursor).nextCursor
+        except (Malformed, msgspec.DecodeError, RecursionError):
+            self._done(tuple(self._items) if self._pages else None, payload)
+            return
+        self._pages += 1
+        self._items += [Raw(bytes(item)) for item in items]
+        # An empty cursor is a cursor (2025-11-25 server/utilities/pagination); one seen before is a loop.
+        more = cursor is not None and cursor not in self._cursors
+        if not more or self._pages >= MAX_PAGES or len(self._items) >= MAX_ITEMS:
+            self._done(tuple(self._items[:MAX_ITEMS]), EMPTY)
+            return
+        self._cursors.add(cursor or "")
+        self._ask(json.dumps({"cursor": cursor}))

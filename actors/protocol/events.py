@@ -1,0 +1,145 @@
+"""What happens to a session: the inputs of `session_machine`, past tense, frozen."""
+
+from typing import Literal, TypeAlias
+
+from msgspec import Raw, Struct
+
+from actors.protocol.messages import EMPTY, Message, RequestId
+
+PostId: TypeAlias = int
+"""Numbers the POSTs of a session's life in memory; never leaves the process."""
+
+ConnectionId: TypeAlias = int
+"""Numbers the connections that carry an SSE stream, likewise."""
+
+CallId: TypeAlias = int
+"""Numbers the client's requests of a session's life in memory."""
+
+
+class Posted(Struct, frozen=True):
+    """A POST with one message, or with several (a batch). `refused` are answers to members that could not be read."""
+
+    post: PostId
+    messages: tuple[Message, ...]
+    batch: bool
+    now: float
+    refused: tuple[tuple[RequestId | None, Raw], ...] = ()
+
+
+class PostBroken(Struct, frozen=True):
+    """The connection of a POST that has no answer yet is gone."""
+
+    post: PostId
+
+
+class Attached(Struct, frozen=True):
+    """A GET: for a new stream, or (`stream`) to go on with one after the event (epoch, seq)."""
+
+    connection: ConnectionId
+    stream: str | None = None
+    epoch: int = 0
+    seq: int = 0
+
+
+class Detached(Struct, frozen=True):
+    """The connection that carried a stream is gone."""
+
+    connection: ConnectionId
+    stream: str
+
+
+class StreamTurnDue(Struct, frozen=True):
+    """The answer of this POST takes long: it becomes a stream."""
+
+    post: PostId
+
+
+class CallExpired(Struct, frozen=True):
+    """The deadline of a call has passed."""
+
+    call: CallId
+
+
+class AskExpired(Struct, frozen=True):
+    """A server request found no stream in time, or no answer."""
+
+    ask: str
+
+
+class CallProgressed(Struct, frozen=True):
+    """A notification or progress of a backend in the course of a call (`call`), or of none."""
+
+    backend: str
+    call: CallId | None
+    method: str
+    params: Raw
+    now: float
+
+
+class CallEnded(Struct, frozen=True):
+    """The outcome of a call: `payload` is its result or the JSON-RPC error object."""
+
+    call: CallId
+    ok: bool
+    payload: Raw
+
+
+class Asked(Struct, frozen=True):
+    """A backend asks the client something. `id` is the backend's own."""
+
+    backend: str
+    call: CallId | None
+    id: RequestId
+    method: str
+    params: Raw
+
+
+class AskWithdrawn(Struct, frozen=True):
+    """A backend no longer wants an answer."""
+
+    backend: str
+    id: RequestId
+
+
+class BackendLost(Struct, frozen=True):
+    """A link is down: its questions are void. (Outcomes of its calls come one by one.)"""
+
+    backend: str
+
+
+class StreamFailed(Struct, frozen=True):
+    """The store refused to open or to extend a stream."""
+
+    stream: str
+    reason: Literal["fenced", "gone", "ended", "exists", "finished", "too_new", "seq", "full", "away"]
+
+
+class DrainStarted(Struct, frozen=True):
+    """No new work; streams whose client can resume are let go."""
+
+
+class Ended(Struct, frozen=True):
+    """The session ends for good. `reason`: delete, idle, lost, poisoned, shutdown."""
+
+    reason: str
+
+
+SessionEvent: TypeAlias = (
+    Posted
+    | PostBroken
+    | Attached
+    | Detached
+    | StreamTurnDue
+    | CallExpired
+    | AskExpired
+    | CallProgressed
+    | CallEnded
+    | Asked
+    | AskWithdrawn
+    | BackendLost
+    | StreamFailed
+    | DrainStarted
+    | Ended
+)
+
+__all__ = ["EMPTY"]

@@ -1,0 +1,271 @@
+"""What happens to a link (its events, past tense) and what it wants done (its effects, imperative).
+
+A *link* is our connection to one backend. Its machine is in `link_machine`.
+"""
+
+from collections.abc import Hashable
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Raw, Struct
+
+from actors.protocol.messages import EMPTY, Message, RequestId
+
+CallKey: TypeAlias = Hashable
+"""Names a call towards those who asked for it; opaque here."""
+
+
+class Hello(Struct, frozen=True):
+    """What the backend said of itself in its answer to `initialize`."""
+
+    version: str
+    capabilities: Raw
+    server_info: Raw
+    instructions: str | None
+    result: Raw
+
+
+# Events ------------------------------------------------------------------------------------------------------
+
+
+class Called(Struct, frozen=True):
+    """A request for the backend. `progress`: the caller wants its progress. `eligible`: the backend may ask back
+    while it runs."""
+
+    call: CallKey
+    method: str
+    params: Raw = EMPTY
+    progress: bool = False
+    eligible: bool = False
+
+
+class Wanted(Struct, frozen=True):
+    """Connect, though there is no call yet."""
+
+
+class Abandoned(Struct, frozen=True):
+    """Nobody waits for this call any more; the backend is told so."""
+
+    call: CallKey
+    reason: str
+
+
+class AnswerGiven(Struct, frozen=True):
+    """The outcome of a request of the backend."""
+
+    id: RequestId
+    ok: bool
+    payload: Raw
+
+
+class Notified(Struct, frozen=True):
+    """A notification for the backend, if there is a connection; else it is dropped."""
+
+    method: str
+    params: Raw = EMPTY
+
+
+class Started(Struct, frozen=True):
+    """A transport is there; `related` tells whether it relates messages to requests (HTTP)."""
+
+    related: bool
+
+
+class ConnectRefused(Struct, frozen=True):
+    """No transport could be had; `payload` is the JSON-RPC error object for those who wait."""
+
+    payload: Raw
+
+
+class Incoming(Struct, frozen=True):
+    """A message of the backend, decoded; `related` as in `FrameReceived`."""
+
+    message: Message
+    related: RequestId | None = None
+
+
+class Accepted(Struct, frozen=True):
+    """The frame with this tag reached the backend."""
+
+    tag: int
+
+
+class SendFailed(Struct, frozen=True):
+    """The request with this upstream id gets no response."""
+
+    id: RequestId
+    reason: str
+    message: str
+    executed: Literal["no", "unknown"]
+
+
+class SessionForgotten(Struct, frozen=True):
+    """The backend answered that it does not know our session; the request named was not executed."""
+
+    id: RequestId | None
+
+
+class Closed(Struct, frozen=True):
+    """The transport has ended."""
+
+    reason: str
+    message: str
+
+
+class ConnectExpired(Struct, frozen=True):
+    """The connection was not ready in time."""
+
+
+class RetryDue(Struct, frozen=True):
+    """The back-off is over."""
+
+
+class Shut(Struct, frozen=True):
+    """The owner wants the link gone for good."""
+
+
+LinkEvent: TypeAlias = (
+    Called
+    | Wanted
+    | Abandoned
+    | AnswerGiven
+    | Notified
+    | Started
+    | ConnectRefused
+    | Incoming
+    | Accepted
+    | SendFailed
+    | SessionForgotten
+    | Closed
+    | ConnectExpired
+    | RetryDue
+    | Shut
+)
+
+# Effects -----------------------------------------------------------------------------------------------------
+
+
+class Connect(Struct, frozen=True):
+    """Get a transport: `Started` or `ConnectRefused` follows."""
+
+
+class Send(Struct, frozen=True):
+    """Put a frame on the transport."""
+
+    frame: bytes
+    id: RequestId | None = None
+    tag: int | None = None
+
+
+class UseVersion(Struct, frozen=True):
+    """The transport speaks this revision from here on."""
+
+    version: str
+
+
+class Listen(Struct, frozen=True):
+    """Open the stream for unrelated messages."""
+
+
+class Forget(Struct, frozen=True):
+    """The transport may free what it holds for this request."""
+
+    id: RequestId
+
+
+class Reset(Struct, frozen=True):
+    """Drop the backend's session, keep the transport."""
+
+
+class Hang(Struct, frozen=True):
+    """Close the transport."""
+
+
+class Finish(Struct, frozen=True):
+    """The outcome of a call: `payload` is the result, or the JSON-RPC error object."""
+
+    call: CallKey
+    ok: bool
+    payload: Raw
+
+
+class Ask(Struct, frozen=True):
+    """The backend asks something of the client, in the course of `call` if that is known."""
+
+    call: CallKey | None
+    id: RequestId
+    method: str
+    params: Raw
+
+
+class Withdraw(Struct, frozen=True):
+    """The backend no longer wants the answer to this request of its own."""
+
+    id: RequestId
+
+
+class Tell(Struct, frozen=True):
+    """The backend notifies, in the course of `call` if that is known."""
+
+    call: CallKey | None
+    method: str
+    params: Raw
+
+
+class Ready(Struct, frozen=True):
+    """The handshake is over. `again`: it is not the first one of this link."""
+
+    hello: Hello
+    again: bool
+
+
+class Down(Struct, frozen=True):
+    """The connection is lost, or could not be made; calls that waited have got their outcome. `payload` is the JSON-RPC
+    error object for those who wait without a call; `counts`: it says something of the backend's health."""
+
+    reason: str
+    message: str
+    payload: Raw
+    counts: bool = True
+
+
+class BackOff(Struct, frozen=True):
+    """Come back with `RetryDue` after the delay for this attempt."""
+
+    attempt: int
+
+
+class StartClock(Struct, frozen=True):
+    """`ConnectExpired` is due when the connect deadline passes."""
+
+
+class StopClock(Struct, frozen=True):
+    """The connection is ready or gone."""
+
+
+class Tally(Struct, frozen=True):
+    """Count a thing that was dropped."""
+
+    what: str
+
+
+LinkEffect: TypeAlias = (
+    Connect
+    | Send
+    | UseVersion
+    | Listen
+    | Forget
+    | Reset
+    | Hang
+    | Finish
+    | Ask
+    | Withdraw
+    | Tell
+    | Ready
+    | Down
+    | BackOff
+    | StartClock
+    | StopClock
+    | Tally
+)
+
+Effects: TypeAlias = list[Any]

@@ -1,0 +1,101 @@
+"""The state of a session: frozen values, changed only by `session_machine` and its parts."""
+
+from msgspec import Raw, Struct
+
+from actors.protocol.capabilities import Capabilities, ClientBits
+from actors.protocol.events import CallId, ConnectionId, PostId
+from actors.protocol.messages import RequestId
+from actors.protocol.session_table import Phase
+
+
+class Client(Struct, frozen=True):
+    """What the client said of itself in `initialize`."""
+
+    capabilities: Capabilities
+    bits: ClientBits
+    info: Raw
+
+
+class ClientRequest(Struct, frozen=True):
+    """A request of the client in flight. `token` is its progress token, if it gave one; `timed`: its deadline
+    runs."""
+
+    id: RequestId
+    post: PostId
+    call: CallId
+    method: str
+    accepted: float
+    token: RequestId | None = None
+    progress: float | None = None
+    timed: bool = False
+
+
+class Post(Struct, frozen=True):
+    """A POST whose requests are not all answered. `stream`: it became one. `answers` wait for the others of a batch."""
+
+    open: frozenset[RequestId]
+    batch: bool = False
+    stream: str | None = None
+    broken: bool = False
+    answers: tuple[bytes, ...] = ()
+
+
+class Stream(Struct, frozen=True):
+    """An unfinished SSE stream: the last sequence number given, and the connection that carries it, if any."""
+
+    seq: int = 0
+    connection: ConnectionId | None = None
+    post: PostId | None = None
+
+
+class Ask(Struct, frozen=True):
+    """A request of a backend that the client has to answer. `id` and `token` are the backend's own; `stream` is where it
+    was sent, None while it waits for a stream."""
+
+    backend: str
+    id: RequestId
+    call: CallId | None
+    method: str
+    frame: bytes
+    stream: str | None = None
+    token: RequestId | None = None
+
+
+class Boxed(Struct, frozen=True):
+    """A message that waits for a stream; one with the same key replaces it (None: never replaced)."""
+
+    key: str | None
+    data: bytes
+
+
+class Rules(Struct, frozen=True):
+    """The bounds a session lives under."""
+
+    requests: int = 64
+    get_streams: int = 4
+    box: int = 64
+    gates: bool = True
+    """Methods are gated by the capabilities that were declared; a transparent endpoint leaves that to the backend."""
+
+
+class Session(Struct, frozen=True):
+    """One session. Tables are never changed in place."""
+
+    epoch: int
+    rules: Rules
+    phase: Phase = Phase.NEW
+    version: str = ""
+    client: Client | None = None
+    server: Capabilities | None = None
+    level: str | None = None
+    subscriptions: tuple[str, ...] = ()
+    requests: dict[RequestId, ClientRequest] = {}
+    calls: dict[CallId, RequestId] = {}
+    posts: dict[PostId, Post] = {}
+    streams: dict[str, Stream] = {}
+    asks: dict[str, Ask] = {}
+    box: tuple[Boxed, ...] = ()
+    next_call: int = 1
+    next_post_stream: int = 1
+    next_get_stream: int = 1
+    next_ask: int = 1

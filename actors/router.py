@@ -1,0 +1,273 @@
+"""The router: brings sessions into the world and back into memory.
+
+It creates a session's record before its actor, claims a record before it rebuilds one, and counts what there is. What is
+alive is looked up in `Sessions` without a message; only the rest comes here.
+"""
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors.front import Tree
+from actors.ledger import Ledger
+from actors.ports import ANONYMOUS, Failed, Grant, Principal, Record, Refused, SessionKey
+from actors.protocol import errors, session_record
+from actors.protocol.errors import ProtocolError
+from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, ExitKind, Ref, Reply, SystemClosed
+from actors.services import Services
+from actors.session import Identity, SessionActor
+
+CRASH_WINDOW = 60.0
+"""Seconds: a session that crashes twice within it ends for good."""
+
+
+def session_key(session_id: str) -> SessionKey:
+    """What a session is called everywhere but on the wire: the id itself is a secret of its client."""
+    return hashlib.sha256(session_id.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A session in memory."""
+
+    ref: Ref
+    principal: Principal
+    endpoint: str
+
+
+@dataclass(slots=True)
+class Sessions:
+    """What is alive here. Only the router changes it."""
+
+    table: dict[SessionKey, Alive] = field(default_factory=dict)
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A new session; the reply gets (Ref, session id) or a ProtocolError."""
+
+    principal: Principal
+    endpoint: str
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """A session that is not in memory; the reply gets its Ref or a ProtocolError."""
+
+    key: SessionKey
+    principal: Principal
+    endpoint: str
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class _Created:
+    open: OpenSession
+    key: SessionKey
+    session_id: str
+    outcome: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    key: SessionKey
+    outcome: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    key: SessionKey
+    principal: Principal
+    endpoint: str
+    outcome: Any
+
+
+class Router(Actor):
+    """Permanent."""
+
+    mailbox_size = 8192
+
+    def __init__(
+        self, services: Services, sessions: Sessions, supervisor: DynamicSupervisor, tree: Tree, ledger: Ledger
+    ) -> None:
+        self._services = services
+        self._sessions = sessions
+        self._supervisor = supervisor
+        self._tree = tree
+        self._ledger = ledger
+        self._keys: dict[Ref, SessionKey] = {}
+        self._activating: dict[SessionKey, list[Activate]] = {}
+        self._crashed: dict[SessionKey, float] = {}
+        self._opening = 0
+
+    def receive(self, message: Any) -> None:
+        match message:
+            case OpenSession() as opening:
+                self._open(opening)
+            case _Created() as created:
+                self._created(created)
+            case Activate() as activate:
+                self._activate(activate)
+            case _Read(key, outcome):
+                self._read(key, outcome)
+            case _Claimed() as claimed:
+                self._claimed(claimed)
+            case Down(ref=ref, reason=reason):
+                self._down(ref, reason.kind)
+
+    def drain(self, deadline: float) -> None:
+        self._sessions.draining = True
+        super().drain(deadline)
+
+    # New sessions
+
+    def _open(self, opening: OpenSession) -> None:
+        if self._sessions.draining:
+            opening.reply.answer(errors.draining())
+            return
+        if len(self._sessions.table) + self._opening >= self._services.limits.sessions:
+            opening.reply.answer(errors.server_full())
+            return
+        session_id = secrets.token_urlsafe(24)
+        key = session_key(session_id)
+        self._opening += 1
+        fields = session_record.birth(opening.principal.name, opening.endpoint)
+        self._services.store.create(
+            key, fields, lambda out: self.ctx.ref.reply(_Created(opening, key, session_id, out))
+        )
+
+    def _created(self, created: _Created) -> None:
+        self._opening -= 1
+        if isinstance(created.outcome, Failed):
+            self._services.log.warning("session_not_created", reason=created.outcome.reason.value)
+            created.open.reply.answer(_refusal(created.outcome))
+            return
+        identity = Identity(created.key, created.open.principal, created.open.endpoint)
+        ref = self._start(identity, created.outcome, None)
+        created.open.reply.answer(errors.server_full() if ref is None else (ref, created.session_id))
+
+    def _start(self, identity: Identity, grant: Grant, record: Record | None) -> Ref | None:
+        actor = SessionActor(identity, grant, self._services, self._tree, self._ledger, record)
+        try:
+            ref = self._supervisor.start_child(actor)
+        except (AtCapacity, SystemClosed):
+            return None
+        self.ctx.monitor(ref)
+        self._keys[ref] = identity.key
+        self._sessions.table[identity.key] = Alive(ref, identity.principal, identity.endpoint)
+        self._gauge()
+        return ref
+
+    # Sessions that come back
+
+    def _activate(self, activate: Activate) -> None:
+        alive = self._sessions.table.get(activate.key)
+        if alive is not None and alive.ref.alive:
+            activate.reply.answer(alive.ref if _same(alive, activate) else errors.session_not_found())
+            return
+        if self._sessions.draining:
+            activate.reply.answer(errors.draining())
+            return
+        waiting = self._activating.setdefault(activate.key, [])
+        waiting.append(activate)
+        if len(waiting) == 1:
+            self._services.store.read(activate.key, lambda out: self.ctx.ref.reply(_Read(activate.key, out)))
+
+    def _read(self, key: SessionKey, outcome: Record | Failed) -> None:
+        if isinstance(outcome, Failed):
+            self._settle(key, _refusal(outcome))
+            return
+        principal = outcome.fields.get("principal", b"").decode()
+        endpoint = outcome.fields.get("endpoint", b"").decode()
+        mine: list[Activate] = []
+        for activate in self._activating.get(key, []):
+            if activate.principal.name == principal and activate.endpoint == endpoint:
+                mine.append(activate)
+            else:
+                activate.reply.answer(errors.session_not_found())  # as if it were not there at all
+        if not mine or not session_record.is_complete(outcome.fields):
+            self._activating[key] = mine
+            self._settle(key, errors.session_not_found())
+            return
+        self._activating[key] = mine
+        self._services.store.claim(
+            key,
+            outcome.owner,
+            outcome.epoch,
+            secrets.token_hex(8),
+            lambda out: self.ctx.ref.reply(_Claimed(key, mine[0].principal, endpoint, out)),
+        )
+
+    def _claimed(self, claimed: _Claimed) -> None:
+        if isinstance(claimed.outcome, Failed):
+            self._settle(claimed.key, _refusal(claimed.outcome))
+            return
+        grant, record = claimed.outcome
+        self._services.telemetry.count("stagedoor_takeovers_total", ("activation",))
+        identity = Identity(claimed.key, claimed.principal, claimed.endpoint)
+        if record.tries >= 3:  # noqa: PLR2004 - a record that kills its owner must not do so for ever
+            self._services.store.end(claimed.key, grant, "poisoned", _ignore)
+            self._settle(claimed.key, errors.session_not_found())
+            return
+        ref = self._start(identity, grant, record)
+        self._settle(claimed.key, ref if ref is not None else errors.server_full())
+
+    def _settle(self, key: SessionKey, outcome: Ref | ProtocolError) -> None:
+        for activate in self._activating.pop(key, []):
+            activate.reply.answer(outcome)
+
+    # Ends
+
+    def _down(self, ref: Ref, kind: ExitKind) -> None:
+        key = self._keys.pop(ref, None)
+        if key is None:
+            return
+        alive = self._sessions.table.get(key)
+        if alive is not None and alive.ref is ref:
+            del self._sessions.table[key]
+        self._gauge()
+        if kind is ExitKind.CRASHED:
+            self._after_crash(key)
+
+    def _after_crash(self, key: SessionKey) -> None:
+        """The next message rebuilds it from its record; but not again and again."""
+        now = self.ctx.now()
+        before = self._crashed.get(key)
+        self._crashed = {k: at for k, at in self._crashed.items() if now - at < CRASH_WINDOW}
+        self._crashed[key] = now
+        if before is None or now - before >= CRASH_WINDOW:
+            return
+
+        def claimed(outcome: Any) -> None:
+            if not isinstance(outcome, Failed):
+                self._services.store.end(key, outcome[0], "poisoned", _ignore)
+
+        def read(outcome: Any) -> None:
+            if not isinstance(outcome, Failed):
+                self._services.store.claim(key, outcome.owner, outcome.epoch, secrets.token_hex(8), claimed)
+
+        self._services.store.read(key, read)
+
+    def _gauge(self) -> None:
+        self._services.telemetry.gauge("stagedoor_sessions", float(len(self._sessions.table)), ("live", "legacy"))
+
+
+def _same(alive: Alive, activate: Activate) -> bool:
+    return alive.principal == activate.principal and alive.endpoint == activate.endpoint
+
+
+def _refusal(failed: Failed) -> ProtocolError:
+    """What a store's refusal means to a client: gone for good, or not now."""
+    if failed.reason in (Refused.GONE, Refused.ENDED):
+        return errors.session_not_found()
+    return errors.store_away()
+
+
+def _ignore(outcome: Any) -> None:
+    """Nobody waits for this."""
+
+
+__all__ = ["ANONYMOUS", "Activate", "Alive", "OpenSession", "Router", "Sessions", "session_key"]

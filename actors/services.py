@@ -1,0 +1,31 @@
+"""What every MCP actor is given: the ports, the bounds, and the cell that holds the present table of backends."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actors.ports import Connector, Log, Sealer, Store, Telemetry
+from actors.protocol.table import Limits, Table
+
+
+@dataclass(slots=True)
+class TableCell:
+    """Holds the table; composition replaces its value while the gateway runs. Read it anew for every message."""
+
+    value: Table
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """One value for the whole tree."""
+
+    store: Store
+    connector: Connector
+    sealer: Sealer
+    telemetry: Telemetry
+    log: Log
+    limits: Limits
+    table: TableCell
+    jitter: Callable[[], float]
+    """A number in [0, 1): spreads what would else happen at once."""
+    identity: bytes
+    """The gateway's own `Implementation` as JSON, told to backends and shown on aggregated endpoints."""
