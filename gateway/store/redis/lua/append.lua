@@ -29,7 +29,7 @@ if fresh > 0 then
   end
   if over() and not (finish and size <= tonumber(ARGV[11])) then return {'FULL'} end
   for i = 1, fresh do
-    redis.call('XADD', KEYS[2], ARGV[2] .. '-' .. whole(head.seq + i), 'd', ARGV[12 + count - fresh + i])
+    redis.call('XADD', KEYS[2], ARGV[2] .. '-' .. head.seq + i, 'd', ARGV[12 + count - fresh + i])
   end
   if head.events == 0 then
     redis.call('PEXPIRE', KEYS[2], row[1] == 'live' and ARGV[4] or redis.call('PTTL', KEYS[1]))
@@ -41,10 +41,10 @@ end
 if finish and not head.finished then
   head.finished, head.till = true, time + tonumber(ARGV[8])
   redis.call('PEXPIRE', KEYS[2], ARGV[8])
-  if due == '0' then due = whole(head.till) end
+  if due == '0' then due = head.till end
 end
-redis.call('HSET', KEYS[1], 'h:' .. stream, format(head), 'events', whole(events + fresh),
-  'bytes', whole(bytes + size), 'due', due)
+redis.call('HSET', KEYS[1], 'h:' .. stream, format(head), 'events', events + fresh,
+  'bytes', bytes + size, 'due', due)
 apply(14 + count, tonumber(ARGV[13 + count]))
 keep(row[1], row[4], time, ARGV[4], tonumber(ARGV[5]))
 return {'OK'}

@@ -13,9 +13,9 @@ local time = now()
 local epoch = row[4]
 if not (row[3] == ARGV[1] and row[5] == ARGV[2]) then
   if row[3] ~= ARGV[3] or row[4] ~= ARGV[4] then return {'FENCED'} end
-  epoch = whole(math.max(tonumber(row[4]) + 1, time))
+  epoch = math.max(row[4] + 1, time)
   redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'epoch', epoch, 'nonce', ARGV[2])
   redis.call('HINCRBY', KEYS[1], 'tries', 1)
   keep(row[1], '0', time, ARGV[6], tonumber(ARGV[7]))
 end
-return {'OK', epoch, whole(time), redis.call('HGETALL', KEYS[1])}
+return {'OK', epoch, time, redis.call('HGETALL', KEYS[1])}

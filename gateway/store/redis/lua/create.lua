@@ -10,7 +10,7 @@ if old[1] then
   if old[2] == ARGV[1] and old[3] == ARGV[2] then return {'OK', old[1]} end
   return {'EXISTS'}
 end
-local epoch = whole(now())
+local epoch = now()
 redis.call('HSET', KEYS[1], 'v', ARGV[3], 'rev', '0', 'owner', ARGV[1], 'epoch', epoch, 'nonce', ARGV[2],
   'tries', '0', 'state', 'young', 'events', '0', 'bytes', '0', 'due', '0', 'kept', '0')
 redis.call('PEXPIRE', KEYS[1], ARGV[4])

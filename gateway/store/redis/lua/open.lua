@@ -29,8 +29,8 @@ else
     redis.call('PEXPIRE', KEYS[2], row[1] == 'live' and ARGV[4] or redis.call('PTTL', KEYS[1]))
     head.seq, head.events, head.bytes = 1, 1, size
   end
-  redis.call('HSET', KEYS[1], 'h:' .. stream, format(head), 'events', whole(events + head.events),
-    'bytes', whole(bytes + head.bytes))
+  redis.call('HSET', KEYS[1], 'h:' .. stream, format(head), 'events', events + head.events,
+    'bytes', bytes + head.bytes)
 end
 apply(12, math.floor((#ARGV - 11) / 2))
 keep(row[1], row[4], time, ARGV[4], tonumber(ARGV[5]))

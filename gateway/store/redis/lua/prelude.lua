@@ -4,9 +4,7 @@
 -- A head (`h:<stream>`) is the text
 --   seq epoch floor finished events bytes until opener print
 -- where `until` is the time in ms at which a finished stream is forgotten, `opener` the epoch that opened it and
--- `print` the checksum of what it was opened with. Epochs are times in ms, which Lua would print with an exponent.
-local function whole(number) return string.format('%.0f', number) end
-
+-- `print` the checksum of what it was opened with. (Lua writes integers out plainly below 10^14: times in ms are.)
 local function now()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
@@ -17,16 +15,14 @@ local function parse(text)
   local seq, epoch, floor, finished, events, bytes, till, opener, print =
     string.match(text, '^(%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   return {
-    seq = tonumber(seq), epoch = epoch, floor = floor, finished = finished == '1', events = tonumber(events),
-    bytes = tonumber(bytes), till = tonumber(till), opener = opener, print = print,
+    seq = seq + 0, epoch = epoch, floor = floor, finished = finished == '1', events = events + 0, bytes = bytes + 0,
+    till = till + 0, opener = opener, print = print,
   }
 end
 
 local function format(head)
-  return table.concat({
-    whole(head.seq), head.epoch, head.floor, head.finished and '1' or '0', whole(head.events), whole(head.bytes),
-    whole(head.till), head.opener, head.print,
-  }, ' ')
+  return head.seq .. ' ' .. head.epoch .. ' ' .. head.floor .. (head.finished and ' 1 ' or ' 0 ') .. head.events .. ' ' ..
+    head.bytes .. ' ' .. head.till .. ' ' .. head.opener .. ' ' .. head.print
 end
 
 local function log_of(stream) return string.sub(KEYS[1], 1, -2) .. 'l:' .. stream end
@@ -50,7 +46,7 @@ local function keep(state, kept, time, ttl, step)
       redis.call('PEXPIRE', log_of(string.sub(row[i], 3)), ttl)
     end
   end
-  redis.call('HSET', KEYS[1], 'kept', whole(time))
+  redis.call('HSET', KEYS[1], 'kept', time)
 end
 
 -- Forgets the finished streams whose time has come; `due` becomes the earliest time of those that remain.
@@ -69,7 +65,7 @@ local function purge(time)
       end
     end
   end
-  redis.call('HSET', KEYS[1], 'due', whole(due), 'events', whole(events), 'bytes', whole(bytes))
+  redis.call('HSET', KEYS[1], 'due', due, 'events', events, 'bytes', bytes)
   return events, bytes
 end
 

@@ -8,4 +8,4 @@ local row = redis.call('HMGET', KEYS[1], 'state', 'v')
 if not row[1] then return {'GONE'} end
 if row[1] == 'ended' then return {'ENDED'} end
 if tonumber(row[2]) > tonumber(ARGV[1]) then return {'TOO_NEW'} end
-return {'OK', whole(now()), redis.call('HGETALL', KEYS[1])}
+return {'OK', now(), redis.call('HGETALL', KEYS[1])}

@@ -8,7 +8,7 @@
 local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if not score then
   local newest = redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-  score = whole(math.max(newest[2] and tonumber(newest[2]) + 1 or 0, now()))
+  score = math.max(newest[2] and newest[2] + 1 or 0, now())
   redis.call('ZADD', KEYS[1], score, ARGV[1])
 end
 return {'OK', redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. score)}

@@ -13,7 +13,7 @@ if head and head.finished and till < head.till then
   head.till = till
   local due = tonumber(row[4])
   if due == 0 or till < due then due = till end
-  redis.call('HSET', KEYS[1], 'h:' .. ARGV[3], format(head), 'due', whole(due))
+  redis.call('HSET', KEYS[1], 'h:' .. ARGV[3], format(head), 'due', due)
   redis.call('PEXPIRE', KEYS[2], ARGV[4])
 end
 return {'OK'}

@@ -1,0 +1,26 @@
+"""The store in Redis: one writer thread with group commit, one reader, one lease.
+
+async with open_redis_store("redis://127.0.0.1:6379/0", limits, log=log, on_lost=end_the_process) as store:
+    ...
+"""
+
+from gateway.store.redis.errors import (
+    StoreDenied,
+    StoreError,
+    StoreInUse,
+    StoreTooOld,
+    StoreUnreachable,
+    StoreUrlError,
+)
+from gateway.store.redis.store import RedisStore, open_redis_store
+
+__all__ = [
+    "RedisStore",
+    "StoreDenied",
+    "StoreError",
+    "StoreInUse",
+    "StoreTooOld",
+    "StoreUnreachable",
+    "StoreUrlError",
+    "open_redis_store",
+]

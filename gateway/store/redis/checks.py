@@ -1,0 +1,46 @@
+"""What must hold of a Redis before it is used."""
+
+from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError
+
+from actors.ports import Log
+from gateway.store.redis.errors import LinkDown, StoreDenied, StoreError, StoreTooOld, StoreUnreachable
+from gateway.store.redis.links import Link
+from gateway.store.redis.targets import Target
+
+OLDEST = (7, 0)
+
+
+def check(target: Target, link: Link, log: Log) -> None:
+    """Raises StoreUnreachable, StoreDenied or StoreTooOld; warns of settings that lose data."""
+    try:
+        (info,) = link.exchange([("INFO", "everything")])
+    except LinkDown as error:
+        raise explain(target, error) from error
+    if isinstance(info, NoPermissionError):
+        raise StoreDenied(f"{target.shown}: this user may not run INFO ({info}); docs/operations.md lists the rights")
+    if isinstance(info, Exception):
+        raise StoreError(f"{target.shown}: {info}")
+    facts = _facts(info)
+    version = facts.get("redis_version", "0")
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise StoreTooOld(f"{target.shown} is Redis {version}; Stagedoor needs 7.0 or later (or Valkey)")
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        log.warning("store_may_evict", store=target.shown, policy=policy, advice="set maxmemory-policy noeviction")
+    if facts.get("aof_enabled") == "0":
+        log.warning(
+            "store_not_persistent", store=target.shown, advice="set appendonly yes, else a restart loses sessions"
+        )
+
+
+def explain(target: Target, error: LinkDown) -> StoreError:
+    """The typed error of a connection that could not be made."""
+    cause = error.__cause__
+    if isinstance(cause, AuthenticationError | AuthorizationError | NoPermissionError):
+        return StoreDenied(f"{target.shown} refuses the credentials: {error}; give user and password in the store URL")
+    return StoreUnreachable(f"no Redis answers at {target.shown}: {error}")
+
+
+def _facts(info: bytes) -> dict[str, str]:
+    lines = info.decode(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)

@@ -1,0 +1,31 @@
+"""Why a store can't be used. Each message says what to do; none contains a password."""
+
+# ruff: noqa: N818 - they name conditions
+
+
+class StoreError(Exception):
+    """The store can't be used; the message is for the operator."""
+
+
+class StoreUrlError(StoreError):
+    """The URL is not one that is understood."""
+
+
+class StoreUnreachable(StoreError):
+    """Nothing answers there, or what answers is not Redis."""
+
+
+class StoreDenied(StoreError):
+    """Redis refuses the credentials, or the user lacks a right."""
+
+
+class StoreTooOld(StoreError):
+    """Redis is older than 7.0."""
+
+
+class StoreInUse(StoreError):
+    """Another living process holds this store."""
+
+
+class LinkDown(Exception):
+    """The connection broke or could not be made; what was sent may have been executed or not."""

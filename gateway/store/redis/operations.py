@@ -1,0 +1,212 @@
+"""The port's calls as commands, and Redis' replies as outcomes."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from actors.ports import NO_DELTAS, Deltas, Done, Failed, Grant, Record, Refused, SessionKey, StreamHead
+from actors.protocol.table import Limits
+from gateway.store.redis.links import Command, Reply
+from gateway.store.redis.scripts import SHA
+from gateway.store.rules import FINISH_RESERVE, SCHEMA, TOMBSTONE_TTL, YOUNG_TTL, Retention, fingerprint
+
+Decode: TypeAlias = Callable[[list[Any]], Any]
+
+OVERHEAD = 512
+"""Bytes that an operation counts in the queue beside its payload."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """One command on its way.
+
+    `waits`: it is sent again while Redis is away, until its time is up. `frees`: it works when Redis is full, and does
+    not wait behind what doesn't. `deadline` is set when it is queued.
+    """
+
+    key: SessionKey
+    command: Command
+    done: Done
+    decode: Decode = field(default=lambda _: None)
+    size: int = OVERHEAD
+    waits: bool = True
+    frees: bool = False
+    deadline: float = 0.0
+
+    def outcome(self, reply: Reply) -> Any:
+        """What `done` gets for this reply."""
+        if not isinstance(reply, list):
+            return self.decode([]) if not isinstance(reply, Exception) else Failed(Refused.AWAY, str(reply))
+        if reply[0] != b"OK":
+            return refusal(reply)
+        try:
+            return self.decode(reply)
+        except (KeyError, ValueError) as error:
+            return Failed(Refused.GONE, f"unreadable record: {error!r}")
+
+
+def refusal(reply: list[Any]) -> Failed:
+    """The reply of a function that did not do it: the reason, then a head or a detail."""
+    more = reply[1] if len(reply) > 1 else b""
+    reason = Refused[reply[0].decode()]
+    return Failed(reason, head=more) if isinstance(more, int) else Failed(reason, more.decode())
+
+
+def record_key(key: SessionKey) -> str:
+    """The hash of a session's record."""
+    return f"sd:{{{key}}}:s"
+
+
+def log_key(key: SessionKey, stream: str) -> str:
+    """The Redis Stream of one log."""
+    return f"sd:{{{key}}}:l:{stream}"
+
+
+def decode_record(now: bytes, flat: list[bytes]) -> Record:
+    """A record from its hash; streams that have expired by `now` (ms) are left out."""
+    own: dict[str, bytes] = {}
+    parts: dict[str, dict[str, bytes]] = {"f": {}, "q": {}, "o": {}, "h": {}}
+    for name, value in zip(flat[::2], flat[1::2], strict=True):
+        prefix, colon, rest = name.decode().partition(":")
+        if colon:
+            parts.setdefault(prefix, {})[rest] = value
+        else:
+            own[prefix] = value
+    heads = {name: head for name, text in parts["h"].items() if (head := decode_head(text, int(now))) is not None}
+    owner = own["owner"].decode() or None
+    rev, tries = int(own["rev"]), int(own["tries"])
+    return Record(owner, int(own["epoch"]), rev, tries, parts["f"], parts["q"], parts["o"], heads)
+
+
+def decode_head(text: bytes, now: int = 0) -> StreamHead | None:
+    """A head (see `lua/prelude.lua`), or None if its stream has expired."""
+    seq, _, floor, finished, _, _, till, _, _ = map(int, text.split())
+    return None if finished and till <= now else StreamHead(seq, bool(finished), floor)
+
+
+class Operations:
+    """Makes operations under the configured limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        keep = Retention.of(limits)
+        self._ttl = _ms(keep.session)
+        self._step = _ms(limits.idle_ttl / 8)
+        self._finished = _ms(keep.finished)
+        self._written = _ms(keep.written)
+        self._caps = (keep.events, keep.bytes)
+
+    def create(self, key: SessionKey, owner: str, nonce: str, fields: Mapping[str, bytes], done: Done) -> Operation:
+        """A new session → Grant."""
+        pairs = _pairs("f:", fields)
+        command = ("EVALSHA", SHA["create"], 1, record_key(key), owner, nonce, SCHEMA, _ms(YOUNG_TTL), *pairs)
+        return Operation(key, command, done, lambda reply: Grant(owner, int(reply[1])), _size(fields), waits=False)
+
+    def read(self, key: SessionKey, done: Done) -> Operation:
+        """→ Record."""
+        command = ("EVALSHA", SHA["read"], 1, record_key(key), SCHEMA)
+        return Operation(key, command, done, lambda reply: decode_record(reply[1], reply[2]), waits=False)
+
+    def claim(self, key: SessionKey, owner: str, expect: tuple[str | None, int], nonce: str, done: Done) -> Operation:
+        """→ (Grant, Record)."""
+
+        def claimed(reply: list[Any]) -> tuple[Grant, Record]:
+            return Grant(owner, int(reply[1])), decode_record(reply[2], reply[3])
+
+        args = (owner, nonce, expect[0] or "", expect[1], SCHEMA, self._ttl, self._step)
+        return Operation(key, ("EVALSHA", SHA["claim"], 1, record_key(key), *args), done, claimed, waits=False)
+
+    def open(
+        self, key: SessionKey, grant: Grant, stream: str, requests: Mapping[str, bytes], first: bytes | None, done: Done
+    ) -> Operation:
+        """→ None."""
+        purge = self._finished // 4
+        check = fingerprint(requests, first)
+        args = (self._ttl, self._step, purge, *self._caps, check, int(first is not None), first or b"")
+        command = ("EVALSHA", SHA["open"], 2, record_key(key), log_key(key, stream), *_by(grant), stream, *args)
+        size = _size(requests) + len(first or b"")
+        return Operation(key, (*command, *_pairs("q:", requests)), done, size=size)
+
+    def append(
+        self,
+        key: SessionKey,
+        grant: Grant,
+        stream: str,
+        seq: int,
+        data: Sequence[bytes],
+        done: Done,
+        *,
+        finish: bool,
+        deltas: Deltas,
+    ) -> Operation:
+        """→ None."""
+        changes, size = _changes(deltas)
+        args = (stream, self._ttl, self._step, seq, int(finish), self._finished, *self._caps, FINISH_RESERVE, len(data))
+        keys = (2, record_key(key), log_key(key, stream))
+        command = ("EVALSHA", SHA["append"], *keys, grant.owner, grant.epoch, *args, *data, *changes)
+        return Operation(key, command, done, size=OVERHEAD + size + sum(map(len, data)))
+
+    def save(self, key: SessionKey, grant: Grant, rev: int, deltas: Deltas, done: Done) -> Operation:
+        """→ None."""
+        changes, size = _changes(deltas)
+        args = (rev, self._ttl, self._step, *changes)
+        command = ("EVALSHA", SHA["save"], 1, record_key(key), *_by(grant), *args)
+        return Operation(key, command, done, size=OVERHEAD + size)
+
+    def touch(self, key: SessionKey, grant: Grant, done: Done) -> Operation:
+        """→ None."""
+        return Operation(key, ("EVALSHA", SHA["touch"], 1, record_key(key), *_by(grant), self._ttl), done)
+
+    def written(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> Operation:
+        """→ None."""
+        keys = (record_key(key), log_key(key, stream))
+        return Operation(key, ("EVALSHA", SHA["written"], 2, *keys, *_by(grant), stream, self._written), done)
+
+    def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> Operation:
+        """→ None."""
+        keys = (record_key(key), log_key(key, stream))
+        return Operation(key, ("EVALSHA", SHA["drop"], 2, *keys, *_by(grant), stream), done, frees=True)
+
+    def release(self, key: SessionKey, grant: Grant, done: Done) -> Operation:
+        """→ None."""
+        command = ("EVALSHA", SHA["release"], 1, record_key(key), *_by(grant), self._ttl, self._step)
+        return Operation(key, command, done, frees=True)
+
+    def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> Operation:
+        """→ None."""
+        command = ("EVALSHA", SHA["end"], 1, record_key(key), *_by(grant), reason, _ms(TOMBSTONE_TTL))
+        return Operation(key, command, done, frees=True)
+
+
+def _by(grant: Grant) -> tuple[str, int]:
+    return grant.owner, grant.epoch
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _pairs(prefix: str, values: Mapping[str, bytes]) -> Iterable[str | bytes]:
+    for name, value in values.items():
+        yield prefix + name
+        yield value
+
+
+def _size(values: Mapping[str, bytes]) -> int:
+    return OVERHEAD + sum(map(len, values)) + sum(map(len, values.values()))
+
+
+def _changes(deltas: Deltas) -> tuple[tuple[int | str | bytes, ...], int]:
+    """The arguments of a change: how many pairs, the pairs, names to delete; and the bytes they hold."""
+    if deltas is NO_DELTAS:
+        return (0,), 0
+    pairs: list[str | bytes] = []
+    gone: list[str] = []
+    size = 0
+    for prefix, changes in (("f:", deltas.fields), ("q:", deltas.requests), ("o:", deltas.asked)):
+        for name, value in changes.items():
+            if value is None:
+                gone.append(prefix + name)
+            else:
+                pairs += (prefix + name, value)
+                size += len(value)
+    return (len(pairs) // 2, *pairs, *gone), size

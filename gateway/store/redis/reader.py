@@ -1,0 +1,77 @@
+"""Replays, on a thread and a connection of their own: who waits for one may be cancelled, the command is not."""
+
+import time
+
+import trio
+
+from actors.ports import Failed, LogEntry, Refused, Replay, SessionKey
+from gateway.store.redis.errors import LinkDown
+from gateway.store.redis.links import Command, Link, Reply
+from gateway.store.redis.operations import decode_head, log_key, record_key
+from gateway.store.rules import replay_after
+
+AWAY_PAUSE = 0.5
+"""Seconds after a broken connection in which replays fail at once: a crowd must not stand in line for timeouts."""
+
+
+class Reader:
+    """One replay at a time; the others wait in line."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._line = trio.CapacityLimiter(1)
+        self._away_until = 0.0
+
+    async def replay(
+        self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
+    ) -> Replay | Failed:
+        """See `Store.replay`. AWAY when Redis can't be asked."""
+        # An abandoned thread keeps its place in the line until its command is answered, so the connection has one user.
+        return await trio.to_thread.run_sync(
+            self._replay, key, stream, (after_epoch, after_seq), limit, abandon_on_cancel=True, limiter=self._line
+        )
+
+    def close(self) -> None:
+        """Closes the connection, once no thread uses it."""
+        if not self._line.borrowed_tokens:
+            self._link.close()
+
+    def _replay(self, key: SessionKey, stream: str, after: tuple[int, int], limit: int) -> Replay | Failed:
+        if time.monotonic() < self._away_until:
+            return Failed(Refused.AWAY, "redis is away")
+        try:
+            replies = self._link.exchange(_commands(key, stream, after, limit))
+        except LinkDown as error:
+            self._away_until = time.monotonic() + AWAY_PAUSE
+            return Failed(Refused.AWAY, str(error))
+        for reply in replies:
+            if isinstance(reply, Exception):
+                return Failed(Refused.AWAY, str(reply))
+        return _replay_of(replies, after[1])
+
+
+def _commands(key: SessionKey, stream: str, after: tuple[int, int], limit: int) -> list[Command]:
+    # The head is read first: events that come in between make the log longer than the head, never shorter.
+    cursor = f"{after[0]}-{after[1]}"
+    log = log_key(key, stream)
+    return [
+        ("HMGET", record_key(key), "state", f"h:{stream}"),
+        ("XRANGE", log, cursor, cursor),
+        ("XRANGE", log, f"({cursor}" if after[1] else "-", "+", "COUNT", limit),
+    ]
+
+
+def _replay_of(replies: list[Reply], after_seq: int) -> Replay | Failed:
+    (state, text), cursor, rows = replies
+    if state is None or state == b"ended":
+        return Failed(Refused.GONE)
+    head = decode_head(text) if text is not None else None
+    entries = [_entry(*row) for row in rows]
+    if head is None or (head.finished and head.seq and not entries and not cursor):
+        return Failed(Refused.GONE, "no such stream")
+    return replay_after(head, after_seq, bool(cursor), entries)
+
+
+def _entry(id: bytes, fields: list[bytes]) -> LogEntry:
+    epoch, _, seq = id.partition(b"-")
+    return LogEntry(int(epoch), int(seq), fields[1])

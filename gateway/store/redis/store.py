@@ -1,0 +1,235 @@
+"""`Store` in Redis: the port's calls on the loop's side, and the life of the threads behind them."""
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
+from typing import Any
+
+import trio
+
+from actors.ports import NO_DELTAS, Deltas, Done, Failed, Grant, Log, Refused, Replay, SessionKey
+from actors.protocol.table import Limits
+from actors.runtime.boundary import thread_boundary
+from gateway.store.redis.checks import check, explain
+from gateway.store.redis.errors import LinkDown, StoreInUse
+from gateway.store.redis.lease import Lease, describe, owned_key
+from gateway.store.redis.links import open_link
+from gateway.store.redis.operations import Operation, Operations
+from gateway.store.redis.reader import Reader
+from gateway.store.redis.targets import Target, parse
+from gateway.store.redis.writer import State, Writer
+
+WAIT_FOR_LEASE = 5.0
+"""Seconds that a starting process waits for another's lease to run out."""
+
+CLOSE_WITHIN = 2.0
+"""Seconds in which what is queued is still written when the store is closed."""
+
+TICK = 0.5
+"""Seconds between two signs of life of the loop."""
+
+
+class RedisStore:
+    """See `Store`. Made by `open_redis_store`."""
+
+    durable = True
+
+    def __init__(self, writer: Writer, reader: Reader, lease: Lease, limits: Limits) -> None:
+        self.owner = lease.incarnation
+        lease.on_renamed = self._renamed
+        self._writer = writer
+        self._reader = reader
+        self._lease = lease
+        self._operations = Operations(limits)
+
+    @property
+    def state(self) -> State:
+        """Whether Redis does its work, is away, or is full."""
+        return self._writer.state
+
+    @property
+    def queued(self) -> int:
+        """Bytes that wait for Redis."""
+        return self._writer.queued
+
+    def lease_age(self) -> float:
+        """Seconds since the lease was last renewed."""
+        return self._lease.age()
+
+    # Records
+
+    def create(self, key: SessionKey, fields: Mapping[str, bytes], done: Done) -> None:
+        self._note_owned("SADD", key)
+        self._writer.submit(self._operations.create(key, self.owner, secrets.token_hex(8), fields, done))
+
+    def read(self, key: SessionKey, done: Done) -> None:
+        self._writer.submit(self._operations.read(key, done))
+
+    def claim(self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str, done: Done) -> None:
+        def judged(alive: bool | None) -> None:
+            if alive is not False:
+                reason = Refused.AWAY if alive is None else Refused.FENCED
+                return done(Failed(reason, f"owner {expect_owner}" + (" is alive" if alive else "")))
+            self._note_owned("SADD", key)
+            self._writer.submit(self._operations.claim(key, self.owner, (expect_owner, expect_epoch), nonce, done))
+            return None
+
+        if expect_owner is None or self._lease.mine(expect_owner):
+            judged(False)
+        else:
+            self._lease.ask(expect_owner, judged)
+
+    def save(self, key: SessionKey, grant: Grant, rev: int, deltas: Deltas, done: Done) -> None:
+        self._writer.submit(self._operations.save(key, grant, rev, deltas, done))
+
+    def touch(self, key: SessionKey, grant: Grant, done: Done) -> None:
+        self._writer.submit(self._operations.touch(key, grant, done))
+
+    def release(self, key: SessionKey, grant: Grant, done: Done) -> None:
+        self._writer.submit(self._operations.release(key, grant, partial(self._given_up, key, done)))
+
+    def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:
+        self._writer.submit(self._operations.end(key, grant, reason, partial(self._given_up, key, done)))
+
+    # Logs
+
+    def open(
+        self, key: SessionKey, grant: Grant, stream: str, requests: Mapping[str, bytes], first: bytes | None, done: Done
+    ) -> None:
+        self._writer.submit(self._operations.open(key, grant, stream, requests, first, done))
+
+    def append(
+        self,
+        key: SessionKey,
+        grant: Grant,
+        stream: str,
+        seq: int,
+        data: Sequence[bytes],
+        done: Done,
+        *,
+        finish: bool = False,
+        deltas: Deltas = NO_DELTAS,
+    ) -> None:
+        operation = self._operations.append(key, grant, stream, seq, data, done, finish=finish, deltas=deltas)
+        self._writer.submit(operation)
+
+    def written(self, key: SessionKey, grant: Grant, stream: str) -> None:
+        self._writer.submit(self._operations.written(key, grant, stream, _ignore))
+
+    def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
+        self._writer.submit(self._operations.drop(key, grant, stream, done))
+
+    async def replay(
+        self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
+    ) -> Replay | Failed:
+        return await self._reader.replay(key, stream, after_epoch, after_seq, limit)
+
+    def _note_owned(self, command: str, key: SessionKey) -> None:
+        # Before a create or claim, after a release or end: the set may name too many sessions, never too few.
+        self._writer.submit(Operation(key, (command, owned_key(self.owner), key), _ignore, frees=command == "SREM"))
+
+    def _given_up(self, key: SessionKey, done: Done, outcome: Any) -> None:
+        if outcome is None:
+            self._note_owned("SREM", key)
+        done(outcome)
+
+    def _renamed(self, incarnation: str) -> None:
+        self.owner = incarnation
+
+
+def _ignore(outcome: Any) -> None:
+    pass
+
+
+@asynccontextmanager
+async def open_redis_store(
+    url: str,
+    limits: Limits,
+    *,
+    log: Log,
+    on_lost: Callable[[str], None],
+    hold: float = 10.0,
+    queue_bytes: int = 64 * 1024 * 1024,
+    on_batch: Callable[[int, float], None] = lambda operations, seconds: None,
+) -> AsyncGenerator[RedisStore, None]:
+    """The store at this URL (`targets`), checked, and held by this process until the block ends.
+
+    `hold`: seconds for which writes wait while Redis is away. `queue_bytes`: the most that waits. `on_lost(reason)`:
+    the store is another process's, or a thread crashed; this process must end. `on_batch(operations, seconds)`: of
+    each group commit. Raises StoreError for the operator; waits up to 5 s while another process holds the store.
+    """
+    target = parse(url)
+    token = trio.lowlevel.current_trio_token()
+
+    def post(fn: Callable[[], object]) -> None:
+        # After the loop nobody waits any more.
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(fn)
+
+    with closing(open_link(target)) as link:
+        await trio.to_thread.run_sync(check, target, link, log, abandon_on_cancel=True)
+        lease = Lease(link, post, on_lost)
+        await _take(lease, target, log)
+        writer = Writer(open_link(target), post, hold=hold, queue_bytes=queue_bytes, on_batch=on_batch)
+        with closing(Reader(open_link(target))) as reader:
+            async with _threads(writer, lease, on_lost):
+                yield RedisStore(writer, reader, lease, limits)
+
+
+@asynccontextmanager
+async def _threads(writer: Writer, lease: Lease, on_lost: Callable[[str], None]) -> AsyncGenerator[None, None]:
+    """Runs them; at the end what is queued is written, then the lease is given up."""
+    async with trio.open_nursery() as nursery:
+        writing, leasing = trio.Event(), trio.Event()
+        nursery.start_soon(_run, "writer", writer.run, writing, on_lost)
+        nursery.start_soon(_run, "lease", lease.run, leasing, on_lost)
+        nursery.start_soon(_tick, lease)
+        try:
+            yield
+        finally:
+            writer.close(CLOSE_WITHIN)
+            with trio.move_on_after(2 * CLOSE_WITHIN, shield=True):
+                await writing.wait()
+                lease.stop()
+                await leasing.wait()
+            lease.stop()
+            nursery.cancel_scope.cancel()
+
+
+async def _run(name: str, body: Callable[[], None], ended: trio.Event, on_lost: Callable[[str], None]) -> None:
+    """A thread of the store. Its crash is told, since nothing can go on without it."""
+    own = trio.CapacityLimiter(1)
+    reason = await trio.to_thread.run_sync(thread_boundary, body, abandon_on_cancel=True, limiter=own)
+    ended.set()
+    if reason.abnormal:
+        on_lost(f"the store's {name} thread crashed: {reason}")
+
+
+async def _take(lease: Lease, target: Target, log: Log) -> None:
+    """Takes the lease; waits for another's to run out, if that is soon."""
+    deadline = trio.current_time() + WAIT_FOR_LEASE
+    while True:
+        try:
+            holder = await trio.to_thread.run_sync(lease.take, abandon_on_cancel=True)
+        except LinkDown as error:
+            raise explain(target, error) from error
+        if holder is None:
+            return
+        if trio.current_time() >= deadline:
+            raise StoreInUse(
+                f"{target.shown} is held by another Stagedoor: {describe(holder)}. "
+                "Stop that one, or give this one a database of its own (…/1)."
+            )
+        log.info(
+            "store_held", store=target.shown, by=describe(holder), waiting=round(deadline - trio.current_time(), 1)
+        )
+        await trio.sleep(min(holder.left + 0.05, deadline - trio.current_time()))
+
+
+async def _tick(lease: Lease) -> None:
+    """Shows that the loop runs; the lease is renewed for as long as it does."""
+    while True:
+        lease.ticked = time.monotonic()
+        await trio.sleep(TICK)

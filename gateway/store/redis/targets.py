@@ -1,0 +1,146 @@
+"""Store URLs: which Redis is meant, and how a connection to it is made.
+
+    redis://[user:password@]host[:6379][/db]      rediss://… for TLS      unix:///path/to/socket[?db=0]
+    redis+sentinel://[user:password@]host[:26379][,host…]/service[/db]
+    redis+cluster://[user:password@]host[:6379][,host…]
+
+`rediss+sentinel` and `rediss+cluster` use TLS. Options of redis-py may follow as a query for the first three.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import ConnectionPool
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from gateway.store.redis.errors import StoreUrlError
+
+CONNECT_TIMEOUT = 1.0
+REPLY_TIMEOUT = 2.0
+"""Seconds until a silent connection counts as broken."""
+
+# redis-py's annotations stop short of these two.
+_node: Callable[..., ClusterNode] = ClusterNode
+_sentinel: Callable[..., Any] = Sentinel
+
+_KINDS: dict[str, Literal["direct", "sentinel", "cluster"]] = {
+    "redis": "direct",
+    "rediss": "direct",
+    "unix": "direct",
+    "redis+sentinel": "sentinel",
+    "rediss+sentinel": "sentinel",
+    "redis+cluster": "cluster",
+    "rediss+cluster": "cluster",
+}
+
+_FORMS = "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
+
+
+class Connection(Protocol):
+    """What is used of a connection of redis-py."""
+
+    def connect(self) -> None: ...
+
+    def disconnect(self) -> None: ...
+
+    def pack_commands(self, commands: Any) -> list[bytes]: ...
+
+    def send_packed_command(self, command: list[bytes], check_health: bool) -> None: ...
+
+    def read_response(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A parsed URL. `shown` is the URL without its password."""
+
+    kind: Literal["direct", "sentinel", "cluster"]
+    text: str = field(repr=False)
+    url: SplitResult = field(repr=False)
+    shown: str
+
+    def connections(self) -> Callable[[], Connection]:
+        """Makes connections, not yet open, to the one primary (not for a cluster)."""
+        return connections_of(self._sentinel_pool() if self.kind == "sentinel" else self._direct_pool())
+
+    def cluster(self) -> RedisCluster:
+        """A client that knows the slots; it connects at once."""
+        nodes = [_node(host, port or 6379) for host, port in _hosts(self.url)]
+        options = {**_options(), **self._credentials(), "ssl": self._tls}
+        return RedisCluster(startup_nodes=nodes, **options)
+
+    @property
+    def _tls(self) -> bool:
+        return self.url.scheme.startswith("rediss")
+
+    def _credentials(self) -> dict[str, str]:
+        given = {"username": self.url.username, "password": self.url.password}
+        return {name: unquote(value) for name, value in given.items() if value}
+
+    def _direct_pool(self) -> ConnectionPool:
+        options = _options()
+        if self.url.scheme == "unix":
+            del options["socket_keepalive"]
+        return ConnectionPool.from_url(self.text, **options)
+
+    def _sentinel_pool(self) -> ConnectionPool:
+        service, _, db = self.url.path.strip("/").partition("/")
+        if not service:
+            raise StoreUrlError(
+                f"{self.shown}: the name of the service is missing (redis+sentinel://host:26379/service)"
+            )
+        hosts = [(host, port or 26379) for host, port in _hosts(self.url)]
+        sentinel = _sentinel(hosts, sentinel_kwargs=_options(), ssl=self._tls, **_options())
+        client = sentinel.master_for(service, db=int(db or 0), **self._credentials())
+        return cast(ConnectionPool, client.connection_pool)
+
+
+def connections_of(pool: ConnectionPool) -> Callable[[], Connection]:
+    """Makes connections as the pool does, which it then knows nothing of."""
+    return cast(Callable[[], Connection], pool.make_connection)
+
+
+def parse(url: str) -> Target:
+    """The target of a store URL; raises StoreUrlError."""
+    try:
+        parts = urlsplit(url)
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        kind = _KINDS.get(parts.scheme)
+        if kind is None:
+            raise StoreUrlError(f"{shown!r}: a store URL begins with {_FORMS}")
+        target = Target(kind, url, parts, shown)
+        if kind == "cluster":
+            _hosts(parts)
+        else:
+            target.connections()()
+    except (ValueError, TypeError, RedisError) as error:
+        raise StoreUrlError(f"the store URL is not usable: {error}") from error
+    return target
+
+
+def _hosts(url: SplitResult) -> list[tuple[str, int | None]]:
+    hosts = []
+    for place in url.netloc.rpartition("@")[2].split(","):
+        host = urlsplit(f"//{place}")
+        if not host.hostname:
+            raise StoreUrlError(f"{place!r} is not a host")
+        hosts.append((host.hostname, host.port))
+    return hosts
+
+
+def _options() -> dict[str, Any]:
+    # redis-py's own retries would block for seconds and send again what is not idempotent in itself.
+    return {
+        "protocol": 3,
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": REPLY_TIMEOUT,
+        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_keepalive": True,
+        "client_name": "stagedoor",
+    }

@@ -1,0 +1,218 @@
+"""The writer thread: group commit.
+
+Operations queue while a batch is under way and go out together as the next one; their outcomes come back to the loop in
+one call per batch. A batch whose connection broke is sent again whole, in order (every function is idempotent), until
+the time of an operation is up: then it is AWAY, and may have been executed.
+
+An operation that Redis did not execute (function not loaded, full, read-only) holds back what follows it for the same
+session, so that a session's operations are never reordered.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Literal, TypeAlias
+
+from actors.ports import Failed, Refused
+from gateway.store.redis.errors import LinkDown
+from gateway.store.redis.links import Link, Reply, is_full, is_stuck, lacks_function
+from gateway.store.redis.operations import OVERHEAD, Operation
+
+BATCH_OPERATIONS = 512
+BATCH_BYTES = 1024 * 1024
+"""Bounds of one batch; a single larger operation goes alone."""
+
+PATIENCE = 1.0
+"""Seconds that an operation which can't wait (create, claim, read) is tried while Redis is away."""
+
+BACKOFF_FIRST, BACKOFF_LAST = 0.02, 0.5
+"""Seconds between two attempts to reach Redis."""
+
+FULL_PAUSE = 0.1
+"""Seconds between two attempts of what Redis refuses for want of memory, unless more comes in."""
+
+Settled: TypeAlias = list[tuple[Operation, Any]]
+Post: TypeAlias = Callable[[Callable[[], object]], None]
+State: TypeAlias = Literal["ok", "away", "full"]
+
+
+class Writer:
+    """The queue, filled by the loop's thread, and the thread that empties it.
+
+    `post` runs a function on the loop's thread. `on_batch(operations, seconds)` is told there of each batch.
+    """
+
+    def __init__(
+        self, link: Link, post: Post, *, hold: float, queue_bytes: int, on_batch: Callable[[int, float], None]
+    ) -> None:
+        self._link = link
+        self._post = post
+        self._hold = hold
+        self._capacity = queue_bytes
+        self._on_batch = on_batch
+        self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._closing: float | None = None
+        self._troubled_since: float | None = None
+        self._backoff = BACKOFF_FIRST
+        self._why = ""
+        self.queued = 0
+        """Bytes that wait or are under way. Touched by the loop's thread alone."""
+        self.state: State = "ok"
+
+    # The loop's thread
+
+    def submit(self, operation: Operation) -> None:
+        """Queues it, or fails it at once: the queue is full, Redis has been away for a while, the store is closed."""
+        now = time.monotonic()
+        if self._closing is not None:
+            return operation.done(Failed(Refused.AWAY, "the store is closed"))
+        since = self._troubled_since
+        if not operation.waits and since is not None and now - since > PATIENCE:
+            return operation.done(Failed(Refused.AWAY, self._why))
+        if self.queued + operation.size > self._capacity and not operation.frees:
+            return operation.done(Failed(Refused.FULL, "store_full"))
+        operation.deadline = now + (self._hold if operation.waits else PATIENCE)
+        self.queued += operation.size
+        self._queue.put(operation)
+        return None
+
+    def close(self, within: float) -> None:
+        """Takes nothing more; what is queued is written if that works within so many seconds."""
+        if self._closing is None:
+            self._closing = time.monotonic() + within
+            self._queue.put(None)
+
+    def _settle(self, settled: Settled, operations: int, seconds: float) -> None:
+        if operations:
+            self._on_batch(operations, seconds)
+        for operation, outcome in settled:
+            self.queued -= operation.size
+            operation.done(outcome)
+
+    # The writer's thread
+
+    def run(self) -> None:
+        """Writes until it is closed and nothing is left. The body of the thread."""
+        pending: list[Operation] = []
+        pause = 0.0
+        try:
+            while self._gather(pending, pause):
+                pause = self._round(pending) if pending else self._probe()
+                self._expire(pending)
+        finally:
+            self._closing = self._closing or time.monotonic()
+            self._gather(pending, 0.0)
+            self._finish([(operation, Failed(Refused.AWAY, "the store is closed")) for operation in pending])
+            self._link.close()
+
+    def _gather(self, pending: list[Operation], pause: float) -> bool:
+        """Takes what is queued, after `pause`. If that is nothing, it waits for more, unless Redis is in trouble and
+        must be asked whether it still is. False: closed, and nothing left."""
+        until = time.monotonic() + pause
+        while self._closing is None:
+            idle = not pending and self.state == "ok"
+            left = until - time.monotonic()
+            try:
+                operation = self._queue.get(idle or left > 0, None if idle else max(0.0, left))
+            except Empty:
+                return True
+            if operation is not None:
+                pending.append(operation)
+                if self.state == "full":
+                    until = 0.0
+        time.sleep(pause)
+        while not self._queue.empty():
+            if (operation := self._queue.get()) is not None:
+                pending.append(operation)
+        return bool(pending)
+
+    def _probe(self) -> float:
+        """Asks whether Redis is back when nothing else does; without it, what can't wait would be refused for ever."""
+        try:
+            replies = self._link.exchange([("EXISTS", "sd:probe")])
+        except LinkDown as error:
+            return self._away(error)
+        return self._repair(reply for reply in replies if is_stuck(reply))
+
+    def _round(self, pending: list[Operation]) -> float:
+        """Sends all that is pending, batch by batch; leaves what must be sent again, and says how long to wait."""
+        held: dict[str, Reply] = {}
+        again: list[Operation] = []
+        rest = iter(_batches(pending))
+        for batch in rest:
+            try:
+                self._send(batch, held, again)
+            except LinkDown as error:
+                pending[:] = [*again, *batch, *(operation for more in rest for operation in more)]
+                return self._away(error)
+        pending[:] = again
+        return self._repair(held.values())
+
+    def _send(self, batch: list[Operation], held: dict[str, Reply], again: list[Operation]) -> None:
+        """One exchange. `held` are the sessions of which an operation must be sent again, and why."""
+        began = time.monotonic()
+        replies = self._link.exchange([operation.command for operation in batch])
+        settled: Settled = []
+        for operation, reply in zip(batch, replies, strict=True):
+            blocked = held.get(operation.key)
+            if blocked is None and (lacks_function(reply) or is_full(reply) or is_stuck(reply)):
+                blocked = held[operation.key] = reply
+            if blocked is None or (operation.frees and not isinstance(reply, Exception)):
+                settled.append((operation, operation.outcome(reply)))
+            elif not operation.waits and not lacks_function(blocked):
+                settled.append((operation, Failed(Refused.AWAY, str(blocked))))
+            else:
+                again.append(operation)
+        self._finish(settled, len(batch), time.monotonic() - began)
+
+    def _repair(self, reasons: Iterable[Reply]) -> float:
+        """After a round in which Redis answered: what stands against the rest of it, and how long to wait."""
+        worst = list(reasons)
+        if any(lacks_function(reason) for reason in worst):
+            try:
+                self._link.prepare()
+            except LinkDown as error:
+                return self._away(error)
+        if hard := [reason for reason in worst if not lacks_function(reason)]:
+            self._trouble("full" if is_full(hard[0]) else "away", str(hard[0]))
+            return FULL_PAUSE
+        self.state, self._troubled_since, self._backoff = "ok", None, BACKOFF_FIRST
+        return 0.0
+
+    def _away(self, error: LinkDown) -> float:
+        self._trouble("away", str(error))
+        pause, self._backoff = self._backoff, min(self._backoff * 2, BACKOFF_LAST)
+        return pause
+
+    def _trouble(self, state: State, why: str) -> None:
+        self.state, self._why = state, why
+        if self._troubled_since is None:
+            self._troubled_since = time.monotonic()
+
+    def _expire(self, pending: list[Operation]) -> None:
+        """Fails what has waited long enough."""
+        now = time.monotonic()
+        if self._closing is not None and now >= self._closing:
+            now = float("inf")
+        late = [operation for operation in pending if operation.deadline <= now]
+        if late:
+            pending[:] = [operation for operation in pending if operation.deadline > now]
+            self._finish([(operation, Failed(Refused.AWAY, self._why)) for operation in late])
+
+    def _finish(self, settled: Settled, operations: int = 0, seconds: float = 0.0) -> None:
+        if settled or operations:
+            self._post(lambda: self._settle(settled, operations, seconds))
+
+
+def _batches(pending: Sequence[Operation]) -> Iterator[list[Operation]]:
+    """The operations in order, in batches within the bounds."""
+    batch: list[Operation] = []
+    size = 0
+    for operation in pending:
+        payload = operation.size - OVERHEAD
+        if batch and (len(batch) >= BATCH_OPERATIONS or size + payload > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(operation)
+        size += payload
+    yield batch

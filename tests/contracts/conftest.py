@@ -1,0 +1,136 @@
+"""Stores to try the contract on: the one in memory by a clock that the test moves, the one in Redis on a real server."""
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import trio
+
+from actors.ports import Grant, Store
+from actors.protocol.table import Limits
+from gateway.store.memory import MemoryStore
+from gateway.store.redis import RedisStore, open_redis_store
+from tests.support.redis_server import MISSING, RedisServer, installed
+
+LIMITS = replace(Limits(), log_events=12, log_bytes=60_000, replay_ttl=0.4, replay_ttl_written=0.15)
+
+
+class Lines:
+    """A Log that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def debug(self, event: str, **values: Any) -> None:
+        self.events.append((event, values))
+
+    info = warning = error = debug
+
+
+async def ask(method: Callable[..., None], *args: Any, **options: Any) -> Any:
+    """The outcome of a call of the port."""
+    answered = trio.Event()
+    outcomes: list[Any] = []
+
+    def done(outcome: Any) -> None:
+        outcomes.append(outcome)
+        answered.set()
+
+    method(*args, done, **options)
+    with trio.fail_after(20):
+        await answered.wait()
+    assert len(outcomes) == 1
+    return outcomes[0]
+
+
+@dataclass
+class World:
+    """A store, a session in it, and time."""
+
+    store: Store
+    pass_time: Callable[[float], Awaitable[None]]
+    key: str = ""
+    grant: Grant = Grant("", 0)  # noqa: RUF009 - it is frozen
+
+
+@pytest.fixture(name="ask")
+def ask_fixture() -> Callable[..., Awaitable[Any]]:
+    return ask
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return LIMITS
+
+
+@pytest.fixture
+def new_key() -> Callable[[], str]:
+    return lambda: secrets.token_hex(16)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[RedisServer]:
+    """A server for all tests that don't harm it."""
+    if not installed():
+        pytest.skip(MISSING)
+    with RedisServer() as running:
+        yield running
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., RedisServer]]:
+    """Starts servers for one test, which may do with them what it likes."""
+    if not installed():
+        pytest.skip(MISSING)
+    running: list[RedisServer] = []
+
+    def start(*options: str, aof: bool = False) -> RedisServer:
+        running.append(RedisServer(*options, aof=aof))
+        return running[-1].start()
+
+    yield start
+    for each in running:
+        each.stop()
+
+
+@pytest.fixture
+def opened() -> Callable[..., Any]:
+    """Opens a Redis store; a test fails if it is lost and did not say what to do then."""
+
+    @asynccontextmanager
+    async def opening(url: str, limits: Limits = LIMITS, **options: Any) -> AsyncIterator[RedisStore]:
+        lost: list[str] = []
+        settings: dict[str, Any] = {"log": Lines(), "on_lost": lost.append, **options}
+        async with open_redis_store(url, limits, **settings) as store:
+            yield store
+        assert lost == []
+
+    return opening
+
+
+@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])
+async def world(request: pytest.FixtureRequest, new_key: Callable[[], str]) -> AsyncIterator[World]:
+    """A store of each kind with a session that is past its first save."""
+    if request.param == "memory":
+        now = [time.time()]
+
+        async def move(seconds: float) -> None:
+            now[0] += seconds
+
+        yield await _inhabited(World(MemoryStore(LIMITS, lambda: now[0]), move, new_key()))
+        return
+    server: RedisServer = request.getfixturevalue("server")
+    async with request.getfixturevalue("opened")(server.url) as store:
+        yield await _inhabited(World(store, trio.sleep, new_key()))
+
+
+async def _inhabited(world: World) -> World:
+    from actors.ports import NO_DELTAS
+
+    world.grant = await ask(world.store.create, world.key, {"state": b"new"})
+    assert await ask(world.store.save, world.key, world.grant, 1, NO_DELTAS) is None
+    return world

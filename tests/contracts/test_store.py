@@ -1,0 +1,323 @@
+"""The contract of the store port, on both of its implementations."""
+
+from typing import Any
+
+import pytest
+
+from actors.ports import NO_DELTAS, Deltas, Failed, Grant, LogEntry, Record, Refused, Replay, StreamHead
+
+
+def refused(outcome: Any) -> Refused:
+    assert isinstance(outcome, Failed), outcome
+    return outcome.reason
+
+
+def seqs(outcome: Any) -> list[int]:
+    assert isinstance(outcome, Replay), outcome
+    return [entry.seq for entry in outcome.entries]
+
+
+# Records
+
+
+async def test_a_created_session_is_owned_by_this_incarnation(world, ask, new_key):
+    key = new_key()
+    grant = await ask(world.store.create, key, {"state": b"a", "bytes": bytes(range(256))})
+    assert grant.owner == world.store.owner
+    assert await ask(world.store.read, key) == Record(
+        grant.owner, grant.epoch, fields={"state": b"a", "bytes": bytes(range(256))}
+    )
+
+
+async def test_a_key_is_created_once(world, ask):
+    assert refused(await ask(world.store.create, world.key, {})) is Refused.EXISTS
+
+
+async def test_nothing_but_create_makes_a_session(world, ask, new_key):
+    store, key, grant = world.store, new_key(), Grant(world.store.owner, 1)
+    outcomes = [
+        await ask(store.read, key),
+        await ask(store.claim, key, None, 0, "n"),
+        await ask(store.open, key, grant, "p1", {}, None),
+        await ask(store.append, key, grant, "p1", 1, [b"x"]),
+        await ask(store.save, key, grant, 1, NO_DELTAS),
+        await ask(store.touch, key, grant),
+        await ask(store.drop, key, grant, "p1"),
+        await ask(store.release, key, grant),
+        await ask(store.end, key, grant, "why"),
+        await store.replay(key, "p1", 0, 0, 10),
+    ]
+    assert {refused(outcome) for outcome in outcomes} == {Refused.GONE}
+    assert refused(await ask(store.read, key)) is Refused.GONE
+
+
+@pytest.mark.parametrize("stale", ["owner", "epoch"])
+async def test_every_write_of_another_owner_or_epoch_is_fenced(world, ask, stale):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"one")
+    before = await ask(store.read, key)
+    other = Grant("0" * 16, grant.epoch) if stale == "owner" else Grant(grant.owner, grant.epoch - 1)
+    outcomes = [
+        await ask(store.open, key, other, "p2", {"r": b"1"}, b"x"),
+        await ask(store.append, key, other, "p1", 2, [b"x"]),
+        await ask(store.append, key, other, "p1", 1, [b"one"]),
+        await ask(store.save, key, other, 2, Deltas(fields={"state": b"bad"})),
+        await ask(store.touch, key, other),
+        await ask(store.drop, key, other, "p1"),
+        await ask(store.release, key, other),
+        await ask(store.end, key, other, "why"),
+    ]
+    assert {refused(outcome) for outcome in outcomes} == {Refused.FENCED}
+    assert await ask(store.read, key) == before
+
+
+async def test_a_save_changes_fields_requests_and_asked_and_clears_tries(world, ask):
+    store, key = world.store, world.key
+    grant, record = await ask(store.claim, key, world.grant.owner, world.grant.epoch, "n")
+    assert record.tries == 1
+    sets = Deltas(fields={"a": b"1", "b": b"2"}, requests={"7": b"r"}, asked={"9": b"o"})
+    assert await ask(store.save, key, grant, 2, sets) is None
+    assert (
+        await ask(store.save, key, grant, 3, Deltas(fields={"a": None}, requests={"7": None}, asked={"8": b"p"}))
+        is None
+    )
+    record = await ask(store.read, key)
+    assert (record.rev, record.tries) == (3, 0)
+    assert record.fields == {"state": b"new", "b": b"2"}
+    assert (record.requests, record.asked) == ({}, {"9": b"o", "8": b"p"})
+
+
+async def test_a_repeated_save_is_the_same_and_any_other_revision_is_refused(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    change = Deltas(fields={"a": b"1"})
+    assert await ask(store.save, key, grant, 2, change) is None
+    assert await ask(store.save, key, grant, 2, change) is None
+    for rev in (1, 4):
+        outcome = await ask(store.save, key, grant, rev, NO_DELTAS)
+        assert (refused(outcome), outcome.head) == (Refused.SEQ, 2)
+    assert (await ask(store.read, key)).rev == 2
+
+
+# Ownership
+
+
+async def test_a_claim_by_its_own_process_takes_a_higher_epoch_and_fences_the_old_one(world, ask):
+    store, key, old = world.store, world.key, world.grant
+    grant, record = await ask(store.claim, key, old.owner, old.epoch, "nonce")
+    assert grant.epoch > old.epoch
+    assert (record.owner, record.epoch, record.tries, record.fields) == (grant.owner, grant.epoch, 1, {"state": b"new"})
+    assert refused(await ask(store.touch, key, old)) is Refused.FENCED
+    assert await ask(store.touch, key, grant) is None
+
+
+async def test_a_claim_repeated_with_its_nonce_gets_the_same_grant_and_counts_once(world, ask):
+    store, key, old = world.store, world.key, world.grant
+    first = await ask(store.claim, key, old.owner, old.epoch, "nonce")
+    assert await ask(store.claim, key, old.owner, old.epoch, "nonce") == first
+
+
+async def test_a_claim_that_expects_what_has_moved_on_is_fenced(world, ask):
+    store, key, old = world.store, world.key, world.grant
+    assert refused(await ask(store.claim, key, None, old.epoch, "n1")) is Refused.FENCED
+    assert refused(await ask(store.claim, key, old.owner, old.epoch - 1, "n2")) is Refused.FENCED
+    assert not isinstance(await ask(store.claim, key, old.owner, old.epoch, "n3"), Failed)
+    assert refused(await ask(store.claim, key, old.owner, old.epoch, "n4")) is Refused.FENCED
+
+
+async def test_tries_count_claims_without_a_save(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    for tries in (1, 2, 3):
+        grant, record = await ask(store.claim, key, grant.owner, grant.epoch, f"n{tries}")
+        assert record.tries == tries
+
+
+async def test_a_released_session_keeps_its_record_and_is_claimed_as_free(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    assert await ask(store.release, key, grant) is None
+    assert await ask(store.release, key, grant) is None
+    assert refused(await ask(store.touch, key, grant)) is Refused.FENCED
+    record = await ask(store.read, key)
+    assert (record.owner, record.epoch, record.fields) == (None, grant.epoch, {"state": b"new"})
+    again, _ = await ask(store.claim, key, None, grant.epoch, "n")
+    assert again.epoch > grant.epoch
+    assert refused(await ask(store.release, key, grant)) is Refused.FENCED
+
+
+async def test_an_ended_session_refuses_everything_for_good(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"one")
+    assert await ask(store.end, key, grant, "deleted") is None
+    outcomes = [
+        await ask(store.read, key),
+        await ask(store.claim, key, grant.owner, grant.epoch, "n"),
+        await ask(store.open, key, grant, "p2", {}, None),
+        await ask(store.append, key, grant, "p1", 2, [b"x"]),
+        await ask(store.save, key, grant, 2, NO_DELTAS),
+        await ask(store.touch, key, grant),
+        await ask(store.drop, key, grant, "p1"),
+        await ask(store.release, key, grant),
+        await ask(store.end, key, Grant("0" * 16, grant.epoch), "again"),
+    ]
+    assert {refused(outcome) for outcome in outcomes} == {Refused.ENDED}
+    assert refused(await store.replay(key, "p1", 0, 0, 10)) is Refused.GONE
+    assert refused(await ask(store.create, key, {})) is Refused.EXISTS
+    assert await ask(store.end, key, grant, "deleted") is None
+
+
+# Logs
+
+
+async def test_events_are_replayed_after_a_cursor_in_order(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    assert await ask(store.open, key, grant, "p1", {"r1": b"q"}, b"") is None
+    assert await ask(store.append, key, grant, "p1", 2, [b"two", b"three"]) is None
+    assert (
+        await ask(store.append, key, grant, "p1", 4, [b"four"], finish=True, deltas=Deltas(requests={"r1": None}))
+        is None
+    )
+    replay = await store.replay(key, "p1", grant.epoch, 1, 10)
+    entries = [LogEntry(grant.epoch, 2, b"two"), LogEntry(grant.epoch, 3, b"three"), LogEntry(grant.epoch, 4, b"four")]
+    assert (list(replay.entries), replay.head, replay.finished, replay.lost) == (entries, 4, True, None)
+    assert seqs(await store.replay(key, "p1", 0, 0, 10)) == [1, 2, 3, 4]
+    assert seqs(await store.replay(key, "p1", grant.epoch, 1, 2)) == [2, 3]
+    assert seqs(await store.replay(key, "p1", grant.epoch, 4, 10)) == []
+
+
+async def test_the_record_shows_streams_and_their_requests(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {"r1": b"q", "r2": b"s"}, b"")
+    await ask(store.open, key, grant, "g1", {}, None)
+    await ask(store.append, key, grant, "p1", 2, [b"x"], finish=True, deltas=Deltas(requests={"r1": None}))
+    record = await ask(store.read, key)
+    assert record.requests == {"r2": b"s"}
+    assert record.streams == {"p1": StreamHead(2, finished=True), "g1": StreamHead(0)}
+
+
+async def test_a_repeated_open_is_the_same_and_another_one_of_that_name_is_refused(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    assert await ask(store.open, key, grant, "p1", {"r": b"1"}, b"x") is None
+    assert await ask(store.append, key, grant, "p1", 2, [b"y"]) is None
+    assert await ask(store.open, key, grant, "p1", {"r": b"1"}, b"x") is None
+    assert refused(await ask(store.open, key, grant, "p1", {"r": b"1"}, None)) is Refused.EXISTS
+    assert refused(await ask(store.open, key, grant, "p1", {"r": b"2"}, b"x")) is Refused.EXISTS
+    assert seqs(await store.replay(key, "p1", 0, 0, 10)) == [1, 2]
+
+
+async def test_an_append_is_written_once_however_often_it_is_sent(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"one")
+    for _ in range(3):
+        assert await ask(store.append, key, grant, "p1", 2, [b"two", b"three"], finish=True) is None
+    assert [entry.data for entry in (await store.replay(key, "p1", 0, 0, 10)).entries] == [b"one", b"two", b"three"]
+
+
+async def test_an_append_that_overlaps_the_head_adds_what_is_missing(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"one")
+    await ask(store.append, key, grant, "p1", 2, [b"two"])
+    assert await ask(store.append, key, grant, "p1", 1, [b"one", b"two", b"three"]) is None
+    assert [entry.data for entry in (await store.replay(key, "p1", 0, 0, 10)).entries] == [b"one", b"two", b"three"]
+
+
+async def test_an_append_that_would_leave_a_hole_is_refused_with_the_head(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"one")
+    outcome = await ask(store.append, key, grant, "p1", 3, [b"three"], deltas=Deltas(fields={"state": b"bad"}))
+    assert (refused(outcome), outcome.head) == (Refused.SEQ, 1)
+    assert (await ask(store.read, key)).fields == {"state": b"new"}
+
+
+async def test_a_finished_stream_takes_no_more_and_an_unknown_one_nothing(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"one")
+    assert await ask(store.append, key, grant, "p1", 2, [], finish=True) is None
+    assert await ask(store.append, key, grant, "p1", 2, [], finish=True) is None
+    assert refused(await ask(store.append, key, grant, "p1", 2, [b"two"])) is Refused.FINISHED
+    assert refused(await ask(store.append, key, grant, "p9", 1, [b"x"])) is Refused.GONE
+
+
+async def test_numbers_go_on_over_a_claim_and_each_event_keeps_the_epoch_that_wrote_it(world, ask):
+    store, key, old = world.store, world.key, world.grant
+    await ask(store.open, key, old, "p1", {}, b"one")
+    grant, record = await ask(store.claim, key, old.owner, old.epoch, "n")
+    assert record.streams == {"p1": StreamHead(1)}
+    await ask(store.append, key, grant, "p1", 2, [b"two"])
+    replay = await store.replay(key, "p1", old.epoch, 1, 10)
+    assert list(replay.entries) == [LogEntry(grant.epoch, 2, b"two")]
+    assert refused(await ask(store.open, key, grant, "p1", {}, b"one")) is Refused.EXISTS
+
+
+async def test_a_cursor_that_is_no_event_of_the_stream_is_gone(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"one")
+    for stream, epoch, seq in [("p1", grant.epoch, 2), ("p1", grant.epoch - 1, 1), ("p2", grant.epoch, 1)]:
+        assert refused(await store.replay(key, stream, epoch, seq, 10)) is Refused.GONE
+
+
+# Retention and caps
+
+
+async def test_a_finished_log_is_kept_for_its_time_and_an_unfinished_one_as_long_as_its_session(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    for stream in ("p1", "p2"):
+        await ask(store.open, key, grant, stream, {}, b"one")
+    await ask(store.append, key, grant, "p1", 2, [b"two"], finish=True)
+    assert seqs(await store.replay(key, "p1", grant.epoch, 1, 10)) == [2]
+    await world.pass_time(0.6)
+    assert refused(await store.replay(key, "p1", grant.epoch, 1, 10)) is Refused.GONE
+    assert refused(await store.replay(key, "p1", 0, 0, 10)) is Refused.GONE
+    assert (await ask(store.read, key)).streams == {"p2": StreamHead(1)}
+    assert seqs(await store.replay(key, "p2", 0, 0, 10)) == [1]
+
+
+async def test_a_log_that_was_written_whole_goes_sooner(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"one")
+    store.written(key, grant, "p1")
+    await ask(store.append, key, grant, "p1", 2, [b"two"], finish=True)
+    store.written(key, grant, "p1")
+    assert seqs(await store.replay(key, "p1", grant.epoch, 1, 10)) == [2]
+    await world.pass_time(0.25)
+    assert refused(await store.replay(key, "p1", grant.epoch, 1, 10)) is Refused.GONE
+
+
+async def test_the_caps_refuse_events_but_let_a_small_answer_finish(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"")
+    assert await ask(store.append, key, grant, "p1", 2, [b"x"] * 11) is None
+    assert refused(await ask(store.append, key, grant, "p1", 13, [b"x"])) is Refused.FULL
+    assert refused(await ask(store.open, key, grant, "p2", {}, b"")) is Refused.FULL
+    assert refused(await ask(store.append, key, grant, "p1", 13, [b"x" * 20_000], finish=True)) is Refused.FULL
+    assert await ask(store.append, key, grant, "p1", 13, [b"answer"], finish=True) is None
+    assert seqs(await store.replay(key, "p1", 0, 0, 20)) == list(range(1, 14))
+
+
+async def test_the_cap_in_bytes_counts_all_streams(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"x" * 30_000)
+    await ask(store.open, key, grant, "p2", {}, b"x" * 29_000)
+    assert refused(await ask(store.append, key, grant, "p1", 2, [b"x" * 1_001])) is Refused.FULL
+    assert await ask(store.append, key, grant, "p1", 2, [b"x" * 1_000]) is None
+
+
+async def test_dropping_a_finished_log_makes_room_and_an_unfinished_one_is_never_cut(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"")
+    await ask(store.open, key, grant, "p2", {}, b"")
+    await ask(store.append, key, grant, "p1", 2, [b"x"] * 10, finish=True)
+    assert refused(await ask(store.append, key, grant, "p2", 2, [b"y"])) is Refused.FULL
+    assert refused(await ask(store.drop, key, grant, "p2")) is Refused.SEQ
+    assert await ask(store.drop, key, grant, "p1") is None
+    assert await ask(store.drop, key, grant, "p1") is None
+    assert refused(await store.replay(key, "p1", grant.epoch, 1, 10)) is Refused.GONE
+    assert await ask(store.append, key, grant, "p2", 2, [b"y"] * 11) is None
+
+
+async def test_logs_that_have_expired_make_room_by_themselves(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"")
+    await ask(store.append, key, grant, "p1", 2, [b"x"] * 11, finish=True)
+    assert refused(await ask(store.open, key, grant, "p2", {}, b"")) is Refused.FULL
+    await world.pass_time(0.6)
+    assert await ask(store.open, key, grant, "p2", {}, b"") is None
+    assert await ask(store.append, key, grant, "p2", 2, [b"y"] * 11) is None
