@@ -12,7 +12,14 @@ from actors.runtime.supervisor import BaseSupervisor
 
 async def drain(refs: Sequence[Ref], until: float) -> None:
     """Tells the actors of one phase to drain, waits until they have ended, at most `until` (trio's clock), and ends the
-    rest. A supervisor drains phase by phase before it ends itself."""
+    rest; after that time nobody is asked any more. A supervisor drains phase by phase before it ends itself."""
+    if trio.current_time() < until:
+        await _ask(refs, until)
+    for ref in refs:
+        ref.cell.end(SHUTDOWN)
+
+
+async def _ask(refs: Sequence[Ref], until: float) -> None:
     supervisors = [ref.cell.actor for ref in refs if isinstance(ref.cell.actor, BaseSupervisor)]
     others = [ref for ref in refs if not isinstance(ref.cell.actor, BaseSupervisor)]
     for ref in others:
@@ -24,5 +31,3 @@ async def drain(refs: Sequence[Ref], until: float) -> None:
     with trio.move_on_at(until):
         for ref in others:
             await ref.ended()
-    for ref in refs:
-        ref.cell.end(SHUTDOWN)

@@ -73,6 +73,20 @@ async def test_a_dead_actor_takes_nothing(system: System, recorder: Any) -> None
     assert await ref.ended() is SHUTDOWN
 
 
+async def test_several_may_wait_for_the_end_of_an_actor(system: System, recorder: Any) -> None:
+    ref, reasons = system.spawn(recorder()), []
+
+    async def wait() -> None:
+        reasons.append(await ref.ended())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        nursery.start_soon(wait)
+        await settled()
+        ref.stop()
+    assert reasons == [SHUTDOWN, SHUTDOWN]
+
+
 async def test_stop_ends_the_actor_before_its_next_message(system: System, recorder: Any) -> None:
     actor = recorder()
     ref = system.spawn(actor)

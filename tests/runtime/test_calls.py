@@ -215,6 +215,24 @@ async def test_a_raise_in_on_abandon_is_a_crash_of_the_actor(system: System, nur
     assert callers.outcomes == ["cancelled"]
 
 
+async def test_a_raise_in_on_abandon_during_the_actors_own_turn_ends_it_after_that(
+    system: System, nursery: trio.Nursery
+) -> None:
+    keeper = Keeper()
+    ref, callers = system.spawn(keeper), Callers(nursery)
+    scope = callers.call(ref)
+    await wait_all_tasks_blocked()
+
+    def cancel_its_own_caller() -> None:
+        keeper.replies[0].on_abandon = lambda: 1 // 0
+        scope.cancel()
+        keeper.told.append("turn goes on")
+
+    ref.cast(cancel_its_own_caller)
+    assert isinstance((await ref.ended()).error, ZeroDivisionError)
+    assert keeper.told == ["turn goes on"]
+
+
 async def test_when_the_actor_dies_its_queued_and_its_taken_calls_fail_at_once(
     system: System, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
