@@ -106,9 +106,11 @@ async def tool_names(client: Client) -> set[str]:
 
 async def wait_for_tools(client: Client, wanted: set[str]) -> set[str]:
     """The names listed once all of `wanted` are: a server that starts slowly joins the list when it is there."""
-    while not wanted <= (names := await tool_names(client)):
+    while True:
+        names = await tool_names(client)
+        if wanted <= names:
+            return names
         await trio.sleep(0.2)
-    return names
 
 
 def direct(server: str, everything_url: str) -> Any:

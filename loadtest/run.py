@@ -1,0 +1,209 @@
+"""Measures the gateway beside its floor and its peers: `python -m loadtest.run`, or `make bench`.
+
+All targets run at once, idle but for the one under load; loads are interleaved target by target, round by round, and
+the medians of the rounds are reported. What counts is CPU per call: calls per second and latency move with whatever
+else the machine does. Results go to loadtest/results as one JSON and one table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from loadtest import client, proc, table
+from loadtest.client import Session, Tally
+from loadtest.targets import OTHER_CPU, ROOT, TARGETS, Bench, Running
+
+Shape = Callable[[list[Session], str, float], Awaitable[Tally]]
+RESULTS = ROOT / "loadtest" / "results"
+WARM_UP = 0.2  # of the measured time, before it
+SETTLE = 1.0  # seconds between the last change and a look at memory
+
+
+@dataclass(frozen=True)
+class Load:
+    """One kind of load: a shape, how many sessions, which tool."""
+
+    shape: Shape
+    sessions: int
+    tool: str = "echo"
+    resumes: bool = False
+    """Whether it is only for targets that can resume."""
+
+
+LOADS = {
+    "1 caller": Load(client.steady, 1),
+    "16 callers": Load(client.steady, 16),
+    "16 callers, streamed": Load(client.steady, 16, "stream"),
+    "64 in bursts": Load(client.bursty, 64),
+    "16 beside 8 stalled": Load(client.stalled, 24),
+    "16 reconnecting": Load(client.reconnecting, 16, resumes=True),
+}
+
+
+async def measure(running: Running, load: Load, seconds: float) -> dict[str, Any]:
+    """One load on one target, with CPU read at both ends of the measured time."""
+    tool = running.prefix + load.tool
+    sessions = await client.open_sessions(running.address, load.sessions, running.prefix)
+    await client.steady(sessions, tool, seconds * WARM_UP)
+    before = proc.cpu_seconds(running.pid)
+    began = trio.current_time()
+    tally = await load.shape(sessions, tool, seconds)
+    took = trio.current_time() - began
+    used = proc.cpu_seconds(running.pid) - before
+    await client.end_sessions(sessions)
+    return {
+        "calls": tally.calls,
+        "errors": tally.errors,
+        "calls_per_s": tally.calls / took,
+        "cpu_us": used / tally.calls * 1e6 if tally.calls else None,
+        "p50_ms": tally.percentile(0.5) * 1e3,
+        "p99_ms": tally.percentile(0.99) * 1e3,
+    }
+
+
+async def hold(running: Running, sessions: int, streams: int) -> dict[str, Any]:
+    """Memory per idle session and per open GET stream, and whether sessions still answer with all of them held."""
+    warm = await client.open_sessions(running.address, 50, running.prefix)
+    await client.steady(warm, running.prefix + "echo", 0.5)
+    await client.end_sessions(warm)
+    await trio.sleep(SETTLE)
+    empty = proc.resident_bytes(running.pid)
+    held = await client.open_sessions(running.address, sessions, running.prefix, keep_connections=False)
+    await trio.sleep(SETTLE)
+    idle = proc.resident_bytes(running.pid)
+    listening = [await session.listen() for session in held[:streams]]
+    await trio.sleep(SETTLE)
+    streaming = proc.resident_bytes(running.pid)
+    sample = held[:: max(1, len(held) // 20)]
+    for session in sample:
+        await session.reopen()
+        await session.call(running.prefix + "echo")
+        session.close()
+    for connection in listening:
+        connection.close()
+    return {
+        "sessions": sessions,
+        "streams": streams,
+        "resident_mib": streaming / 2**20,
+        "kib_per_session": (idle - empty) / sessions / 1024,
+        "kib_per_stream": (streaming - idle) / streams / 1024,
+        "answered": len(sample),
+    }
+
+
+def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Runs every load on every target, interleaved."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        try:
+            running = {name: TARGETS[name].start(bench) for name in options.targets}
+            for number in range(options.rounds):
+                for title, load in LOADS.items():
+                    for name in options.targets:
+                        if load.resumes and not TARGETS[name].resumes:
+                            continue
+                        say(f"round {number + 1} of {options.rounds}: {title}: {name}")
+                        found = attempt(measure, running[name], load, options.seconds)
+                        rows.append({"round": number, "target": name, "load": title, **found})
+        finally:
+            bench.end()
+    return rows
+
+
+def held_by(name: str, scale: float) -> dict[str, Any]:
+    """Measures the memory of one target, in a process of its own."""
+    target = TARGETS[name]
+    sessions, streams = max(1, int(target.sessions * scale)), max(1, int(target.streams * scale))
+    say(f"memory: {sessions} sessions, {streams} streams: {name}")
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        try:
+            return {"target": name, **attempt(hold, target.start(bench), sessions, streams)}
+        finally:
+            bench.end()
+
+
+def attempt(function: Callable[..., Awaitable[dict[str, Any]]], *arguments: Any) -> dict[str, Any]:
+    """Runs one measurement; a target that breaks under it is a result too."""
+    try:
+        return trio.run(function, *arguments)
+    except BaseExceptionGroup as group:
+        if group.split((client.WrongAnswerError, *client.BROKEN))[1] is not None:
+            raise
+        return {"failed": repr(group.exceptions[0])[:300]}
+    except (client.WrongAnswerError, *client.BROKEN) as error:
+        return {"failed": repr(error)[:300]}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def commit() -> str:
+    """The commit of this tree, with a mark when files differ from it."""
+    git = ["git", "-C", str(ROOT)]
+    name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=False)
+    return (name.stdout.strip() or "unknown") + ("+" if changed.stdout.strip() else "")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="measured time of each load (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
+    parser.add_argument("--targets", default=",".join(TARGETS), help="comma-separated (%(default)s)")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the idle sessions and streams; 0: no memory")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON and the table")
+    options = parser.parse_args()
+    options.targets = options.targets.split(",")
+    unknown = set(options.targets) - set(TARGETS)
+    if unknown:
+        parser.error(f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
+    return options
+
+
+def main() -> None:
+    options = arguments()
+    if not sys.platform.startswith("linux") or (os.cpu_count() or 1) < 2:
+        sys.exit("the benchmark reads /proc and pins servers and load to different CPUs: it needs Linux and two CPUs")
+    proc.raise_file_limit()
+    os.sched_setaffinity(0, {OTHER_CPU})
+    gc.set_threshold(200_000, 50, 1000)
+    began = datetime.now(UTC)
+    rows = compare(options)
+    memory = [held_by(name, options.scale) for name in options.targets if options.scale and TARGETS[name].sessions]
+    report = {
+        "at": began.isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": proc.machine(),
+        "seconds": options.seconds,
+        "rounds": options.rounds,
+        "targets": {name: TARGETS[name].what for name in options.targets},
+        "loads": table.medians(rows),
+        "memory": memory,
+        "rows": rows,
+    }
+    options.results.mkdir(parents=True, exist_ok=True)
+    stem = options.results / f"{began:%Y-%m-%d-%H%M}-{report['commit'].rstrip('+')}"
+    text = table.render(report)
+    stem.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    stem.with_suffix(".md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

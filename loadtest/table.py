@@ -1,0 +1,112 @@
+"""The results as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+NUMBERS = ("calls_per_s", "cpu_us", "p50_ms", "p99_ms")
+UNIT_LOAD = "16 callers"
+"""The floor's CPU per call under this load is the unit, called a floor."""
+
+
+def medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each load and target: medians of the rounds, and its cost in floors."""
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault((row["load"], row["target"]), []).append(row)
+    result = []
+    for (load, target), found in cells.items():
+        good = [row for row in found if row.get("calls")]
+        cell: dict[str, Any] = {"load": load, "target": target, "errors": _errors(found)}
+        if good:
+            cell |= {name: median(row[name] for row in good) for name in NUMBERS}
+        result.append(cell)
+    _add_ratios(result)
+    return result
+
+
+def _errors(rows: Iterable[dict[str, Any]]) -> list[str]:
+    texts = {row["failed"] for row in rows if "failed" in row}
+    for row in rows:
+        texts |= {f"{count}x {text}" for text, count in row.get("errors", {}).items()}
+    return sorted(texts)
+
+
+def _add_ratios(cells: list[dict[str, Any]]) -> None:
+    """Cost in floors, and latency added to what the backend itself takes under the same load."""
+    by_place = {(cell["load"], cell["target"]): cell for cell in cells if "cpu_us" in cell}
+    unit = by_place.get((UNIT_LOAD, "floor"), {}).get("cpu_us")
+    for cell in by_place.values():
+        direct = by_place.get((cell["load"], "direct"), {})
+        if unit:
+            cell["floors"] = cell["cpu_us"] / unit
+        if direct:
+            for name in ("p50_ms", "p99_ms"):
+                cell[f"added_{name}"] = cell[name] - direct[name]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def _lines(head: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> list[str]:
+    rows = [head, tuple("---" if number == 0 else "---:" for number in range(len(head))), *body]
+    return ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def render(report: dict[str, Any]) -> str:
+    """The report as Markdown."""
+    machine = report["machine"]
+    lines = [
+        f"Measured {report['at']} at commit {report['commit']}; medians of {report['rounds']} rounds of "
+        f"{report['seconds']:g} s. {machine['cpu']}, {machine['cpus']} CPUs, Python {machine['python']}, "
+        f"{machine['system']}.",
+        "Server on one CPU, load, backend and Redis on another. CPU is the server process's own, all threads.",
+        f"A floor is what the floor uses for a call with {UNIT_LOAD}.",
+        "",
+        *(f"- {name}: {what}" for name, what in report["targets"].items()),
+        "",
+    ]
+    for load in dict.fromkeys(cell["load"] for cell in report["loads"]):
+        lines += _load(load, [cell for cell in report["loads"] if cell["load"] == load])
+    return "\n".join(lines + _memory(report["memory"])) + "\n"
+
+
+def _load(load: str, cells: list[dict[str, Any]]) -> list[str]:
+    body = [
+        (
+            cell["target"],
+            _number(cell.get("calls_per_s"), 0),
+            _number(cell.get("cpu_us"), 0),
+            _number(cell.get("floors"), 1),
+            _number(cell.get("p50_ms"), 2),
+            _number(cell.get("p99_ms"), 2),
+            _number(cell.get("added_p50_ms"), 2),
+            _number(cell.get("added_p99_ms"), 2),
+        )
+        for cell in cells
+    ]
+    head = (load, "calls/s", "CPU µs/call", "floors", "p50 ms", "p99 ms", "added p50", "added p99")
+    errors = [f"- {cell['target']}: {error}" for cell in cells for error in cell["errors"]]
+    return [*_lines(head, body), "", *errors, *([""] if errors else [])]
+
+
+def _memory(rows: list[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    head = ("held at once", "idle sessions", "open streams", "KiB/session", "KiB/stream", "resident MiB")
+    body = [
+        (
+            row["target"],
+            _number(row.get("sessions"), 0),
+            _number(row.get("streams"), 0),
+            _number(row.get("kib_per_session"), 1),
+            _number(row.get("kib_per_stream"), 1),
+            _number(row.get("resident_mib"), 0),
+        )
+        for row in rows
+    ]
+    failures = [f"- {row['target']}: {row['failed']}" for row in rows if "failed" in row]
+    return [*_lines(head, body), "", *failures]

@@ -1,0 +1,202 @@
+"""The servers that are measured side by side, and how to start each of them.
+
+What is measured runs on CPU 0; everything else (backends, Redis, the load itself) on CPU 1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadtest.proc import on_cpu
+from loadtest.wire import Address
+
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = ROOT / ".venv-peers"
+SERVER_CPU, OTHER_CPU = 0, 1
+START_WITHIN = 30.0  # seconds
+STDIO_BACKEND = [sys.executable, "-m", "loadtest.backend", "--stdio", "--cpu", str(OTHER_CPU)]
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on at this moment."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+@dataclass(frozen=True)
+class Running:
+    """A started target: where it answers, and the process whose CPU and memory count."""
+
+    address: Address
+    pid: int
+    prefix: str = ""
+    """What stands before the names of the backend's tools there."""
+
+
+@dataclass
+class Bench:
+    """Everything that was started for one comparison; `end` ends it all."""
+
+    folder: Path
+    _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def spawn(self, name: str, command: Sequence[str | Path], port: int, cpu: int = SERVER_CPU) -> int:
+        """Starts a process on a CPU and returns its id once it listens. Raises RuntimeError when it does not."""
+        log = self.folder / f"{len(self._started)}-{name}.log"
+        with on_cpu(cpu), log.open("wb") as output:
+            process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONWARNINGS": "ignore"},
+                start_new_session=True,
+            )
+        self._started.append(process)
+        end = time.monotonic() + START_WITHIN
+        while not listening(port):
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"{name} did not start:\n{log.read_text(errors='replace')[-3000:]}")
+            time.sleep(0.05)
+        return process.pid
+
+    def module(self, name: str, port: int, *arguments: str, cpu: int = SERVER_CPU) -> int:
+        """Starts a module of this folder."""
+        command = [sys.executable, "-m", f"loadtest.{name}", "--port", str(port), *arguments]
+        return self.spawn(name, command, port, cpu)
+
+    def backend(self) -> int:
+        """Starts a backend beside the load; returns its port."""
+        port = free_port()
+        self.module("backend", port, cpu=OTHER_CPU)
+        return port
+
+    def redis(self) -> str:
+        """Starts a Redis beside the load, in memory only; returns its URL."""
+        program = shutil.which("redis-server")
+        if program is None:
+            raise RuntimeError("redis-server is missing: `make bench` installs it")
+        port = free_port()
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        self.spawn("redis", [program, *options], port, OTHER_CPU)
+        return f"redis://127.0.0.1:{port}/0"
+
+    def stagedoor(self, server: dict[str, Any], store: str, path: str = "/mcp/bench", prefix: str = "") -> Running:
+        """Starts the gateway in front of one server."""
+        port, admin = free_port(), free_port()
+        gateway = {
+            "listen": f"127.0.0.1:{port}",
+            "admin": f"127.0.0.1:{admin}",
+            "store": store,
+            "log": {"level": "warning", "format": "json"},
+        }
+        config = self.folder / f"{port}.json"
+        config.write_text(json.dumps({"mcpServers": {"bench": server}, "gateway": gateway}))
+        command: list[str | Path] = [Path(sys.executable).with_name("stagedoor"), "serve", "--config", config]
+        return Running(Address(port, path.encode()), self.spawn("stagedoor", command, port), prefix)
+
+    def end(self) -> None:
+        """Ends everything: a moment to do so in order, then by force."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in self._started:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+            end = time.monotonic() + 3
+            for process in self._started:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, end - time.monotonic()))
+        self._started.clear()
+
+
+def direct(bench: Bench) -> Running:
+    port = free_port()
+    return Running(Address(port), bench.module("backend", port))
+
+
+def floor(bench: Bench) -> Running:
+    port = free_port()
+    return Running(Address(port), bench.module("floor", port, "--backend", str(bench.backend())))
+
+
+def http_server(bench: Bench) -> dict[str, Any]:
+    return {"type": "http", "url": f"http://127.0.0.1:{bench.backend()}/mcp"}
+
+
+def stagedoor_memory(bench: Bench) -> Running:
+    return bench.stagedoor(http_server(bench), "memory://")
+
+
+def stagedoor_redis(bench: Bench) -> Running:
+    return bench.stagedoor(http_server(bench), bench.redis())
+
+
+def stagedoor_aggregate(bench: Bench) -> Running:
+    return bench.stagedoor(http_server(bench), "memory://", "/mcp", "bench__")
+
+
+def stagedoor_stdio(bench: Bench) -> Running:
+    # One process for all sessions, as mcp-proxy has it.
+    server = {"command": STDIO_BACKEND[0], "args": STDIO_BACKEND[1:], "cwd": str(ROOT), "sharing": "shared"}
+    return bench.stagedoor(server, "memory://")
+
+
+def mcp_proxy(bench: Bench) -> Running:
+    port = free_port()
+    program = PEERS / "mcp-proxy" / "bin" / "mcp-proxy"
+    options = ["--port", str(port), "--pass-environment", "--log-level", "ERROR", "--"]
+    pid = bench.spawn("mcp-proxy", [program, *options, *STDIO_BACKEND], port)
+    return Running(Address(port, b"/mcp"), pid)
+
+
+def fastmcp(bench: Bench) -> Running:
+    port = free_port()
+    python = PEERS / "fastmcp" / "bin" / "python"
+    script = ROOT / "loadtest" / "peers" / "fastmcp_proxy.py"
+    url = f"http://127.0.0.1:{bench.backend()}/mcp"
+    return Running(Address(port), bench.spawn("fastmcp", [python, script, str(port), url], port))
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something to measure."""
+
+    start: Callable[[Bench], Running]
+    what: str
+    sessions: int = 0
+    """How many idle sessions to hold when memory is measured; 0 for what has no sessions of its own."""
+    streams: int = 0
+    """How many of them with an open GET stream."""
+    resumes: bool = False
+    """Whether a cut stream can be resumed there."""
+
+
+TARGETS = {
+    "direct": Target(direct, "the backend itself"),
+    "floor": Target(floor, "the barest trio + httptools proxy, HTTP backend"),
+    "stagedoor": Target(stagedoor_memory, "Stagedoor, memory store, HTTP backend", 10_000, 2_000, resumes=True),
+    "stagedoor-redis": Target(stagedoor_redis, "Stagedoor, Redis, HTTP backend", 10_000, 2_000, resumes=True),
+    "stagedoor-aggregate": Target(stagedoor_aggregate, "Stagedoor, memory store, HTTP backend, on /mcp", resumes=True),
+    "stagedoor-stdio": Target(stagedoor_stdio, "Stagedoor, memory store, one shared stdio backend", resumes=True),
+    "mcp-proxy": Target(mcp_proxy, "mcp-proxy (PyPI), one stdio backend", 500, 200),
+    "fastmcp": Target(fastmcp, "FastMCP's proxy, HTTP backend", 200, 100),
+}
