@@ -58,7 +58,10 @@ def admin_app(
     """The app. `metrics` gives the exposition and its content type; `hosts` are further names to be called by."""
     app = QuartTrio("stagedoor.admin", static_folder=None)
     app.config.update(
-        RESPONSE_TIMEOUT=RESPONSE_TIMEOUT, BODY_TIMEOUT=BODY_TIMEOUT, MAX_CONTENT_LENGTH=MAX_CONTENT_LENGTH
+        RESPONSE_TIMEOUT=RESPONSE_TIMEOUT,
+        BODY_TIMEOUT=BODY_TIMEOUT,
+        MAX_CONTENT_LENGTH=MAX_CONTENT_LENGTH,
+        PROPAGATE_EXCEPTIONS=True,  # to the serve loop, which answers 500 and writes to our log
     )
     names = _LOOPBACK | {host.lower() for host in hosts}
 

@@ -29,6 +29,8 @@ class ServeConfig:
     """A client that ends its side while we work may still get an answer that is ready within this time."""
     linger: float = 2.0
     """After a last response, how long to go on reading, so that a client which still sends can read the answer."""
+    lingered: int = 16 * 1024 * 1024
+    """And how much of it to drop."""
     stop: float = 8.0
     """From `stop` to the end of the last connection, whatever it does."""
     connections: int = 25_000

@@ -6,6 +6,7 @@ reader's one cancel scope is moved forward only when it fires, since the deadlin
 always replaced before. A write that fails, is cancelled, or takes too long ends the connection.
 """
 
+import os
 from math import inf
 from typing import Protocol, TypeAlias, cast
 
@@ -21,8 +22,7 @@ from gateway.http.config import EdgeConfig
 from gateway.http.http1 import Entered, Http1Protocol, Phase
 from gateway.http.requests import Requests
 
-_LINGERED = 1024 * 1024
-"""Bytes read and dropped after a last response."""
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 TlsStream: TypeAlias = trio.SSLStream[trio.SocketStream]
 Stream: TypeAlias = trio.SocketStream | TlsStream
@@ -33,6 +33,9 @@ class Watcher(Protocol):
 
     def on_work(self, change: int) -> None:
         """+1 when a request is whole, -1 when it has been answered or its connection has ended."""
+
+    def on_stalled(self) -> None:
+        """A client was cut that took nothing for the time of one write."""
 
     def on_crash(self, exit: Exit) -> None:
         """The app crashed while it answered; the client got a 500 or a cut answer."""
@@ -62,8 +65,8 @@ class Connection(TCPServer):
         self._torn = False
 
     def close_if_idle(self) -> None:
-        """Ends the connection unless a request is being read or answered."""
-        if not self._working and (self._http is None or self._http.phase is Phase.IDLE):
+        """Ends the connection unless there is a request whose head has come, or a last response to be read."""
+        if self._http is None or self._http.phase in {Phase.IDLE, Phase.HEAD}:
             self._scope.cancel()
 
     async def run(self) -> None:
@@ -75,6 +78,14 @@ class Connection(TCPServer):
             return  # the peer was gone before we had asked for its address
         finally:
             self._set_working(False)
+            await self._close()
+
+    async def turn_away(self) -> None:
+        """Instead of `run`, when there are too many: says so if that can be said at once."""
+        try:
+            with self._scope:
+                await self._write(_BUSY if self._tls is None else b"")
+        finally:
             await self._close()
 
     async def _handshake(self) -> bool:
@@ -90,6 +101,8 @@ class Connection(TCPServer):
 
     async def _serve(self) -> None:
         socket = self._tcp.socket
+        client = parse_socket_addr(socket.family, socket.getpeername())
+        server = parse_socket_addr(socket.family, socket.getsockname())
         async with trio.open_nursery() as nursery:
             http = self._http = Http1Protocol(
                 self.app,
@@ -97,8 +110,8 @@ class Connection(TCPServer):
                 self.context,
                 Requests(nursery, self._watcher.on_crash),
                 ssl=self._tls is not None,
-                client=parse_socket_addr(socket.family, socket.getpeername()),
-                server=parse_socket_addr(socket.family, socket.getsockname()),
+                client=client,
+                server=server,
                 send=self.protocol_send,
             )
             self._wait_at_most(self.limits.keep_alive)
@@ -110,10 +123,28 @@ class Connection(TCPServer):
 
     async def _read(self, http: Http1Protocol) -> None:
         """Until the connection has ended, from either side."""
-        while (data := await self._receive(http)) is not None:
+        while True:
+            with trio.CancelScope(deadline=self._deadline) as self._patience:
+                await self._read_on(http)
+                return
+            if self._torn:
+                return
+            if trio.current_time() < self._deadline:
+                continue
+            if self._lingering or http.phase not in {Phase.HEAD, Phase.BODY}:
+                return
+            await http.refuse(408)
+
+    async def _read_on(self, http: Http1Protocol) -> None:
+        while True:
+            await http.wait_for_room()
+            try:
+                data = bytes(await self.stream.receive_some(MAX_RECV))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
             if self._lingering:
                 self._dropped += len(data)
-                if not data or self._dropped > _LINGERED:
+                if not data or self._dropped > self.limits.lingered:
                     return
             elif data:
                 await http.handle(RawData(data))
@@ -121,27 +152,13 @@ class Connection(TCPServer):
                 await self._half_closed(http)
                 return
 
-    async def _receive(self, http: Http1Protocol) -> bytes | None:
-        """The next bytes; b"" at the peer's end; None when the connection broke, or nothing more is waited for."""
-        while True:
-            with trio.CancelScope(deadline=self._deadline) as self._patience:
-                try:
-                    await http.wait_for_room()
-                    return bytes(await self.stream.receive_some(MAX_RECV))
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    return None
-            if trio.current_time() >= self._deadline:
-                if not self._lingering and http.phase in {Phase.HEAD, Phase.BODY}:
-                    await http.refuse(408)
-                    continue
-                return None
-
     async def _half_closed(self, http: Http1Protocol) -> None:
         """The peer sends no more. Mostly it is gone; if it only closed its side, it gets what is ready soon."""
         if self._working:
-            self._finished = trio.Event()
             with trio.move_on_after(self.limits.half_close):
-                await self._finished.wait()
+                while self._working:
+                    self._finished = trio.Event()
+                    await self._finished.wait()
         elif http.phase in {Phase.HEAD, Phase.BODY}:
             await http.refuse(400)
 
@@ -157,8 +174,8 @@ class Connection(TCPServer):
             await self._write(event.data)
         elif isinstance(event, Entered):
             self._enter(event.phase)
-        elif isinstance(event, Closed):
-            await self._finish()
+        elif isinstance(event, Closed) and self._http is not None:
+            await self._finish(self._http)
 
     def _enter(self, phase: Phase) -> None:
         self._set_working(phase is Phase.WORK)
@@ -181,28 +198,48 @@ class Connection(TCPServer):
     # Writing and ending.
 
     async def _write(self, data: bytes) -> None:
-        # Stays set when the write does not return, by whatever way: then part of the data may be out.
-        torn, self._torn = self._torn, True
-        if not torn:
-            with trio.move_on_after(self.limits.write):
-                try:
-                    await self.stream.send_all(data)
-                    self._torn = False
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    pass
+        if not self._torn:
+            try:
+                sent = os.write(self._tcp.socket.fileno(), data) if self._tls is None else 0
+                if sent == len(data):
+                    return
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self._scope.cancel()
+                return
+            await self._write_slowly(memoryview(data)[sent:])
         if self._torn:
             self._scope.cancel()
 
-    async def _finish(self) -> None:
-        """No more responses: end our side, and read on for a while so that the peer gets to read the last one."""
+    async def _write_slowly(self, data: memoryview) -> None:
+        # Stays set when the write does not return, by whatever way: then part of the data may be out.
+        self._torn = True
+        with trio.move_on_after(self.limits.write):
+            try:
+                await self.stream.send_all(data)
+                self._torn = False
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+        if self._torn:
+            self._watcher.on_stalled()
+
+    async def _finish(self, http: Http1Protocol) -> None:
+        """No more responses: end our side, and read on for a while so that the peer gets to read the last one.
+
+        (Closing a socket with unread input resets the connection, and the peer may lose what it had not read.)
+        """
         if self._lingering:
             return
         self._lingering = True
-        self._dropped = 0
         self._set_working(False)
-        try:
-            await self._tcp.send_eof()
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+        if self._tls is None:
+            try:
+                await self._tcp.send_eof()
+            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+                self._scope.cancel()
+        elif http.phase is Phase.WORK:
+            # TLS ends both ways at once; with the request whole there is nothing more to read.
             self._scope.cancel()
         self._wait_at_most(self.limits.linger)
 

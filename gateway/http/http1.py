@@ -210,7 +210,7 @@ class Http1Protocol(H11Protocol):
     def _encode_head(self, response: Response) -> bytes:
         request = self._head
         assert request is not None
-        headers: Headers = [*response.headers, (b"date", _date())]
+        headers: Headers = []
         close = not request.keep_alive or self._ends_here()
         bodiless = request.method == "HEAD" or response.status_code in _BODILESS
         for name, value in response.headers:
@@ -218,6 +218,9 @@ class Http1Protocol(H11Protocol):
                 self._owed = 0 if bodiless else int(value)
             elif name == b"connection":
                 close = True
+                continue
+            headers.append((name, value))
+        headers.append((b"date", _date()))
         if self._owed is None and not bodiless:
             if request.version == "1.1":
                 self._chunked = True
@@ -264,6 +267,7 @@ class Http1Protocol(H11Protocol):
             await self._recycle()
 
     async def _recycle(self) -> None:
+        self.answering = False
         await self._enter(Phase.IDLE)
         if self._held:
             data = bytes(self._held)

@@ -28,11 +28,13 @@ class Stop(Protocol):
 
 
 class Connections:
-    """The open connections of one listener group. `working` counts those that answer a request."""
+    """The open connections of one listener group. `working` counts those that answer a request, `stalled` the clients
+    cut because they did not read."""
 
     def __init__(self, log: Log) -> None:
         self.open: set[Connection] = set()
         self.working = 0
+        self.stalled = 0
         self._log = log
         self._quiet: trio.Event | None = None
 
@@ -40,6 +42,10 @@ class Connections:
         self.working += change
         if not self.working and self._quiet is not None:
             self._quiet.set()
+
+    def on_stalled(self) -> None:
+        self.stalled += 1
+        self._log.info("client_stalled")
 
     def on_crash(self, exit: Exit) -> None:
         self._log.error("request_crashed", exc_info=exit.error)
@@ -77,12 +83,10 @@ async def serve(
     known = connections or Connections(log)
 
     async def handle(stream: Stream) -> None:
-        if len(known.open) >= config.connections:
-            await _turn_away(stream)
-            return
         connection = Connection(wrapped, edge, context, stream, watcher=known)
+        turned_away = len(known.open) >= config.connections
         known.open.add(connection)
-        exit = await boundary(connection.run)
+        exit = await boundary(connection.turn_away if turned_away else connection.run)
         known.open.discard(connection)
         if exit.abnormal:
             log.error("connection_crashed", exc_info=exit.error)
@@ -106,14 +110,3 @@ def _wrap(listeners: Sequence[socket.socket], config: ServeConfig) -> list[Any]:
     if config.tls is None:
         return plain
     return [trio.SSLListener(listener, config.tls, https_compatible=True) for listener in plain]
-
-
-_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-
-
-async def _turn_away(stream: Stream) -> None:
-    """Too many connections: said if it can be said at once."""
-    with trio.move_on_after(1):
-        if isinstance(stream, trio.SocketStream):
-            await stream.send_all(_BUSY)
-    await trio.aclose_forcefully(stream)

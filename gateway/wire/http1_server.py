@@ -69,6 +69,8 @@ class RequestDecoder:
         self._headers: Headers = []
         self._in_head = False
         self._in_body = False
+        self._deaf = False
+        self._length: int | None = 0
         self._wire = 0
         self._fault: Malformed | None = None
         self._events_before = 0
@@ -102,16 +104,23 @@ class RequestDecoder:
         self._fault = Malformed(400, "closed")
 
     def _parse(self, data: bytes) -> None:
-        while True:
+        while data:
             try:
                 self._parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                # The parser now takes everything for another protocol; the next request needs a fresh one.
-                self._parser = httptools.HttpRequestParser(self)
                 data = data[upgrade.args[0] :]
-                if not data:
-                    return
+                self._ignore_upgrade()
+
+    def _ignore_upgrade(self) -> None:
+        """The parser takes what follows for another protocol, and would skip a body: a fresh one goes on instead,
+        which is told a head that has the same body."""
+        self._parser = httptools.HttpRequestParser(self)
+        if self._in_body:
+            framing = b"transfer-encoding: chunked" if self._length is None else b"content-length: %d" % self._length
+            self._deaf = True
+            self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
+            self._deaf = False
 
     def _check_size(self) -> None:
         if self._in_head and self._wire > self._limits.head:
@@ -136,6 +145,8 @@ class RequestDecoder:
     # Called by the parser.
 
     def on_message_begin(self) -> None:
+        if self._deaf:
+            return
         self._in_head = True
         self._target = b""
         self._headers = []
@@ -143,13 +154,16 @@ class RequestDecoder:
         self._wire = 0
 
     def on_url(self, url: bytes) -> None:
-        self._target += url
+        if self._in_head:
+            self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # else a trailer
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        if self._deaf:
+            return
         headers = self._headers
         size = len(self._target)
         hosts = 0
@@ -181,6 +195,7 @@ class RequestDecoder:
             self._refuse(400, "The request target must be a path")
         self._in_head = False
         self._in_body = True
+        self._length = length
         self.events.append(
             Head(method, self._target, version, headers, self._parser.should_keep_alive(), length, expects)
         )
@@ -189,6 +204,8 @@ class RequestDecoder:
         self.events.append(body)
 
     def on_message_complete(self) -> None:
+        if self._length != 0 and self._parser.should_upgrade():
+            return  # the body was skipped, and is still to come
         self._in_body = False
         self.events.append(END)
 

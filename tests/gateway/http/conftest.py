@@ -1,7 +1,7 @@
 """A door that does what a test tells it, real listeners, and raw clients."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,15 +102,21 @@ class Running:
     stopped: trio.Event
     connections: Connections
     log: RecordingLog
+    clients: list[trio.SocketStream] = field(default_factory=list)
 
     async def connect(self) -> trio.SocketStream:
-        return await trio.open_tcp_stream("127.0.0.1", self.port)
+        """A connection, closed at the latest with the server."""
+        stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+        self.clients.append(stream)
+        return stream
 
     async def ask(self, data: bytes) -> bytes:
-        """Sends the bytes on a connection of its own and reads to its end."""
+        """Sends the bytes on a connection of its own, ends its side, and reads to the end."""
         stream = await self.connect()
         async with stream:
             await stream.send_all(data)
+            with suppress(trio.BrokenResourceError):
+                await stream.send_eof()
             return await read_all(stream)
 
 
@@ -176,7 +182,11 @@ def running() -> Callable[..., Any]:
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
                 await nursery.start(serving)
-                yield server
+                try:
+                    yield server
+                finally:
+                    for client in server.clients:
+                        client.socket.close()
                 nursery.cancel_scope.cancel()
 
     return run

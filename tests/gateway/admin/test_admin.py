@@ -1,0 +1,157 @@
+"""The admin listener, in process by Quart's own client and once over the serve loop."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from gateway.admin.app import BODY_TIMEOUT, MAX_CONTENT_LENGTH, RESPONSE_TIMEOUT, Readiness, admin_app
+from gateway.http.config import ServeConfig
+from gateway.http.serve import serve
+from gateway.http.sockets import addresses, open_listeners
+
+METRICS = b"# TYPE stagedoor_sessions gauge\nstagedoor_sessions 3\n"
+
+
+class State:
+    """What the callables report."""
+
+    def __init__(self) -> None:
+        self.readiness = Readiness(True, details={"store": "memory", "sessions": 3})
+
+
+@pytest.fixture
+def state():
+    return State()
+
+
+@pytest.fixture
+def app(state):
+    return admin_app(lambda: state.readiness, lambda: (METRICS, "text/plain; version=0.0.4"), hosts=("admin.example",))
+
+
+async def get(app: Any, path: str, host: str = "127.0.0.1:8081", method: str = "GET") -> Any:
+    return await app.test_client().open(path, method=method, headers={"Host": host})
+
+
+async def test_livez_says_that_the_process_answers(app):
+    response = await get(app, "/livez")
+    assert response.status_code == 200
+    assert await response.get_json() == {"status": "ok"}
+    assert response.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("readiness", "code", "status"),
+    [
+        (Readiness(True), 200, "ready"),
+        (Readiness(True, degraded=True), 200, "degraded"),
+        (Readiness(False), 503, "not ready"),
+        (Readiness(False, degraded=True), 503, "not ready"),
+    ],
+)
+async def test_readyz_tells_ready_degraded_and_draining(readiness, code, status, app, state):
+    state.readiness = readiness
+    response = await get(app, "/readyz")
+    assert response.status_code == code
+    assert await response.get_json() == {
+        "status": status,
+        "ready": readiness.ready,
+        "degraded": readiness.degraded,
+    }
+
+
+async def test_readyz_shows_the_details(app):
+    body = await (await get(app, "/readyz")).get_json()
+    assert (body["store"], body["sessions"]) == ("memory", 3)
+
+
+async def test_metrics_are_passed_as_they_are(app):
+    response = await get(app, "/metrics")
+    assert await response.get_data() == METRICS
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4"
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        ("127.0.0.1:8081", 200),
+        ("10.3.4.5:8081", 200),
+        ("[fd00::1]:8081", 200),
+        ("localhost", 200),
+        ("ADMIN.example:8081", 200),
+        ("evil.example", 403),
+        ("10.3.4.5.evil.example", 403),
+        ("", 403),
+    ],
+)
+async def test_only_addresses_and_known_names_are_served(host, code, app):
+    for path in ("/livez", "/readyz", "/metrics"):
+        assert (await get(app, path, host)).status_code == code
+
+
+@pytest.mark.parametrize(("method", "path", "code"), [("GET", "/nothing", 404), ("POST", "/livez", 405)])
+async def test_other_paths_and_methods_get_json_errors(method, path, code, app):
+    response = await get(app, path, method=method)
+    assert response.status_code == code
+    assert "error" in await response.get_json()
+    assert ("Allow" in response.headers) == (code == 405)
+
+
+def test_quarts_limits_are_ours(app):
+    assert app.config["RESPONSE_TIMEOUT"] == RESPONSE_TIMEOUT
+    assert app.config["BODY_TIMEOUT"] == BODY_TIMEOUT
+    assert app.config["MAX_CONTENT_LENGTH"] == MAX_CONTENT_LENGTH
+
+
+class Serving:
+    """The app served on a real listener; `failures` is what was logged."""
+
+    def __init__(self, app: Any) -> None:
+        self.listeners = open_listeners("127.0.0.1", 0)
+        self.stop = trio.Event()
+        self.failures: list[str] = []
+        self._app = app
+
+    async def run(self, task_status: Any) -> None:
+        await serve(self._app, self.listeners, ServeConfig(), stop=self.stop, log=self, task_status=task_status)
+
+    def error(self, event: str, **_: Any) -> None:
+        self.failures.append(event)
+
+    debug = info = warning = error
+
+    async def ask(self, *requests: bytes) -> list[bytes]:
+        """The answers' beginnings; all requests on one connection."""
+        async with await trio.open_tcp_stream("127.0.0.1", addresses(self.listeners)[0][1]) as stream:
+            answers = []
+            for request in requests:
+                await stream.send_all(request)
+                answers.append((await stream.receive_some())[:12])
+            return answers
+
+
+async def test_the_serve_loop_serves_it(app):
+    serving = Serving(app)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serving.run)
+            paths = (b"/livez", b"/readyz", b"/metrics", b"/nothing")
+            answers = await serving.ask(*(b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path for path in paths))
+            serving.stop.set()
+    assert answers == [b"HTTP/1.1 200"] * 3 + [b"HTTP/1.1 404"]
+    assert serving.failures == []
+
+
+async def test_a_scrape_that_crashes_is_a_500_and_is_logged_by_us():
+    def broken() -> Any:
+        raise RuntimeError("a bug")
+
+    serving = Serving(admin_app(broken, broken))
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serving.run)
+            assert await serving.ask(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") == [b"HTTP/1.1 500"]
+            assert await serving.ask(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") == [b"HTTP/1.1 200"]
+            serving.stop.set()
+    assert serving.failures == ["request_crashed"]

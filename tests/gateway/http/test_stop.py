@@ -1,0 +1,90 @@
+"""The end of the serve loop: no new connection, replies say close, idle connections last, a deadline for the rest."""
+
+import pytest
+import trio
+
+from actors.ports import Answer
+
+ACCEPT = b"Accept: application/json, text/event-stream\r\n"
+GET = b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n" + ACCEPT + b"\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = (
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    + ACCEPT
+    + b"Content-Length: 2\r\n\r\n{}"
+)
+
+
+async def test_with_nothing_in_work_it_ends_at_once(make_app, running, read):
+    async with running(make_app()) as server:
+        idle = await server.connect()
+        await idle.send_all(HEALTH)
+        await read.until(idle, b"}")
+        server.stop.set()
+        with trio.fail_after(1):
+            await server.stopped.wait()
+        assert await read.all(idle) == b""
+
+
+async def test_what_is_in_work_is_finished_and_idle_connections_are_closed_last(door, make_app, running, read):
+    release = trio.Event()
+
+    async def answer(_):
+        await release.wait()
+        return Answer(200, b"1")
+
+    door.answer = answer
+    async with running(make_app()) as server:
+        idle = await server.connect()
+        await idle.send_all(HEALTH)
+        await read.until(idle, b"}")
+        busy = await server.connect()
+        await busy.send_all(POST)
+        await door.entered.wait()
+        server.stop.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        with pytest.raises(OSError, match="all attempts to connect"):
+            await server.connect()
+        await idle.send_all(HEALTH)  # still served, for the last time
+        assert b"connection: close\r\n" in await read.all(idle)
+        release.set()
+        answered = await read.all(busy)
+        await server.stopped.wait()
+    assert answered.startswith(b"HTTP/1.1 200")
+    assert b"connection: close\r\n" in answered
+
+
+async def test_a_stream_that_ends_by_itself_is_written_whole(door, make_app, running, read):
+    source = door.stream(b"data: 1\n\n")
+    async with running(make_app()) as server:
+        stream = await server.connect()
+        await stream.send_all(GET)
+        await read.until(stream, b"data: 1")
+        server.stop.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        source.push(b"retry: 100\n\n", None)
+        assert (await read.all(stream)).endswith(b"retry: 100\n\n\r\n0\r\n\r\n")
+        await server.stopped.wait()
+
+
+async def test_calls_that_do_not_end_are_cut_at_the_deadline(door, make_app, running, read):
+    door.hang()
+    async with running(make_app(), stop=0.1) as server:
+        stream = await server.connect()
+        await stream.send_all(POST)
+        await door.entered.wait()
+        server.stop.set()
+        with trio.fail_after(1):
+            await server.stopped.wait()
+        assert door.cancelled.is_set()
+        assert await read.all(stream) == b""
+
+
+async def test_half_a_head_does_not_hold_the_end(make_app, running):
+    async with running(make_app(), head=60, stop=60) as server:
+        stream = await server.connect()
+        await stream.send_all(HEALTH + b"GET /heal")
+        await stream.receive_some()
+        server.stop.set()
+        with trio.fail_after(1):
+            await server.stopped.wait()
