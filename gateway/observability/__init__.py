@@ -1,10 +1,21 @@
 """What the gateway tells about itself: metrics, logs, and how far its event loop is behind."""
 
 from gateway.observability.exposition import Exposition
-from gateway.observability.lag import Lag
+from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import bound, configure, get_log
 from gateway.observability.metrics import Metrics, merge
 from gateway.observability.redaction import Redaction
 from gateway.observability.repeats import Repeats
 
-__all__ = ["Exposition", "Lag", "Metrics", "Redaction", "Repeats", "bound", "configure", "get_log", "merge"]
+__all__ = [
+    "Exposition",
+    "Lag",
+    "Metrics",
+    "Redaction",
+    "Repeats",
+    "bound",
+    "configure",
+    "get_log",
+    "merge",
+    "report_lag",
+]

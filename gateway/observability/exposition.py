@@ -9,7 +9,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from gateway.observability.metrics import Cell, Instrument, Labels, Metrics, Numbers, bounds_of, merge
+from actors.protocol.instruments import Instrument
+from gateway.observability.metrics import Cell, Labels, Metrics, Numbers, merge
 
 
 class Exposition:
@@ -52,7 +53,7 @@ def _family(instrument: Instrument, series: list[tuple[Labels, Cell]]) -> Metric
     name, text, labels = instrument.name, instrument.help, instrument.labels
     if instrument.kind == "histogram":
         histogram = HistogramMetricFamily(name, text, labels=labels)
-        bounds = [*map(floatToGoString, bounds_of(instrument)), "+Inf"]
+        bounds = [*map(floatToGoString, instrument.buckets), "+Inf"]
         for values, cell in series:
             assert isinstance(cell, list)
             buckets = list(zip(bounds, accumulate(cell[:-1]), strict=True))

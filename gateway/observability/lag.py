@@ -7,7 +7,10 @@ one round, so the length of a round is the lag. Two clock readings a round is al
 import time
 from collections.abc import Callable
 
+import trio
 from trio.abc import Instrument
+
+from actors.ports import Telemetry
 
 SLOW = 0.25
 """Seconds of lag above which the loop counts as slow."""
@@ -58,6 +61,13 @@ class Lag(Instrument):
         )
 
     def take_worst(self) -> float:
-        """The longest lag since the last time of asking, in seconds: the gauge of one scrape."""
+        """The longest lag since the last time of asking, in seconds: what a report says of its interval."""
         worst, self._worst = self._worst, 0.0
         return worst
+
+
+async def report_lag(lag: Lag, telemetry: Telemetry, interval: float = 1.0) -> None:
+    """Puts the worst lag of each interval, in seconds, into the metrics; runs until it is cancelled."""
+    while True:
+        await trio.sleep(interval)
+        telemetry.observe("stagedoor_scheduler_lag_seconds", lag.take_worst())

@@ -5,9 +5,12 @@ threads hand what they measured to it. A scrape reads the dicts as they are (`ga
 """
 
 import json
+import operator
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from actors.protocol.instruments import INSTRUMENTS, Instrument
 
 Labels: TypeAlias = tuple[str, ...]
 """Values in the declared order."""
@@ -17,9 +20,6 @@ Cell: TypeAlias = float | list[float]
 
 Numbers: TypeAlias = dict[str, dict[Labels, Cell]]
 """Series by instrument and labels."""
-
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""Upper bounds in seconds where an instrument declares none: from a local call to the request deadline."""
 
 TOOLS_PER_SERVER = 200
 """Names of tools kept apart for one server; those beyond are counted together."""
@@ -36,36 +36,16 @@ OTHER = "other"
 _TOOL, _SERVER = "gen_ai_tool_name", "server"
 
 
-class Instrument(Protocol):
-    """A declared metric; `actors.protocol.instruments` is the table of them."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str:
-        """`counter`, `gauge` or `histogram`."""
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-    @property
-    def help(self) -> str: ...
-
-
-def bounds_of(instrument: Instrument) -> tuple[float, ...]:
-    """The upper bounds of a histogram's buckets, in seconds, without the unbounded one."""
-    return getattr(instrument, "buckets", None) or BUCKETS
-
-
 class Metrics:
     """The numbers of this process: the port `Telemetry` over the declared instruments.
 
     A name that is not declared is a KeyError, a wrong number of labels a ValueError: both are slips in our own code.
     """
 
-    def __init__(self, instruments: Iterable[Instrument]) -> None:
+    def __init__(self, instruments: Iterable[Instrument] = INSTRUMENTS.values()) -> None:
         self.instruments = tuple(instruments)
         self._declared = {instrument.name: instrument for instrument in self.instruments}
-        self._bounds = {one.name: bounds_of(one) for one in self.instruments if one.kind == "histogram"}
+        self._bounds = {one.name: one.buckets for one in self.instruments if one.kind == "histogram"}
         self._numbers: dict[str, dict[Labels, float]] = {}
         self._cells: dict[str, dict[Labels, list[float]]] = {}
         self._tools: dict[str, set[str]] = {}
@@ -135,8 +115,8 @@ class Metrics:
 def merge(instruments: Iterable[Instrument], snapshots: Iterable[bytes]) -> Numbers:
     """The numbers of several processes as if they were one.
 
-    Counters, histograms and gauges add up; of a gauge in seconds (a lag, an age) the worst counts. What an other
-    version of the program declares otherwise is left out. ValueError for what is not a snapshot.
+    Counters, histograms and gauges add up; of a gauge in seconds (an age) and of one that says what is `up` the worst
+    counts. What another version of the program declares otherwise is left out. ValueError for what is not a snapshot.
     """
     declared = {instrument.name: instrument for instrument in instruments}
     merged: Numbers = {name: {} for name in declared}
@@ -155,12 +135,18 @@ def merge(instruments: Iterable[Instrument], snapshots: Iterable[bytes]) -> Numb
 def _add(instrument: Instrument, series: dict[Labels, Cell], labels: Labels, cell: Cell) -> None:
     before = series.get(labels)
     if isinstance(cell, list):
-        if len(cell) == len(bounds_of(instrument)) + 2:
+        if len(cell) == len(instrument.buckets) + 2:
             zero = before if isinstance(before, list) else [0.0] * len(cell)
             series[labels] = [a + b for a, b in zip(zero, cell, strict=True)]
     elif before is None or isinstance(before, list):
         series[labels] = cell
-    elif instrument.kind == "gauge" and instrument.name.endswith("_seconds"):
-        series[labels] = max(before, cell)
     else:
-        series[labels] = before + cell
+        series[labels] = _combine(instrument)(before, cell)
+
+
+def _combine(instrument: Instrument) -> Callable[[float, float], float]:
+    if instrument.kind == "gauge" and instrument.name.endswith("_seconds"):
+        return max
+    if instrument.kind == "gauge" and instrument.name.endswith("_up"):
+        return min
+    return operator.add

@@ -1,6 +1,7 @@
 import trio
+from trio.testing import MockClock
 
-from gateway.observability import Lag
+from gateway.observability import Lag, Metrics, report_lag
 
 
 class Clock:
@@ -101,3 +102,22 @@ def test_trio_feeds_it_the_length_of_its_rounds() -> None:
     trio.run(main, instruments=[lag])
     assert round(lag.take_worst(), 6) == 0.6, "two tasks of 0.3 s each are ready in every round"
     assert lag.overloaded()
+
+
+async def test_the_worst_of_each_interval_is_reported(autojump_clock: MockClock) -> None:
+    clock, metrics = Clock(), Metrics()
+    lag = Lag(clock)
+
+    async def work() -> None:
+        for seconds in (0.1, 0.3):
+            lag.after_io_wait(0)
+            clock.now += seconds
+            lag.before_io_wait(0)
+
+    with trio.move_on_after(2.5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(report_lag, lag, metrics, 1.0)
+            nursery.start_soon(work)
+    cell = metrics.numbers()["stagedoor_scheduler_lag_seconds"][()]
+    assert isinstance(cell, list)
+    assert (sum(cell[:-1]), round(cell[-1], 6)) == (2, 0.3)

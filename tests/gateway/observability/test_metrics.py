@@ -1,4 +1,5 @@
-from dataclasses import dataclass
+import ast
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -7,25 +8,19 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from actors.ports import Telemetry
+from actors.protocol.instruments import INSTRUMENTS, Instrument
 from gateway.observability import Exposition, Metrics, merge
 from gateway.observability.metrics import SERIES_PER_INSTRUMENT, TOOLS_OF_ALL, TOOLS_PER_SERVER
 
-
-@dataclass(frozen=True)
-class Declared:
-    name: str
-    kind: str
-    labels: tuple[str, ...] = ()
-    help: str = "what it says"
-    buckets: tuple[float, ...] | None = None
-
-
-CALLS = Declared("calls_total", "counter", ("gen_ai_tool_name", "server"))
-PLAIN = Declared("plain_total", "counter")
-OPEN = Declared("open", "gauge", ("state",))
-LAG = Declared("lag_seconds", "gauge")
-TIME = Declared("time_seconds", "histogram", ("gen_ai_tool_name",), buckets=(0.1, 1.0))
-ALL = (CALLS, PLAIN, OPEN, LAG, TIME)
+ROOT = Path(__file__).parents[3]
+HELP = "what it says"
+CALLS = Instrument("calls_total", "counter", HELP, ("gen_ai_tool_name", "server"))
+PLAIN = Instrument("plain_total", "counter", HELP)
+OPEN = Instrument("open", "gauge", HELP, ("state",))
+AGE = Instrument("age_seconds", "gauge", HELP)
+UP = Instrument("store_up", "gauge", HELP)
+TIME = Instrument("time_seconds", "histogram", HELP, ("gen_ai_tool_name",), (0.1, 1.0))
+ALL = (CALLS, PLAIN, OPEN, AGE, UP, TIME)
 
 
 def samples(metrics: Metrics, *others: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -57,7 +52,8 @@ def test_counters_add_up_gauges_are_set_and_histograms_collect() -> None:
         ("calls_total", (tool, ("server", "fx"))): 3,
         ("plain_total", ()): 0,
         ("open", (("state", "ready"),)): 3,
-        ("lag_seconds", ()): 0,
+        ("age_seconds", ()): 0,
+        ("store_up", ()): 0,
         ("time_seconds_bucket", (tool, ("le", "0.1"))): 2,
         ("time_seconds_bucket", (tool, ("le", "1.0"))): 3,
         ("time_seconds_bucket", (tool, ("le", "+Inf"))): 4,
@@ -129,8 +125,9 @@ def test_several_processes_read_as_one() -> None:
     two.count("calls_total", ("add", "fx"))
     one.gauge("open", 4, ("ready",))
     two.gauge("open", 6, ("ready",))
-    one.gauge("lag_seconds", 0.5)
-    two.gauge("lag_seconds", 0.2)
+    one.gauge("age_seconds", 0.5)
+    two.gauge("age_seconds", 0.2)
+    one.gauge("store_up", 1)
     one.observe("time_seconds", 0.05, ("echo",))
     two.observe("time_seconds", 2.0, ("echo",))
     merged = merge(ALL, [one.snapshot(), two.snapshot()])
@@ -138,7 +135,8 @@ def test_several_processes_read_as_one() -> None:
         "calls_total": {("echo", "fx"): 5, ("add", "fx"): 1},
         "plain_total": {(): 0},
         "open": {("ready",): 10},
-        "lag_seconds": {(): 0.5},
+        "age_seconds": {(): 0.5},
+        "store_up": {(): 0},
         "time_seconds": {("echo",): [1, 0, 1, 2.05]},
     }
     assert samples(one, two)["open", (("state", "ready"),)] == 10
@@ -147,9 +145,9 @@ def test_several_processes_read_as_one() -> None:
 def test_what_another_version_declares_otherwise_is_left_out() -> None:
     other = Metrics(
         [
-            Declared("calls_total", "counter", ("one",)),
-            Declared("time_seconds", "histogram", ("gen_ai_tool_name",), buckets=(1.0,)),
-            Declared("newer_total", "counter"),
+            Instrument("calls_total", "counter", HELP, ("one",)),
+            Instrument("time_seconds", "histogram", HELP, ("gen_ai_tool_name",), (1.0,)),
+            Instrument("newer_total", "counter", HELP),
         ]
     )
     other.count("calls_total", ("x",))
@@ -171,3 +169,51 @@ def test_a_merge_of_parts_is_the_whole(steps: list[tuple[int, str, int]]) -> Non
             metrics.count("calls_total", (tool, "fx"), amount)
             metrics.observe("time_seconds", amount / 256, (tool,))
     assert merge(ALL, [part.snapshot() for part in parts]) == merge(ALL, [whole.snapshot()])
+
+
+def test_every_declared_instrument_is_on_the_page() -> None:
+    metrics = Metrics()
+    for name, one in INSTRUMENTS.items():
+        labels = tuple(f"{label} value" for label in one.labels)
+        if one.kind == "histogram":
+            metrics.observe(name, 0.5, labels)
+        elif one.kind == "counter":
+            metrics.count(name, labels)
+        else:
+            metrics.gauge(name, 1, labels)
+    body = Exposition(metrics).page()[0].decode()
+    for name, one in INSTRUMENTS.items():
+        assert f"# HELP {name} {one.help}\n# TYPE {name} {one.kind}\n" in body
+    list(parse_openmetrics(Exposition(metrics).page("application/openmetrics-text")[0].decode()))
+
+
+def test_all_that_the_code_counts_is_declared_with_those_labels() -> None:
+    wrong = [slip for file in SOURCES for slip in _slips(file)]
+    assert wrong == []
+
+
+SOURCES = [file for folder in ("actors", "gateway") for file in sorted((ROOT / folder).rglob("*.py"))]
+KINDS = {"count": "counter", "gauge": "gauge", "observe": "histogram"}
+LABELS_AT = {"count": 1, "gauge": 2, "observe": 2}
+
+
+def _slips(file: Path) -> list[str]:
+    """Calls of the port whose name is a literal and which do not fit the table; labels are compared where they are a
+    literal too, or left out."""
+    found = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in KINDS):
+            continue
+        if not (node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)):
+            continue
+        name, method, at = node.args[0].value, node.func.attr, LABELS_AT[node.func.attr]
+        declared = INSTRUMENTS.get(name)
+        labels = node.args[at] if len(node.args) > at else ast.Tuple(elts=[])
+        if declared is None:
+            if name.startswith(("stagedoor_", "mcp_")):
+                found.append(f"{file.name}:{node.lineno}: {name} is not declared")
+        elif declared.kind != KINDS[method]:
+            found.append(f"{file.name}:{node.lineno}: {name} is a {declared.kind}")
+        elif isinstance(labels, ast.Tuple) and len(labels.elts) != len(declared.labels):
+            found.append(f"{file.name}:{node.lineno}: {name} has the labels {declared.labels}")
+    return found
