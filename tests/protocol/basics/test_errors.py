@@ -1,0 +1,95 @@
+"""Refusals: codes, statuses, bodies."""
+
+import json
+
+import pytest
+from msgspec import Raw
+
+from actors.protocol import errors
+from actors.protocol.errors import KINDS, encode_error_body, parse_error_member, refusal
+from actors.protocol.versions import VERSIONS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("id", [None, 0, 7, "x"])
+def test_every_refusal_is_a_valid_error_response(kind, id, conforms):
+    body = encode_error_body(refusal(kind, "detail", a=1), id)
+    value = json.loads(body)
+    assert ("id" in value) == (id is not None)
+    conforms("2025-11-25", "JSONRPCErrorResponse", body)
+    if id is not None:  # The older schemas demand an id, which nobody has whose request could not be read.
+        for version in ("2024-11-05", "2025-03-26", "2025-06-18"):
+            conforms(version, "JSONRPCError", body)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "status"),
+    [
+        (errors.parse_error(), -32700, 400),
+        (errors.invalid_request(), -32600, 400),
+        (errors.batch_refused(), -32600, 400),
+        (errors.too_large(5), -32600, 413),
+        (errors.missing_session(), -32600, 400),
+        (errors.session_not_found(), -32600, 404),
+        (errors.unsupported_version_header("x"), -32600, 400),
+        (errors.unsupported_protocol_version("2026-07-28"), -32022, 400),
+        (errors.already_initialized(), -32600, 400),
+        (errors.not_initialized(), -32600, 400),
+        (errors.bad_event_id(), -32600, 400),
+        (errors.gap("evicted"), -32600, 400),
+        (errors.stream_conflict(), -32600, 409),
+        (errors.too_many_requests(), -32000, 429),
+        (errors.server_full(), -32000, 503),
+        (errors.overloaded(), -32000, 503),
+        (errors.draining(), -32000, 503),
+        (errors.store_away(), -32000, 503),
+        (errors.method_not_found("x"), -32601, 200),
+        (errors.invalid_params(), -32602, 200),
+        (errors.internal(), -32603, 200),
+        (errors.resource_not_found("x:y"), -32002, 200),
+        (errors.cancelled(), -32800, 200),
+        (errors.rejected(), -1, 200),
+    ],
+)
+def test_each_refusal_has_its_code_and_status(error, code, status):
+    assert (error.code, error.status) == (code, status)
+
+
+def test_what_may_pass_says_when_to_come_again():
+    for kind, rule in KINDS.items():
+        assert (rule.status in (429, 503)) == bool(refusal(kind).headers)
+    assert errors.draining().headers == (("retry-after", "1"),)
+
+
+def test_data_holds_what_was_given_and_nothing_else():
+    assert json.loads(bytes(errors.internal("x", reason="lost", executed="no").raw)) == {
+        "code": -32603,
+        "message": "Internal error: x",
+        "data": {"reason": "lost", "executed": "no"},
+    }
+    assert json.loads(bytes(errors.internal().raw)) == {"code": -32603, "message": "Internal error"}
+    assert json.loads(bytes(errors.resource_not_found("a:b").raw))["data"] == {"uri": "a:b"}
+
+
+def test_an_unsupported_revision_is_told_which_there_are():
+    data = json.loads(bytes(errors.unsupported_protocol_version("2026-07-28").data))
+    assert data == {"supported": list(reversed(VERSIONS)), "requested": "2026-07-28"}
+
+
+def test_a_peers_text_comes_back_short_and_printable():
+    error = errors.unsupported_version_header("a\r\nb" + "x" * 500)
+    assert "\n" not in error.message
+    assert len(error.message) < 120
+
+
+def test_a_peers_error_is_read_and_written_without_change():
+    raw = Raw(b'{"code":-5,"message":"m","data":{"big":123456789012345678901234567890}}')
+    error = parse_error_member(raw)
+    assert (error.code, error.message, error.kind, error.status) == (-5, "m", "peer", 200)
+    assert error.raw == raw
+
+
+@pytest.mark.parametrize("raw", [b"{}", b'{"code":"1","message":"m"}', b"5", b'{"code":1}', b"{", b'"\xff"'])
+def test_what_is_no_error_object_is_a_value_error(raw):
+    with pytest.raises(ValueError, match="not a JSON-RPC error"):
+        parse_error_member(Raw(raw))

@@ -1,0 +1,64 @@
+"""The table of methods against the schemas and against itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from actors.protocol.methods import METHODS, Kind, Sender, Treatment, known
+from actors.protocol.versions import VERSIONS
+
+SCHEMAS = Path(__file__).parents[2] / "schema"
+
+
+def in_schema(version):
+    """(method, who sends it) of a revision: from the unions of what each end sends."""
+    schema = json.loads((SCHEMAS / f"{version}.json").read_text())
+    definitions = schema.get("$defs") or schema["definitions"]
+    found = set()
+    for sender in ("Client", "Server"):
+        for kind in ("Request", "Notification"):
+            for entry in definitions[sender + kind]["anyOf"]:
+                name = entry["$ref"].rsplit("/", 1)[1]
+                method = definitions[name]["properties"]["method"]["const"]
+                found.add((method, sender.lower(), kind.upper()))
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_table_has_exactly_the_methods_of_each_revision(version):
+    ours = set()
+    for row in METHODS.values():
+        if row.since <= version:
+            senders = ("client", "server") if row.sender is Sender.BOTH else (row.sender.value,)
+            ours |= {(row.name, sender, row.kind.name) for sender in senders}
+    assert ours == in_schema(version)
+
+
+def test_what_may_be_sent_again_or_hold_a_lease_is_as_the_spec_says():
+    assert {name for name, row in METHODS.items() if row.eligible} == {"tools/call", "prompts/get", "resources/read"}
+    assert not METHODS["tools/call"].repeatable
+    assert METHODS["resources/read"].repeatable
+    assert not METHODS["sampling/createMessage"].repeatable
+
+
+def test_every_routed_method_says_by_what_and_every_list_where_its_items_are():
+    for row in METHODS.values():
+        assert (row.treatment is Treatment.ROUTED) == (row.routed_by is not None)
+        assert (row.treatment is Treatment.MERGED) == (row.items is not None)
+        assert row.name.startswith("notifications/") == (row.kind is Kind.NOTIFICATION)
+
+
+def test_a_method_is_known_only_from_its_end_and_since_its_revision():
+    assert known("tools/call", Sender.CLIENT, "2024-11-05") is METHODS["tools/call"]
+    assert known("tools/call", Sender.SERVER, "2025-11-25") is None
+    assert known("ping", Sender.SERVER, "2024-11-05") is METHODS["ping"]
+    assert known("elicitation/create", Sender.SERVER, "2025-03-26") is None
+    assert known("elicitation/create", Sender.SERVER, "2025-06-18") is METHODS["elicitation/create"]
+    assert known("no/such", Sender.CLIENT, "2025-11-25") is None
+
+
+def test_tasks_are_never_known():
+    for name in METHODS:
+        if "tasks/" in name:
+            assert known(name, Sender.CLIENT, "2025-11-25") is None
