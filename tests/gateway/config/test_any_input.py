@@ -1,0 +1,57 @@
+"""Whatever a file says, it is loaded or refused with problems: nothing else comes out."""
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config import ConfigError, Loaded, Settings, advice
+from gateway.config.document import Document
+from gateway.config.loading import known_keys, settings_from
+from gateway.config.reference import tables
+
+SECTIONS = [name for name in tables() if name not in ("server", "gateway")]
+WORDS = st.sampled_from(
+    ["", "a", "b", "x y", "${V}", "${GONE:-b}", "${GONE}", "127.0.0.1:80", "http://h/mcp", "stdio", "sse"]
+)
+LEAVES = st.none() | st.booleans() | st.integers(-1, 5) | st.floats() | WORDS
+VALUES = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(WORDS, LEAVES, max_size=3)
+SERVER_KEYS = st.sampled_from([*known_keys(("mcpServers", "a")), "comand"])
+SERVERS = st.dictionaries(
+    st.sampled_from(["a", "b", "x y", ""]), VALUES | st.dictionaries(SERVER_KEYS, VALUES, max_size=4)
+)
+GATEWAYS = st.fixed_dictionaries(
+    {},
+    optional={
+        **{key: VALUES for key in known_keys(("gateway",)) if key not in SECTIONS},
+        **{
+            name: VALUES | st.dictionaries(st.sampled_from([*known_keys(("gateway", name)), "q"]), VALUES, max_size=3)
+            for name in SECTIONS
+        },
+    },
+)
+FILES = st.fixed_dictionaries(
+    {}, optional={"mcpServers": VALUES | SERVERS, "servers": SERVERS, "gateway": VALUES | GATEWAYS, "inputs": VALUES}
+)
+
+
+@given(FILES)
+def test_any_file_is_loaded_or_refused_with_problems(data: dict[str, Any]) -> None:
+    document = Document(data, {}, "f", Path("/"))
+    found = outcome(document)
+    if isinstance(found, ConfigError):
+        assert found.problems
+        assert all(str(problem).startswith("f: ") for problem in found.problems)
+    else:
+        names = set(found.table.backends)
+        assert found.table.endpoints[""].backends == tuple(found.table.backends)
+        assert all(names.issuperset(endpoint.backends) for endpoint in found.table.endpoints.values())
+        advice(Loaded(found, document))
+
+
+def outcome(document: Document) -> Settings | ConfigError:
+    try:
+        return settings_from(document, {"V": "v"}, resolve=str)
+    except ConfigError as error:
+        return error
