@@ -14,9 +14,9 @@ from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
 BIG = 2**200 + 1
 
 
-def refused(body: bytes) -> Malformed:
+def refused(body: bytes, *, limit: int | None = None, decode=decode_frame) -> Malformed:
     with pytest.raises(Malformed) as caught:
-        decode_frame(body)
+        decode(body, limit)
     return caught.value
 
 
@@ -174,9 +174,9 @@ def test_nesting_without_end_is_a_parse_error(depth, shape):
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read():
-    fault = pytest.raises(Malformed, decode_frame, b"x" * 11, 10).value
+    fault = refused(b"x" * 11, limit=10)
     assert (fault.code, fault.error.status) == (errors.INVALID_REQUEST, 413)
-    assert pytest.raises(Malformed, decode_message, b"x" * 10, 10).value.code == errors.PARSE_ERROR
+    assert refused(b"x" * 10, limit=10, decode=decode_message).code == errors.PARSE_ERROR
 
 
 def test_half_of_a_surrogate_pair_becomes_a_replacement_character():
@@ -222,7 +222,7 @@ def test_a_batch_with_half_a_surrogate_pair_is_mended():
 
 
 def test_a_batch_is_no_single_message():
-    assert pytest.raises(Malformed, decode_message, b'[{"jsonrpc":"2.0","id":1,"method":"a"}]').value.id is None
+    assert refused(b'[{"jsonrpc":"2.0","id":1,"method":"a"}]', decode=decode_message).id is None
 
 
 # Encoding
@@ -307,13 +307,14 @@ def test_a_result_survives_any_spelling(id, result, spelling):
 def only_malformed(body: bytes) -> None:
     try:
         frame = decode_frame(body)
-    except Malformed as malformed:
-        assert malformed.error.status in (400, 413)
-        json.loads(codec.encode_error(malformed.id, malformed.error))
-    else:
-        for decoded in frame.messages if isinstance(frame, Batch) else (frame,):
-            if not isinstance(decoded, Malformed):
-                json.loads(encode(decoded))
+    except Malformed as caught:
+        frame = Batch((caught,))
+    for decoded in frame.messages if isinstance(frame, Batch) else (frame,):
+        if isinstance(decoded, Malformed):
+            assert decoded.error.status in (400, 413)
+            json.loads(codec.encode_error(decoded.id, decoded.error))
+        else:
+            json.loads(encode(decoded))
 
 
 @given(st.binary(max_size=200))

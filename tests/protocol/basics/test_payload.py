@@ -21,7 +21,9 @@ def test_members_keep_their_spelling_and_order():
 
 @pytest.mark.parametrize("raw", [b"[]", b"1", b'"x"', b"null", b"{", b'{"a":\xff}'])
 def test_members_of_anything_else_are_malformed(raw):
-    assert pytest.raises(Malformed, payload.members, Raw(raw)).value.code == INVALID_PARAMS
+    with pytest.raises(Malformed) as caught:
+        payload.members(Raw(raw))
+    assert caught.value.code == INVALID_PARAMS
 
 
 def test_members_are_set_in_place_added_at_the_end_and_removed():
@@ -46,7 +48,9 @@ def test_members_are_set_in_place_added_at_the_end_and_removed():
     ],
 )
 def test_nesting_too_deep_for_a_second_look_is_malformed(read):
-    assert pytest.raises(Malformed, read, DEEP).value.code == INVALID_PARAMS
+    with pytest.raises(Malformed) as caught:
+        read(DEEP)
+    assert caught.value.code == INVALID_PARAMS
 
 
 def test_texts_are_read_and_nothing_else():

@@ -1,5 +1,7 @@
 """Server-sent events in both directions."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,12 +101,12 @@ def test_a_line_break_in_two_pieces_is_one():
     [b"data: " + b"x" * 100, b":" + b"x" * 100, b"data: 123456789\n" * 9, b"id: " + b"x" * 100 + b"\n", b"data\n" * 40],
 )
 def test_an_event_or_line_beyond_the_limit_is_a_typed_error(stream):
-    caught = pytest.raises(SseTooLargeError, decode, stream, 100)
+    with pytest.raises(SseTooLargeError) as caught:
+        decode(stream, 100)
     assert caught.value.limit == 100
+    decoder = SseDecoder(100)
     with pytest.raises(SseTooLargeError):
-        decoder = SseDecoder(100)
-        for at in range(len(stream)):
-            decoder.feed(stream[at : at + 1])
+        [decoder.feed(stream[at : at + 1]) for at in range(len(stream))]
 
 
 def test_events_before_the_one_that_is_too_large_are_given_first():
@@ -165,7 +167,7 @@ def test_pieces_make_no_difference(stream, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=4)))
     cut = SseDecoder(LIMIT)
     bounds = [0, *cuts, len(stream)]
-    assert [event for a, b in zip(bounds, bounds[1:], strict=False) for event in cut.feed(stream[a:b])] == whole
+    assert [event for a, b in itertools.pairwise(bounds) for event in cut.feed(stream[a:b])] == whole
 
 
 @given(st.lists(pieces | st.binary(max_size=30), max_size=20).map(b"".join), st.integers(1, 40))
