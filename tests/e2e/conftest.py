@@ -18,9 +18,10 @@ from tests.support.processes import (
     node,
     programs,
     pypi_servers,
+    redis_url,
 )
 
-__all__ = ["everyday", "node", "programs", "pypi_servers"]
+__all__ = ["everyday", "node", "programs", "pypi_servers", "redis_url"]
 
 EXAMPLE = ROOT / "examples" / "everyday.jsonc"
 HTTP_SERVER = "http://127.0.0.1:3001/mcp"

@@ -2,71 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import shutil
 import signal
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.support.processes import ROOT, STAGEDOOR, Gateway, Programs, answers, environment, free_port
+from tests.support.raw import RawSession
 
 pytestmark = pytest.mark.e2e
 
 FIXTURE = ROOT / "tests" / "conformance" / "fixture.py"
 STDIO_FIXTURE = {"mcpServers": {"fixture": {"command": sys.executable, "args": [str(FIXTURE)]}}}
-HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-
-
-class RawSession:
-    """One session over plain HTTP, so that a test holds its connections in its own hands."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        assert parts.hostname is not None
-        self._address, self._path = (parts.hostname, parts.port), parts.path
-        self._headers = dict(HEADERS)
-        client = {"name": "raw", "version": "1"}
-        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
-        response, self.server = self.post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
-        self._headers["Mcp-Session-Id"] = response.headers["Mcp-Session-Id"]
-        self._headers["MCP-Protocol-Version"] = "2025-11-25"
-        response, _ = self.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        assert response.status == 202
-
-    def _send(self, method: str, body: str | None = None) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection(*self._address, timeout=20)
-        connection.request(method, self._path, body, self._headers)
-        return connection
-
-    def post(self, message: dict[str, Any]) -> tuple[http.client.HTTPResponse, Any]:
-        """Sends a message; returns the response and the last JSON-RPC message in it."""
-        connection = self._send("POST", json.dumps(message))
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
-        if response.headers.get_content_type() == "text/event-stream":
-            text = [line.removeprefix("data:") for line in text.splitlines() if line.startswith("data:")][-1]
-        return response, json.loads(text) if text.strip() else None
-
-    def open_stream(self) -> http.client.HTTPResponse:
-        """A GET stream that nobody reads."""
-        self._headers["Accept"] = "text/event-stream"
-        return self._send("GET").getresponse()
-
-    def post_and_leave(self, message: dict[str, Any]) -> http.client.HTTPConnection:
-        """Sends a message and does not look at the answer."""
-        return self._send("POST", json.dumps(message))
-
-    def tools(self) -> list[str]:
-        _, answer = self.post({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
-        return [tool["name"] for tool in answer["result"]["tools"]]
 
 
 def get(url: str) -> str:
@@ -100,26 +51,35 @@ def test_metrics_are_never_on_the_public_listener(demo: Gateway) -> None:
     assert answers(f"{demo.url}/healthz")()
 
 
-def test_the_banner_has_lines_to_paste(demo: Gateway) -> None:
+def pasted(gateway: Gateway, command: str) -> str:
+    """What a line of the banner that begins with `command` prints when it is pasted into a shell."""
+    gateway.program.wait_output(command)
+    line = next(line for line in gateway.program.output().splitlines() if command in line)
+    done = subprocess.run(
+        ["sh", "-c", line[line.index(command) :]],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_banner_says_where_it_is_and_how_to_attach(demo: Gateway) -> None:
     demo.program.wait_output(f"claude mcp add --transport http stagedoor {demo.endpoint()}")
-    banner = demo.program.output()
-    assert demo.admin.removeprefix("http://") in banner
-    assert "@modelcontextprotocol/inspector" in banner
-    assert "curl" in banner
+    assert demo.admin in demo.program.output()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_the_curl_line_of_the_banner_gets_an_answer(demo: Gateway) -> None:
-    demo.program.wait_output("curl")
-    lines = demo.program.output().splitlines()
-    start = next(number for number, line in enumerate(lines) if line.strip().startswith("curl"))
-    command = ""
-    for line in lines[start:]:
-        command += line.strip().removesuffix("\\") + " "
-        if not line.rstrip().endswith("\\"):
-            break
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=10, check=False)
-    assert '"jsonrpc"' in done.stdout, done.stdout + done.stderr
+def test_the_curl_line_of_the_banner_works(demo: Gateway) -> None:
+    assert '"protocolVersion":"2025-11-25"' in pasted(demo, "curl -sS").replace(" ", "")
+
+
+@pytest.mark.node
+def test_the_inspector_line_of_the_banner_works(demo: Gateway, node: Path) -> None:
+    assert '"tools"' in pasted(demo, "npx @modelcontextprotocol/inspector")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
@@ -141,8 +101,7 @@ def test_it_ends_in_time_with_calls_running_and_a_reader_that_is_stuck(programs:
         session.post_and_leave({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call})
         for number in range(10, 14)
     ]
-    stream = session.open_stream()
-    assert stream.status == 200
+    stream = session.listen()
     assert gateway.program.stop() == 0, gateway.program.story()
     gateway.program.wait_alone()
     stream.close()

@@ -25,6 +25,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.redis_server import RedisServer, installed
+
 ROOT = Path(__file__).resolve().parents[2]
 NODE_PACKAGES = ROOT / "tests" / "node" / "node_modules"
 PYPI_SERVERS = ROOT / ".venv-servers" / "bin"
@@ -153,6 +155,7 @@ class Program:
         assert _until(lambda: not self.family(), within), f"{self.name} left processes {self.family()}. {self.story()}"
 
     def kill(self) -> None:
+        """Kills it and all it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         for pid in self.family():
@@ -198,9 +201,17 @@ class Programs:
             program.wait_ready(ready, within)
         return program
 
-    def gateway(self, config: Mapping[str, Any] | Path | None = None, *options: str) -> Gateway:
-        """Starts a gateway on free ports: a config to write, a config file, or none for the demo servers."""
-        listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    def gateway(
+        self, config: Mapping[str, Any] | Path | None = None, *options: str, in_place_of: Gateway | None = None
+    ) -> Gateway:
+        """Starts a gateway: a config to write, a config file, or none for the demo servers.
+
+        It listens on free ports, or on those of a gateway that has ended.
+        """
+        if in_place_of is None:
+            listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        else:
+            listen, admin = (url.removeprefix("http://") for url in (in_place_of.url, in_place_of.admin))
         command: list[str | os.PathLike[str]] = [STAGEDOOR, "serve", "--listen", listen, "--admin", admin, *options]
         if isinstance(config, Mapping):
             file = self._folder / f"{len(self._started)}-config.json"
@@ -240,6 +251,14 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
         yield started
     finally:
         started.end()
+
+
+@pytest.fixture
+def redis_url() -> Iterator[str]:
+    """The URL of a redis-server of the test's own."""
+    _need(installed(), "redis-server is")
+    with RedisServer() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")
