@@ -1,6 +1,5 @@
 """What is allowed in a configuration and yet unwise: warnings, each with its place in the file."""
 
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,11 +7,10 @@ from typing import Any
 from actors.protocol.table import StdioTarget
 from gateway.config.loading import Loaded
 from gateway.config.problems import Path, Problem
+from gateway.config.settings import CREDENTIAL
 
 MIN_TOKEN = 20
 """Characters of a bearer token below which guessing it is worth a try (RFC 6750 leaves the length open)."""
-
-_CREDENTIAL = re.compile(r"authorization|cookie|token|secret|passw|api[-_]?key|credential", re.IGNORECASE)
 
 
 def advice(loaded: Loaded) -> list[Problem]:
@@ -35,7 +33,7 @@ def _clear_credentials(data: Mapping[str, Any]) -> Iterator[Problem]:
         for name, server in (data.get(section) or {}).items():
             for part in ("env", "headers"):
                 for key, value in (server.get(part) or {}).items():
-                    if _CREDENTIAL.search(key) and value and "${" not in value:
+                    if CREDENTIAL.search(key) and value and "${" not in value:
                         yield Problem(message, (section, name, part, key))
 
 

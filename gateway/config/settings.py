@@ -1,11 +1,16 @@
 """What a configuration comes to: frozen values with all defaults filled in, ready for composition."""
 
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
-from actors.protocol.table import Limits, Table
+from actors.protocol.table import HttpTarget, Limits, StdioTarget, Table
+
+CREDENTIAL = re.compile(r"authorization|cookie|token|secret|passw|api[-_]?key|credential", re.IGNORECASE)
+"""What the name of a header or of a variable says when its value is a credential."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +93,16 @@ class Settings:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Every credential in the configuration, so that logs can leave them out wherever they turn up."""
+        """Every credential in the configuration, so that logs can leave them out wherever they turn up.
+
+        A header gives its last word too: the token of `Bearer …`. Of a child's variables only those count whose name
+        says that they are credentials; the others are words like `true`.
+        """
         found = [token for _, token in self.auth.tokens]
+        found += [unquote(urlsplit(self.store).password or "")]
         for spec in self.table.backends.values():
-            target = spec.target
-            found += [value for _, value in getattr(target, "headers", ())]
-        return tuple(found)
+            if isinstance(spec.target, HttpTarget):
+                found += [part for _, value in spec.target.headers for part in (value, value.split(" ")[-1])]
+            elif isinstance(spec.target, StdioTarget):
+                found += [value for name, value in spec.target.env if CREDENTIAL.search(name)]
+        return tuple(filter(None, found))

@@ -152,6 +152,14 @@ def test_credentials_are_in_no_repr(settings: Callable[..., Settings]) -> None:
     assert repr(b"\xab" * 32) not in repr(found)
 
 
+def test_the_credentials_are_known_so_that_logs_can_leave_them_out(settings: Callable[..., Settings]) -> None:
+    text = """{"mcpServers": {"a": {"url": "http://h/mcp", "headers": {"Authorization": "Bearer tok-1", "X": "tok-2"}},
+      "b": {"command": "x", "env": {"API_KEY": "tok-3", "MODE": "fast", "EMPTY_TOKEN": ""}}},
+      "gateway": {"auth": {"tokens": {"ann": "tok-4"}}, "store": "redis://u:tok%2D5@h:1/0"}}"""
+    assert set(settings(text).secrets) == {"Bearer tok-1", "tok-1", "tok-2", "tok-3", "tok-4", "tok-5"}
+    assert settings("{}").secrets == ()
+
+
 def test_equal_configurations_have_equal_digests_and_others_have_not(settings: Callable[..., Settings]) -> None:
     def digests(extra: str = "", **environ: str) -> tuple[str, str]:
         text = '{"mcpServers": {"a": {"url": "http://h/${P:-mcp}", "headers": {"A": "${T:-x}"}, EXTRA}}}'
