@@ -199,13 +199,14 @@ class MemoryStore:
 
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
         session = self._fenced(key, grant)
+        log = None if isinstance(session, Failed) or not session.streams else session.streams.get(stream)
         if isinstance(session, Failed):
-            return done(session)
-        log = session.streams.get(stream) if session.streams else None
-        if log is not None and log.until is None:
-            return done(Failed(Refused.SEQ, "the stream is not finished", len(log.data)))
-        session.forget(stream)
-        return done(None)
+            done(session)
+        elif log is not None and log.until is None:
+            done(Failed(Refused.SEQ, "the stream is not finished", len(log.data)))
+        else:
+            session.forget(stream)
+            done(None)
 
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
@@ -238,6 +239,9 @@ class MemoryStore:
                 heappush(self._due, (session.expires, key, ""))
             elif session.streams and (log := session.streams.get(stream)) and log.until and log.until <= now:
                 session.forget(stream)
+        self._forget_tombs(now)
+
+    def _forget_tombs(self, now: float) -> None:
         while self._tombs and (len(self._tombs) > TOMBSTONES or next(iter(self._tombs.values()))[1] <= now):
             del self._tombs[next(iter(self._tombs))]
 
@@ -320,6 +324,7 @@ class MemoryStore:
         del self._sessions[key]
         self._tombs.pop(key, None)
         self._tombs[key] = (grant, now + TOMBSTONE_TTL)
+        self._forget_tombs(now)
         return None
 
     def _open(

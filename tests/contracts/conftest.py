@@ -1,4 +1,4 @@
-"""Stores to try the contract on: the one in memory by a clock that the test moves, the one in Redis on a real server."""
+"""Stores to try the contract on: the one in memory by a clock that the test moves, the other on a real Redis."""
 
 import secrets
 import time

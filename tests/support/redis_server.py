@@ -95,7 +95,7 @@ class RedisServer:
                 try:
                     client.info("server")
                     return
-                except redis.ResponseError:
+                except (redis.ResponseError, redis.AuthenticationError):
                     return  # it answers, if only to those who know the password
                 except redis.RedisError:
                     time.sleep(0.02)

@@ -20,8 +20,8 @@ OVERHEAD = 512
 class Operation:
     """One command on its way.
 
-    `waits`: it is sent again while Redis is away, until its time is up. `frees`: it works when Redis is full, and does
-    not wait behind what doesn't. `deadline` is set when it is queued.
+    `waits`: it is sent again while Redis is away, until its time is up. `when_full`: it works when Redis is full, and
+    does not wait behind what doesn't. `deadline` is set when it is queued.
     """
 
     key: SessionKey
@@ -30,7 +30,7 @@ class Operation:
     decode: Decode = field(default=lambda _: None)
     size: int = OVERHEAD
     waits: bool = True
-    frees: bool = False
+    when_full: bool = False
     deadline: float = 0.0
 
     def outcome(self, reply: Reply) -> Any:
@@ -104,7 +104,7 @@ class Operations:
     def read(self, key: SessionKey, done: Done) -> Operation:
         """→ Record."""
         command = ("EVALSHA", SHA["read"], 1, record_key(key), SCHEMA)
-        return Operation(key, command, done, lambda reply: decode_record(reply[1], reply[2]), waits=False)
+        return Operation(key, command, done, _read, waits=False, when_full=True)
 
     def claim(self, key: SessionKey, owner: str, expect: tuple[str | None, int], nonce: str, done: Done) -> Operation:
         """→ (Grant, Record)."""
@@ -164,17 +164,21 @@ class Operations:
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> Operation:
         """→ None."""
         keys = (record_key(key), log_key(key, stream))
-        return Operation(key, ("EVALSHA", SHA["drop"], 2, *keys, *_by(grant), stream), done, frees=True)
+        return Operation(key, ("EVALSHA", SHA["drop"], 2, *keys, *_by(grant), stream), done, when_full=True)
 
     def release(self, key: SessionKey, grant: Grant, done: Done) -> Operation:
         """→ None."""
         command = ("EVALSHA", SHA["release"], 1, record_key(key), *_by(grant), self._ttl, self._step)
-        return Operation(key, command, done, frees=True)
+        return Operation(key, command, done, when_full=True)
 
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> Operation:
         """→ None."""
         command = ("EVALSHA", SHA["end"], 1, record_key(key), *_by(grant), reason, _ms(TOMBSTONE_TTL))
-        return Operation(key, command, done, frees=True)
+        return Operation(key, command, done, when_full=True)
+
+
+def _read(reply: list[Any]) -> Record:
+    return decode_record(reply[1], reply[2])
 
 
 def _by(grant: Grant) -> tuple[str, int]:

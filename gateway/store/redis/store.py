@@ -69,12 +69,13 @@ class RedisStore:
 
     def claim(self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str, done: Done) -> None:
         def judged(alive: bool | None) -> None:
-            if alive is not False:
-                reason = Refused.AWAY if alive is None else Refused.FENCED
-                return done(Failed(reason, f"owner {expect_owner}" + (" is alive" if alive else "")))
-            self._note_owned("SADD", key)
-            self._writer.submit(self._operations.claim(key, self.owner, (expect_owner, expect_epoch), nonce, done))
-            return None
+            if alive is None:
+                done(Failed(Refused.AWAY, "whether the owner lives can't be asked"))
+            elif alive:
+                done(Failed(Refused.FENCED, "the owner is alive"))
+            else:
+                self._note_owned("SADD", key)
+                self._writer.submit(self._operations.claim(key, self.owner, (expect_owner, expect_epoch), nonce, done))
 
         if expect_owner is None or self._lease.mine(expect_owner):
             judged(False)
@@ -128,7 +129,7 @@ class RedisStore:
 
     def _note_owned(self, command: str, key: SessionKey) -> None:
         # Before a create or claim, after a release or end: the set may name too many sessions, never too few.
-        self._writer.submit(Operation(key, (command, owned_key(self.owner), key), _ignore, frees=command == "SREM"))
+        self._writer.submit(Operation(key, (command, owned_key(self.owner), key), _ignore, when_full=command == "SREM"))
 
     def _given_up(self, key: SessionKey, done: Done, outcome: Any) -> None:
         if outcome is None:

@@ -64,16 +64,22 @@ class Writer:
     def submit(self, operation: Operation) -> None:
         """Queues it, or fails it at once: the queue is full, Redis has been away for a while, the store is closed."""
         now = time.monotonic()
-        if self._closing is not None:
-            return operation.done(Failed(Refused.AWAY, "the store is closed"))
-        since = self._troubled_since
-        if not operation.waits and since is not None and now - since > PATIENCE:
-            return operation.done(Failed(Refused.AWAY, self._why))
-        if self.queued + operation.size > self._capacity and not operation.frees:
-            return operation.done(Failed(Refused.FULL, "store_full"))
+        if failed := self._refusal(operation, now):
+            operation.done(failed)
+            return
         operation.deadline = now + (self._hold if operation.waits else PATIENCE)
         self.queued += operation.size
         self._queue.put(operation)
+
+    def _refusal(self, operation: Operation, now: float) -> Failed | None:
+        if self._closing is not None:
+            return Failed(Refused.AWAY, "the store is closed")
+        since = self._troubled_since
+        works = operation.when_full and self.state == "full"
+        if not operation.waits and not works and since is not None and now - since > PATIENCE:
+            return Failed(Refused.AWAY, self._why)
+        if self.queued + operation.size > self._capacity and not (operation.when_full and operation.waits):
+            return Failed(Refused.FULL, "store_full")
         return None
 
     def close(self, within: float) -> None:
@@ -157,7 +163,7 @@ class Writer:
             blocked = held.get(operation.key)
             if blocked is None and (lacks_function(reply) or is_full(reply) or is_stuck(reply)):
                 blocked = held[operation.key] = reply
-            if blocked is None or (operation.frees and not isinstance(reply, Exception)):
+            if blocked is None or (operation.when_full and not isinstance(reply, Exception)):
                 settled.append((operation, operation.outcome(reply)))
             elif not operation.waits and not lacks_function(blocked):
                 settled.append((operation, Failed(Refused.AWAY, str(blocked))))

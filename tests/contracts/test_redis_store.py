@@ -1,0 +1,472 @@
+"""What only the store in Redis does: group commit, keys and their expiry, and a Redis that fails in every way."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from actors.ports import NO_DELTAS, Deltas, Failed, LogEntry, Refused, Replay
+from gateway.store.redis import StoreDenied, StoreTooOld, StoreUnreachable, StoreUrlError, checks, targets
+
+pytestmark = pytest.mark.redis
+
+
+def refused(outcome: Any) -> Refused:
+    assert isinstance(outcome, Failed), outcome
+    return outcome.reason
+
+
+class Outcomes:
+    """What became of many calls."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+        self._changed = trio.Event()
+
+    def __call__(self, outcome: Any) -> None:
+        self.all.append(outcome)
+        self._changed.set()
+
+    async def wait(self, count: int) -> list[Any]:
+        with trio.fail_after(20):
+            while len(self.all) < count:
+                self._changed = trio.Event()
+                await self._changed.wait()
+        return self.all
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Waits for what a thread or Redis does."""
+    with trio.fail_after(10):
+        while not condition():
+            await trio.sleep(0.01)
+
+
+@pytest.fixture
+def session(ask, new_key):
+    """Makes a session past its first save, with the stream p1 open at event 1."""
+
+    async def make(store):
+        key = new_key()
+        grant = await ask(store.create, key, {"state": b"new"})
+        assert await ask(store.save, key, grant, 1, NO_DELTAS) is None
+        assert await ask(store.open, key, grant, "p1", {}, b"1") is None
+        return key, grant
+
+    return make
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as connection:
+        yield connection
+
+
+async def data_of(store, key):
+    replay = await store.replay(key, "p1", 0, 0, 10_000)
+    assert isinstance(replay, Replay), replay
+    return [entry.data for entry in replay.entries]
+
+
+# Group commit
+
+
+async def test_what_queues_during_a_batch_goes_out_as_the_next_one(start_server, opened, session):
+    server = start_server()
+    batches: list[int] = []
+    async with opened(server.url, on_batch=lambda operations, _: batches.append(operations)) as store:
+        sessions = [await session(store) for _ in range(8)]
+        server.pause()
+        batches.clear()
+        done = Outcomes()
+        for key, grant in sessions:
+            store.append(key, grant, "p1", 2, [b"2"], done)
+        await eventually(lambda: store.queued > 0)
+        for key, grant in sessions:
+            store.append(key, grant, "p1", 3, [b"3"], done)
+        server.go_on()
+        assert await done.wait(16) == [None] * 16
+        assert sum(batches) == 16
+        assert len(batches) <= 4
+
+
+async def test_a_session_may_have_many_operations_under_way(server, opened, session):
+    limits = replace(targets_free_limits(), log_events=5_000)
+    async with opened(server.url, limits) as store:
+        key, grant = await session(store)
+        done = Outcomes()
+        for seq in range(2, 1_502):
+            store.append(key, grant, "p1", seq, [b"%d" % seq], done)
+        assert set(await done.wait(1_500)) == {None}
+        assert await data_of(store, key) == [b"%d" % seq for seq in range(1, 1_502)]
+
+
+def targets_free_limits():
+    from actors.protocol.table import Limits
+
+    return Limits()
+
+
+async def test_a_full_queue_refuses_at_once_but_lets_an_end_in(start_server, opened, session, ask):
+    server = start_server()
+    async with opened(server.url, queue_bytes=10_000) as store:
+        key, grant = await session(store)
+        server.pause()
+        done, refusals = Outcomes(), Outcomes()
+        store.append(key, grant, "p1", 2, [b"x" * 9_000], done)
+        store.append(key, grant, "p1", 3, [b"x" * 9_000], refusals)
+        assert refusals.all == [Failed(Refused.FULL, "store_full")]
+        store.end(key, grant, "why", done)
+        server.go_on()
+        assert await done.wait(2) == [None, None]
+        assert refused(await ask(store.read, key)) is Refused.ENDED
+
+
+async def test_closing_writes_what_is_queued(server, opened, session):
+    done = Outcomes()
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        for seq in range(2, 10):
+            store.append(key, grant, "p1", seq, [b"%d" % seq], done)
+    assert done.all == [None] * 8
+    store.touch(key, grant, done)
+    assert refused(done.all[-1]) is Refused.AWAY
+
+
+# Keys
+
+
+async def test_keys_expire_with_what_they_hold(server, opened, client, ask, new_key):
+    async with opened(server.url) as store:
+        key = new_key()
+        record, log = f"sd:{{{key}}}:s", f"sd:{{{key}}}:l:p1"
+        grant = await ask(store.create, key, {})
+        await ask(store.open, key, grant, "p1", {}, b"x")
+        assert 50_000 < client.pttl(record) <= 60_000
+        assert 50_000 < client.pttl(log) <= 60_000
+        await ask(store.save, key, grant, 1, NO_DELTAS)
+        assert 2_390_000 < client.pttl(record) <= 2_400_000
+        assert 2_390_000 < client.pttl(log) <= 2_400_000
+        await ask(store.append, key, grant, "p1", 2, [], finish=True)
+        assert 0 < client.pttl(log) <= 400
+        await ask(store.end, key, grant, "why")
+        assert client.exists(log) == 0
+        assert 590_000 < client.pttl(record) <= 600_000
+
+
+async def test_a_touch_keeps_the_record_and_its_unfinished_logs(server, opened, client, session, ask):
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        record, log = f"sd:{{{key}}}:s", f"sd:{{{key}}}:l:p1"
+        for name in (record, log):
+            client.pexpire(name, 5_000)
+        assert await ask(store.touch, key, grant) is None
+        assert min(client.pttl(record), client.pttl(log)) > 2_390_000
+
+
+async def test_any_write_keeps_all_logs_once_an_eighth_of_the_idle_time_has_passed(
+    server, opened, client, session, ask
+):
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        await ask(store.open, key, grant, "g1", {}, b"quiet")
+        record, quiet = f"sd:{{{key}}}:s", f"sd:{{{key}}}:l:g1"
+        client.hset(record, "kept", int(time.time() * 1000) - 226_000)
+        for name in (record, quiet):
+            client.pexpire(name, 5_000)
+        assert await ask(store.append, key, grant, "p1", 2, [b"2"]) is None
+        assert min(client.pttl(record), client.pttl(quiet)) > 2_390_000
+
+
+async def test_the_owned_set_names_a_session_from_before_its_creation_until_after_its_end(
+    server, opened, client, session, ask
+):
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        owned = f"sd:r:{{{store.owner}}}:owned"
+        assert client.smembers(owned) == {key.encode()}
+        await ask(store.end, key, grant, "why")
+        await eventually(lambda: not client.exists(owned))
+
+
+async def test_a_record_of_a_newer_schema_is_left_alone(server, opened, client, session, ask):
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        client.hset(f"sd:{{{key}}}:s", "v", 2)
+        assert refused(await ask(store.read, key)) is Refused.TOO_NEW
+        assert refused(await ask(store.claim, key, grant.owner, grant.epoch, "n")) is Refused.TOO_NEW
+
+
+async def test_a_record_that_makes_no_sense_is_gone_and_harms_nothing(server, opened, client, session, ask):
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        client.hset(f"sd:{{{key}}}:s", "rev", "nonsense")
+        assert refused(await ask(store.read, key)) is Refused.GONE
+        client.delete(f"sd:{{{key}}}:s")
+        client.set(f"sd:{{{key}}}:s", "not a hash")
+        assert refused(await ask(store.touch, key, grant)) is Refused.AWAY
+        assert await ask(store.create, key[::-1], {}) is not None
+
+
+# Replay
+
+
+async def test_a_hole_in_a_log_is_never_passed_over_in_silence(server, opened, client, session, ask):
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        await ask(store.append, key, grant, "p1", 2, [b"2", b"3", b"4"])
+        client.xdel(f"sd:{{{key}}}:l:p1", f"{grant.epoch}-3")
+        replay = await store.replay(key, "p1", grant.epoch, 1, 10)
+        assert [entry.seq for entry in replay.entries] == [2]
+        outcome = await store.replay(key, "p1", grant.epoch, 2, 10)
+        assert (refused(outcome), outcome.head) == (Refused.SEQ, 4)
+
+
+async def test_a_hole_that_the_floor_explains_is_told_and_passed(server, opened, client, session, ask):
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        await ask(store.append, key, grant, "p1", 2, [b"2", b"3", b"4"])
+        record = f"sd:{{{key}}}:s"
+        head = client.hget(record, "h:p1").split()
+        client.hset(record, "h:p1", b" ".join([*head[:2], b"3", *head[3:]]))
+        for seq in (2, 3):
+            client.xdel(f"sd:{{{key}}}:l:p1", f"{grant.epoch}-{seq}")
+        expected = [LogEntry(grant.epoch, 4, b"4")]
+        for cursor in (1, 2):
+            replay = await store.replay(key, "p1", grant.epoch, cursor, 10)
+            assert (list(replay.entries), replay.lost) == (expected, (cursor, 4))
+
+
+async def test_a_cursor_of_a_lost_history_is_refused(server, opened, session, ask):
+    """After a failover a new owner reuses numbers: 7-10 is not an event of a log 7-8, 8-9, 8-10."""
+    async with opened(server.url) as store:
+        key, old = await session(store)
+        grant, _ = await ask(store.claim, key, old.owner, old.epoch, "n")
+        await ask(store.append, key, grant, "p1", 2, [b"2", b"3"])
+        assert refused(await store.replay(key, "p1", old.epoch, 3, 10)) is Refused.GONE
+
+
+async def test_a_cancelled_replay_leaves_the_store_usable(start_server, opened, session):
+    server = start_server()
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        server.pause()
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(store.replay, key, "p1", grant.epoch, 0, 10)
+            await trio.sleep(0.05)
+            nursery.cancel_scope.cancel()
+        server.go_on()
+        assert await data_of(store, key) == [b"1"]
+
+
+# Redis in trouble
+
+
+async def test_functions_that_redis_forgot_are_loaded_again_and_nothing_is_reordered(server, opened, client, session):
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        done = Outcomes()
+        for seq in range(2, 12):
+            if seq in (2, 7):
+                client.script_flush()
+            store.append(key, grant, "p1", seq, [b"%d" % seq], done, deltas=Deltas(fields={"last": b"%d" % seq}))
+        assert await done.wait(10) == [None] * 10
+        assert await data_of(store, key) == [b"%d" % seq for seq in range(1, 12)]
+        client.script_flush()
+        record = Outcomes()
+        store.read(key, record)
+        assert (await record.wait(1))[0].fields["last"] == b"11"
+
+
+async def test_a_redis_that_is_killed_under_traffic_and_comes_back_has_every_event_once(start_server, opened, session):
+    """Appends wait and are sent again; with an AOF that is always synced nothing is lost (CLUSTER §9)."""
+    server = start_server(aof=True)
+    limits = replace(targets_free_limits(), log_events=5_000)
+    async with opened(server.url, limits) as store:
+        sessions = [await session(store) for _ in range(10)]
+        finished = [trio.Event() for _ in sessions]
+        outcomes: list[Any] = []
+
+        def step(index: int, seq: int, outcome: Any = None) -> None:
+            outcomes.append(outcome)
+            if seq > 120 or outcome is not None:
+                return finished[index].set()
+            key, grant = sessions[index]
+            return store.append(key, grant, "p1", seq, [b"%d" % seq], partial(step, index, seq + 1))
+
+        for index in range(10):
+            step(index, 2)
+        for _ in range(3):
+            enough = len(outcomes) + 100
+            await eventually(lambda enough=enough: len(outcomes) >= enough)
+            server.kill()
+            await trio.sleep(0.05)
+            await trio.to_thread.run_sync(server.start)
+        with trio.fail_after(20):
+            for event in finished:
+                await event.wait()
+        assert set(outcomes) == {None}
+        for key, _ in sessions:
+            assert await data_of(store, key) == [b"%d" % seq for seq in range(1, 121)]
+
+
+async def test_while_redis_is_away_appends_wait_and_what_cannot_wait_fails(start_server, opened, session, ask, new_key):
+    server = start_server(aof=True)
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        server.kill()
+        done = Outcomes()
+        store.append(key, grant, "p1", 2, [b"2"], done)
+        assert refused(await ask(store.create, new_key(), {})) is Refused.AWAY
+        assert store.state == "away"
+        at_once = Outcomes()
+        store.create(new_key(), {}, at_once)
+        store.read(key, at_once)
+        store.claim(key, grant.owner, grant.epoch, "n", at_once)
+        assert [refused(outcome) for outcome in at_once.all] == [Refused.AWAY] * 3
+        assert refused(await store.replay(key, "p1", 0, 0, 10)) is Refused.AWAY
+        assert done.all == []
+        await trio.to_thread.run_sync(server.start)
+        assert await done.wait(1) == [None]
+        await eventually(lambda: store.state == "ok")
+        assert (await ask(store.create, new_key(), {})).owner == store.owner
+
+
+async def test_when_redis_is_back_and_only_new_sessions_come_they_are_served(start_server, opened, ask, new_key):
+    server = start_server(aof=True)
+    async with opened(server.url) as store:
+        server.kill()
+        assert refused(await ask(store.create, new_key(), {})) is Refused.AWAY
+        await trio.to_thread.run_sync(server.start)
+        await eventually(lambda: store.state == "ok")
+        assert (await ask(store.create, new_key(), {})).owner == store.owner
+
+
+async def test_an_append_is_away_when_redis_has_been_away_for_the_hold(start_server, opened, session, ask):
+    server = start_server()
+    async with opened(server.url, hold=0.3) as store:
+        key, grant = await session(store)
+        server.kill()
+        assert refused(await ask(store.append, key, grant, "p1", 2, [b"2"])) is Refused.AWAY
+
+
+async def test_a_redis_that_hangs_executes_nothing_late(start_server, opened, session, ask, monkeypatch):
+    """The next connection ends its predecessor before it sends: what that left in Redis' buffers must not run after."""
+    monkeypatch.setattr(targets, "REPLY_TIMEOUT", 0.2)
+    server = start_server(aof=True)
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        server.pause()
+        done = Outcomes()
+        store.append(key, grant, "p1", 2, [b"2"], done, deltas=Deltas(fields={"last": b"2"}))
+        await eventually(lambda: store.state == "away")
+        store.append(key, grant, "p1", 3, [b"3"], done, deltas=Deltas(fields={"last": b"3"}))
+        server.go_on()
+        assert await done.wait(2) == [None, None]
+        assert await data_of(store, key) == [b"1", b"2", b"3"]
+        assert (await ask(store.read, key)).fields["last"] == b"3"
+
+
+async def test_after_a_flush_writes_find_nothing_and_new_sessions_work(start_server, opened, session, ask, new_key):
+    server = start_server()
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        with server.client() as client:
+            client.flushall()
+        assert refused(await ask(store.append, key, grant, "p1", 2, [b"2"])) is Refused.GONE
+        assert refused(await store.replay(key, "p1", grant.epoch, 1, 10)) is Refused.GONE
+        assert not isinstance(await ask(store.create, new_key(), {}), Failed)
+
+
+async def test_a_full_redis_refuses_sessions_holds_events_and_lets_go_of_what_ends(
+    start_server, opened, session, ask, new_key
+):
+    server = start_server()
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        other, other_grant = await session(store)
+        free, free_grant = await session(store)
+        with server.client() as client:
+            client.config_set("maxmemory", "1mb")
+            assert refused(await ask(store.create, new_key(), {})) is Refused.AWAY
+            held = Outcomes()
+            store.append(key, grant, "p1", 2, [b"2"], held)
+            store.append(key, grant, "p1", 3, [b"3"], held)
+            assert await ask(store.release, free, free_grant) is None
+            assert await ask(store.end, other, other_grant, "why") is None
+            assert (await ask(store.read, key)).fields == {"state": b"new"}
+            assert store.state == "full"
+            assert held.all == []
+            client.config_set("maxmemory", "0")
+        assert await held.wait(2) == [None, None]
+        assert await data_of(store, key) == [b"1", b"2", b"3"]
+
+
+async def test_a_redis_that_turned_read_only_holds_events_until_it_is_a_primary_again(start_server, opened, session):
+    server, primary = start_server(), start_server()
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        with server.client() as client:
+            client.config_set("replica-serve-stale-data", "yes")
+            client.replicaof("127.0.0.1", "1")
+            done = Outcomes()
+            store.append(key, grant, "p1", 2, [b"2"], done)
+            await eventually(lambda: store.state == "away")
+            client.replicaof("NO", "ONE")
+        assert await done.wait(1) == [None]
+    assert primary.port != server.port
+
+
+# Start
+
+
+async def test_a_store_that_does_not_answer_is_named(opened):
+    with pytest.raises(StoreUnreachable, match=r"no Redis answers at redis://127\.0\.0\.1:1/0"):
+        async with opened("redis://user:secret@127.0.0.1:1/0"):
+            pass
+
+
+async def test_wrong_credentials_are_told_without_the_password(start_server, opened):
+    server = start_server("--requirepass", "right")
+    for url in (server.url, f"redis://:wrong@127.0.0.1:{server.port}/0"):
+        with pytest.raises(StoreDenied, match="give user and password in the store URL") as error:
+            async with opened(url):
+                pass
+        assert "wrong@" not in str(error.value)
+    async with opened(f"redis://:right@127.0.0.1:{server.port}/0") as store:
+        assert store.state == "ok"
+
+
+async def test_an_old_redis_is_refused(server, opened, monkeypatch):
+    monkeypatch.setattr(checks, "OLDEST", (99, 0))
+    with pytest.raises(StoreTooOld, match=r"needs 7\.0 or later"):
+        async with opened(server.url):
+            pass
+
+
+@pytest.mark.parametrize("url", ["http://x", "redis://h:port/0", "redis://h?nonsense=1", "redis+sentinel://h", "", "x"])
+async def test_a_url_that_is_not_understood_is_an_error_of_its_own(opened, url):
+    with pytest.raises(StoreUrlError):
+        async with opened(url):
+            pass
+
+
+async def test_settings_that_lose_data_are_warned_of(start_server, opened):
+    from tests.contracts.conftest import Lines
+
+    server = start_server("--maxmemory-policy", "allkeys-lru")
+    lines = Lines()
+    async with opened(server.url, log=lines):
+        pass
+    assert [event for event, _ in lines.events] == ["store_may_evict", "store_not_persistent"]
+
+
+async def test_a_unix_socket_will_do(server, opened, session):
+    async with opened(server.socket_url + "?db=3") as store:
+        key, _ = await session(store)
+        assert await data_of(store, key) == [b"1"]
