@@ -1,7 +1,8 @@
 """The one task in which the actors of a system run, when they have messages.
 
-Ready actors stand in a queue; each gets a burst and, if it has more, goes to the back. After one pass over the queue,
-or 2 ms, every other task of the loop gets its turn. (`docs/decisions/actors-run-on-demand.md` has the measurements.)
+Ready actors stand in a queue; each gets a burst and, if it has more, goes to the back. When nobody is ready, and at the
+latest after 64 bursts or 2 ms, every other task of the loop gets its turn. (`docs/decisions/actors-run-on-demand.md` has
+the measurements.)
 """
 
 from collections import deque
@@ -10,8 +11,10 @@ from typing import Protocol
 
 import trio
 
-PASS_SECONDS = 0.002
-"""How long the dispatcher keeps the loop to itself."""
+TURN_BURSTS = 64
+TURN_SECONDS = 0.002
+"""The dispatcher's turn of the loop ends with the first of the two; long enough for a message to pass through a chain
+of actors, short enough for sockets and timers to be served in between."""
 
 
 class Runnable(Protocol):
@@ -46,10 +49,10 @@ class Dispatcher:
                 await trio.lowlevel.checkpoint()
             else:
                 await self._park()
-            until = perf_counter() + PASS_SECONDS
-            for _ in range(len(self._ready)):
+            until = perf_counter() + TURN_SECONDS
+            for _ in range(TURN_BURSTS):
                 self._ready.popleft().burst()
-                if perf_counter() >= until:
+                if not self._ready or perf_counter() >= until:
                     break
 
     async def _park(self) -> None:

@@ -7,6 +7,7 @@ import trio
 
 from actors.runtime import NORMAL, SHUTDOWN, Actor, AlreadyStarted, ExitKind, System
 from actors.runtime.cell import BURST_MESSAGES
+from actors.runtime.dispatcher import TURN_BURSTS
 
 settled = trio.testing.wait_all_tasks_blocked
 
@@ -139,7 +140,7 @@ async def test_actors_that_keep_each_other_busy_leave_the_loop_to_others(system:
 
     one, two = system.spawn(Rally()), system.spawn(Rally())
     one.cast(two)
-    for _ in range(100):
+    for _ in range(10):
         await trio.lowlevel.checkpoint()  # would not return if the dispatcher kept the loop
     one.stop()
     two.stop()
@@ -166,6 +167,25 @@ async def test_the_dispatcher_gives_the_loop_back_in_the_middle_of_a_long_queue(
     await settled()
     assert order.count("actor") == 3
     assert order != ["actor"] * 3 + ["task"] * 3
+
+
+async def test_the_dispatcher_gives_the_loop_back_after_so_many_turns(system: System, recorder: Any) -> None:
+    order: list[str] = []
+    refs = [system.spawn(recorder()) for _ in range(TURN_BURSTS + 1)]
+    await settled()
+
+    async def other_task() -> None:
+        for _ in range(2):
+            await trio.lowlevel.checkpoint()
+            order.append("task")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other_task)
+        for ref in refs:
+            ref.cast(lambda self: order.append("actor"))
+        await settled()
+    assert order.count("actor") == TURN_BURSTS + 1
+    assert "task" in order[: TURN_BURSTS + 2]
 
 
 async def test_a_crash_ends_one_actor_and_no_other(
