@@ -2,18 +2,27 @@
 
 Composition builds the mapping, so that this folder does not know the adapters of other folders (native servers):
 
-    TargetConnector({StdioTarget: StdioConnector(log), HttpTarget: HttpConnector(pools, log), NativeTarget: native})
+    TargetConnector({StdioTarget: StdioConnector(log), HttpTarget: HttpConnector(log), NativeTarget: native})
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ssl import SSLContext
+from typing import Final, Literal
 
 import trio
 
-from actors.ports import Connector, Log, Transport, TransportEvent
-from actors.protocol.table import BackendSpec, StdioTarget, Target
+from actors.ports import Connector, Log, RequestFailed, Transport, TransportClosed, TransportEvent
+from actors.protocol.messages import RequestId
+from actors.protocol.table import BackendSpec, HttpTarget, StdioTarget, Target
 from gateway.backends.guardian import Guardian
+from gateway.backends.http_call import HttpLimits
 from gateway.backends.stdio import StdioLimits, StdioTransport
+from gateway.backends.streamable_http import StreamableHttpTransport
+from gateway.wire.pool import Pool, PoolLimits
+
+STREAMS: Final = 8192
+"""GET streams to one origin: one per session and backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +62,74 @@ class StdioConnector:
     async def aclose(self) -> None:
         """Ends the guardian process."""
         await self._guardian.aclose()
+
+
+class HttpConnector:
+    """Reaches HTTP endpoints over two pools: one for calls, one for the GET streams, which stay open for long.
+
+    Needs `close` once all its transports have ended.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        limits: HttpLimits | None = None,
+        pool_limits: PoolLimits | None = None,
+        tls: SSLContext | None = None,
+    ) -> None:
+        self._log = log
+        self._limits = limits or HttpLimits()
+        self._calls = Pool(pool_limits, tls=tls)
+        self._streams = Pool(pool_limits or PoolLimits(connections=STREAMS), tls=tls)
+
+    def __repr__(self) -> str:
+        return f"<HttpConnector calls: {self._calls!r} streams: {self._streams!r}>"
+
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> Transport:
+        assert isinstance(spec.target, HttpTarget)
+        try:
+            return StreamableHttpTransport(
+                spec.name,
+                spec.target,
+                emit,
+                calls=self._calls,
+                streams=self._streams,
+                log=self._log,
+                limits=self._limits,
+            )
+        except ValueError as error:
+            return StillbornTransport(f"{spec.name}: {error}", emit)
+
+    def close(self) -> None:
+        """Closes the idle connections."""
+        self._calls.close()
+        self._streams.close()
+
+
+class StillbornTransport:
+    """Stands for a transport that could not be made; says so and ends."""
+
+    kind: Literal["stdio", "http", "inproc"] = "http"
+
+    def __init__(self, message: str, emit: Callable[[TransportEvent], None]) -> None:
+        self._message = message
+        self._emit = emit
+
+    async def run(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._emit(TransportClosed("config", self._message))
+
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+        if id is not None:
+            self._emit(RequestFailed(id, "config", self._message, "no"))
+
+    def negotiated(self, version: str) -> None: ...
+
+    def listen(self) -> None: ...
+
+    def forget(self, id: RequestId) -> None: ...
+
+    def restart(self) -> None: ...
+
+    def close(self) -> None: ...

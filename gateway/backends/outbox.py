@@ -57,13 +57,17 @@ class Outbox:
         self._closed = True
         self._lot.unpark_all()
 
-    def clear(self) -> list[Outgoing]:
-        """Closes it and hands back what was not taken."""
+    def drop(self) -> list[Outgoing]:
+        """Empties it and hands back what was not taken."""
         left = list(self._queue)
         self._queue.clear()
         self._bytes = 0
-        self.close()
         return left
+
+    def clear(self) -> list[Outgoing]:
+        """Closes it and hands back what was not taken."""
+        self.close()
+        return self.drop()
 
     async def take(self, at_most: int) -> list[Outgoing]:
         """The next messages in order, of some `at_most` bytes together; empty when closed and emptied."""

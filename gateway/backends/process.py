@@ -23,8 +23,8 @@ class SpawnError(Exception):
 class Patience:
     """Seconds that each step of ending a group may take before the next, harsher one."""
 
-    stdin_closed: float = 2.0
-    term: float = 2.0
+    stdin_closed: float = 1.5
+    term: float = 1.5
     kill: float = 1.0
 
     @property

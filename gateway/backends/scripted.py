@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import msgspec
 import trio
+from msgspec import Raw
 
 from actors.ports import (
     FrameAccepted,
@@ -20,6 +20,7 @@ from actors.ports import (
     TransportClosed,
     TransportEvent,
 )
+from actors.protocol.codec import dumps, loads
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec
 
@@ -42,7 +43,7 @@ class Sent:
     @property
     def message(self) -> dict[str, Any]:
         """The frame, decoded in full."""
-        return dict(msgspec.json.decode(self.frame))
+        return dict(loads(Raw(self.frame)))
 
     @property
     def method(self) -> str | None:
@@ -138,7 +139,7 @@ class ScriptedTransport:
     def deliver(self, frame: bytes | Mapping[str, Any], related: RequestId | None = None) -> None:
         """The backend says this: bytes as they are, or a mapping that gets its `jsonrpc` member."""
         if not isinstance(frame, bytes):
-            frame = msgspec.json.encode({"jsonrpc": "2.0", **frame})
+            frame = bytes(dumps({"jsonrpc": "2.0", **frame}))
         self._say(FrameReceived(frame, related))
 
     def answer(self, sent: Sent, result: Mapping[str, Any]) -> None:

@@ -202,6 +202,8 @@ class Pool:
         """
         url = parse_url(url) if isinstance(url, str) else url
         headers = headers if isinstance(headers, bytes) else encode_headers(headers)
+        # What was cancelled before it began is not sent: the fast path below has no other checkpoint before that.
+        await trio.lowlevel.checkpoint_if_cancelled()
         data = encode_request(method.encode(), url.request_line_end, headers, body)
         home = self._home(url.origin)
         while (connection := home.take_idle()) is not None:

@@ -1,0 +1,247 @@
+"""One request to a Streamable HTTP backend, from its POST to its outcome.
+
+Exactly one of these ends it: a frame that holds its outcome, SessionLost with its id, RequestFailed. The POST is made
+once; what is repeated is the GET for the rest of its answer (2025-11-25, transports, "Resumability").
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import trio
+
+from actors.ports import FrameAccepted, FrameReceived, RequestFailed, SessionLost, TransportEvent
+from actors.protocol.messages import RequestId
+from actors.protocol.sse import SseDecoder
+from gateway.backends.http_events import EventTrail, read_events
+from gateway.backends.http_rules import PASSING, Failed, Kind, Lost, answers, executed_by, judge, kind_of
+from gateway.backends.http_session import HttpSession
+from gateway.backends.outbox import Outgoing
+from gateway.wire.errors import ConnectError, PoolFullError, SizeError, WireError
+from gateway.wire.pool import Pool, Response
+from gateway.wire.url import Url
+
+ERROR_BODY: Final = 1024 * 1024
+"""Bytes of a refusal's body that are looked at; a larger one is as good as none."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """The bounds of one connection to an HTTP backend. Times in seconds, sizes in bytes."""
+
+    message_bytes: int = 4 * 1024 * 1024
+    """A JSON answer, and the data of one event."""
+    concurrent: int = 128
+    """Requests under way; further ones wait."""
+    waiting: int = 256
+    """Requests that wait, and notifications and responses that do; a further request fails."""
+    waiting_bytes: int = 16 * 1024 * 1024
+    """The same in bytes."""
+    accept: float = 30.0
+    """For a notification or a response, until the backend has accepted it."""
+    refusal: float = 10.0
+    """For the body of a refusal."""
+    linger: float = 1.0
+    """How long a stream may go on after it has brought the answer."""
+    resumes: int = 6
+    """Attempts in a row to go on with a broken stream that bring no event; with the back-off some 15 s."""
+    flush: float = 1.0
+    """At close: for what waits to be sent in order."""
+    delete: float = 3.0
+    """At close: for ending the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What all requests of one transport share. GET streams have a pool of their own: they are many and long, and must
+    not take the connections that calls need."""
+
+    name: str
+    url: Url
+    calls: Pool
+    streams: Pool
+    limits: HttpLimits
+    emit: Callable[[TransportEvent], None]
+
+
+class HttpCall:
+    """One request on its way."""
+
+    __slots__ = ("_answered", "_end", "_id", "_outgoing", "_session", "_trail")
+
+    def __init__(self, end: Endpoint, session: HttpSession, outgoing: Outgoing) -> None:
+        assert outgoing.id is not None
+        self._end = end
+        self._session = session
+        self._outgoing = outgoing
+        self._id: RequestId = outgoing.id
+        self._trail = EventTrail()
+        self._answered = False
+
+    async def run(self) -> None:
+        """Makes the call; to forget it, cancel this."""
+        try:
+            await self._post()
+            while not self._answered and self._may_resume():
+                await trio.sleep(self._trail.wait())
+                await self._resume()
+        except SizeError as error:
+            self._fail("too_large", f"{self._end.name} sent {error}", "unknown")
+        if not self._answered:
+            self._fail("no_response", f"{self._end.name} ended its answer without a response", "unknown")
+
+    def _may_resume(self) -> bool:
+        return self._trail.last_id is not None and self._trail.failures < self._end.limits.resumes
+
+    async def _post(self) -> None:
+        end, session = self._end, self._session
+        try:
+            response = await end.calls.request("POST", end.url, session.post_headers(), self._outgoing.frame)
+        except WireError as error:
+            self._fail(_reason(error), f"{end.name}: {error}", "unknown" if error.sent else "no")
+            return
+        with response:
+            kind = kind_of(response.status, response.header(b"content-type"))
+            if kind is Kind.REFUSED:
+                await self._refused(response)
+                return
+            if not self._begin(response):
+                return
+            if kind is Kind.EVENTS:
+                await self._follow(response)
+            else:
+                await self._take_body(response)
+
+    def _begin(self, response: Response) -> bool:
+        """The head of an answer has come."""
+        session = self._session
+        if session.id is not None:
+            session.worked = True
+            session.guessed_lost = False
+        if not session.take_id(response.header(b"mcp-session-id")):
+            self._fail("protocol", f"{self._end.name} sent a session id that cannot be sent back", "unknown")
+            return False
+        if self._outgoing.tag is not None:
+            self._end.emit(FrameAccepted(self._outgoing.tag))
+        return True
+
+    async def _take_body(self, response: Response) -> None:
+        try:
+            body = await response.read(self._end.limits.message_bytes)
+        except SizeError:
+            raise
+        except WireError as error:
+            self._fail("connection_lost", f"{self._end.name}: {error}", "unknown")
+            return
+        if body:
+            self._take(body)
+
+    async def _follow(self, response: Response) -> None:
+        decoder = SseDecoder(self._end.limits.message_bytes)
+        if await read_events(response, decoder, self._trail, self._take) and not response.whole:
+            # The end of the stream follows at once, as a rule, and then the connection can be used again.
+            with trio.move_on_after(self._end.limits.linger):
+                await read_events(response, decoder, self._trail, self._take_late)
+
+    def _take(self, frame: bytes) -> bool:
+        outcome = answers(frame, self._id)
+        # First, because the receiver may cancel this call.
+        self._answered = self._answered or outcome
+        self._end.emit(FrameReceived(frame, self._id))
+        return outcome
+
+    def _take_late(self, frame: bytes) -> bool:
+        self._take(frame)
+        return False
+
+    async def _refused(self, response: Response) -> None:
+        session = self._session
+        accepted = 200 <= response.status < 300
+        body = b"" if accepted else await _refusal_body(response, self._end.limits.refusal)
+        may_guess = session.worked and not session.guessed_lost
+        verdict = judge(response.status, body, has_session=session.id is not None, may_guess=may_guess)
+        if isinstance(verdict, Lost):
+            session.guessed_lost = session.guessed_lost or verdict.guessed
+            self._answered = True
+            self._end.emit(SessionLost(self._id))
+        elif isinstance(verdict, Failed):
+            message = f"{self._end.name}: {verdict.message}"
+            self._fail(verdict.reason, message, verdict.executed, response.status)
+        else:
+            self._answered = True
+            self._end.emit(FrameReceived(body, self._id))
+
+    async def _resume(self) -> None:
+        end, session = self._end, self._session
+        try:
+            response = await end.streams.request("GET", end.url, session.get_headers(self._trail.last_id))
+        except WireError:
+            return
+        with response:
+            status = response.status
+            if kind_of(status, response.header(b"content-type")) is Kind.EVENTS:
+                await self._follow(response)
+            elif status not in PASSING and status < 500:
+                message = f"{end.name} refused to go on with a broken stream (HTTP {status})"
+                self._fail("not_resumable", message, "unknown", status)
+                if status == 404 and session.id is not None:
+                    end.emit(SessionLost(None))
+
+    def _fail(self, reason: str, message: str, executed: Literal["no", "unknown"], status: int | None = None) -> None:
+        if not self._answered:
+            self._answered = True
+            self._end.emit(RequestFailed(self._id, reason, message, executed, status))
+
+
+class HttpPost:
+    """A notification or a response on its way: it gets no answer, only accepted."""
+
+    __slots__ = ("_end", "_outgoing", "_session")
+
+    def __init__(self, end: Endpoint, session: HttpSession, outgoing: Outgoing) -> None:
+        self._end = end
+        self._session = session
+        self._outgoing = outgoing
+
+    async def run(self) -> str | None:
+        """None if it was accepted or the session was found lost; else what went wrong."""
+        end, session = self._end, self._session
+        with trio.move_on_after(end.limits.accept):
+            try:
+                response = await end.calls.request("POST", end.url, session.post_headers(), self._outgoing.frame)
+            except WireError as error:
+                return str(error)
+            with response:
+                body = await _refusal_body(response, end.limits.refusal)
+                return self._settle(response.status, body)
+        return f"not accepted within {end.limits.accept:g} s"
+
+    def _settle(self, status: int, body: bytes) -> str | None:
+        session = self._session
+        if 200 <= status < 300:
+            session.worked = session.id is not None
+            if self._outgoing.tag is not None:
+                self._end.emit(FrameAccepted(self._outgoing.tag))
+            return None
+        may_guess = session.worked and not session.guessed_lost
+        verdict = judge(status, body, has_session=session.id is not None, may_guess=may_guess)
+        if isinstance(verdict, Lost):
+            session.guessed_lost = session.guessed_lost or verdict.guessed
+            self._end.emit(SessionLost(None))
+            return None
+        return f"HTTP {status}, {executed_by(status)}"
+
+
+async def _refusal_body(response: Response, within: float) -> bytes:
+    with trio.move_on_after(within):
+        try:
+            return await response.read(ERROR_BODY)
+        except WireError:
+            return b""
+    return b""
+
+
+def _reason(error: WireError) -> str:
+    if isinstance(error, ConnectError):
+        return "connection_refused"
+    return "backend_full" if isinstance(error, PoolFullError) else "connection_lost"

@@ -1,0 +1,74 @@
+"""Following an event stream of a backend over one connection after another."""
+
+import random
+import re
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from actors.protocol import breaker
+from actors.protocol.sse import SseDecoder, SseEvent, SseTooLargeError
+from gateway.wire.errors import PeerError, SizeError
+from gateway.wire.pool import Response
+
+SHORTEST_WAIT: Final = 0.1
+"""Seconds before a reconnect, whatever the backend allows: it may be one that closes every stream at once."""
+STEADY: Final = 10.0
+"""Seconds after which a connection was a good one, even if no event came."""
+
+_ID: Final = re.compile(r"[^\x00-\x1f\x7f]{1,1024}")
+
+
+class EventTrail:
+    """Where a stream stands: its last event id, the wait that the server asked for, and how often it broke in a row."""
+
+    __slots__ = ("failures", "last_id", "retry")
+
+    def __init__(self) -> None:
+        self.last_id: str | None = None
+        self.retry: float | None = None
+        self.failures = 0
+
+    def note(self, event: SseEvent) -> None:
+        """An event came, with data or without."""
+        self.failures = 0
+        if event.id is not None:
+            # An empty id takes the last one back (WHATWG HTML 9.2.6); one that no header can carry is as good as none.
+            self.last_id = event.id if _ID.fullmatch(event.id) else None
+        if event.retry is not None:
+            self.retry = event.retry / 1000
+
+    def wait(self) -> float:
+        """Seconds until the next attempt: what the server asked for, longer after failures. Counts one."""
+        self.failures += 1
+        if self.failures == 1 and self.retry is not None:
+            return max(self.retry, SHORTEST_WAIT)
+        return max(breaker.delay(self.failures, random.random()), self.retry or 0)  # noqa: S311, it only spreads load
+
+
+async def read_events(
+    response: Response, decoder: SseDecoder, trail: EventTrail, take: Callable[[bytes], bool]
+) -> bool:
+    """Reads until `take` says True of the data of an event, or the connection ends; whether it was the former.
+
+    A connection that breaks is one that ends. Raises SizeError for an event over the decoder's limit. Events that came
+    together with the one that ended it are taken too.
+    """
+    began = trio.current_time()
+    try:
+        while chunk := await response.receive_some():
+            done = False
+            for event in decoder.feed(chunk):
+                trail.note(event)
+                if event.data and event.event == "message":
+                    done = take(event.data) or done
+            if done:
+                return True
+    except SseTooLargeError as error:
+        raise SizeError(str(error), sent=True) from error
+    except PeerError:
+        pass
+    if trio.current_time() - began >= STEADY:
+        trail.failures = 0
+    return False

@@ -1,0 +1,117 @@
+"""What an HTTP answer of a backend means (sessions-2025 §§6.6, 6.7), as pure functions.
+
+Nothing of a refusal's headers is passed on: a challenge of the backend is meant for the gateway.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Literal
+
+from actors.protocol.codec import Batch, Malformed, decode_frame
+from actors.protocol.errors import OVERLOADED, parse_error_member
+from actors.protocol.messages import Error, Message, RequestId, Result
+
+ACCEPTED: Final = 202
+NOT_EXECUTED: Final = frozenset({301, 302, 307, 308, 401, 404, 405, 406, 407, 411, 413, 414, 415, 421, 426, 429, 431})
+"""Statuses by which a server says that it did not begin: the target moved, or the request itself was refused."""
+OURS_ONLY: Final = frozenset({401, 407})
+"""The gateway's own credentials are at fault; the client can neither help it nor should it see the answer."""
+PASSING: Final = frozenset({408, 409, 425, 429})
+"""Refusals of a stream that a later attempt may not meet; so may all of 5xx. (409: the old stream is not gone yet.)"""
+
+
+class Kind(Enum):
+    """How a POSTed request goes on."""
+
+    JSON = "json"
+    EVENTS = "events"
+    REFUSED = "refused"
+
+
+def media_type(content_type: bytes) -> bytes:
+    """Without parameters, lower-case."""
+    return content_type.partition(b";")[0].strip().lower()
+
+
+def kind_of(status: int, content_type: bytes) -> Kind:
+    """By the head alone."""
+    if 200 <= status < 300 and status != ACCEPTED:
+        media = media_type(content_type)
+        if media == b"application/json":
+            return Kind.JSON
+        if media == b"text/event-stream":
+            return Kind.EVENTS
+    return Kind.REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The backend does not know our session any more; it did not execute the request."""
+
+    guessed: bool = False
+    """Taken from a 400, which may mean something else too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The body is the JSON-RPC error that answers the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """There will be no response."""
+
+    reason: str
+    message: str
+    executed: Literal["no", "unknown"]
+
+
+def judge(status: int, body: bytes, *, has_session: bool, may_guess: bool) -> Lost | Answered | Failed:
+    """What a POSTed request was refused with.
+
+    `may_guess`: the session worked before, and no 400 has been taken for its loss since; servers built on the
+    TypeScript SDK's example answer so instead of 404 (sessions-2025 §6.7).
+    """
+    if 200 <= status < 300:
+        what = "accepted the request without answering it" if status == ACCEPTED else "answered in no known media type"
+        return Failed("protocol", f"the backend {what}", "unknown")
+    if status == 404 and has_session:
+        return Lost()
+    code = error_code(body)
+    if status == 400 and has_session and may_guess and code in (None, OVERLOADED):
+        return Lost(guessed=True)
+    if code is not None and status not in OURS_ONLY:
+        return Answered()
+    return Failed("http_status", f"the backend answered with HTTP {status}", executed_by(status))
+
+
+def executed_by(status: int) -> Literal["no", "unknown"]:
+    """Whether a request that got this status may have been executed."""
+    return "no" if status in NOT_EXECUTED else "unknown"
+
+
+def error_code(body: bytes) -> int | None:
+    """The code of the JSON-RPC error that this body is; None if it is none."""
+    try:
+        message = decode_frame(body)
+    except Malformed:
+        return None
+    # The decoder has checked the error member.
+    return parse_error_member(message.error).code if isinstance(message, Error) else None
+
+
+def answers(frame: bytes, id: RequestId) -> bool:
+    """Whether this frame, come on the stream of request `id`, holds its outcome, well-formed or not."""
+    try:
+        decoded = decode_frame(frame)
+    except Malformed as malformed:
+        return malformed.outcome_of == id
+    messages = decoded.messages if isinstance(decoded, Batch) else (decoded,)
+    return any(_is_outcome(message, id) for message in messages)
+
+
+def _is_outcome(message: Message | Malformed, id: RequestId) -> bool:
+    if isinstance(message, Malformed):
+        return message.outcome_of == id
+    # An error without id is by a server that could not read ours; on this stream there is only one it can mean.
+    return isinstance(message, Result | Error) and (message.id == id or message.id is None)

@@ -1,0 +1,83 @@
+"""The headers of our messages to one MCP endpoint, and the session they belong to."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from gateway.wire.http1_client import encode_headers
+
+SESSION: Final = "Mcp-Session-Id"
+VERSION: Final = "MCP-Protocol-Version"
+OURS: Final = frozenset(
+    {"accept", "accept-encoding", "connection", "content-length", "content-type", "expect", "host", "keep-alive"}
+    | {"last-event-id", "mcp-protocol-version", "mcp-session-id", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+"""Headers that the protocol or the framing needs; configuration does not replace them."""
+
+_SESSION_ID: Final = re.compile(rb"[\x21-\x7e]{1,1024}")
+
+
+class HttpSession:
+    """One session with a backend, from before its `initialize` on; a lost one is replaced by a fresh one.
+
+    `worked`: the backend accepted a message that carried the session id. `guessed_lost`: a 400 was taken for the loss
+    of the session before this one, and no request has succeeded since.
+    """
+
+    __slots__ = ("_configured", "_headers", "guessed_lost", "id", "version", "worked")
+
+    def __init__(self, configured: Iterable[tuple[str, str]], *, guessed_lost: bool = False) -> None:
+        """ValueError for configured headers that are none."""
+        kept = [(name, value) for name, value in configured if name.lower() not in OURS]
+        if "user-agent" not in {name.lower() for name, _ in kept}:
+            kept.append(("User-Agent", "stagedoor"))
+        self._configured = encode_headers(kept)
+        self._headers: dict[str, bytes] = {}
+        self.id: str | None = None
+        self.version: str | None = None
+        self.worked = False
+        self.guessed_lost = guessed_lost
+
+    def take_id(self, header: bytes) -> bool:
+        """Keeps the session id that came with a response, if it may be one; False if it can't be used.
+
+        Once the handshake is over no response gives or changes it ("Session Management").
+        """
+        if not header or self.version is not None or self.id is not None:
+            return True
+        if not _SESSION_ID.fullmatch(header):
+            return False
+        self.id = header.decode()
+        self._headers.clear()
+        return True
+
+    def take_version(self, version: str) -> None:
+        """The revision that the handshake settled on."""
+        self.version = version
+        self._headers.clear()
+
+    def post_headers(self) -> bytes:
+        """For a message."""
+        return self._for("application/json, text/event-stream", ("Content-Type", "application/json"))
+
+    def get_headers(self, last_event_id: str | None = None) -> bytes:
+        """For a stream; with an id, for the rest of the stream that this event was on."""
+        headers = self._for("text/event-stream")
+        if last_event_id is None:
+            return headers
+        return headers + encode_headers([("Last-Event-ID", last_event_id)])
+
+    def delete_headers(self) -> bytes:
+        """For the end of the session."""
+        return self._for("*/*")
+
+    def _for(self, accept: str, *more: tuple[str, str]) -> bytes:
+        known = self._headers.get(accept)
+        if known is None:
+            own = [("Accept", accept), *more]
+            if self.id is not None:
+                own.append((SESSION, self.id))
+            if self.version is not None:
+                own.append((VERSION, self.version))
+            known = self._headers[accept] = encode_headers(own) + self._configured
+        return known

@@ -1,0 +1,248 @@
+"""A backend behind a Streamable HTTP endpoint (2025-11-25, transports; sessions-2025 §6).
+
+Each request is a POST in a task of its own and has its outcome from `http_call`. Notifications and responses are
+POSTed one after the other, in the order in which they were sent. The GET stream, once asked for, is kept open over
+breaks. The transport outlives every connection: it ends when it is closed, when the owner cancels it, or when a message
+whose acceptance the owner waits for is refused. Nothing of a client's headers ever comes here; the configured ones are
+credentials and are not logged.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal
+
+import trio
+
+from actors.ports import FrameReceived, Log, RequestFailed, SessionLost, TransportClosed, TransportEvent
+from actors.protocol.messages import RequestId
+from actors.protocol.sse import SseDecoder
+from actors.protocol.table import HttpTarget
+from gateway.backends.http_call import Endpoint, HttpCall, HttpLimits, HttpPost
+from gateway.backends.http_events import EventTrail, read_events
+from gateway.backends.http_rules import PASSING, Kind, kind_of
+from gateway.backends.http_session import HttpSession
+from gateway.backends.outbox import Outbox, Outgoing
+from gateway.wire.errors import SizeError, WireError
+from gateway.wire.pool import Pool, Response
+from gateway.wire.url import parse_url
+
+
+class StreamableHttpTransport:
+    """See `actors.ports.Transport`."""
+
+    kind: Literal["stdio", "http", "inproc"] = "http"
+
+    def __init__(
+        self,
+        name: str,
+        target: HttpTarget,
+        emit: Callable[[TransportEvent], None],
+        *,
+        calls: Pool,
+        streams: Pool,
+        log: Log,
+        limits: HttpLimits,
+    ) -> None:
+        """ValueError for a URL or headers that are none."""
+        self._target = target
+        self._log = log
+        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit)
+        self._session = HttpSession(target.headers)
+        self._nursery: trio.Nursery | None = None
+        self._calls: dict[RequestId, trio.CancelScope] = {}
+        self._waiting: deque[Outgoing] = deque()
+        self._posts = Outbox(limits.waiting, limits.waiting_bytes)
+        self._listener: trio.CancelScope | None = None
+        self._posting = trio.CancelScope()
+        self._ended: tuple[str, str] | None = None
+        self._ending = trio.Event()
+
+    def __repr__(self) -> str:
+        session = "session" if self._session.id else "no session"
+        return (
+            f"<StreamableHttpTransport {self._end.name} {session}, {len(self._calls)} calls, {len(self._waiting)} wait>"
+        )
+
+    # The port's synchronous half
+
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+        """Starts the request, or lets it wait for its turn; what does not fit fails, unexecuted."""
+        outgoing = Outgoing(frame, id, tag)
+        if id is None:
+            if not self._posts.put(outgoing) and not self._ending.is_set():
+                self._log.warning("backend_message_dropped", backend=self._end.name, why="outbox full")
+        elif self._ending.is_set() or len(self._waiting) >= self._end.limits.waiting:
+            self._end.emit(RequestFailed(id, "not_sent", f"{self._end.name} takes no more requests", "no"))
+        elif self._nursery is None or len(self._calls) >= self._end.limits.concurrent:
+            self._waiting.append(outgoing)
+        else:
+            self._start(self._nursery, outgoing)
+
+    def negotiated(self, version: str) -> None:
+        """From the next message on the revision is named."""
+        self._session.take_version(version)
+
+    def listen(self) -> None:
+        """Keeps a GET stream open from now on, if the backend offers one."""
+        if self._listener is None:
+            self._listener = trio.CancelScope()
+            if self._nursery is not None:
+                self._nursery.start_soon(self._listen, self._listener, self._session)
+
+    def forget(self, id: RequestId) -> None:
+        """Gives the request up, its connection included if its answer has not come whole."""
+        scope = self._calls.get(id)
+        if scope is not None:
+            scope.cancel()
+            return
+        for outgoing in self._waiting:
+            if outgoing.id == id and type(outgoing.id) is type(id):
+                self._waiting.remove(outgoing)
+                return
+
+    def restart(self) -> None:
+        """Begins a fresh session. What belongs to the old one is dropped without a word: its owner has ended it."""
+        for scope in self._calls.values():
+            scope.cancel()
+        self._calls.clear()
+        self._waiting.clear()
+        self._posts.drop()
+        self._posting.cancel()
+        if self._listener is not None:
+            self._listener.cancel()
+            self._listener = None
+        self._session = HttpSession(self._target.headers, guessed_lost=self._session.guessed_lost)
+
+    def close(self) -> None:
+        """Sends what waits in order, then DELETEs the session."""
+        self._end_with("closed", f"{self._end.name} was closed")
+
+    # The IO
+
+    async def run(self) -> None:
+        """Works until the end. See the port."""
+        end = ("aborted", f"the connection to {self._end.name} was aborted")
+        try:
+            await self._work()
+            await self._delete()
+            end = self._ended or end
+        finally:
+            self._nursery = None
+            self._ending.set()
+            self._posts.clear()
+            while self._waiting:
+                outgoing = self._waiting.popleft()
+                assert outgoing.id is not None
+                self._end.emit(RequestFailed(outgoing.id, "not_sent", f"{self._end.name}: {end[1]}", "no"))
+            self._end.emit(TransportClosed(*end))
+
+    async def _work(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            posted = trio.Event()
+            nursery.start_soon(self._post_in_order, posted)
+            self._start_waiting()
+            if self._listener is not None:
+                nursery.start_soon(self._listen, self._listener, self._session)
+            await self._ending.wait()
+            self._posts.close()
+            with trio.move_on_after(self._end.limits.flush):
+                await posted.wait()
+            nursery.cancel_scope.cancel()
+        self._nursery = None
+
+    def _start(self, nursery: trio.Nursery, outgoing: Outgoing) -> None:
+        assert outgoing.id is not None
+        scope = self._calls[outgoing.id] = trio.CancelScope()
+        nursery.start_soon(self._call, outgoing.id, scope, HttpCall(self._end, self._session, outgoing))
+
+    def _start_waiting(self) -> None:
+        if self._nursery is None or self._ending.is_set():
+            return
+        while self._waiting and len(self._calls) < self._end.limits.concurrent:
+            self._start(self._nursery, self._waiting.popleft())
+
+    async def _call(self, id: RequestId, scope: trio.CancelScope, call: HttpCall) -> None:
+        with scope:
+            await call.run()
+        if self._calls.get(id) is scope:
+            del self._calls[id]
+            self._start_waiting()
+
+    async def _post_in_order(self, posted: trio.Event) -> None:
+        while batch := await self._posts.take(1):
+            for outgoing in batch:
+                with trio.CancelScope() as self._posting:
+                    trouble = await HttpPost(self._end, self._session, outgoing).run()
+                    if trouble is not None:
+                        self._log.warning("backend_post_refused", backend=self._end.name, why=trouble)
+                        if outgoing.tag is not None:
+                            # The owner waits for it, and nothing else could tell it.
+                            self._end_with("not_accepted", f"{self._end.name}: {trouble}")
+        posted.set()
+
+    def _end_with(self, reason: str, message: str) -> None:
+        if self._ended is None:
+            self._ended = (reason, message)
+        self._ending.set()
+
+    async def _delete(self) -> None:
+        """Tells the backend that the session is over. It may not care (405), and nobody waits for its answer."""
+        if self._session.id is None:
+            return
+        headers = self._session.delete_headers()
+        with trio.move_on_after(self._end.limits.delete), suppress(WireError):
+            response = await self._end.calls.request("DELETE", self._end.url, headers)
+            response.close()
+
+    # The GET stream
+
+    async def _listen(self, scope: trio.CancelScope, session: HttpSession) -> None:
+        trail = EventTrail()
+        with scope:
+            while True:
+                again = await self._listen_once(session, trail)
+                if not again:
+                    return
+                await trio.sleep(trail.wait())
+
+    async def _listen_once(self, session: HttpSession, trail: EventTrail) -> bool:
+        """Whether to try again, after a while."""
+        headers = session.get_headers(trail.last_id)
+        try:
+            response = await self._end.streams.request("GET", self._end.url, headers)
+        except WireError as error:
+            self._log.debug("backend_stream_failed", backend=self._end.name, why=str(error))
+            return True
+        with response:
+            if kind_of(response.status, response.header(b"content-type")) is Kind.EVENTS:
+                await self._take_events(response, trail)
+                return True
+            return self._no_stream(response.status, session, trail)
+
+    async def _take_events(self, response: Response, trail: EventTrail) -> None:
+        decoder = SseDecoder(self._end.limits.message_bytes)
+        try:
+            await read_events(response, decoder, trail, self._take)
+        except SizeError as error:
+            # To go on after it would be to meet it again.
+            trail.last_id = None
+            self._log.warning("backend_stream_failed", backend=self._end.name, why=str(error))
+
+    def _take(self, frame: bytes) -> bool:
+        self._end.emit(FrameReceived(frame))
+        return False
+
+    def _no_stream(self, status: int, session: HttpSession, trail: EventTrail) -> bool:
+        if status == 404 and session.id is not None:
+            self._end.emit(SessionLost(None))
+            return False
+        if trail.last_id is not None and 400 <= status < 500 and status not in PASSING:
+            # It no longer has that event: what came meanwhile is lost, what comes from now on is not.
+            trail.last_id = None
+            return True
+        again = status in PASSING or (status >= 500 and status != 501)
+        level = self._log.debug if again or status == 405 else self._log.warning
+        level("backend_stream_refused", backend=self._end.name, status=status, again=again)
+        return again

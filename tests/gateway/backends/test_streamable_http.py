@@ -1,0 +1,673 @@
+"""The Streamable HTTP transport against backends on real sockets, good and hostile."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from actors.ports import FrameAccepted, FrameReceived, RequestFailed, SessionLost, TransportClosed
+from actors.protocol.table import BackendSpec, HttpTarget
+from gateway.backends.connector import HttpConnector
+from gateway.backends.http_call import HttpLimits
+
+LIMITS = HttpLimits(message_bytes=2000, refusal=0.5, linger=0.2, flush=0.2, delete=0.2, accept=0.5)
+PING = b'{"jsonrpc":"2.0","method":"notifications/x"}'
+
+
+def call(id: int | str, method: str = "tools/call") -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": id, "method": method}).encode()
+
+
+def done(id: int | str, result: object = None) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": id, "result": result or {}}).encode()
+
+
+@pytest.fixture
+async def connect(backend, events, log, nursery):
+    connectors = []
+
+    def start(*, limits=LIMITS, url=None, headers=(), run=True, handler=None, session=None):
+        """`session`: as if the handshake were over, with this id."""
+        connectors.append(HttpConnector(log, limits=limits))
+        transport = connectors[-1].connect(BackendSpec("demo", HttpTarget(url or backend.url, headers)), events)
+        if handler is not None:
+            backend.handlers = [handler]
+        if session is not None:
+            transport._session.take_id(session.encode())
+            transport._session.worked = True
+            transport.negotiated("2025-11-25")
+        if run:
+            nursery.start_soon(transport.run)
+        return transport
+
+    with trio.fail_after(15):
+        yield start
+    for connector in connectors:
+        connector.close()
+
+
+# The handshake, headers
+
+
+async def test_session_id_and_version_go_with_every_message_after_the_handshake(connect, backend, events):
+    async def handle(request):
+        if request.method == "DELETE":
+            await request.answer(200)
+        elif request.method == "GET":
+            await request.answer(405)
+        elif request.id is None:
+            await request.accepted()
+        elif request.message["method"] == "initialize":
+            await request.result({}, Mcp_Session_Id="s-1")
+        else:
+            await request.result({}, Mcp_Session_Id="other")
+
+    headers = (("Authorization", "Bearer t"), ("Accept", "text/html"), ("mcp-session-id", "forged"), ("Host", "x"))
+    transport = connect(handler=handle, headers=headers)
+    transport.send(call(1, "initialize"), id=1)
+    await events.next(FrameReceived)
+    transport.negotiated("2025-11-25")
+    transport.send(PING, tag=5)
+    assert await events.next() == FrameAccepted(5)
+    transport.listen()
+    transport.send(call(2), id=2)
+    await events.next(FrameReceived)
+    transport.send(call(3), id=3)
+    await events.next(FrameReceived)
+    while len(backend.requests) < 5:
+        await trio.sleep(0.01)
+    transport.close()
+    assert await events.next() == TransportClosed("closed", "demo was closed")
+    first, *rest = backend.requests
+    assert {request.method for request in rest} == {"POST", "GET", "DELETE"}
+    assert first.headers["accept"] == "application/json, text/event-stream"
+    assert first.headers["content-type"] == "application/json"
+    assert "mcp-session-id" not in first.headers
+    assert "mcp-protocol-version" not in first.headers
+    for request in rest:
+        assert request.headers["mcp-session-id"] == "s-1"
+        assert request.headers["mcp-protocol-version"] == "2025-11-25"
+    for request in backend.requests:
+        assert request.headers["authorization"] == "Bearer t"
+        assert request.headers["host"].startswith("127.0.0.1:")
+        assert "accept-encoding" not in request.headers
+        assert request.headers["accept"] == {
+            "POST": "application/json, text/event-stream",
+            "GET": "text/event-stream",
+        }.get(request.method, "*/*")
+
+
+async def test_a_server_without_sessions_is_used_without_session_id(connect, backend, events):
+    transport = connect(handler=lambda request: request.result({}))
+    for id in (1, 2):
+        transport.send(call(id), id=id)
+        await events.next(FrameReceived)
+        transport.negotiated("2025-11-25")
+    assert all("mcp-session-id" not in request.headers for request in backend.requests)
+    transport.close()
+    await events.next(TransportClosed)
+    assert [request.method for request in backend.requests] == ["POST", "POST"]
+
+
+async def test_a_session_id_that_cannot_be_sent_back_fails_the_request(connect, backend, events):
+    connect(handler=lambda request: request.result({}, Mcp_Session_Id="a b")).send(call(1), id=1)
+    assert (await events.next()).reason == "protocol"
+
+
+@pytest.mark.parametrize(
+    ("url", "headers"),
+    [("htp://x", ()), ("http://u:secret@x/", ()), ("http://x/", (("Authorization", "secret\r\nX: 1"),))],
+)
+async def test_a_configuration_that_cannot_work_closes_the_transport_and_shows_no_secret(connect, events, url, headers):
+    transport = connect(url=url, headers=headers)
+    transport.send(call(1), id=1)
+    failed, closed = await events.next(), await events.next()
+    assert (failed.executed, closed.reason) == ("no", "config")
+    assert "secret" not in repr(events.all)
+
+
+# Outcomes of a request
+
+
+async def test_a_json_answer_is_one_frame_related_to_its_request(connect, backend, events):
+    connect(handler=lambda request: request.result({"a": 1})).send(call("x"), id="x")
+    assert await events.next() == FrameReceived(done("x", {"a": 1}), "x")
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert len(events.all) == 1
+
+
+async def test_each_event_is_a_frame_and_the_stream_ends_with_the_response(connect, backend, events):
+    async def handle(request):
+        await request.events()
+        await request.event(id="p-1", data=b"")
+        await request.event(PING, id="p-2")
+        await request.raw(b"5\r\n: hi\n\r\n")
+        await request.event(b"{}", event="other")
+        await request.event(done(request.id))
+        await request.end()
+
+    transport = connect(handler=handle)
+    for id in (1, 2):
+        transport.send(call(id), id=id)
+        assert await events.next() == FrameReceived(PING, id)
+        assert await events.next() == FrameReceived(done(id), id)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert backend.connections == 1
+
+
+async def test_events_may_come_byte_by_byte(connect, backend, events):
+    text = b"retry: 5\r\n\r\ndata: " + PING + b"\r\rid: 7\ndata: " + done(1)[:18] + b"\ndata: " + done(1)[18:] + b"\n\n"
+
+    async def handle(request):
+        await request.events()
+        for byte in text:
+            await request.raw(b"1\r\n%c\r\n" % byte)
+        await request.end()
+
+    connect(handler=handle).send(call(1), id=1)
+    assert await events.next() == FrameReceived(PING, 1)
+    assert json.loads((await events.next()).frame) == json.loads(done(1))
+
+
+async def test_a_stream_that_goes_on_after_the_response_is_cut_after_a_moment(connect, backend, events):
+    async def handle(request):
+        await request.events()
+        await request.event(done(request.id))
+        await request.event(PING)
+        await trio.sleep_forever()
+
+    transport = connect(handler=handle)
+    transport.send(call(1), id=1)
+    assert await events.next() == FrameReceived(done(1), 1)
+    assert await events.next() == FrameReceived(PING, 1)
+    while transport._calls:
+        await trio.sleep(0.01)
+    assert [type(event) for event in events.all] == [FrameReceived, FrameReceived]
+
+
+async def test_a_second_answer_goes_up_as_well_and_harms_nothing(connect, backend, events):
+    async def handle(request):
+        await request.events()
+        await request.event(done(request.id))
+        await request.event(done(request.id))
+        await request.end()
+
+    connect(handler=handle).send(call(1), id=1)
+    assert [await events.next(), await events.next()] == [FrameReceived(done(1), 1)] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "reason", "executed"),
+    [
+        (202, b"", "application/json", "protocol", "unknown"),
+        (200, b"<html>", "text/html", "protocol", "unknown"),
+        (200, b"", "application/json", "no_response", "unknown"),
+        (204, b"", "application/json", "no_response", "unknown"),
+        (200, b"x" * 3000, "application/json", "too_large", "unknown"),
+        (401, b"", "text/plain", "http_status", "no"),
+        (403, b"go away", "text/plain", "http_status", "unknown"),
+        (404, b"", "text/plain", "http_status", "no"),
+        (307, b"", "text/plain", "http_status", "no"),
+        (400, b'{"error":"nope"}', "application/json", "http_status", "unknown"),
+        (500, b"x" * 2_000_000, "text/plain", "http_status", "unknown"),
+        (503, b'{"jsonrpc":"2.0","id":1,"result":{}}', "application/json", "http_status", "unknown"),
+    ],
+)
+async def test_an_answer_that_is_none_fails_the_request(connect, backend, events, status, body, kind, reason, executed):
+    connect(handler=lambda request: request.answer(status, body, kind)).send(call(1), id=1)
+    failed = await events.next(RequestFailed)
+    assert (failed.id, failed.reason, failed.executed) == (1, reason, executed)
+    assert failed.status == (status if reason == "http_status" or status == 202 or kind == "text/html" else None)
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 422, 500, 503])
+@pytest.mark.parametrize("id", [None, 1, "server-error"])
+async def test_a_refusal_with_a_json_rpc_error_is_the_answer(connect, backend, events, status, id):
+    connect(handler=lambda request: request.error(status, -32602, id)).send(call(1), id=1)
+    received = await events.next()
+    assert (received.related, json.loads(received.frame)["error"]["code"]) == (1, -32602)
+
+
+async def test_a_challenge_is_never_passed_on(connect, backend, events, log):
+    async def handle(request):
+        body = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"token t0ken"}}'
+        await request.answer(401, body, WWW_Authenticate='Bearer resource_metadata="https://x"')
+
+    connect(handler=handle, headers=(("Authorization", "Bearer t0ken"),)).send(call(1), id=1)
+    failed = await events.next()
+    assert (failed.reason, failed.status, failed.executed) == ("http_status", 401, "no")
+    assert "t0ken" not in repr(events.all) + repr(log.lines)
+    assert "resource_metadata" not in repr(events.all) + repr(log.lines)
+
+
+async def test_a_refused_connection_fails_only_its_request(connect, backend, events):
+    with trio.socket.socket() as unused:
+        await unused.bind(("127.0.0.1", 0))
+        transport = connect(url=f"http://127.0.0.1:{unused.getsockname()[1]}/")
+        for id in (1, 2):
+            transport.send(call(id), id=id)
+            failed = await events.next()
+            assert (failed.id, failed.reason, failed.executed) == (id, "connection_refused", "no")
+    assert events.of(TransportClosed) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-x\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["nothing", "not http", "half a body", "half an event", "broken chunk"],
+)
+async def test_a_connection_that_breaks_fails_the_request_as_perhaps_executed(connect, backend, events, answer):
+    async def handle(request):
+        await request.raw(answer)
+        return "cut"
+
+    backend.handlers = [handle]
+    connect().send(call(1), id=1)
+    failed = await events.next()
+    assert (failed.id, failed.executed) == (1, "unknown")
+    await trio.testing.wait_all_tasks_blocked(0.02)
+    assert len(backend.requests) == 1
+
+
+async def test_an_event_over_the_limit_fails_its_request_and_no_other(connect, backend, events):
+    async def handle(request):
+        if request.id == 2:
+            await request.result({})
+            return
+        await request.events()
+        await request.raw(b"fffff\r\nid: 1\ndata: " + b"x" * 5000)
+
+    transport = connect(handler=handle)
+    transport.send(call(1), id=1)
+    assert (await events.next()).reason == "too_large"
+    transport.send(call(2), id=2)
+    assert await events.next() == FrameReceived(done(2), 2)
+
+
+async def test_a_stream_that_ends_without_response_and_without_event_id_fails_the_request(connect, backend, events):
+    async def handle(request):
+        await request.events()
+        await request.event(PING)
+        await request.end()
+
+    connect(handler=handle).send(call(1), id=1)
+    assert await events.next() == FrameReceived(PING, 1)
+    failed = await events.next()
+    assert (failed.reason, failed.executed) == ("no_response", "unknown")
+
+
+# Broken streams
+
+
+async def test_a_stream_broken_after_an_event_id_is_resumed_by_get_until_the_response(connect, backend, events):
+    async def begin(request):
+        await request.events()
+        await request.event(id="a-1", data=b"", retry=10)
+        return "cut"
+
+    async def go_on(request):
+        await request.events()
+        await request.event(PING, id="a-2")
+        return "cut"
+
+    async def busy(request):
+        await request.answer(503)
+
+    async def finish(request):
+        await request.events()
+        await request.event(done(1))
+        await request.end()
+
+    transport = connect(session="s", run=False)
+    backend.handlers = [begin, go_on, busy, finish]
+    transport.send(call(1), id=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.run)
+        assert await events.next() == FrameReceived(PING, 1)
+        assert await events.next() == FrameReceived(done(1), 1)
+        transport.close()
+    post, *gets = backend.requests
+    assert post.method == "POST"
+    assert [get.headers.get("last-event-id") for get in gets[:3]] == ["a-1", "a-2", "a-2"]
+    assert {get.headers["mcp-session-id"] for get in gets} == {"s"}
+    assert len(events.all) == 3
+
+
+async def test_the_time_that_the_server_asks_for_is_waited(connect, backend, events):
+    async def begin(request):
+        await request.events()
+        await request.event(id="1", retry=400)
+        await request.end()
+
+    async def finish(request):
+        await request.events()
+        await request.event(done(1))
+        await request.end()
+
+    transport = connect(run=False)
+    backend.handlers = [begin, finish]
+    transport.send(call(1), id=1)
+    async with trio.open_nursery() as nursery:
+        began = trio.current_time()
+        nursery.start_soon(transport.run)
+        await events.next(FrameReceived)
+        assert trio.current_time() - began >= 0.4
+        nursery.cancel_scope.cancel()
+
+
+async def test_attempts_to_resume_are_bounded(connect, backend, events):
+    async def handle(request):
+        if request.method == "POST":
+            await request.events()
+            await request.event(id="1", retry=1)
+        return "cut"
+
+    transport = connect(handler=handle, limits=replace(LIMITS, resumes=2))
+    transport.send(call(1), id=1)
+    failed = await events.next()
+    assert (failed.reason, failed.executed) == ("no_response", "unknown")
+    assert [request.method for request in backend.requests] == ["POST", "GET", "GET"]
+
+
+@pytest.mark.parametrize("status", [400, 404, 405])
+async def test_a_refused_resume_fails_the_request_and_a_404_tells_of_the_lost_session(connect, backend, events, status):
+    async def handle(request):
+        if request.method == "GET":
+            await request.answer(status)
+            return None
+        await request.events()
+        await request.event(id="1", retry=1)
+        return "cut"
+
+    connect(handler=handle, session="s").send(call(1), id=1)
+    failed = await events.next()
+    assert (failed.reason, failed.executed, failed.status) == ("not_resumable", "unknown", status)
+    if status == 404:
+        assert await events.next() == SessionLost(None)
+
+
+async def test_an_event_id_that_no_header_can_carry_is_not_used(connect, backend, events):
+    async def handle(request):
+        await request.events()
+        await request.event(id="\x01evil")
+        return "cut"
+
+    connect(handler=handle).send(call(1), id=1)
+    assert (await events.next()).reason == "no_response"
+
+
+# Lost sessions
+
+
+@pytest.mark.parametrize("body", [b"", b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"x"}}'])
+async def test_a_404_with_a_session_id_is_a_lost_session_whatever_the_body(connect, backend, events, body):
+    connect(handler=lambda request: request.answer(404, body), session="s").send(call(1), id=1)
+    assert await events.next() == SessionLost(1)
+
+
+async def test_a_notification_finds_out_too(connect, backend, events):
+    connect(handler=lambda request: request.answer(404), session="s").send(PING)
+    assert await events.next() == SessionLost(None)
+
+
+async def test_a_400_of_a_session_that_worked_is_taken_for_its_loss_once(connect, backend, events):
+    transport = connect(handler=lambda request: request.error(400, -32000), session="s")
+    transport.send(call(1), id=1)
+    assert await events.next() == SessionLost(1)
+    transport.restart()
+    transport._session.take_id(b"s2")
+    transport._session.worked = True
+    transport.send(call(2), id=2)
+    assert json.loads((await events.next()).frame)["error"]["code"] == -32000
+    backend.handlers = [lambda request: request.result({})]
+    transport.send(call(3), id=3)
+    await events.next(FrameReceived)
+    backend.handlers = [lambda request: request.answer(400, b"Bad Request", "text/plain")]
+    transport.send(call(4), id=4)
+    assert await events.next() == SessionLost(4)
+
+
+async def test_a_400_with_another_error_or_before_the_session_worked_is_the_answer(connect, backend, events):
+    transport = connect(handler=lambda request: request.error(400, -32602), session="s")
+    transport.send(call(1), id=1)
+    assert json.loads((await events.next()).frame)["error"]["code"] == -32602
+    transport._session.worked = False
+    backend.handlers = [lambda request: request.error(400, -32000)]
+    transport.send(call(2), id=2)
+    assert json.loads((await events.next()).frame)["error"]["code"] == -32000
+
+
+async def test_a_restart_drops_the_old_session_and_all_that_belongs_to_it(connect, backend, events):
+    async def handle(request):
+        if request.method == "GET":
+            await request.events()
+            await trio.sleep_forever()
+        if request.message["method"] == "hang":
+            await trio.sleep_forever()
+        await request.result({}, Mcp_Session_Id="s2")
+
+    transport = connect(handler=handle, session="s1", limits=replace(LIMITS, concurrent=1))
+    transport.listen()
+    transport.send(call(1, "hang"), id=1)
+    transport.send(call(2), id=2)
+    while len(backend.requests) < 2:
+        await trio.sleep(0.01)
+    transport.restart()
+    transport.send(call(3, "initialize"), id=3)
+    assert await events.next() == FrameReceived(done(3), 3)
+    transport.negotiated("2025-06-18")
+    transport.send(call(4), id=4)
+    assert await events.next() == FrameReceived(done(4), 4)
+    assert "mcp-session-id" not in backend.requests[2].headers
+    assert backend.requests[3].headers["mcp-session-id"] == "s2"
+    assert len(events.all) == 2
+
+
+# Order, bounds, the end
+
+
+async def test_notifications_and_responses_are_posted_in_order_one_after_the_other(connect, backend, events):
+    seen = []
+
+    async def handle(request):
+        seen.append(request.message["n"])
+        await trio.sleep(0.02 if request.message["n"] == 0 else 0)
+        await request.accepted()
+
+    transport = connect(handler=handle)
+    for n in range(5):
+        transport.send(json.dumps({"jsonrpc": "2.0", "method": "x", "n": n}).encode(), tag=n)
+    assert [(await events.next()).tag for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert seen == [0, 1, 2, 3, 4]
+
+
+async def test_a_refused_notification_is_logged_and_the_next_goes_out(connect, backend, events, log):
+    transport = connect()
+    backend.handlers = [lambda request: request.answer(400), lambda request: request.accepted()]
+    transport.send(PING)
+    transport.send(PING, tag=1)
+    assert await events.next() == FrameAccepted(1)
+    assert log.of("backend_post_refused") == [{"backend": "demo", "why": "HTTP 400, unknown"}]
+
+
+async def test_a_refusal_that_the_owner_waits_for_ends_the_transport(connect, backend, events):
+    connect(handler=lambda request: request.answer(400)).send(PING, tag=1)
+    assert (await events.next()).reason == "not_accepted"
+
+
+async def test_a_notification_that_is_never_accepted_holds_the_others_up_for_a_bounded_time(connect, backend, events):
+    async def stall(request):
+        await trio.sleep_forever()
+
+    transport = connect(limits=replace(LIMITS, accept=0.1))
+    backend.handlers = [stall, lambda request: request.accepted()]
+    transport.send(PING)
+    transport.send(PING, tag=1)
+    assert await events.next() == FrameAccepted(1)
+
+
+async def test_requests_beyond_the_bound_wait_and_beyond_that_fail_unexecuted(connect, backend, events):
+    go = trio.Event()
+
+    async def handle(request):
+        await go.wait()
+        await request.result({})
+
+    transport = connect(handler=handle, limits=replace(LIMITS, concurrent=2, waiting=2))
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    for id in range(6):
+        transport.send(call(id), id=id)
+    assert [(event.id, event.executed) for event in events.of(RequestFailed)] == [(4, "no"), (5, "no")]
+    transport.forget(3)
+    go.set()
+    assert sorted([(await events.next(FrameReceived)).related for _ in range(3)]) == [0, 1, 2]
+    await trio.testing.wait_all_tasks_blocked(0.02)
+    assert len(backend.requests) == 3
+
+
+async def test_a_forgotten_request_frees_its_place_and_is_never_heard_of(connect, backend, events):
+    async def handle(request):
+        if request.id == 1:
+            await trio.sleep_forever()
+        await request.result({})
+
+    transport = connect(handler=handle, limits=replace(LIMITS, concurrent=1))
+    transport.send(call(1), id=1)
+    while not backend.requests:
+        await trio.sleep(0.01)
+    transport.send(call(2), id=2)
+    transport.forget(1)
+    transport.forget(99)
+    assert await events.next() == FrameReceived(done(2), 2)
+    assert len(events.all) == 1
+
+
+async def test_a_request_forgotten_at_once_is_not_sent(connect, backend, events):
+    transport = connect(handler=lambda request: request.result({}))
+    transport.send(call(1), id=1)
+    await events.next(FrameReceived)
+    transport.send(call(2), id=2)
+    transport.forget(2)
+    transport.send(call(3), id=3)
+    assert await events.next() == FrameReceived(done(3), 3)
+    assert [request.id for request in backend.requests] == [1, 3]
+
+
+async def test_a_cancelled_run_says_closed_and_leaves_no_connection(connect, backend, events):
+    async def handle(request):
+        await trio.sleep_forever()
+
+    transport = connect(handler=handle, run=False, limits=replace(LIMITS, concurrent=1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.run)
+        transport.send(call(1), id=1)
+        transport.send(call(2), id=2)
+        while not backend.requests:
+            await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert [type(event) for event in events.all] == [RequestFailed, TransportClosed]
+    assert (events.all[0].id, events.all[0].executed) == (2, "no")
+    assert repr(transport._end.calls).endswith("<open 0, idle 0, waiting 0>>")
+
+
+async def test_close_sends_what_waits_and_gives_up_on_a_backend_that_stalls(connect, backend, events):
+    async def handle(request):
+        if request.method == "DELETE":
+            await trio.sleep_forever()
+        await request.accepted()
+
+    transport = connect(handler=handle, session="s")
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    transport.send(PING)
+    transport.close()
+    transport.close()
+    transport.send(call(1), id=1)
+    assert [type(await events.next()) for _ in range(2)] == [RequestFailed, TransportClosed]
+    assert [request.method for request in backend.requests] == ["POST", "DELETE"]
+
+
+# The GET stream
+
+
+async def test_the_get_stream_brings_unrelated_frames_and_comes_back_with_its_last_event_id(connect, backend, events):
+    async def first(request):
+        await request.events()
+        await request.event(PING, id="g-1", retry=1)
+        return "cut"
+
+    async def second(request):
+        await request.events()
+        await request.event(PING)
+        await trio.sleep_forever()
+
+    transport = connect(session="s")
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    backend.handlers = [first, second]
+    transport.listen()
+    transport.listen()
+    assert [await events.next(), await events.next()] == [FrameReceived(PING)] * 2
+    assert [request.headers.get("last-event-id") for request in backend.requests] == [None, "g-1"]
+
+
+@pytest.mark.parametrize("status", [405, 404, 401, 501])
+async def test_a_backend_without_get_stream_is_asked_once(connect, backend, events, status):
+    transport = connect(handler=lambda request: request.answer(status))
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    transport.listen()
+    while not backend.requests:
+        await trio.sleep(0.01)
+    await trio.sleep(0.3)
+    assert len(backend.requests) == 1
+    assert events.all == []
+
+
+async def test_a_404_on_the_get_stream_is_a_lost_session(connect, backend, events):
+    transport = connect(handler=lambda request: request.answer(404), session="s")
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    transport.listen()
+    assert await events.next() == SessionLost(None)
+
+
+async def test_a_get_stream_whose_last_event_is_unknown_starts_afresh(connect, backend, events):
+    async def first(request):
+        await request.events()
+        await request.event(id="old", retry=1)
+        return "cut"
+
+    async def third(request):
+        await request.events()
+        await request.event(PING)
+        await trio.sleep_forever()
+
+    transport = connect()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    backend.handlers = [first, lambda request: request.answer(400), third]
+    transport.listen()
+    assert await events.next() == FrameReceived(PING)
+    assert [request.headers.get("last-event-id") for request in backend.requests] == [None, "old", None]
+
+
+async def test_an_endless_event_on_the_get_stream_does_not_end_the_transport(connect, backend, events, log):
+    async def first(request):
+        await request.events()
+        await request.raw(b"fffff\r\ndata: " + b"x" * 5000)
+
+    async def second(request):
+        await request.events()
+        await request.event(PING)
+        await trio.sleep_forever()
+
+    transport = connect()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    backend.handlers = [first, second]
+    transport.listen()
+    assert await events.next() == FrameReceived(PING)
+    assert len(log.of("backend_stream_failed")) == 1
