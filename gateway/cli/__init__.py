@@ -11,9 +11,9 @@ from gateway.cli.serving import check, serve
 
 def composed() -> Parts:
     """The parts as composition makes them; imported late, so that `--help` and `check` are quick."""
-    from gateway import app
+    from gateway.app import open_client, run
 
-    return Parts(app.run, app.open_client)
+    return Parts(run, open_client)
 
 
 def _version() -> str:
