@@ -211,6 +211,9 @@ class Aggregate(Front):
             self.listing.changed(message.backend, message.notification)
             self.announce(message.notification)
 
+    def gather_due(self, method: str) -> None:
+        self.listing.gather_due(method)
+
     def list_changed(self, method: str) -> None:
         """What this session was shown is no longer so."""
         self.announce(f"notifications/{method.split('/')[0]}/list_changed")

@@ -113,7 +113,9 @@ class Backends(Actor):
     def _set(self, backend: str, breaker: br.Breaker) -> None:
         status = self._of(backend)
         if breaker.state is not status.breaker.state:
-            self._services.log.info("backend_state", backend=backend, state=breaker.state.value, error=status.last_error)
+            self._services.log.info(
+                "backend_state", backend=backend, state=breaker.state.value, error=status.last_error
+            )
         status.breaker = breaker
         healthy = 1.0 if breaker.state is br.BreakerState.CLOSED else 0.0
         self._services.telemetry.gauge("stagedoor_backend_up", healthy, (backend,))

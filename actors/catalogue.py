@@ -23,6 +23,7 @@ from actors.link import (
     LinkReady,
     LinkTold,
 )
+from actors.named import Named
 from actors.paging import Items, Paging
 from actors.protocol import capabilities, errors
 from actors.protocol.link_events import Hello
@@ -119,9 +120,7 @@ class Catalogue(Actor):
 
     mailbox_size = 8192
 
-    def __init__(
-        self, services: Services, links: DynamicSupervisor, backends: Ref, hellos: dict[Key, Hello]
-    ) -> None:
+    def __init__(self, services: Services, links: DynamicSupervisor, backends: Named, hellos: dict[Key, Hello]) -> None:
         self._hellos = hellos
         self._services = services
         self._links = links

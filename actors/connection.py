@@ -15,7 +15,9 @@ class Connection:
 
     __slots__ = ("_bytes", "_ended", "_frames", "_on_close", "_released", "_waiter", "closed", "id", "limits", "stream")
 
-    def __init__(self, id: int, stream: str, limits: tuple[int, int], on_close: Callable[["Connection", bool], object]) -> None:
+    def __init__(
+        self, id: int, stream: str, limits: tuple[int, int], on_close: Callable[["Connection", bool], object]
+    ) -> None:
         self.id = id
         self.stream = stream
         self.limits = limits
@@ -58,7 +60,9 @@ class Connection:
         self._wake()
 
     def cut(self, last_words: bytes = b"") -> None:
-        """Ends now: what was not written is left to the log."""
+        """Ends now: what was not written is left to the log. A stream that has ended is not cut short."""
+        if self._ended:
+            return
         self._frames.clear()
         self._bytes = 0
         if last_words:

@@ -6,6 +6,7 @@ It runs in the edge's own task and keeps no state: cancelling a call means that 
 from msgspec import Raw
 
 from actors.follower import Follower
+from actors.named import Named
 from actors.ports import Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
 from actors.protocol import classify, errors
 from actors.protocol.codec import Batch
@@ -24,7 +25,7 @@ EVENT_HEADER = "last-event-id"
 class SessionDoor:
     """Implements the port `Door` for the session era."""
 
-    def __init__(self, services: Services, sessions: Sessions, router: Ref) -> None:
+    def __init__(self, services: Services, sessions: Sessions, router: Named) -> None:
         self._services = services
         self._sessions = sessions
         self._router = router
@@ -147,7 +148,12 @@ class SessionDoor:
         return (await self._call(found, good, True, bad, None)).reply
 
     async def _call(
-        self, ref: Ref, messages: tuple[Message, ...], batch: bool, bad: tuple[tuple[RequestId | None, Raw], ...], id: RequestId | None
+        self,
+        ref: Ref,
+        messages: tuple[Message, ...],
+        batch: bool,
+        bad: tuple[tuple[RequestId | None, Raw], ...],
+        id: RequestId | None,
     ) -> "_Outcome":
         try:
             reply = await ref.call(

@@ -28,6 +28,7 @@ from actors.link import (
     Notify,
 )
 from actors.memo import Memo
+from actors.named import Named
 from actors.ports import Principal
 from actors.protocol import capabilities, effects as fx, errors, events as ev, payload as json, session_record
 from actors.protocol.link_events import Hello
@@ -44,8 +45,8 @@ class Tree:
     """The actors that sessions work with."""
 
     links: DynamicSupervisor
-    backends: Ref
-    catalogue: Ref
+    backends: Named
+    catalogue: Named
     hellos: dict[Key, Hello]
     """What each backend last said of itself to the catalogue."""
     memo: Memo
@@ -124,6 +125,9 @@ class Front(ABC):
 
     def change_due(self, notification: str) -> None:
         """A coalesced notification is due; only an aggregate coalesces."""
+
+    def gather_due(self, method: str) -> None:
+        """A list deadline has passed; only an aggregate gathers."""
 
     def note(self, call: int, method: str, params: Raw) -> None:
         """Remembers what a call will have changed in the session if it succeeds."""

@@ -4,13 +4,13 @@ A thin shell over `link_machine`: it decodes frames, runs the effects on a trans
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from actors import ports
 from actors.backends import AskPermit, Connected, Denied, Failure, Granted, Returned
+from actors.named import Named
 from actors.protocol import breaker, codec, errors, link_events as ev
 from actors.protocol.link_machine import step
 from actors.protocol.link_state import Link, Profile
@@ -23,8 +23,7 @@ from actors.services import Services
 # To the link -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A request; the outcome comes to `caller` as LinkOutcome with the same `call`."""
 
     caller: Ref
@@ -34,8 +33,7 @@ class Call:
     progress: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(Struct, frozen=True):
     """Nobody waits for it any more."""
 
     caller: Ref
@@ -43,8 +41,7 @@ class Cancel:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GiveAnswer:
+class GiveAnswer(Struct, frozen=True):
     """The outcome of a LinkAsked."""
 
     id: RequestId
@@ -52,36 +49,31 @@ class GiveAnswer:
     payload: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class Notify:
+class Notify(Struct, frozen=True):
     """A notification for the backend."""
 
     method: str
     params: Raw = EMPTY
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Struct, frozen=True):
     """The caller wants to hear what belongs to no call; the link ends when the last one that joined has ended."""
 
     caller: Ref
 
 
-@dataclass(frozen=True, slots=True)
-class Warm:
+class Warm(Struct, frozen=True):
     """Connect without a call: LinkReady or LinkDown follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class CloseLink:
+class CloseLink(Struct, frozen=True):
     """End the connection gracefully, and the actor with it."""
 
 
 # From the link -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LinkReady:
+class LinkReady(Struct, frozen=True):
     """The handshake is over; `again`: after a loss."""
 
     link: Ref
@@ -90,8 +82,7 @@ class LinkReady:
     again: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LinkDown:
+class LinkDown(Struct, frozen=True):
     """The connection is lost or could not be made; `payload` is the JSON-RPC error object that says so."""
 
     link: Ref
@@ -100,8 +91,7 @@ class LinkDown:
     payload: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class LinkOutcome:
+class LinkOutcome(Struct, frozen=True):
     """The outcome of a call: its result, or the JSON-RPC error object."""
 
     backend: str
@@ -110,8 +100,7 @@ class LinkOutcome:
     payload: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class LinkAsked:
+class LinkAsked(Struct, frozen=True):
     """The backend asks; `call` as far as known."""
 
     link: Ref
@@ -122,16 +111,14 @@ class LinkAsked:
     params: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class LinkWithdrew:
+class LinkWithdrew(Struct, frozen=True):
     """The backend no longer wants that answer."""
 
     backend: str
     id: RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class LinkTold:
+class LinkTold(Struct, frozen=True):
     """The backend notifies; `call` as far as known."""
 
     link: Ref
@@ -144,8 +131,7 @@ class LinkTold:
 # Inside ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _FromTransport:
+class _FromTransport(Struct, frozen=True):
     generation: int
     event: ports.TransportEvent
 
@@ -176,7 +162,7 @@ class LinkActor(Actor):
         spec: BackendSpec,
         profile: Profile,
         services: Services,
-        backends: Ref,
+        backends: Named,
         *,
         level: str | None = None,
         subscriptions: tuple[str, ...] = (),
@@ -348,7 +334,9 @@ class LinkActor(Actor):
             kind = "http" if self._link.related else "pipe"
             version = self._link.hello.version if self._link.hello is not None else ""
             labels = (started[1], "", "" if effect.ok else "error", kind, version, self._spec.name)
-            self._services.telemetry.observe("mcp_client_operation_duration_seconds", self.ctx.now() - started[0], labels)
+            self._services.telemetry.observe(
+                "mcp_client_operation_duration_seconds", self.ctx.now() - started[0], labels
+            )
         caller.reply(LinkOutcome(self._spec.name, call, effect.ok, effect.payload))
 
     def _ask(self, effect: ev.Ask) -> None:

@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 TOOLS, PROMPTS = "tools/list", "prompts/list"
 RESOURCES, TEMPLATES = "resources/list", "resources/templates/list"
 
+GRACE = 1.0
+"""Seconds after the list deadline: the catalogue has one of its own, and answers first."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatherDue:
+    """The list deadline has passed."""
+
+    method: str
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """One backend's list; `version` tells two contents apart."""
@@ -64,6 +75,8 @@ class Listing:
             done()
             return
         self._gathering[method] = _Gathering(set(missing), [done])
+        seconds = self._front.services.limits.list_deadline
+        self._front.host.ctx.set_timer(("gather", method), seconds + GRACE, GatherDue(method))
         for backend in missing:
             self._fetch(method, backend)
 
@@ -129,8 +142,16 @@ class Listing:
             gathering.waiting.discard(backend)
             if not gathering.waiting:
                 del self._gathering[method]
+                self._front.host.ctx.cancel_timer(("gather", method))
                 for done in gathering.done:
                     done()
+
+    def gather_due(self, method: str) -> None:
+        """A slow backend does not hold the others up: what is known counts."""
+        gathering = self._gathering.get(method)
+        if gathering is not None:
+            for backend in list(gathering.waiting):
+                self._arrived(method, backend, None)
 
     def connected(self, backend: str) -> None:
         """The session has its own connection now: it may list other things than the catalogue knew."""

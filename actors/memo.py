@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from actors.paging import Items
 
@@ -14,7 +15,7 @@ MEMO_SIZE = 512
 class Memo:
     """Merged lists and tables by what they were made of, shared by all sessions of the process."""
 
-    versions: dict[Items, int] = field(default_factory=dict)
+    versions: dict[bytes, int] = field(default_factory=dict)
     values: "OrderedDict[tuple[object, ...], object]" = field(default_factory=OrderedDict)
 
     def version(self, items: Items) -> int:
@@ -22,7 +23,11 @@ class Memo:
         if len(self.versions) > 4 * MEMO_SIZE:
             self.versions.clear()
             self.values.clear()
-        return self.versions.setdefault(items, len(self.versions) + 1)
+        digest = sha256()
+        for item in items:
+            digest.update(b"%d," % len(item))
+            digest.update(item)
+        return self.versions.setdefault(digest.digest(), len(self.versions) + 1)
 
     def get(self, key: tuple[object, ...], make: Callable[[], object]) -> object:
         """The value for the key, made once."""

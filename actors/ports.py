@@ -350,7 +350,9 @@ class Store(Protocol):
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:
         """Ends the session for good: logs deleted, a tombstone for 10 minutes → None."""
 
-    async def replay(self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int) -> Replay | Failed:
+    async def replay(
+        self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
+    ) -> Replay | Failed:
         """Up to `limit` entries after the cursor, for whoever holds a connection. GONE: no such stream, or the
         cursor is not one of its events; SEQ: a hole right after the cursor that no floor explains."""
 

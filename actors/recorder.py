@@ -116,10 +116,12 @@ class Recorder:
             carrier.cut(sse.encode_retry(retry) if retry is not None else b"")
 
     def stop(self) -> None:
-        """The life is over: nothing more is recorded or written."""
+        """The life is over: streams that have their last event still bring it to the reader, all others are cut."""
         self._live = False
+        finished = {t.connection for t in self._tracks.values() if t.finished}
         for carrier in list(self.connections.values()):
-            carrier.cut()
+            if carrier not in finished:
+                carrier.cut()
 
     @property
     def busy(self) -> bool:
@@ -129,8 +131,6 @@ class Recorder:
     # What comes back
 
     def _on_open(self, effect: fx.OpenStream, track: _Track, outcome: object) -> None:
-        if not self._live:
-            return
         if isinstance(outcome, Failed):
             if outcome.reason is not Refused.AWAY:
                 self._give_up(effect.stream, track, outcome)
@@ -145,8 +145,6 @@ class Recorder:
             opened()
 
     def _on_append(self, effect: fx.Append, track: _Track, outcome: object) -> None:
-        if not self._live:
-            return
         if isinstance(outcome, Failed):
             self._give_up(effect.stream, track, outcome)
             return
@@ -157,7 +155,8 @@ class Recorder:
         self._tracks.pop(stream, None)
         if track.connection is not None:
             track.connection.cut()
-        self._failed(stream, outcome.reason)
+        if self._live:
+            self._failed(stream, outcome.reason)
 
     def _hold(self, track: _Track, stream: str, seq: int, data: bytes) -> None:
         id = f"{stream}:{self.grant.epoch}-{seq}" if track.recorded else None
@@ -169,7 +168,9 @@ class Recorder:
 
     def _slow(self, connection: Connection) -> None:
         """A reader that does not read: cut, counted, logged once; the log has what it missed."""
-        self._telemetry.count("stagedoor_slow_consumers_total", ("post" if connection.stream.startswith("p") else "get",))
+        self._telemetry.count(
+            "stagedoor_slow_consumers_total", ("post" if connection.stream.startswith("p") else "get",)
+        )
         self._log.warning("slow_consumer", stream=connection.stream)
         connection.cut()
 

@@ -103,6 +103,12 @@ class Router(Actor):
         self._crashed: dict[SessionKey, float] = {}
         self._opening = 0
 
+    def started(self) -> None:
+        """After a crash of its own: the sessions live on, so they are watched again."""
+        for key, alive in self._sessions.table.items():
+            self._keys[alive.ref] = key
+            self.ctx.monitor(alive.ref)
+
     def receive(self, message: Any) -> None:
         match message:
             case OpenSession() as opening:

@@ -19,6 +19,7 @@ from actors.follower import Follower
 from actors.front import Front, Tree
 from actors.ledger import Ledger
 from actors.link import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkWithdrew
+from actors.listing import GatherDue
 from actors.ports import Answer, Deltas, Failed, Grant, Principal, Refused, SessionKey, Streaming
 from actors.protocol import effects as fx, errors, events as ev, session_record
 from actors.protocol.errors import ProtocolError, encode_error_body
@@ -365,9 +366,7 @@ class SessionActor(Actor):
             self.event(ev.Ended("idle"))
         elif idle >= limits.passivate_after and not self._front.links and state.phase is Phase.OPERATION:
             self._parked = []
-            self._services.store.release(
-                self.identity.key, self._grant, lambda out: self.ctx.ref.reply(_Released(out))
-            )
+            self._services.store.release(self.identity.key, self._grant, lambda out: self.ctx.ref.reply(_Released(out)))
         else:
             # Links are bound to this process, so the session stays; its connections are what it costs.
             wait = limits.passivate_after - idle if idle < limits.passivate_after else limits.idle_ttl - idle
@@ -504,7 +503,8 @@ class SessionActor(Actor):
 
     def _start_deadline(self, effect: fx.StartDeadline) -> None:
         due = min(
-            effect.since + self._front.deadline(effect.call), effect.accepted + self._services.limits.request_deadline_cap
+            effect.since + self._front.deadline(effect.call),
+            effect.accepted + self._services.limits.request_deadline_cap,
         )
         self.ctx.set_timer(("deadline", effect.call), max(0.0, due - self.ctx.now()), _Deadline(effect.call))
 
@@ -570,6 +570,7 @@ HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     LinkDown: lambda self, m: self._front.down(m),
     Listed: lambda self, m: self._front.listed(m),
     ChangeDue: lambda self, m: self._front.change_due(m.notification),
+    GatherDue: lambda self, m: self._front.gather_due(m.method),
     CatalogueChanged: lambda self, m: self._front.changed(m),
     Down: lambda self, m: self._front.link_ended(m.ref),
     _PostGone: SessionActor._post_gone,

@@ -16,6 +16,7 @@ from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY
 from actors.protocol.table import BackendSpec
 
+
 class Transparent(Front):
     """One session on `/mcp/<backend>`."""
 

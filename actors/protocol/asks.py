@@ -58,7 +58,9 @@ def refusal_for(bits: ClientBits, method: str, params: Raw) -> errors.ProtocolEr
         mode = payload.text_or_none(members.get("mode")) or "form"
         if not bits & {"elicit.form", "elicit.url"}:
             return errors.method_not_found(method)
-        return None if f"elicit.{mode}" in bits else errors.invalid_params(f"the client has no elicitation mode {mode!r}")
+        return (
+            None if f"elicit.{mode}" in bits else errors.invalid_params(f"the client has no elicitation mode {mode!r}")
+        )
     return errors.method_not_found(method)
 
 

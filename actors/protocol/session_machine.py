@@ -12,7 +12,19 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import asks, capabilities, codec, effects as fx, errors, events as ev, inflight, lowering, payload, session_record, streams
+from actors.protocol import (
+    asks,
+    capabilities,
+    codec,
+    effects as fx,
+    errors,
+    events as ev,
+    inflight,
+    lowering,
+    payload,
+    session_record,
+    streams,
+)
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
 from actors.protocol.methods import METHODS, Sender, known
 from actors.protocol.session_state import Client, Post, Session
@@ -157,7 +169,11 @@ def _gate(session: Session, request: Request) -> errors.ProtocolError | None:
         return errors.method_not_found(request.method)
     if not session.rules.gates:
         return None
-    if row is None or session.server is None or not capabilities.allows(session.server, request.method, session.version):
+    if (
+        row is None
+        or session.server is None
+        or not capabilities.allows(session.server, request.method, session.version)
+    ):
         return errors.method_not_found(request.method)
     return None
 
@@ -190,7 +206,9 @@ def _initialize(session: Session, event: ev.Posted, request: Request) -> Step:
         version = negotiate(params.protocolVersion)
     except (msgspec.DecodeError, RecursionError):
         session = replace(session, phase=TRANSITIONS[session.phase, "end"])
-        error = codec.encode_error(request.id, errors.invalid_params("initialize needs protocolVersion and capabilities"))
+        error = codec.encode_error(
+            request.id, errors.invalid_params("initialize needs protocolVersion and capabilities")
+        )
         session, effects = inflight.answer(session, event.post, request.id, error)
         return session, [*effects, fx.End("initialize_malformed")]
     client = client_of(params.capabilities, params.clientInfo, version)

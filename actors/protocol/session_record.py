@@ -31,7 +31,10 @@ def handshake(session: Session) -> dict[str, bytes | None]:
     client = session.client
     fields: dict[str, bytes | None] = {"state": session.phase.value.encode(), "version": session.version.encode()}
     if client is not None:
-        fields["client"] = b'{"capabilities":%s,"info":%s}' % (bytes(client.capabilities.raw) or b"{}", bytes(client.info))
+        fields["client"] = b'{"capabilities":%s,"info":%s}' % (
+            bytes(client.capabilities.raw) or b"{}",
+            bytes(client.info),
+        )
     if session.server is not None:
         fields["server"] = bytes(session.server.raw)
     return fields
@@ -129,9 +132,7 @@ def _settle(session: Session, record: RecordLike) -> tuple[Session, fx.Effects]:
 
 
 def _lost(key: str) -> bytes:
-    error = errors.internal(
-        "the gateway process that ran this request ended", reason="owner_lost", executed="unknown"
-    )
+    error = errors.internal("the gateway process that ran this request ended", reason="owner_lost", executed="unknown")
     return codec.encode_error(request_id(key), error)
 
 

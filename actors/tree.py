@@ -1,0 +1,55 @@
+"""The supervision tree of the gateway, and the order in which it ends.
+
+    core      (static)   backends, catalogue        permanent
+    links     (dynamic)  one link each              temporary
+    sessions  (dynamic)  one session each           temporary: rebuilt from its record by its next message
+    front     (static)   router                     permanent
+
+They start in this order and drain in the reverse one: first nobody comes in, then sessions settle, then links close.
+"""
+
+from actors.backends import Backends
+from actors.catalogue import Catalogue
+from actors.door import SessionDoor
+from actors.front import Tree
+from actors.ledger import Ledger
+from actors.memo import Memo
+from actors.named import Named
+from actors.router import Router, Sessions
+from actors.runtime import Child, DynamicSupervisor, Supervisor, System
+from actors.services import Services
+
+LINKS_PER_SESSION = 4
+"""Room in the supervisor of links: more sessions than a quarter of it never have links of their own at once."""
+
+
+class GatewayActors:
+    """The running tree: the door for edges, and what operators look at."""
+
+    def __init__(self, system: System, services: Services) -> None:
+        self.sessions = Sessions()
+        self.services = services
+        self.backends = Backends(services)
+        links = DynamicSupervisor(services.limits.sessions * LINKS_PER_SESSION)
+        supervisor = DynamicSupervisor(services.limits.sessions + 1)
+        tree = Tree(links, Named(system, "backends"), Named(system, "catalogue"), {}, Memo())
+        self.tree = tree
+        ledger = Ledger(services.limits.requests_per_principal)
+        system.spawn(
+            Supervisor(
+                [
+                    Child("backends", self._new_backends),
+                    Child("catalogue", lambda: Catalogue(services, links, tree.backends, tree.hellos)),
+                ]
+            ),
+            "core",
+        )
+        system.spawn(links, "links")
+        system.spawn(supervisor, "sessions")
+        router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, ledger))
+        system.spawn(Supervisor([router]), "front")
+        self.door = SessionDoor(services, self.sessions, Named(system, "router"))
+
+    def _new_backends(self) -> Backends:
+        self.backends = Backends(self.services)
+        return self.backends

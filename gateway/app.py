@@ -1,0 +1,159 @@
+"""Composition: the one place that knows every part. `run` serves a configuration until it is told to stop."""
+
+from socket import socket
+
+import trio
+
+from actors.ports import Log, Store
+from actors.protocol.breaker import BreakerState
+from actors.runtime import SystemFailed, System, open_system
+from actors.tree import GatewayActors
+from gateway import lifecycle
+from gateway.admin.app import Readiness, admin_app
+from gateway.config import Settings
+from gateway.http.app import McpApp
+from gateway.http.config import ServeConfig
+from gateway.http.security import Security
+from gateway.http.serve import serve
+from gateway.http.sockets import open_listeners, tls_context
+from gateway.observability.exposition import Exposition
+from gateway.observability.lag import Lag
+from gateway.observability.logging import configure, get_log
+from gateway.observability.metrics import Metrics
+from gateway.opening import open_client
+
+
+class Gateway:
+    """One running gateway."""
+
+    def __init__(self, settings: Settings, log: Log, lag: Lag) -> None:
+        self.settings = settings
+        self.log = log
+        self.metrics = Metrics()
+        self.lag = lag
+        self.stopping = trio.Event()
+        self.drained = trio.Event()
+        self.reason = ""
+        self.failed = False
+        self.actors: GatewayActors | None = None
+        self._store: Store | None = None
+
+    def stop(self, reason: str) -> None:
+        """Begins the drain."""
+        if not self.stopping.is_set():
+            self.reason = reason
+            self.stopping.set()
+
+    def lost(self, reason: str) -> None:
+        """The store is another's: this process must not go on."""
+        self.failed = True
+        self.log.error("store_lost", reason=reason)
+        self.stop("store lost")
+
+    def readiness(self) -> Readiness:
+        """What `/readyz` says. An outage of the store degrades; it does not take the process out of rotation."""
+        state = getattr(self._store, "state", None)
+        degraded = state is not None and getattr(state, "value", "up") != "up"
+        details: dict[str, object] = {"store": getattr(state, "value", "memory")}
+        if self.actors is not None:
+            details["sessions"] = len(self.actors.sessions.table)
+            details["backends"] = {
+                name: {"state": status.breaker.state.value, "error": status.last_error}
+                for name, status in self.actors.backends.status.items()
+            }
+            degraded = degraded or any(
+                s.breaker.state is not BreakerState.CLOSED for s in self.actors.backends.status.values()
+            )
+        return Readiness(self.actors is not None and not self.stopping.is_set(), degraded, details)
+
+    async def run(self) -> int:
+        """Serves until `stop`; the exit status."""
+        settings = self.settings
+        public = open_listeners(settings.listen.host, settings.listen.port)
+        admin = open_listeners(settings.admin.host, settings.admin.port)
+        limits = settings.limits
+        async with (
+            lifecycle.open_connector(self.log, limits) as connector,
+            lifecycle.open_store(settings.store, limits, self.log, on_lost=self.lost, on_batch=self._on_batch) as store,
+            open_system(lifecycle.crash_logger(self.log, self.metrics)) as system,
+        ):
+            self._store = store
+            sealer = lifecycle.sealer(settings, self.log)
+            services = lifecycle.services_for(settings.table, limits, store, connector, sealer, self.metrics, self.log)
+            self.actors = GatewayActors(system, services)
+            lifecycle.tune_gc()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._serve_public, public, self.actors)
+                nursery.start_soon(self._serve_admin, admin)
+                self.log.info("serving", listen=str(settings.listen), admin=str(settings.admin))
+                await self.stopping.wait()
+                await self._drain(system)
+        return 1 if self.failed else 0
+
+    def _on_batch(self, operations: int, seconds: float) -> None:
+        self.metrics.observe("stagedoor_store_batch_size", float(operations))
+        self.metrics.observe("stagedoor_store_latency_seconds", seconds, ("batch",))
+
+    async def _drain(self, system: System) -> None:
+        limits = self.settings.limits
+        self.log.info("draining", reason=self.reason)
+        lifecycle.start_watchdog(limits.drain_grace + limits.drain_deadline + lifecycle.WATCHDOG, self.log)
+        if self.actors is not None:
+            self.actors.sessions.draining = True
+        await trio.sleep(limits.drain_grace)
+        await system.drain(limits.drain_deadline)
+        self.drained.set()
+
+    async def _serve_public(self, listeners: list[socket], actors: GatewayActors) -> None:
+        settings = self.settings
+        security = Security(
+            settings.listen.host,
+            settings.listen.port,
+            settings.auth.hosts,
+            settings.auth.origins,
+            dict(settings.auth.tokens) or None,
+        )
+        app = McpApp(
+            actors.door,
+            security,
+            settings.limits,
+            known=lambda endpoint: endpoint in actors.services.table.value.endpoints,
+            overloaded=self.lag.overloaded,
+        )
+        tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None
+        config = ServeConfig(tls=tls, write=settings.limits.write, stop=settings.limits.drain_deadline)
+        await serve(app, listeners, config, stop=self.stopping, log=self.log)
+
+    async def _serve_admin(self, listeners: list[socket]) -> None:
+        page = Exposition(self.metrics).page
+        app = admin_app(self.readiness, page)
+        config = ServeConfig(stop=1.0)
+        await serve(app, listeners, config, stop=self.drained, log=self.log)
+
+
+def run(settings: Settings) -> int:
+    """Serves until SIGTERM or SIGINT; the exit status of the process."""
+    configure(settings.log.level, settings.log.format, settings.secrets)
+    log = get_log("stagedoor")
+    lag = Lag()
+
+    async def main() -> int:
+        gateway = Gateway(settings, log, lag)
+        with lifecycle.signals(gateway.stop) as listen:
+            async with trio.open_nursery() as nursery:
+                listen(nursery)
+                status = await gateway.run()
+                nursery.cancel_scope.cancel()
+        return status
+
+    try:
+        return trio.run(main, instruments=[lag])
+    except SystemFailed as failed:
+        log.error("core_failed", error=str(failed))
+        return 1
+    except OSError as error:
+        log.error("cannot_listen", error=str(error))
+        return 1
+
+
+__all__ = ["Gateway", "open_client", "run"]

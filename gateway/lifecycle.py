@@ -1,0 +1,198 @@
+"""From start to drain: opens what the gateway stands on, in order, and closes it in the reverse one."""
+
+import gc
+import json
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from random import random
+from typing import Any
+
+import trio
+
+from actors.ports import Connector, Log, Sealer, Store, Telemetry, Transport, TransportEvent
+from actors.protocol.table import BackendSpec, HttpTarget, Limits, NativeTarget, StdioTarget, Table
+from actors.services import Services, TableCell
+from gateway.backends.connector import HttpConnector, StdioConnector, TargetConnector
+from gateway.backends.native import NativeTransport
+from gateway.config import Settings
+from gateway.sealing import AesSealer
+from gateway.store.memory import MemoryStore
+from gateway.store.redis.store import open_redis_store
+
+SWEEP = 5.0
+"""Seconds between two looks for what has expired in the store of this process."""
+WATCHDOG = 6.0
+"""Seconds beyond grace and drain deadline after which the process is ended, whatever hangs."""
+
+
+def tune_gc() -> None:
+    """Thousands of sessions make a full collection stop the loop: it runs rarely, and not over what lives for ever."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 1000)
+
+
+class NativeConnector:
+    """Makes transports to servers of this process."""
+
+    def __init__(self, log: Log, limits: Limits) -> None:
+        self._log = log
+        self._limits = limits
+
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> Transport:
+        """As in `Connector`."""
+        return NativeTransport(spec, emit, log=self._log, message_bytes=self._limits.message_bytes)
+
+
+@asynccontextmanager
+async def open_connector(log: Log, limits: Limits) -> AsyncIterator[Connector]:
+    """The connector for every kind of target."""
+    stdio = StdioConnector(log, processes=limits.child_processes)
+    http = HttpConnector(log)
+    try:
+        yield TargetConnector(
+            {StdioTarget: stdio, HttpTarget: http, NativeTarget: NativeConnector(log, limits)},
+        )
+    finally:
+        http.close()
+        with trio.move_on_after(2, shield=True):
+            await stdio.aclose()
+
+
+@asynccontextmanager
+async def open_store(
+    url: str, limits: Limits, log: Log, *, on_lost: Callable[[str], None], on_batch: Callable[[int, float], None]
+) -> AsyncIterator[Store]:
+    """The store that the URL names."""
+    if url.startswith("memory:"):
+        store = MemoryStore(limits, trio.current_time)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_sweep, store)
+            yield store
+            nursery.cancel_scope.cancel()
+        return
+    async with open_redis_store(url, limits, log=log, on_lost=on_lost, on_batch=on_batch) as redis:
+        yield redis
+
+
+async def _sweep(store: MemoryStore) -> None:
+    while True:
+        await trio.sleep(SWEEP)
+        store.sweep(trio.current_time())
+
+
+def sealer(settings: Settings, log: Log) -> AesSealer:
+    """With the configured keys; without any, with one of this process, or, if sessions outlive it, of this machine."""
+    if settings.keys:
+        return AesSealer(settings.keys)
+    if settings.store.startswith("memory:"):
+        return ephemeral_sealer()
+    path = state_directory() / "sealing.key"
+    log.warning("sealing_key_from_file", path=str(path), hint="set gateway.keys to share it between machines")
+    return AesSealer([key_file(path)])
+
+
+def ephemeral_sealer() -> AesSealer:
+    """With a key that ends with the process."""
+    return AesSealer([os.urandom(32)])
+
+
+def identity() -> bytes:
+    """The gateway's own `Implementation`."""
+    try:
+        number = version("stagedoor")
+    except PackageNotFoundError:
+        number = "0"
+    return json.dumps({"name": "stagedoor", "title": "Stagedoor", "version": number}).encode()
+
+
+def services_for(
+    table: Table, limits: Limits, store: Store, connector: Connector, sealer: Sealer, metrics: Telemetry, log: Log
+) -> Services:
+    """The one value that every MCP actor gets."""
+    return Services(
+        store=store,
+        connector=connector,
+        sealer=sealer,
+        telemetry=metrics,
+        log=log,
+        limits=limits,
+        table=TableCell(table),
+        jitter=random,
+        identity=identity(),
+    )
+
+
+def state_directory() -> Path:
+    """Where this machine keeps what outlives the process."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "stagedoor"
+
+
+def key_file(path: Path) -> bytes:
+    """The key in this file, which is made, readable for nobody else, if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_bytes()
+    with os.fdopen(handle, "wb") as file:
+        key = os.urandom(32)
+        file.write(key)
+    return key
+
+
+@contextmanager
+def signals(stop: Callable[[str], None]) -> Iterator[Callable[[trio.Nursery], None]]:
+    """SIGTERM and SIGINT call `stop` once; the second one ends the process at once."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+
+        async def listen() -> None:
+            seen = 0
+            async for number in received:
+                seen += 1
+                if seen > 1:
+                    os._exit(1)
+                stop(signal.Signals(number).name)
+
+        yield lambda nursery: nursery.start_soon(listen)
+
+
+def start_watchdog(seconds: float, log: Log) -> None:
+    """A thread that ends the process when the drain hangs: nothing in the loop could."""
+
+    def bark() -> None:
+        log.error("drain_hangs", seconds=seconds)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, bark)
+    timer.daemon = True
+    timer.start()
+
+
+def crash_logger(log: Log, telemetry: Any) -> Callable[[str, BaseException], None]:
+    """What the actor system reports crashes to."""
+
+    def report(name: str, error: BaseException) -> None:
+        kind = name.split("-", maxsplit=1)[0].split("/", maxsplit=1)[0]
+        telemetry.count("stagedoor_actor_crashes_total", (kind,))
+        log.error("actor_crashed", actor=name, exc_info=error)
+
+    return report
+
+
+__all__ = [
+    "crash_logger",
+    "open_connector",
+    "open_store",
+    "services_for",
+    "sealer",
+    "signals",
+    "start_watchdog",
+    "tune_gc",
+]
