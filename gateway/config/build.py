@@ -10,8 +10,8 @@ from typing import Any
 
 from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, NativeTarget, StdioTarget, Table, Target
 from gateway.config.models import LATER_TYPES, File, Server
-from gateway.config.problems import Path, Problem, nearest
-from gateway.config.sections import limits_from
+from gateway.config.problems import Path, Problem, dotted, nearest
+from gateway.config.sections import PLACE, limits_from
 from gateway.config.settings import Auth, LogSettings, Settings, Tls
 from gateway.config.values import parse_address, parse_key
 
@@ -23,6 +23,12 @@ _OWN_HEADERS = re.compile(
     re.IGNORECASE,
 )
 """Headers that the transport sets: a second value would contradict it."""
+
+_ORDER = [
+    (PLACE[less], PLACE[more])
+    for less, more in (("request_deadline", "request_deadline_cap"), ("replay_ttl_written", "replay_ttl"))
+]
+"""Limits of which the first cannot be more than the second."""
 
 Resolve = Callable[[str], Any]
 """`module:attribute` → the object; ValueError with a sentence where there is none."""
@@ -44,6 +50,7 @@ class Builder:
         gateway = self.file.gateway
         sections = {name: getattr(gateway, name) for name in ("limits", "sessions", "replay", "drain")}
         limits = limits_from(sections)
+        self._check_order(limits)
         listen, admin = parse_address(gateway.listen), parse_address(gateway.admin)
         if listen == admin and listen.port:
             self._add(("gateway", "admin"), "is the address of `listen`: the two are separate listeners")
@@ -60,6 +67,11 @@ class Builder:
             log=LogSettings(gateway.log.level, gateway.log.format),
             config_digest=digest(self.file.model_dump_json(by_alias=True, exclude={"schema_", "inputs"})),
         )
+
+    def _check_order(self, limits: Limits) -> None:
+        for less, more in _ORDER:
+            if getattr(limits, less.limit) > getattr(limits, more.limit):
+                self._add(less.path, f"is more than `{dotted(more.path)}`")
 
     def _table(self, limits: Limits) -> Table:
         specs: dict[str, BackendSpec] = {}

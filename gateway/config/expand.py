@@ -13,8 +13,7 @@ _BODY = re.compile(r"(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.
 def expand(value: Any, environ: Mapping[str, str]) -> tuple[Any, list[Problem]]:
     """The value with every string expanded, and what could not be. Keys stay as they are.
 
-    As in a shell, the default stands in for a variable that is unset or empty. A server that is switched off
-    may refer to variables that are not there: its strings stay as they are written.
+    As in a shell, the default stands in for a variable that is unset or empty.
     """
     problems: list[Problem] = []
     return _expand(value, (), environ, problems), problems
@@ -26,14 +25,8 @@ def _expand(value: Any, path: Path, environ: Mapping[str, str], problems: list[P
     if isinstance(value, list):
         return [_expand(item, (*path, index), environ, problems) for index, item in enumerate(value)]
     if isinstance(value, dict):
-        if _is_disabled_server(value, path):
-            return value
         return {key: _expand(item, (*path, key), environ, problems) for key, item in value.items()}
     return value
-
-
-def _is_disabled_server(value: dict[str, Any], path: Path) -> bool:
-    return len(path) == 2 and path[0] in ("mcpServers", "servers") and value.get("disabled") is True
 
 
 def _text(text: str, path: Path, environ: Mapping[str, str], problems: list[Problem]) -> str:

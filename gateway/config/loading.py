@@ -75,7 +75,7 @@ def load(file: FilePath, environ: Mapping[str, str] | None = None, resolve: Reso
 
 def settings_from(document: Document, environ: Mapping[str, str], resolve: Resolve = import_object) -> Settings:
     """The settings that a document says. ConfigError as for `load`."""
-    data, problems = expand(document.data, environ)
+    data, problems = expand(_without_disabled(document.data), environ)
     try:
         file = File.model_validate(data)
     except ValidationError as error:
@@ -86,6 +86,23 @@ def settings_from(document: Document, environ: Mapping[str, str], resolve: Resol
     if problems or builder.problems:
         raise _config_error(document, problems + builder.problems)
     return settings
+
+
+def _without_disabled(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The file with nothing but names and groups of the servers that are switched off: what such a server says, and
+    the variables it refers to, may be missing or wrong."""
+    return {
+        **data,
+        **{key: _reduced(data[key]) for key in ("mcpServers", "servers") if isinstance(data.get(key), dict)},
+    }
+
+
+def _reduced(servers: dict[str, Any]) -> dict[str, Any]:
+    off = {name: one for name, one in servers.items() if isinstance(one, dict) and one.get("disabled") is True}
+    return {
+        **servers,
+        **{name: {"command": "", "disabled": True, "groups": one.get("groups", [])} for name, one in off.items()},
+    }
 
 
 def _config_error(document: Document, problems: list[Problem]) -> ConfigError:

@@ -64,7 +64,7 @@ class Server(Section):
     disabled_tools: list[str] = []
     """Patterns of tools that are not served, whatever `enabledTools` says."""
     disabled: Switch = False
-    """Leaves the server out, and its unset variables without complaint."""
+    """Leaves the server out, and with it whatever is missing or wrong in it."""
     tags: list[str] = []
     """Words about it, for filters."""
     groups: list[str] = []

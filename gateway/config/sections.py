@@ -30,6 +30,11 @@ class Place(NamedTuple):
     section: str
     key: str
 
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Where it stands in a file."""
+        return ("gateway", self.section, to_camel(self.key))
+
 
 _RENAMED = {
     "idle_ttl": ("sessions", "idle_ttl"),
@@ -47,6 +52,7 @@ _RENAMED = {
 _MAY_BE_ZERO = {"stream_after", "server_request_wait", "process_wait", "drain_grace"}
 
 PLACES = tuple(Place(name, *_RENAMED.get(name, ("limits", name))) for name in Limits.__dataclass_fields__)
+PLACE = {place.limit: place for place in PLACES}
 
 
 def limits_from(sections: dict[str, Section]) -> Limits:

@@ -52,9 +52,3 @@ def test_what_cannot_be_expanded_is_told_with_its_place(text: str, said: str) ->
     _, problems = expand({"a": [text]}, ENVIRON)
     assert [problem.path for problem in problems] == [("a", 0)]
     assert problems[0].message.startswith(said)
-
-
-def test_a_server_that_is_switched_off_may_lack_its_variables() -> None:
-    server = {"url": "${GONE}", "disabled": True}
-    assert expand({"mcpServers": {"a": server}}, {}) == ({"mcpServers": {"a": server}}, [])
-    assert expand({"gateway": {"a": server}}, {})[1]

@@ -1,13 +1,14 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, NativeTarget, StdioTarget
 from gateway.config import Address, Auth, ConfigError, LogSettings, Problem, Settings, import_object, load
-from gateway.config.sections import PLACES
+from gateway.config.sections import PLACES, Place
 
 EXAMPLE = """{
   "mcpServers": {
@@ -75,9 +76,11 @@ def test_no_enabled_tools_at_all_is_not_the_same_as_no_filter(settings: Callable
     assert settings(text).table.backends["a"].enabled_tools == ()
 
 
-def test_a_disabled_server_is_left_out_everywhere(settings: Callable[..., Settings]) -> None:
-    text = """{"mcpServers": {"a": {"command": "x"}, "b": {"url": "${GONE}", "type": "sse", "disabled": true}},
-      "gateway": {"groups": {"g": ["a", "b"]}}}""".replace("${GONE}", "http://h/${GONE}")
+def test_a_disabled_server_is_left_out_everywhere_with_all_that_is_wrong_in_it(
+    settings: Callable[..., Settings],
+) -> None:
+    text = """{"mcpServers": {"a": {"command": "x"}, "b": {"url": "${GONE}", "type": "sse", "disabled": true, "c": 1}},
+      "gateway": {"groups": {"g": ["a", "b"]}}}"""
     table = settings(text).table
     assert list(table.backends) == ["a"]
     assert table.endpoints[""].backends == ("a",)
@@ -116,14 +119,12 @@ def test_a_native_reference_is_imported_unless_told_otherwise(write: Callable[..
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.limit)
-def test_every_limit_is_configurable(settings: Callable[..., Settings], place: tuple[str, str, str]) -> None:
-    limit, section, key = place
-    first, *rest = key.split("_")
-    written = first + "".join(word.capitalize() for word in rest)
-    for value in (7, "${N}"):
-        found = settings(json.dumps({"gateway": {section: {written: value}}}), N="7").limits
-        assert getattr(found, limit) == 7
-        assert sum(getattr(found, name) != getattr(Limits(), name) for name in Limits.__dataclass_fields__) == 1
+def test_every_limit_is_configurable(settings: Callable[..., Settings], place: Place) -> None:
+    more = int(getattr(Limits(), place.limit)) + 1
+    gateway, section, key = place.path
+    for value in (more, "${N}"):
+        found = settings(json.dumps({gateway: {section: {key: value}}}), N=str(more)).limits
+        assert found == replace(Limits(), **{place.limit: more})
 
 
 def test_auth_keys_and_log_reach_the_settings(settings: Callable[..., Settings]) -> None:
@@ -294,6 +295,12 @@ def test_a_server_that_makes_no_sense_is_refused_at_the_field(
         ('{"sessions": {"max": true}}', "sessions.max", "must be a number"),
         ('{"drain": {"grace": -1}}', "drain.grace", "must be greater than or equal to 0"),
         ('{"log": {"level": "loud"}}', "log.level", "must be 'debug', 'info', 'warning' or 'error'"),
+        (
+            '{"limits": {"requestDeadline": 4000}}',
+            "limits.requestDeadline",
+            "is more than `gateway.limits.requestDeadlineCap",
+        ),
+        ('{"replay": {"ttl": 30}}', "replay.ttlWritten", "is more than `gateway.replay.ttl`"),
         ('{"groups": {"g": ["nobody"]}}', "groups.g[0]", 'there is no server "nobody"'),
         ('{"groups": {"g h": []}}', "groups.g h", "a name is a part of a URL"),
         ('{"cluster": {"name": "a/b"}}', "cluster.name", "must be up to 64 letters"),
