@@ -208,13 +208,23 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def attach(nursery: trio.Nursery) -> Callable[..., McpClient]:
-    """Starts a session with a server, before its handshake."""
+def unstarted() -> Callable[..., McpClient]:
+    """A client whose transport does not run yet."""
 
-    def start(
+    def make(
         server: Server, version: str = "2025-11-25", capabilities: dict[str, Any] | None = None, **options: Any
     ) -> McpClient:
-        client = McpClient(server, version, EVERYTHING if capabilities is None else capabilities, **options)
+        return McpClient(server, version, EVERYTHING if capabilities is None else capabilities, **options)
+
+    return make
+
+
+@pytest.fixture
+def attach(unstarted: Callable[..., McpClient], nursery: trio.Nursery) -> Callable[..., McpClient]:
+    """The same, started, before its handshake."""
+
+    def start(*args: Any, **options: Any) -> McpClient:
+        client = unstarted(*args, **options)
         nursery.start_soon(client.transport.run)
         return client
 
@@ -228,6 +238,7 @@ def connect(attach: Callable[..., McpClient]) -> Connect:
     async def start(*args: Any, **options: Any) -> McpClient:
         client = attach(*args, **options)
         await client.open()
+        await client.request("ping")  # so that `initialized` has been read
         return client
 
     return start
