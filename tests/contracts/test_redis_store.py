@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import trio
 
 from actors.ports import NO_DELTAS, Deltas, Failed, LogEntry, Refused, Replay
+from actors.protocol.table import Limits
 from gateway.store.redis import StoreDenied, StoreTooOld, StoreUnreachable, StoreUrlError, checks, targets
 
 pytestmark = pytest.mark.redis
@@ -95,7 +95,7 @@ async def test_what_queues_during_a_batch_goes_out_as_the_next_one(start_server,
 
 
 async def test_a_session_may_have_many_operations_under_way(server, opened, session):
-    limits = replace(targets_free_limits(), log_events=5_000)
+    limits = Limits(log_events=5_000)
     async with opened(server.url, limits) as store:
         key, grant = await session(store)
         done = Outcomes()
@@ -103,12 +103,6 @@ async def test_a_session_may_have_many_operations_under_way(server, opened, sess
             store.append(key, grant, "p1", seq, [b"%d" % seq], done)
         assert set(await done.wait(1_500)) == {None}
         assert await data_of(store, key) == [b"%d" % seq for seq in range(1, 1_502)]
-
-
-def targets_free_limits():
-    from actors.protocol.table import Limits
-
-    return Limits()
 
 
 async def test_a_full_queue_refuses_at_once_but_lets_an_end_in(start_server, opened, session, ask):
@@ -286,7 +280,7 @@ async def test_functions_that_redis_forgot_are_loaded_again_and_nothing_is_reord
 async def test_a_redis_that_is_killed_under_traffic_and_comes_back_has_every_event_once(start_server, opened, session):
     """Appends wait and are sent again; with an AOF that is always synced nothing is lost (CLUSTER §9)."""
     server = start_server(aof=True)
-    limits = replace(targets_free_limits(), log_events=5_000)
+    limits = Limits(log_events=5_000)
     async with opened(server.url, limits) as store:
         sessions = [await session(store) for _ in range(10)]
         finished = [trio.Event() for _ in sessions]

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 MISSING = "redis-server is not installed (Debian: apt-get install redis-server)"
 
@@ -76,7 +78,7 @@ class RedisServer:
 
     def client(self) -> Any:
         """A client to look and meddle with; close it."""
-        return redis.Redis(port=self.port, protocol=3)
+        return redis.Redis(port=self.port, protocol=3, retry=Retry(NoBackoff(), 0))
 
     def __enter__(self) -> "RedisServer":
         return self.start()
