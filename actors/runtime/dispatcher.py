@@ -1,8 +1,8 @@
 """The one task in which the actors of a system run, when they have messages.
 
 Ready actors stand in a queue; each gets a burst and, if it has more, goes to the back. When nobody is ready, and at the
-latest after 64 bursts or 2 ms, every other task of the loop gets its turn. (`docs/decisions/actors-run-on-demand.md` has
-the measurements.)
+latest after 64 bursts or 2 ms, every other task of the loop gets its turn. Measurements and alternatives:
+`docs/decisions/actors-run-on-demand.md`.
 """
 
 from collections import deque

@@ -51,12 +51,14 @@ def crashed(error: BaseException, detail: str = "") -> Exit:
 
 
 class ActorDown(Exception):
-    """The actor has ended, or ended before it answered: a call that it had taken may have been executed in part."""
+    """The actor has ended, or ended before it answered. A call that was not `taken` was surely not executed; one that
+    was may have been."""
 
-    def __init__(self, name: str, reason: Exit) -> None:
+    def __init__(self, name: str, reason: Exit, taken: bool = False) -> None:
         super().__init__(name, reason)
         self.name = name
         self.reason = reason
+        self.taken = taken
 
     def __str__(self) -> str:
         return f"{self.name} is down ({self.reason})"

@@ -63,8 +63,8 @@ class Ref:
         `admission` (seconds) bounds the wait in the mailbox only; once taken, the call waits as long as it takes.
         Cancelling it revokes a queued message; a taken one goes on, and its reply is marked abandoned.
 
-        Raises MailboxFull or NotTaken (surely not executed), ActorDown (not executed if it was queued, else unknown),
-        or what the actor failed the reply with.
+        Raises MailboxFull or NotTaken (surely not executed), ActorDown (says whether it was taken), or what the actor
+        failed the reply with.
         """
         reply = Reply(self.cell)
         return await reply.outcome(make(reply), admission)

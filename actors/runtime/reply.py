@@ -72,7 +72,7 @@ class Reply(Place):
 
     def closed(self, name: str, reason: Exit) -> None:
         """The actor ended, with the call queued or taken."""
-        self._settle(None, ActorDown(name, reason))
+        self._settle(None, ActorDown(name, reason, taken=self._state is _State.TAKEN))
 
     # As the caller's side
 

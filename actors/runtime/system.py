@@ -26,6 +26,11 @@ OnCrash: TypeAlias = Callable[[str, BaseException], object]
 """Gets the name of an actor (or `actor/task`) and what escaped from it."""
 
 
+def print_crash(_: str, error: BaseException) -> None:
+    """Writes the traceback to stderr: what happens to crashes that nobody else wants."""
+    print_exception(error)
+
+
 @dataclass(frozen=True, slots=True)
 class SystemStatistics:
     """How much there is of everything."""
@@ -41,7 +46,7 @@ class System:
     nursery: trio.Nursery
     """Where the tasks run."""
 
-    def __init__(self, on_crash: OnCrash | None) -> None:
+    def __init__(self, on_crash: OnCrash) -> None:
         self.registry = Registry()
         self.timers = Timers()
         self.dispatcher = Dispatcher()
@@ -97,11 +102,10 @@ class System:
 
     def report(self, name: str, error: BaseException) -> None:
         """A crash. A raise in the callback that logs it is no reason to crash too; it goes to stderr."""
-        if self._on_crash is not None:
-            with Boundary() as inside:
-                self._on_crash(name, error)
-            if inside.exit.error is not None:
-                print_exception(inside.exit.error)
+        with Boundary() as inside:
+            self._on_crash(name, error)
+        if inside.exit.error is not None:
+            print_crash(name, inside.exit.error)
 
     def close(self) -> None:
         """Ends all actors, last started first."""
@@ -135,7 +139,7 @@ class _Ending:
 
 
 @asynccontextmanager
-async def open_system(on_crash: OnCrash | None = None) -> AsyncIterator[System]:
+async def open_system(on_crash: OnCrash = print_crash) -> AsyncIterator[System]:
     """A system that lives as long as the body; then all actors end at once and their tasks are cancelled.
 
     (`await system.drain(seconds)` first, for a gentle end.) Raises SystemFailed if a supervisor at the top gave up.

@@ -99,6 +99,23 @@ async def test_stop_ends_the_actor_before_its_next_message(system: System, recor
     assert actor.reasons == [SHUTDOWN]
 
 
+async def test_the_first_reason_to_stop_holds_but_a_crash_is_said(
+    system: System, recorder: Any, crash_message: Any
+) -> None:
+    def stop_twice_and_crash(self: Any) -> None:
+        stop_twice(self)
+        crash_message(self)
+
+    def stop_twice(self: Any) -> None:
+        self.ctx.stop()
+        self.ctx.stop(SHUTDOWN)
+
+    refs = [system.spawn(recorder()) for _ in range(2)]
+    refs[0].cast(stop_twice)
+    refs[1].cast(stop_twice_and_crash)
+    assert [(await ref.ended()).kind for ref in refs] == [ExitKind.NORMAL, ExitKind.CRASHED]
+
+
 async def test_an_actor_ended_before_its_first_turn_has_no_hook_called(system: System, recorder: Any) -> None:
     actor = recorder()
     ref = system.spawn(actor)
@@ -108,7 +125,10 @@ async def test_an_actor_ended_before_its_first_turn_has_no_hook_called(system: S
     assert actor.reasons == []
 
 
-async def test_a_turn_is_limited_in_messages_so_that_others_have_theirs(system: System, recorder: Any) -> None:
+async def test_a_turn_is_limited_in_messages_so_that_others_have_theirs(
+    system: System, recorder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.runtime.cell.perf_counter", lambda: 0.0)
     order: list[str] = []
     busy, other = system.spawn(recorder(), "busy"), system.spawn(recorder(), "other")
     await settled()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -247,6 +247,7 @@ async def test_when_the_actor_dies_its_queued_and_its_taken_calls_fail_at_once(
     await ref.ended()
     await wait_all_tasks_blocked()
     assert [error.reason.kind for error in callers.outcomes] == [ExitKind.CRASHED] * 2
+    assert sorted(error.taken for error in callers.outcomes) == [False, True]
     assert trio.current_time() == start
     assert not keeper.replies[0].answer("too late")
 
@@ -350,7 +351,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_every_call_has_exactly_one_outcome_and_runs_only_if_it_was_not_revoked(steps: list[tuple[str, Any]]) -> None:
     async def scenario() -> None:

@@ -2,12 +2,14 @@
 
 # ruff: noqa: PT012 - what is raised comes out of the whole `async with`
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+import actors.runtime
 from actors.runtime import (
     SHUTDOWN,
     Actor,
@@ -139,6 +141,25 @@ async def test_a_crash_callback_that_raises_harms_nobody(
         await wait_all_tasks_blocked()
         assert good.alive
     assert "log disk full" in capsys.readouterr().err
+
+
+async def test_without_a_callback_crashes_are_printed(
+    recorder: Any, crash_message: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_system() as system:
+        ref = system.spawn(recorder())
+        ref.cast(crash_message)
+        await ref.ended()
+    assert "ZeroDivisionError: told to" in capsys.readouterr().err
+
+
+async def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = Path(actors.runtime.__file__).with_name("README.md").read_text(encoding="utf-8")
+    example = readme.split("```python\n")[1].split("```")[0]
+    names = dict(vars(actors.runtime))
+    exec(example, names)
+    await names["main"]()
+    assert capsys.readouterr().out == "1\n"
 
 
 async def test_an_exception_that_cannot_even_be_printed_ends_one_actor_only(recorder: Any) -> None:
