@@ -1,7 +1,7 @@
 """The aggregate front: several backends under one roof, their names prefixed, their lists merged.
 
-Which backend a request belongs to is looked up in tables made from what the backends list (`listing`), never guessed from
-the shape of a name.
+Which backend a request belongs to is looked up in tables made from what the backends list (`listing`), never guessed
+from the shape of a name.
 """
 
 import hashlib
@@ -14,7 +14,10 @@ from actors.catalogue import CatalogueChanged, Key, Listed
 from actors.front import Front, Host, Tree
 from actors.link import LinkAsked, LinkOutcome, LinkReady, LinkTold
 from actors.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Listing
-from actors.protocol import aggregate, capabilities, cursors, effects as fx, errors, events as ev, payload as json
+from actors.protocol import aggregate, capabilities, cursors, errors
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
+from actors.protocol import payload as json
 from actors.protocol.lowering import Unbridgeable, client_request, client_result
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import METHODS, Treatment
@@ -216,7 +219,7 @@ class Aggregate(Front):
 
     def list_changed(self, method: str) -> None:
         """What this session was shown is no longer so."""
-        self.announce(f"notifications/{method.split('/')[0]}/list_changed")
+        self.announce(f"notifications/{method.split('/', maxsplit=1)[0]}/list_changed")
 
     def announce(self, notification: str) -> None:
         """Tells the client, once for many changes."""

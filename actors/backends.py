@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from actors.protocol import breaker as br, errors
+from actors.protocol import breaker as br
+from actors.protocol import errors
 from actors.protocol.table import StdioTarget
 from actors.runtime import Actor, Down, Ref
 from actors.services import Services
@@ -66,7 +67,7 @@ class _WaitOver:
 class Status:
     """What is known of one backend, for people."""
 
-    breaker: br.Breaker = br.Breaker()
+    breaker: br.Breaker = field(default_factory=br.Breaker)
     connections: int = 0
     last_error: str = ""
 

@@ -36,7 +36,8 @@ class Connection:
     # The owner's side
 
     def put(self, seq: int, frame: bytes) -> bool:
-        """Adds a frame, to be written once `release` reaches its number; number 0 may be written at once. False: full."""
+        """Adds a frame, to be written once `release` reaches its number; number 0 may be written at once. False:
+        full."""
         if self.closed or self._ended:
             return True
         events, size = self.limits

@@ -188,7 +188,7 @@ class _Outcome:
 
     @property
     def status_ok(self) -> bool:
-        return isinstance(self.reply, Streaming) or self.reply.status == 200  # noqa: PLR2004
+        return isinstance(self.reply, Streaming) or self.reply.status == 200
 
 
 def _with_session(outcome: _Outcome, session_id: str) -> Reply:
@@ -219,7 +219,7 @@ def parse_event_id(text: str) -> tuple[str, int, int] | None:
     stream, colon, position = text.partition(":")
     epoch, dash, seq = position.partition("-")
     numbers = (stream[1:], epoch, seq)
-    plain = all(n.isascii() and n.isdigit() and len(n) <= 19 for n in numbers)  # noqa: PLR2004 - 64 bits
+    plain = all(n.isascii() and n.isdigit() and len(n) <= 19 for n in numbers)
     if not colon or not dash or stream[:1] not in ("p", "g") or not plain:
         return None
     return stream, int(epoch), int(seq)

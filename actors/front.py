@@ -30,7 +30,10 @@ from actors.link import (
 from actors.memo import Memo
 from actors.named import Named
 from actors.ports import Principal
-from actors.protocol import capabilities, effects as fx, errors, events as ev, payload as json, session_record
+from actors.protocol import capabilities, errors, session_record
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
+from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
@@ -87,7 +90,8 @@ Waiter = Callable[[LinkOutcome], None]
 
 
 class Front(ABC):
-    """One session's front. `calls` maps the session's calls to the backend that runs each; calls of the front's own have
+    """One session's front. `calls` maps the session's calls to the backend that runs each; calls of the front's own
+    have
     negative numbers."""
 
     def __init__(self, host: Host, endpoint: str, services: Services, tree: Tree) -> None:
@@ -117,16 +121,16 @@ class Front(ABC):
     def asked(self, message: LinkAsked) -> None:
         """A request of a backend."""
 
-    def listed(self, message: Listed) -> None:
+    def listed(self, message: Listed) -> None:  # noqa: B027 - most fronts have nothing to do here
         """The catalogue's answer; only an aggregate asks it."""
 
-    def changed(self, message: CatalogueChanged) -> None:
+    def changed(self, message: CatalogueChanged) -> None:  # noqa: B027 - most fronts have nothing to do here
         """The catalogue heard of a change; only an aggregate watches it."""
 
-    def change_due(self, notification: str) -> None:
+    def change_due(self, notification: str) -> None:  # noqa: B027 - most fronts have nothing to do here
         """A coalesced notification is due; only an aggregate coalesces."""
 
-    def gather_due(self, method: str) -> None:
+    def gather_due(self, method: str) -> None:  # noqa: B027 - most fronts have nothing to do here
         """A list deadline has passed; only an aggregate gathers."""
 
     def note(self, call: int, method: str, params: Raw) -> None:

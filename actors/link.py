@@ -1,6 +1,7 @@
 """The link actor: one connection to one backend, for one session (or, where the operator says so, for many callers).
 
-A thin shell over `link_machine`: it decodes frames, runs the effects on a transport, and passes outcomes to the callers.
+A thin shell over `link_machine`: it decodes frames, runs the effects on a transport, and passes outcomes to the
+callers.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from msgspec import Raw, Struct
 from actors import ports
 from actors.backends import AskPermit, Connected, Denied, Failure, Granted, Returned
 from actors.named import Named
-from actors.protocol import breaker, codec, errors, link_events as ev
+from actors.protocol import breaker, codec, errors
+from actors.protocol import link_events as ev
 from actors.protocol.link_machine import step
 from actors.protocol.link_state import Link, Profile
 from actors.protocol.messages import EMPTY, RequestId

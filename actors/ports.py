@@ -159,7 +159,8 @@ class Transport(Protocol):
     """One connection (or process) to one backend. All methods but `run` are synchronous and never wait."""
 
     kind: Literal["stdio", "http", "inproc"]
-    """The value of the metrics label `network_transport`; `http` streams relate messages to requests, the others don't."""
+    """The value of the metrics label `network_transport`; `http` streams relate messages to requests, the others
+    don't."""
 
     async def run(self) -> None:
         """Does the IO until the connection has ended; the owner runs it in its nursery and cancels it to abort.
@@ -284,7 +285,8 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Entries after a cursor, contiguous from cursor + 1. `lost` names a hole that begins the entries: (after, resumed)."""
+    """Entries after a cursor, contiguous from cursor + 1. `lost` names a hole that begins the entries: (after,
+    resumed)."""
 
     entries: Sequence[LogEntry]
     head: int

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from actors.connection import Connection
 from actors.ports import NO_DELTAS, Deltas, Failed, Grant, Log, Refused, SessionKey, Store, Telemetry
-from actors.protocol import effects as fx, sse
+from actors.protocol import effects as fx
+from actors.protocol import sse
 from actors.protocol.table import Limits
 
 Opened = Callable[[Connection], None]

@@ -1,7 +1,7 @@
 """The router: brings sessions into the world and back into memory.
 
-It creates a session's record before its actor, claims a record before it rebuilds one, and counts what there is. What is
-alive is looked up in `Sessions` without a message; only the rest comes here.
+It creates a session's record before its actor, claims a record before it rebuilds one, and counts what there is. What
+is alive is looked up in `Sessions` without a message; only the rest comes here.
 """
 
 import hashlib
@@ -214,7 +214,7 @@ class Router(Actor):
         grant, record = claimed.outcome
         self._services.telemetry.count("stagedoor_takeovers_total", ("activation",))
         identity = Identity(claimed.key, claimed.principal, claimed.endpoint)
-        if record.tries >= 3:  # noqa: PLR2004 - a record that kills its owner must not do so for ever
+        if record.tries >= 3:
             self._services.store.end(claimed.key, grant, "poisoned", _ignore)
             self._settle(claimed.key, errors.session_not_found())
             return

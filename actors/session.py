@@ -1,8 +1,8 @@
 """The session actor: owns one session's state, steps its machine, and runs the effects.
 
-It never waits: answers go to the replies that edges wait on, events to the recorder, calls to the front's links. What it
-must not forget is in the session's record; a crash ends this life, and the next message begins another from the record,
-at a higher epoch.
+It never waits: answers go to the replies that edges wait on, events to the recorder, calls to the front's links. What
+it must not forget is in the session's record; a crash ends this life, and the next message begins another from the
+record, at a higher epoch.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,9 @@ from actors.ledger import Ledger
 from actors.link import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkWithdrew
 from actors.listing import GatherDue
 from actors.ports import Answer, Deltas, Failed, Grant, Principal, Refused, SessionKey, Streaming
-from actors.protocol import effects as fx, errors, events as ev, session_record
+from actors.protocol import effects as fx
+from actors.protocol import errors, session_record
+from actors.protocol import events as ev
 from actors.protocol.errors import ProtocolError, encode_error_body
 from actors.protocol.messages import Message, Request, RequestId
 from actors.protocol.session_machine import step

@@ -11,7 +11,10 @@ from msgspec import Raw
 
 from actors.front import Front
 from actors.link import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, Warm
-from actors.protocol import capabilities, effects as fx, errors, events as ev, payload as json
+from actors.protocol import capabilities, errors
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
+from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY
 from actors.protocol.table import BackendSpec

@@ -6,7 +6,7 @@ import trio
 
 from actors.ports import Log, Store
 from actors.protocol.breaker import BreakerState
-from actors.runtime import SystemFailed, System, open_system
+from actors.runtime import System, SystemFailed, open_system
 from actors.tree import GatewayActors
 from gateway import lifecycle
 from gateway.admin.app import Readiness, admin_app
@@ -149,10 +149,10 @@ def run(settings: Settings) -> int:
     try:
         return trio.run(main, instruments=[lag])
     except SystemFailed as failed:
-        log.error("core_failed", error=str(failed))
+        log.critical("core_failed", error=str(failed))
         return 1
     except OSError as error:
-        log.error("cannot_listen", error=str(error))
+        log.critical("cannot_listen", error=str(error))
         return 1
 
 

@@ -9,7 +9,9 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import codec, effects as fx, errors, events as ev, lowering, payload, streams
+from actors.protocol import codec, errors, lowering, payload, streams
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import Error, Result
 from actors.protocol.session_state import Ask, Session
@@ -41,7 +43,8 @@ def _refusal(session: Session, event: ev.Asked) -> errors.ProtocolError | None:
 
 
 def refusal_for(bits: ClientBits, method: str, params: Raw) -> errors.ProtocolError | None:
-    """What a client with these capabilities would refuse (2025-11-25 client/sampling, client/elicitation, client/roots)."""
+    """What a client with these capabilities would refuse (2025-11-25 client/sampling, client/elicitation,
+    client/roots)."""
     if method == "roots/list":
         return None if "roots" in bits else errors.method_not_found(method)
     try:

@@ -133,7 +133,8 @@ class StopTurnClock(Struct, frozen=True):
 
 
 class StartDeadline(Struct, frozen=True):
-    """`CallExpired` when the call's deadline, counted from `since`, passes (never later than the cap after `accepted`)."""
+    """`CallExpired` when the call's deadline, counted from `since`, passes (never later than the cap after
+    `accepted`)."""
 
     call: CallId
     since: float

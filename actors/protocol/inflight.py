@@ -9,7 +9,9 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import asks, codec, effects as fx, errors, events as ev, lowering, payload, streams
+from actors.protocol import asks, codec, errors, lowering, payload, streams
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
 from actors.protocol.messages import Error, Request, RequestId
 from actors.protocol.session_state import ClientRequest, Post, Session
 
@@ -113,7 +115,8 @@ class _Cancelled(msgspec.Struct):
 
 
 def cancelled(session: Session, params: Raw) -> Step:
-    """`notifications/cancelled` of the client. The POST still has to end: with -32800, as SDK servers do on this wire."""
+    """`notifications/cancelled` of the client. The POST still has to end: with -32800, as SDK servers do on this
+    wire."""
     try:
         wanted = msgspec.json.decode(params, type=_Cancelled)
     except (msgspec.DecodeError, RecursionError):

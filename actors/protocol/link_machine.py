@@ -4,9 +4,9 @@
 which function serves which event in which phase; an event that has no row there is dropped and tallied.
 
 Guarantees: a call gets exactly one `Finish`; what may have been sent is never sent again, but for a request that the
-backend refused before execution because it did not know our session (2025-11-25 transports, "Session Management"), once;
-after a loss, log level and subscriptions are in force again before anything else is said, and what may have been missed
-is announced.
+backend refused before execution because it did not know our session (2025-11-25 transports, "Session Management"),
+once; after a loss, log level and subscriptions are in force again before anything else is said, and what may have been
+missed is announced.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,8 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import codec, errors, link_events as ev, payload
+from actors.protocol import codec, errors, payload
+from actors.protocol import link_events as ev
 from actors.protocol.link_state import Link, Pending, Phase
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
 from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS

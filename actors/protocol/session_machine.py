@@ -16,14 +16,18 @@ from actors.protocol import (
     asks,
     capabilities,
     codec,
-    effects as fx,
     errors,
-    events as ev,
     inflight,
     lowering,
     payload,
     session_record,
     streams,
+)
+from actors.protocol import (
+    effects as fx,
+)
+from actors.protocol import (
+    events as ev,
 )
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
 from actors.protocol.methods import METHODS, Sender, known

@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import capabilities, codec, effects as fx, errors
+from actors.protocol import capabilities, codec, errors
+from actors.protocol import effects as fx
 from actors.protocol.messages import RequestId
 from actors.protocol.session_state import Client, Session, Stream
 from actors.protocol.session_table import Phase

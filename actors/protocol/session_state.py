@@ -49,7 +49,8 @@ class Stream(Struct, frozen=True):
 
 
 class Ask(Struct, frozen=True):
-    """A request of a backend that the client has to answer. `id` and `token` are the backend's own; `stream` is where it
+    """A request of a backend that the client has to answer. `id` and `token` are the backend's own; `stream` is where
+    it
     was sent, None while it waits for a stream."""
 
     backend: str

@@ -7,7 +7,9 @@ belongs to none goes to the newest GET stream that somebody reads, or waits in t
 
 from msgspec.structs import replace
 
-from actors.protocol import effects as fx, errors, events as ev
+from actors.protocol import effects as fx
+from actors.protocol import errors
+from actors.protocol import events as ev
 from actors.protocol.session_state import Boxed, Post, Session, Stream
 from actors.protocol.versions import can_use
 

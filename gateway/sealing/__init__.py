@@ -1,6 +1,7 @@
 """Seals small values that go out to clients and come back: AES-256-GCM, the port `Sealer`.
 
-The first key seals, every key opens, so keys can be rotated: add the new one as second everywhere, then move it to first.
+The first key seals, every key opens, so keys can be rotated: add the new one as second everywhere, then move it to
+first.
 """
 
 import hashlib
