@@ -7,7 +7,7 @@ from gateway.config.document import Document
 from gateway.config.loading import import_object, settings_from
 from gateway.config.settings import Settings
 
-SERVERS = {"demo": {"native": "gateway.native.demo:server"}}
+SERVERS = {"demo": {"native": "gateway.native.demo:server"}, "notes": {"native": "gateway.native.notes:server"}}
 
 
 def demo_settings(resolve: Resolve = import_object) -> Settings:

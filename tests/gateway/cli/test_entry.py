@@ -15,3 +15,10 @@ def test_the_public_api_is_that_of_servers_in_the_process() -> None:
     assert {name: getattr(stagedoor, name) for name in stagedoor.__all__} == {
         name: getattr(gateway.native, name) for name in stagedoor.__all__
     }
+
+
+def test_composition_has_the_parts_that_the_commands_need() -> None:
+    from gateway import app
+    from gateway.cli import Parts, composed
+
+    assert composed() == Parts(app.run, app.open_client)

@@ -33,6 +33,14 @@ def test_options_go_before_the_file(
     assert "http://[::1]:1/mcp" in result.stdout
 
 
+def test_without_a_file_it_serves_the_demo_servers(stagedoor: Callable[..., Result], composition: Any) -> None:
+    assert stagedoor("serve").exit_code == 0
+    [settings] = composition.ran
+    assert list(settings.table.backends) == ["demo", "notes"]
+    assert settings.store == "memory://"
+    assert settings.listen == Address("127.0.0.1", 8080)
+
+
 def test_it_says_where_everything_is_before_it_serves(
     stagedoor: Callable[..., Result], file: Callable[[str], str]
 ) -> None:
