@@ -1,5 +1,6 @@
 """A system of actors: its registry, dispatcher, timers and tasks, all inside one `async with`."""
 
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,8 +27,9 @@ OnCrash: TypeAlias = Callable[[str, BaseException], object]
 """Gets the name of an actor (or `actor/task`) and what escaped from it."""
 
 
-def print_crash(_: str, error: BaseException) -> None:
-    """Writes the traceback to stderr: what happens to crashes that nobody else wants."""
+def print_crash(name: str, error: BaseException) -> None:
+    """Writes name and traceback to stderr: what happens to crashes that nobody else wants."""
+    sys.stderr.write(f"{name} crashed\n")
     print_exception(error)
 
 

@@ -63,8 +63,9 @@ async def system(crashes: list[tuple[str, BaseException]]) -> AsyncIterator[Syst
 @contextmanager
 def stall(system: System) -> Iterator[None]:
     """No actor gets a turn inside, as if the dispatcher were overloaded."""
-    schedule, held = system.dispatcher.schedule, []
-    system.dispatcher.schedule = held.append  # type: ignore[method-assign]
+    held: list[Any] = []
+    schedule = system.dispatcher.schedule
+    system.dispatcher.schedule = held.append  # type: ignore[method-assign, assignment]
     yield
     system.dispatcher.schedule = schedule  # type: ignore[method-assign]
     for runnable in held:

@@ -172,7 +172,7 @@ async def test_cancelling_a_queued_call_revokes_it(
         await wait_all_tasks_blocked()
         assert ref.statistics().ordinary == 0
     await wait_all_tasks_blocked()
-    assert keeper.replies == keeper.told == []
+    assert (keeper.replies, keeper.told) == ([], [])
     assert callers.outcomes == ["cancelled"]
 
 
@@ -372,7 +372,7 @@ def test_every_call_has_exactly_one_outcome_and_runs_only_if_it_was_not_revoked(
                     case "sleep":
                         await trio.sleep(value)
                     case "stall":
-                        system.dispatcher.schedule = held.append  # type: ignore[method-assign]
+                        system.dispatcher.schedule = held.append  # type: ignore[method-assign, assignment]
                     case "resume":
                         system.dispatcher.schedule = schedule  # type: ignore[method-assign]
                         while held:

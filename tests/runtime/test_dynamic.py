@@ -8,8 +8,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.runtime import (
     PASSIVATED,
+    Actor,
     AlreadyStarted,
     AtCapacity,
+    Child,
     DynamicSupervisor,
     Intensity,
     Restart,
@@ -127,11 +129,12 @@ async def test_a_factory_that_raises_is_a_crash_of_the_supervisor_which_its_own_
         made.append(DynamicSupervisor(max_children=10))
         return made[-1]
 
-    from actors.runtime import Child
+    def broken() -> Actor:
+        raise LookupError("record")
 
     system.spawn(Supervisor([Child("sessions", factory)]), "core")
     other = made[0].start_child(recorder(), "other")
-    ref = made[0].start_child(recorder(), "one", factory=lambda: 1 // 0)
+    ref = made[0].start_child(recorder(), "one", factory=broken)
     ref.cast(crash_message)
     await wait_all_tasks_blocked()
     assert [name for name, _ in crashes] == ["one", "sessions"]

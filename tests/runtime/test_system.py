@@ -150,7 +150,9 @@ async def test_without_a_callback_crashes_are_printed(
         ref = system.spawn(recorder())
         ref.cast(crash_message)
         await ref.ended()
-    assert "ZeroDivisionError: told to" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"{ref.name} crashed\n")
+    assert "ZeroDivisionError: told to" in printed
 
 
 async def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -376,4 +378,4 @@ def test_a_whole_system_can_be_cancelled_at_every_checkpoint() -> None:
         assert len(systems[-1].registry) == len(systems[-1].timers) == 0
         assert systems[-1].failure is None
 
-    assert len(list(cancel_everywhere(scenario))) > 30
+    assert len(cancel_everywhere(scenario)) > 30

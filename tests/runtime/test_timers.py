@@ -1,6 +1,7 @@
 """Timers: exact, replaceable, never delivered once cancelled, and lenient after a stall of the loop."""
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -118,7 +119,8 @@ async def test_after_a_stall_a_timer_waits_for_what_the_stall_held_back(system: 
     clock = MockClock()
 
     async def scenario() -> None:
-        timers, fired = Timers(), []
+        timers = Timers()
+        fired: list[Any] = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(timers.run)
             timers.start(1.0, lambda: fired.append(trio.current_time()))
@@ -139,7 +141,8 @@ async def test_a_timer_is_deferred_only_once() -> None:
     clock = MockClock()
 
     async def scenario() -> None:
-        timers, fired = Timers(), []
+        timers = Timers()
+        fired: list[Any] = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(timers.run)
             timers.start(1.0, lambda: fired.append(trio.current_time()))
@@ -160,7 +163,8 @@ async def test_a_deferred_timer_can_still_be_cancelled() -> None:
     clock = MockClock()
 
     async def scenario() -> None:
-        timers, fired = Timers(), []
+        timers = Timers()
+        fired: list[Any] = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(timers.run)
             timer = timers.start(1.0, lambda: fired.append("timeout"))
@@ -178,13 +182,14 @@ async def test_a_deferred_timer_can_still_be_cancelled() -> None:
 
 
 async def test_the_heap_is_bounded_by_the_live_timers_and_loses_none(autojump_clock: MockClock) -> None:
-    timers, fired, dice = Timers(), [], random.Random(1)
+    timers, dice = Timers(), random.Random(1)
+    fired: list[int] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(timers.run)
         live = {}
         for number in range(5000):
             seconds = dice.uniform(1, 100)
-            timer = timers.start(seconds, lambda number=number: fired.append(number))
+            timer = timers.start(seconds, partial(fired.append, number))
             if number % 50:
                 timers.cancel(timer)
             else:

@@ -7,7 +7,7 @@ order of scheduling of its own, the same for the same step. Sockets, threads and
 """
 
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -48,9 +48,9 @@ def cancel_at(scenario: Scenario, point: int) -> None:
         raise
 
 
-def cancel_everywhere(scenario: Scenario, *, sample: int | None = None, seed: int = 0) -> Iterable[int]:
+def cancel_everywhere(scenario: Scenario, *, sample: int | None = None, seed: int = 0) -> Sequence[int]:
     """Cancels the scenario at all of its points, or at a seeded sample of so many; returns the points."""
-    points: Iterable[int] = range(1, count_points(scenario) + 1)
+    points: Sequence[int] = range(1, count_points(scenario) + 1)
     if sample is not None and sample < len(points):
         points = sorted(random.Random(seed).sample(points, sample))
     for point in points:
@@ -67,6 +67,6 @@ def _run(scenario: Scenario, target: int | None) -> int:
             await scenario(scope)
 
     # The order in which trio runs the tasks of one batch is random; the same seed makes the steps of all runs the same.
-    trio._core._run._r.seed(0)  # type: ignore[attr-defined]
+    trio._core._run._r.seed(0)
     trio.run(main, clock=MockClock(autojump_threshold=0), instruments=[steps])
     return steps.count
