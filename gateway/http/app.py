@@ -45,28 +45,27 @@ class McpApp:
         self._overloaded = overloaded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = header_map(scope["headers"])
-        host = headers.get("host")
-        if not self._gate.host_allowed(host.encode("latin-1") if host is not None else None):
-            await send_answer(send, refusal(403, "Forbidden: this Host is not served here"))
-            return
-        origin = headers.get("origin")
-        if origin is not None and not self._gate.origin_allowed(origin):
-            await send_answer(send, refusal(403, "Forbidden: this Origin is not allowed"))
-            return
-        cors = cors_headers(origin)
-        if scope["method"] == "OPTIONS":
-            preflight = preflight_headers(origin, headers.get("access-control-request-headers"))
-            await send_answer(send, Answer(204), preflight)
-            return
         try:
-            reply = await self._reply(scope, headers, receive)
+            reply, extra = await self._respond(scope, receive)
         except DisconnectedError:
             return
         if isinstance(reply, Streaming):
-            await self._stream(send, reply, cors)
+            await self._stream(send, reply, extra)
         else:
-            await send_answer(send, reply, cors, head_only=scope["method"] == "HEAD")
+            await send_answer(send, reply, extra, head_only=scope["method"] == "HEAD")
+
+    async def _respond(self, scope: Scope, receive: Receive) -> tuple[Reply, tuple[Header, ...]]:
+        """The reply, and the headers that a browser needs with it."""
+        headers = header_map(scope["headers"])
+        host = headers.get("host")
+        if not self._gate.host_allowed(host):
+            return refusal(403, "Forbidden: this Host is not served here"), ()
+        origin = headers.get("origin")
+        if origin is not None and not self._gate.origin_allowed(origin):
+            return refusal(403, "Forbidden: this Origin is not allowed"), ()
+        if scope["method"] == "OPTIONS":
+            return Answer(204), preflight_headers(origin, headers.get("access-control-request-headers"))
+        return await self._reply(scope, headers, receive), cors_headers(origin)
 
     async def _stream(self, send: Send, reply: Streaming, cors: tuple[Header, ...]) -> None:
         self.streams += 1

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypercorn.config import Config
 
+from actors.protocol.table import Limits
 from gateway.wire.http1_server import RequestLimits
 
 
@@ -42,6 +43,12 @@ class ServeConfig:
     discarded: int = 256 * 1024
     """The largest rest of a body that is read and dropped when it was answered early; else the connection closes."""
     request: RequestLimits = field(default_factory=RequestLimits)
+
+    @classmethod
+    def within(cls, limits: Limits, tls: ssl.SSLContext | None = None) -> "ServeConfig":
+        """The bounds that follow from the gateway's. (Chunked framing may double a message.)"""
+        request = RequestLimits(body=2 * limits.message_bytes + 64 * 1024)
+        return cls(tls=tls, write=limits.write, stop=limits.drain_deadline, request=request)
 
 
 class _Silent:

@@ -8,13 +8,13 @@ always replaced before. A write that fails, is cancelled, or takes too long ends
 
 import os
 from math import inf
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias
 
 import trio
 from hypercorn.events import Closed, Event, RawData
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper, ConnectionState
+from hypercorn.typing import AppWrapper
 from hypercorn.utils import parse_socket_addr
 
 from actors.runtime.exits import Exit
@@ -23,6 +23,9 @@ from gateway.http.http1 import Entered, Http1Protocol, Phase
 from gateway.http.requests import Requests
 
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+_CLOSING = 1.0
+"""Seconds for closing, which under TLS is a write."""
 
 TlsStream: TypeAlias = trio.SSLStream[trio.SocketStream]
 Stream: TypeAlias = trio.SocketStream | TlsStream
@@ -47,10 +50,12 @@ class Connection(TCPServer):
     def __init__(
         self, app: AppWrapper, config: EdgeConfig, context: WorkerContext, stream: Stream, *, watcher: Watcher
     ) -> None:
-        # hypercorn's annotation names one of the two kinds of stream that it takes.
-        super().__init__(app, config, context, ConnectionState({}), cast(TlsStream, stream))
+        # The inherited __init__ is not run: it would add a lock and a timer task, which are not used here.
+        self.app = app
+        self.context = context
         self.limits = config.serve
         self._edge = config
+        self._stream = stream
         self._tls: TlsStream | None = None if isinstance(stream, trio.SocketStream) else stream
         self._tcp: trio.SocketStream = stream if isinstance(stream, trio.SocketStream) else stream.transport_stream
         self._http: Http1Protocol | None = None
@@ -78,7 +83,8 @@ class Connection(TCPServer):
             return  # the peer was gone before we had asked for its address
         finally:
             self._set_working(False)
-            await self._close()
+            with trio.move_on_after(_CLOSING, shield=True):
+                await self._stream.aclose()
 
     async def turn_away(self) -> None:
         """Instead of `run`, when there are too many: says so if that can be said at once."""
@@ -86,17 +92,18 @@ class Connection(TCPServer):
             with self._scope:
                 await self._write(_BUSY if self._tls is None else b"")
         finally:
-            await self._close()
+            with trio.move_on_after(_CLOSING, shield=True):
+                await self._stream.aclose()
 
     async def _handshake(self) -> bool:
         if self._tls is None:
             return True
-        with trio.move_on_after(self.limits.handshake):
-            try:
+        try:
+            with trio.move_on_after(self.limits.handshake):
                 await self._tls.do_handshake()
-            except trio.BrokenResourceError:
-                return False
-            return True
+                return True
+        except trio.BrokenResourceError:
+            pass
         return False
 
     async def _serve(self) -> None:
@@ -133,13 +140,13 @@ class Connection(TCPServer):
                 continue
             if self._lingering or http.phase not in {Phase.HEAD, Phase.BODY}:
                 return
-            await http.refuse(408)
+            await http.refuse(408, "The request took too long to arrive")
 
     async def _read_on(self, http: Http1Protocol) -> None:
         while True:
             await http.wait_for_room()
             try:
-                data = bytes(await self.stream.receive_some(MAX_RECV))
+                data = bytes(await self._stream.receive_some(MAX_RECV))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
             if self._lingering:
@@ -156,11 +163,14 @@ class Connection(TCPServer):
         """The peer sends no more. Mostly it is gone; if it only closed its side, it gets what is ready soon."""
         if self._working:
             with trio.move_on_after(self.limits.half_close):
-                while self._working:
-                    self._finished = trio.Event()
-                    await self._finished.wait()
+                await self._wait_quiet()
         elif http.phase in {Phase.HEAD, Phase.BODY}:
-            await http.refuse(400)
+            await http.refuse(400, "The request ended too early")
+
+    async def _wait_quiet(self) -> None:
+        while self._working:
+            self._finished = trio.Event()
+            await self._finished.wait()
 
     def _wait_at_most(self, seconds: float) -> None:
         self._deadline = trio.current_time() + seconds
@@ -215,12 +225,12 @@ class Connection(TCPServer):
     async def _write_slowly(self, data: memoryview) -> None:
         # Stays set when the write does not return, by whatever way: then part of the data may be out.
         self._torn = True
-        with trio.move_on_after(self.limits.write):
-            try:
-                await self.stream.send_all(data)
+        try:
+            with trio.move_on_after(self.limits.write):
+                await self._stream.send_all(data)
                 self._torn = False
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
         if self._torn:
             self._watcher.on_stalled()
 
@@ -242,10 +252,3 @@ class Connection(TCPServer):
             # TLS ends both ways at once; with the request whole there is nothing more to read.
             self._scope.cancel()
         self._wait_at_most(self.limits.linger)
-
-    async def _close(self) -> None:
-        if self._tls is None:
-            self._tcp.socket.close()
-            return
-        with trio.move_on_after(1, shield=True):  # close_notify is a write
-            await self._tls.aclose()

@@ -22,6 +22,7 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
 
 from gateway.http.config import EdgeConfig
+from gateway.http.response import refusal
 from gateway.wire.http1_server import (
     CONTINUE,
     END,
@@ -125,22 +126,26 @@ class Http1Protocol(H11Protocol):
             self._room = trio.Event()
             await self._room.wait()
 
-    async def refuse(self, status: int) -> None:
+    async def refuse(self, status: int, reason: str) -> None:
         """Answers with an error unless an answer has begun, and ends the connection."""
         stream, self.stream = self.stream, None
         if stream is not None:
             await stream.handle(StreamClosed(STREAM_ID))
         if not self.answering:
             self.answering = True
-            lines = [(b"content-length", b"0"), (b"connection", b"close"), (b"date", _date())]
-            await self.send(RawData(encode_head(status, lines)))
+            body = refusal(status, reason).body
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(body)),
+                (b"date", _date()),
+                (b"connection", b"close"),
+            ]
+            await self.send(RawData(encode_head(status, headers) + body))
         await self.send(Closed())
 
     async def _advance(self) -> None:
         """Takes the decoder's events as far as the request that is to be answered next."""
-        events = self.decoder.events
-        while events and self.phase is not Phase.WORK:
-            event = events.popleft()
+        while self.phase is not Phase.WORK and (event := self.decoder.next_event()) is not None:
             if isinstance(event, Head):
                 await self._begin(event)
             elif isinstance(event, bytes):
@@ -150,7 +155,7 @@ class Http1Protocol(H11Protocol):
             elif event is END:
                 await self._end()
             elif isinstance(event, Malformed):
-                await self.refuse(event.status)
+                await self.refuse(event.status, event.reason)
                 return
         if self.phase is not Phase.WORK:
             await self._enter(self._awaited())
@@ -170,8 +175,6 @@ class Http1Protocol(H11Protocol):
         self._head = head
         self._served += 1
         self._unread = head.length if head.length is not None else self.limits.request.body
-        if head.expects_continue and not self.decoder.events and self._unread <= self.limits.request.body:
-            await self.send(RawData(CONTINUE))
         self.stream = HTTPStream(
             self.app,
             self.config,
@@ -186,6 +189,8 @@ class Http1Protocol(H11Protocol):
         await self.stream.handle(
             Request(STREAM_ID, head.headers, head.version, head.method, head.target, self.connection_state)
         )
+        if head.expects_continue and not self.decoder.events and self._unread <= self.limits.request.body:
+            await self.send(RawData(CONTINUE))
 
     async def _end(self) -> None:
         self._unread = 0

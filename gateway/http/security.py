@@ -67,7 +67,7 @@ class Gate:
         own = set() if wildcard else {security.listen_host.strip("[]").lower()}
         self._names = _LOOPBACK | own | {host.lower() for host in security.hosts}
         self._origins = frozenset(origin.lower().rstrip("/") for origin in security.origins)
-        self._hosts_seen: set[bytes] = set()
+        self._hosts_seen: set[str] = set()
         self._key = secrets.token_bytes(32)
         self._principals: dict[bytes, Principal] | None = None
         if security.tokens is not None:
@@ -75,13 +75,13 @@ class Gate:
                 self._digest(token.encode()): Principal(name) for name, token in security.tokens.items()
             }
 
-    def host_allowed(self, host: bytes | None) -> bool:
+    def host_allowed(self, host: str | None) -> bool:
         """Whether a request with this Host header may be served."""
         if host is None:
             return False
         if host in self._hosts_seen:
             return True
-        allowed = self._authority_allowed(host.decode("latin-1"))
+        allowed = self._authority_allowed(host)
         if allowed and len(self._hosts_seen) < _REMEMBERED:
             self._hosts_seen.add(host)
         return allowed

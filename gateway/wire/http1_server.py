@@ -6,7 +6,6 @@ as the only coding, HTTP/1.x only, sizes and counts. An `Upgrade` is ignored, as
 which offer h2c on every first request (Java's) are served in HTTP/1.1; the HTTP/2 preface and CONNECT are refused.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -59,10 +58,11 @@ class RequestLimits:
 
 
 class RequestDecoder:
-    """Turns bytes into `events`, in order; a Malformed is the last one."""
+    """Turns bytes into `events`, in order; a Malformed is the last one. Whoever takes them calls `next_event`."""
 
     def __init__(self, limits: RequestLimits) -> None:
-        self.events: deque[Event] = deque()
+        self.events: list[Event] = []
+        self._next = 0
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
         self._target = b""
@@ -97,6 +97,17 @@ class RequestDecoder:
             self._fail(self._fault or Malformed(400, str(error)))
         else:
             self._check_size()
+
+    def next_event(self) -> Event | None:
+        """Takes the next event; None when there is none."""
+        if self._next == len(self.events):
+            return None
+        event = self.events[self._next]
+        self._next += 1
+        if self._next == len(self.events):
+            self.events.clear()
+            self._next = 0
+        return event
 
     def close(self) -> None:
         """Lets go of the parser, with which this object forms a cycle."""

@@ -113,8 +113,8 @@ class Serving:
         self.failures: list[str] = []
         self._app = app
 
-    async def run(self, task_status: Any) -> None:
-        await serve(self._app, self.listeners, ServeConfig(), stop=self.stop, log=self, task_status=task_status)
+    async def run(self) -> None:
+        await serve(self._app, self.listeners, ServeConfig(), stop=self.stop, log=self)
 
     def error(self, event: str, **_: Any) -> None:
         self.failures.append(event)
@@ -135,7 +135,7 @@ async def test_the_serve_loop_serves_it(app):
     serving = Serving(app)
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            await nursery.start(serving.run)
+            nursery.start_soon(serving.run)
             paths = (b"/livez", b"/readyz", b"/metrics", b"/nothing")
             answers = await serving.ask(*(b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path for path in paths))
             serving.stop.set()
@@ -150,7 +150,7 @@ async def test_a_scrape_that_crashes_is_a_500_and_is_logged_by_us():
     serving = Serving(admin_app(broken, broken))
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            await nursery.start(serving.run)
+            nursery.start_soon(serving.run)
             assert await serving.ask(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") == [b"HTTP/1.1 500"]
             assert await serving.ask(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") == [b"HTTP/1.1 200"]
             serving.stop.set()

@@ -134,11 +134,12 @@ async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
 async def read_until(stream: trio.abc.ReceiveStream, end: bytes) -> bytes:
     received = b""
     with trio.fail_after(5):
-        while end not in received:
+        while True:
             data = await stream.receive_some()
             assert data, f"ended after {received!r}"
             received += data
-    return received
+            if end in received:
+                return received
 
 
 @pytest.fixture
@@ -167,7 +168,7 @@ def running() -> Callable[..., Any]:
         log = RecordingLog()
         server = Running(addresses(listeners)[0][1], trio.Event(), trio.Event(), Connections(log), log)
 
-        async def serving(task_status: Any) -> None:
+        async def serving() -> None:
             await serve(
                 app,
                 listeners,
@@ -175,13 +176,12 @@ def running() -> Callable[..., Any]:
                 stop=server.stop,
                 log=log,
                 connections=server.connections,
-                task_status=task_status,
             )
             server.stopped.set()
 
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
-                await nursery.start(serving)
+                nursery.start_soon(serving)
                 try:
                     yield server
                 finally:

@@ -6,6 +6,7 @@ import pytest
 
 from actors.ports import Answer, Post, Principal
 from actors.protocol.table import Limits
+from gateway.http.config import ServeConfig
 from gateway.http.security import Security
 
 BOTH = "application/json, text/event-stream"
@@ -239,3 +240,9 @@ async def test_a_preflight_grants_what_the_script_asks(ask, door):
 async def test_options_without_an_origin_tells_the_methods(ask):
     heard = await ask("OPTIONS")
     assert (heard.status, heard.headers) == (204, {"allow": "GET, POST, DELETE, OPTIONS"})
+
+
+def test_the_bounds_of_connections_follow_from_those_of_the_gateway():
+    config = ServeConfig.within(Limits(message_bytes=1000, write=7.0, drain_deadline=3.0))
+    assert (config.write, config.stop) == (7.0, 3.0)
+    assert config.request.body > 2000

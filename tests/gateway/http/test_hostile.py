@@ -1,12 +1,14 @@
 """Peers that misbehave, on real sockets: each gets its answer or its end, and nobody else notices."""
 
+import json
+import random
 import socket
 import struct
 
 import pytest
 import trio
 
-from actors.ports import Answer
+from actors.ports import Answer, Streaming
 from actors.protocol.table import Limits
 
 ACCEPT = b"Accept: application/json, text/event-stream\r\n"
@@ -62,6 +64,17 @@ async def test_odd_input_gets_an_answer_and_harms_nobody(data, statuses, door, m
     assert server.log.events == []
 
 
+async def test_a_refusal_says_why(make_app, running):
+    async with running(make_app()) as server:
+        answer = await server.ask(b"GET /healthz HTTP/1.1\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-type: application/json\r\n" in head
+    assert json.loads(body) == {
+        "jsonrpc": "2.0",
+        "error": {"code": -32600, "message": "Exactly one Host is required"},
+    }
+
+
 async def test_a_chunk_that_breaks_later_gets_400_and_no_call(door, make_app, running, read):
     async with running(make_app()) as server, await server.connect() as stream:
         await stream.send_all(POST_HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n")
@@ -83,6 +96,7 @@ async def test_a_request_that_does_not_get_done_is_timed_out(begun, limit, make_
         await stream.send_all(begun)
         answer = await read.all(stream)
     assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert answer.endswith(b'"message":"The request took too long to arrive"}}')
     assert b"connection: close\r\n" in answer
 
 
@@ -242,10 +256,10 @@ async def test_a_flood_behind_a_stream_is_not_read_into_memory(door, make_app, r
         await read.until(stream, b"data: 1")
         sent = 0
         with trio.move_on_after(1):
-            while sent < 100_000_000:
+            while True:
                 await stream.send_all(HEALTH * 2000)
                 sent += len(HEALTH) * 2000
-        assert sent < 50_000_000
+                assert sent < 50_000_000
         source.push(None)
         assert await alive(server)
 
@@ -376,3 +390,89 @@ async def test_head_gets_the_head_alone(make_app, running):
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"content-length: 15\r\n" in answer
     assert answer.endswith(b"\r\n\r\n")
+
+
+PIECES = [
+    GET,
+    HEALTH,
+    post(),
+    post(b"[]" * 1000),
+    WEBSOCKET,
+    HEALTH[:-2] + UPGRADE % b"%%%",
+    POST_HEAD,
+    POST_HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
+    POST_HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+    b"2\r\n{}\r\n",
+    b"0\r\n\r\n",
+    b"\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\x00\xff" * 50,
+    b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"HEAD /healthz HTTP/1.0\r\n\r\n",
+    b"DELETE /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_random_conversations_end_and_leave_nothing_behind(seed, door, make_app, running):
+    chance = random.Random(seed)
+
+    async def answer(_):
+        if chance.random() < 0.3:
+            await trio.lowlevel.checkpoint()
+        if chance.random() < 0.2:
+            return Streaming(FewEvents(chance.randrange(4)))
+        return Answer(200, b"{}")
+
+    door.answer = answer
+    async with running(make_app(), half_close=0.02, linger=0.05, head=0.2, body=0.2) as server:
+
+        async def converse() -> None:
+            stream = await server.connect()
+            data = b"".join(chance.choices(PIECES, k=chance.randrange(1, 6)))
+            try:
+                while data:
+                    cut = chance.randrange(1, 400)
+                    await stream.send_all(data[:cut])
+                    data = data[cut:]
+                ending = chance.choice(["close", "reset", "half", "read"])
+                if ending == "reset":
+                    reset(stream)
+                    return
+                if ending == "half":
+                    await stream.send_eof()
+                if ending != "close":
+                    with trio.move_on_after(0.3):
+                        async for _ in stream:
+                            pass
+            except trio.BrokenResourceError:
+                pass
+            await stream.aclose()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(25):
+                nursery.start_soon(converse)
+        assert await alive(server)
+        with trio.fail_after(5):
+            await server.connections.wait_quiet()
+        server.stop.set()
+        with trio.fail_after(5):
+            await server.stopped.wait()
+    assert server.connections.open == set()
+    assert server.connections.working == 0
+    assert server.log.events == []
+
+
+class FewEvents:
+    """A source of so many events."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+
+    async def receive(self) -> bytes | None:
+        await trio.lowlevel.checkpoint()
+        self._left -= 1
+        return b"data: 1\n\n" if self._left >= 0 else None
+
+    def close(self) -> None:
+        self._left = 0
