@@ -7,6 +7,7 @@ import click
 from gateway.cli.asking import call, ls
 from gateway.cli.client import Parts
 from gateway.cli.serving import check, serve
+from gateway.observability import configure
 
 
 def composed() -> Parts:
@@ -38,6 +39,7 @@ for _command in (serve, check, ls, call):
 
 def main() -> None:
     """The entry point of the command line."""
+    configure("error", "console")  # `serve` sets logging up again, as its configuration says
     cli(prog_name="stagedoor")
 
 

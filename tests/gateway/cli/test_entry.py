@@ -1,5 +1,8 @@
+import socket
 import subprocess
 import sys
+
+import pytest
 
 
 def test_the_package_can_be_run_as_a_module() -> None:
@@ -22,3 +25,15 @@ def test_composition_has_the_parts_that_the_commands_need() -> None:
     from gateway.cli import Parts, composed
 
     assert composed() == Parts(app.run, app.open_client)
+
+
+@pytest.mark.e2e
+def test_where_nobody_answers_one_line_says_so() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers, and nobody else can take the port
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/mcp"
+        command = [sys.executable, "-m", "stagedoor", "ls", "tools", "--url", url]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert url.removesuffix("/mcp") in done.stderr
