@@ -1,5 +1,6 @@
 """Tasks of actors, and monitors."""
 
+from contextvars import ContextVar
 from typing import Any
 
 import trio
@@ -139,8 +140,6 @@ async def test_a_task_started_by_an_actor_that_has_ended_is_cancelled_at_once(sy
 
 async def test_a_task_does_not_inherit_the_context_of_who_sent_the_message(system: System, recorder: Any) -> None:
     """Else the first request's trace id would stick to the actor's IO for life."""
-    from contextvars import ContextVar
-
     trace = ContextVar("trace", default="none")
     seen = []
 
