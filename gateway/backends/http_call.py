@@ -233,11 +233,11 @@ class HttpPost:
 
 
 async def _refusal_body(response: Response, within: float) -> bytes:
-    with trio.move_on_after(within):
-        try:
+    try:
+        with trio.move_on_after(within):
             return await response.read(ERROR_BODY)
-        except WireError:
-            return b""
+    except WireError:
+        pass
     return b""
 
 

@@ -103,22 +103,20 @@ async def end_group(
     """Ends the child and its group: its stdin has been closed by the caller, then TERM, then KILL.
 
     `output_ended` waits until nobody holds the child's output any more, which shows that its descendants are gone
-    too; without it, descendants that outlive the child are killed at once. Takes at most `patience.total`, also when
-    cancelled.
+    too; without it, descendants that outlive the child are killed at once. Takes at most `patience.total`.
     """
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + patience.total):
-        for signum, seconds in ((None, patience.stdin_closed), (signal.SIGTERM, patience.term)):
-            if signum is not None:
-                signal_group(child.pid, signum)
-            with trio.move_on_after(seconds):
-                await child.process.wait()
-                break
-        else:
-            signal_group(child.pid, signal.SIGKILL)
-            with trio.move_on_after(patience.kill):
-                await child.process.wait()
-        if output_ended is not None and child.process.returncode is not None:
-            signal_group(child.pid, signal.SIGTERM)
-            with trio.move_on_after(patience.term):
-                await output_ended()
+    for signum, seconds in ((None, patience.stdin_closed), (signal.SIGTERM, patience.term)):
+        if signum is not None:
+            signal_group(child.pid, signum)
+        with trio.move_on_after(seconds):
+            await child.process.wait()
+            break
+    else:
         signal_group(child.pid, signal.SIGKILL)
+        with trio.move_on_after(patience.kill):
+            await child.process.wait()
+    if output_ended is not None and child.process.returncode is not None:
+        signal_group(child.pid, signal.SIGTERM)
+        with trio.move_on_after(patience.term):
+            await output_ended()
+    signal_group(child.pid, signal.SIGKILL)

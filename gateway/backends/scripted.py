@@ -102,12 +102,11 @@ class ScriptedTransport:
             self._emit(self._end or TransportClosed("aborted", "cancelled"))
 
     def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
-        """Hands the message to the script; a request to a transport that has ended fails."""
+        """Hands the message to the script; one to a transport that has ended is dropped."""
         sent = Sent(frame, id, tag)
         if self._ending.is_set():
-            if id is not None:
-                self._emit(RequestFailed(id, "not_sent", "ended", "no"))
-        elif self._running:
+            return
+        if self._running:
             self._hand_over(sent)
         else:
             self._early.append(sent)

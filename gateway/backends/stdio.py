@@ -78,7 +78,9 @@ class StdioTransport:
         self._limits = limits
         self._outbox = Outbox(limits.outbox_messages, limits.outbox_bytes)
         self._garbage = Throttle(limits.log_rate, int(limits.log_rate * 10))
-        self._end: tuple[str, str] | None = None
+        self._end: TransportClosed | None = None
+        self._told = False
+        self._closing = False
         self._ending = trio.Event()
         self._stdout_ended = trio.Event()
         self._stderr_ended = trio.Event()
@@ -95,7 +97,7 @@ class StdioTransport:
         if self._outbox.put(Outgoing(frame, id, tag)):
             return
         if id is not None:
-            self._emit(RequestFailed(id, "not_sent", f"{self._name} takes no more messages", "no"))
+            self._say(RequestFailed(id, "not_sent", f"{self._name} takes no more messages", "no"))
         elif not self._ending.is_set():
             self._log.warning("backend_message_dropped", backend=self._name, why="outbox full")
 
@@ -114,6 +116,7 @@ class StdioTransport:
 
     def close(self) -> None:
         """Lets the outbox be written, then closes stdin, and so on as Patience says."""
+        self._closing = True
         self._end_with("closed", f"{self._name} was closed")
         self._waiting.cancel()
 
@@ -121,55 +124,57 @@ class StdioTransport:
 
     async def run(self) -> None:
         """Runs the child until it has ended. See the port."""
-        end = ("aborted", f"the connection to {self._name} was aborted")
         try:
-            end = await self._run_in_slot()
+            await self._run_in_slot()
         finally:
-            for item in self._outbox.clear():
-                if item.id is not None:
-                    self._emit(RequestFailed(item.id, "not_sent", f"{self._name}: {end[1]}", "no"))
-            self._emit(TransportClosed(*end))
+            self._end_with("aborted", f"the connection to {self._name} was aborted")
+            self._tell_end()
 
-    async def _run_in_slot(self) -> tuple[str, str]:
+    async def _run_in_slot(self) -> None:
         with self._waiting:
             self._waiting.deadline = trio.current_time() + self._limits.slot_wait
             await self._slots.acquire_on_behalf_of(self)
         if self._waiting.cancelled_caught:
-            return self._end or ("backend_full", f"{self._slots.total_tokens:g} child processes run already")
+            self._end_with("backend_full", f"{self._slots.total_tokens:g} child processes run already")
+            return
         try:
-            return await self._run_child()
+            await self._run_child()
         finally:
             self._slots.release_on_behalf_of(self)
 
-    async def _run_child(self) -> tuple[str, str]:
+    async def _run_child(self) -> None:
         try:
             await self._guardian.ready()
             child = await spawn(self._target)
         except (SpawnError, OSError) as error:
-            return "spawn_failed", f"{self._name}: {error}"
+            self._end_with("spawn_failed", f"{self._name}: {error}")
+            return
         self._guardian.watch(child.pid)
         self._log.info("backend_started", backend=self._name, pid=child.pid)
         try:
-            return await self._converse(child)
+            await self._converse(child)
         finally:
             child.close_pipes()
-            await end_group(child, self._limits.patience_cancelled)
+            patience = self._limits.patience_cancelled
+            with trio.move_on_after(patience.total, shield=True):
+                await end_group(child, patience)
             self._guardian.release(child.pid)
             self._log.info("backend_ended", backend=self._name, pid=child.pid, status=child.process.returncode)
 
-    async def _converse(self, child: Child) -> tuple[str, str]:
+    async def _converse(self, child: Child) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write, child.stdin)
             nursery.start_soon(self._read_messages, child.stdout)
             nursery.start_soon(self._read_log, child.stderr)
             nursery.start_soon(self._watch_exit, child)
             await self._ending.wait()
+            if not self._closing:
+                # Who waits for a dead child is told at once, not when the last of its group has ended.
+                self._tell_end()
             # The readers go on: a child that is stuck writing would never notice the end of its stdin.
             self._outbox.close()
             await end_group(child, self._limits.patience, self._wait_for_output)
             nursery.cancel_scope.cancel()
-        assert self._end is not None
-        return self._end
 
     async def _wait_for_output(self) -> None:
         await self._stdout_ended.wait()
@@ -177,8 +182,21 @@ class StdioTransport:
 
     def _end_with(self, reason: str, message: str) -> None:
         if self._end is None:
-            self._end = (reason, message)
+            self._end = TransportClosed(reason, message)
         self._ending.set()
+
+    def _say(self, event: TransportEvent) -> None:
+        if not self._told:
+            self._emit(event)
+
+    def _tell_end(self) -> None:
+        """Once: what was not written was not executed, and nothing more comes."""
+        assert self._end is not None
+        for item in self._outbox.clear():
+            if item.id is not None:
+                self._say(RequestFailed(item.id, "not_sent", f"{self._name}: {self._end.message}", "no"))
+        self._say(self._end)
+        self._told = True
 
     async def _watch_exit(self, child: Child) -> None:
         """The end is told once the last output was read, or after a moment if a descendant holds the pipe."""
@@ -196,7 +214,7 @@ class StdioTransport:
                 await stdin.send_all(b"\n".join(lines) + b"\n")
                 for item in batch:
                     if item.tag is not None:
-                        self._emit(FrameAccepted(item.tag))
+                        self._say(FrameAccepted(item.tag))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # It exits, or closed its stdin: what it still says is read for a moment.
             self._outbox.close()
@@ -224,7 +242,7 @@ class StdioTransport:
             return
         frame = line.strip()
         if frame.startswith((b"{", b"[")):
-            self._emit(FrameReceived(frame))
+            self._say(FrameReceived(frame))
         elif frame:
             self._drop_line(frame, "not JSON")
 

@@ -56,6 +56,7 @@ class StreamableHttpTransport:
         self._listener: trio.CancelScope | None = None
         self._posting = trio.CancelScope()
         self._ended: tuple[str, str] | None = None
+        self._told = False
         self._ending = trio.Event()
 
     def __repr__(self) -> str:
@@ -72,6 +73,8 @@ class StreamableHttpTransport:
         if id is None:
             if not self._posts.put(outgoing) and not self._ending.is_set():
                 self._log.warning("backend_message_dropped", backend=self._end.name, why="outbox full")
+        elif self._told:
+            return
         elif self._ending.is_set() or len(self._waiting) >= self._end.limits.waiting:
             self._end.emit(RequestFailed(id, "not_sent", f"{self._end.name} takes no more requests", "no"))
         elif self._nursery is None or len(self._calls) >= self._end.limits.concurrent:
@@ -136,6 +139,7 @@ class StreamableHttpTransport:
                 assert outgoing.id is not None
                 self._end.emit(RequestFailed(outgoing.id, "not_sent", f"{self._end.name}: {end[1]}", "no"))
             self._end.emit(TransportClosed(*end))
+            self._told = True
 
     async def _work(self) -> None:
         async with trio.open_nursery() as nursery:

@@ -12,10 +12,10 @@ Not here: redirects, compression, cookies, HTTP proxies, retries. Their absence 
 
 import math
 import ssl
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 import trio
 
@@ -24,6 +24,8 @@ from gateway.wire.http1_client import ResponseParser, encode_headers, encode_req
 from gateway.wire.origins import OriginPool
 from gateway.wire.streams import WireStream, dial
 from gateway.wire.url import Origin, Url, parse_url
+
+Dial: TypeAlias = Callable[[Origin, ssl.SSLContext | None, float], Awaitable[WireStream]]
 
 CHUNK: Final = 65536
 """Bytes of one read."""
@@ -92,6 +94,12 @@ class Connection:
             self.parser.feed(data)
         else:
             self.parser.feed_eof()
+
+    async def receive_head(self) -> None:
+        """Feeds the parser until it has a head."""
+        await self.receive()
+        while not self.parser.status:
+            await self.receive()
 
 
 class Response:
@@ -177,11 +185,14 @@ class Response:
 
 
 class Pool:
-    """See the module. `tls` replaces the system's certificate authorities."""
+    """See the module. `tls` replaces the system's certificate authorities, `connect` the way to a stream."""
 
-    def __init__(self, limits: PoolLimits | None = None, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, limits: PoolLimits | None = None, *, tls: ssl.SSLContext | None = None, connect: Dial = dial
+    ) -> None:
         self._limits = limits or PoolLimits()
         self._tls = tls
+        self._dial = connect
         self._origins: dict[Origin, OriginPool[Connection]] = {}
 
     def __repr__(self) -> str:
@@ -227,12 +238,10 @@ class Pool:
             parser.expect()
             await connection.send(data, self._limits.write)
             if within == math.inf:
-                while not parser.status:
-                    await connection.receive()
+                await connection.receive_head()
             else:
                 with trio.move_on_after(within):
-                    while not parser.status:
-                        await connection.receive()
+                    await connection.receive_head()
                 if not parser.status:
                     raise DeadlineError(f"no answer within {within:g} s", sent=True)
             if parser.headers.get(b"content-encoding", b"identity") != b"identity":
@@ -244,7 +253,7 @@ class Pool:
         return Response(connection)
 
     async def _connect(self, origin: Origin, home: OriginPool[Connection]) -> Connection:
-        return Connection(await dial(origin, self._context(origin), self._limits.connect), home)
+        return Connection(await self._dial(origin, self._context(origin), self._limits.connect), home)
 
     def _context(self, origin: Origin) -> ssl.SSLContext | None:
         if origin.scheme != "https":

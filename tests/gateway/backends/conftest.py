@@ -123,15 +123,28 @@ class HttpBackend:
         self.requests: list[HttpRequest] = []
         self.handlers: list[Callable[[HttpRequest], Awaitable[None]]] = []
         self.connections = 0
+        self.closed = 0
+        self._changed = trio.lowlevel.ParkingLot()
+
+    async def wait_requests(self, count: int = 1) -> None:
+        while len(self.requests) < count:
+            await self._changed.park()
+
+    async def wait_closed(self, count: int = 1) -> None:
+        while self.closed < count:
+            await self._changed.park()
 
     async def serve(self, stream: Any) -> None:
         self.connections += 1
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while request := await self.read(stream):
                 self.requests.append(request)
+                self._changed.unpark_all()
                 handler = self.handlers.pop(0) if len(self.handlers) > 1 else self.handlers[0]
                 if await handler(request) == "cut":
                     break
+        self.closed += 1
+        self._changed.unpark_all()
 
     async def read(self, stream: Any) -> HttpRequest | None:
         data = b""

@@ -41,9 +41,16 @@ def is_alive(pid: int) -> bool:
 
 
 async def until_dead(*pids: int) -> None:
-    with trio.fail_after(5):
-        while any(is_alive(pid) for pid in pids):
-            await trio.sleep(0.01)
+    for pid in pids:
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            with trio.fail_after(5):
+                await trio.lowlevel.wait_readable(handle)
+        finally:
+            os.close(handle)
 
 
 @pytest.fixture
@@ -223,7 +230,7 @@ async def test_close_writes_what_waits_and_lets_the_child_finish(connect, events
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(transport.run)
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
             transport.send(b"{}", id=1)
             transport.send(b"{}")
             transport.close()
@@ -263,6 +270,16 @@ async def test_nothing_of_the_group_survives_even_if_it_ignores_term(connect, ev
             nursery.cancel_scope.cancel()
     assert isinstance(events.all[-1], TransportClosed)
     await until_dead(*pids)
+
+
+async def test_a_childs_death_is_told_before_the_rest_of_its_group_has_ended(connect, events, log):
+    limits = replace(QUICK, exit_drain=0.05, patience=Patience(0.3, 1.0, 1.0))
+    connect(python(STUBBORN, "shared", "leave"), limits=limits)
+    grandchild = int((await events.next(FrameReceived)).frame.strip(b"[]").split(b",")[1])
+    assert (await events.next(TransportClosed)).reason == "exited"
+    assert is_alive(grandchild)
+    await until_dead(grandchild)
+    assert len(events.of(TransportClosed)) == 1
 
 
 async def test_children_beyond_the_cap_wait_for_a_place_and_then_give_up(connect, events):

@@ -76,8 +76,7 @@ async def test_session_id_and_version_go_with_every_message_after_the_handshake(
     await events.next(FrameReceived)
     transport.send(call(3), id=3)
     await events.next(FrameReceived)
-    while len(backend.requests) < 5:
-        await trio.sleep(0.01)
+    await backend.wait_requests(5)
     transport.close()
     assert await events.next() == TransportClosed("closed", "demo was closed")
     first, *rest = backend.requests
@@ -176,14 +175,13 @@ async def test_a_stream_that_goes_on_after_the_response_is_cut_after_a_moment(co
         await request.events()
         await request.event(done(request.id))
         await request.event(PING)
-        await trio.sleep_forever()
+        assert await request.stream.receive_some() == b""
+        return "cut"
 
-    transport = connect(handler=handle)
-    transport.send(call(1), id=1)
+    connect(handler=handle).send(call(1), id=1)
     assert await events.next() == FrameReceived(done(1), 1)
     assert await events.next() == FrameReceived(PING, 1)
-    while transport._calls:
-        await trio.sleep(0.01)
+    await backend.wait_closed()
     assert [type(event) for event in events.all] == [FrameReceived, FrameReceived]
 
 
@@ -458,8 +456,7 @@ async def test_a_restart_drops_the_old_session_and_all_that_belongs_to_it(connec
     transport.listen()
     transport.send(call(1, "hang"), id=1)
     transport.send(call(2), id=2)
-    while len(backend.requests) < 2:
-        await trio.sleep(0.01)
+    await backend.wait_requests(2)
     transport.restart()
     transport.send(call(3, "initialize"), id=3)
     assert await events.next() == FrameReceived(done(3), 3)
@@ -541,8 +538,7 @@ async def test_a_forgotten_request_frees_its_place_and_is_never_heard_of(connect
 
     transport = connect(handler=handle, limits=replace(LIMITS, concurrent=1))
     transport.send(call(1), id=1)
-    while not backend.requests:
-        await trio.sleep(0.01)
+    await backend.wait_requests()
     transport.send(call(2), id=2)
     transport.forget(1)
     transport.forget(99)
@@ -570,8 +566,7 @@ async def test_a_cancelled_run_says_closed_and_leaves_no_connection(connect, bac
         nursery.start_soon(transport.run)
         transport.send(call(1), id=1)
         transport.send(call(2), id=2)
-        while not backend.requests:
-            await trio.sleep(0.01)
+        await backend.wait_requests()
         nursery.cancel_scope.cancel()
     assert [type(event) for event in events.all] == [RequestFailed, TransportClosed]
     assert (events.all[0].id, events.all[0].executed) == (2, "no")
@@ -622,8 +617,7 @@ async def test_a_backend_without_get_stream_is_asked_once(connect, backend, even
     transport = connect(handler=lambda request: request.answer(status))
     await trio.testing.wait_all_tasks_blocked(0.01)
     transport.listen()
-    while not backend.requests:
-        await trio.sleep(0.01)
+    await backend.wait_requests()
     await trio.sleep(0.3)
     assert len(backend.requests) == 1
     assert events.all == []

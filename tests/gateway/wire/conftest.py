@@ -17,6 +17,7 @@ class RawServer:
         self.connections = 0
         self.requests: list[bytes] = []
         self.closed = 0
+        self._changed = trio.lowlevel.ParkingLot()
 
     async def read_request(self, stream: Any) -> bytes:
         """One whole request (with Content-Length or without body); b"" at the end of the connection."""
@@ -34,9 +35,13 @@ class RawServer:
         self.requests.append(head + b"\r\n\r\n" + body)
         return self.requests[-1]
 
+    def note_closed(self) -> None:
+        self.closed += 1
+        self._changed.unpark_all()
+
     async def wait_closed(self, count: int = 1) -> None:
         while self.closed < count:
-            await trio.sleep(0.005)
+            await self._changed.park()
 
 
 Handler = Callable[[RawServer, Any], Awaitable[None]]
@@ -54,10 +59,10 @@ async def raw_server(handler: Handler, tls: Any = None):
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         finally:
-            server.closed += 1
+            server.note_closed()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, serve, [trio.SSLListener(listener, tls) if tls else listener])
+        await nursery.start(trio.serve_listeners, serve, [trio.SSLListener(listener, tls) if tls else listener])
         yield server
         nursery.cancel_scope.cancel()
 
@@ -79,7 +84,7 @@ def answering(*answers: bytes, step: int = 0) -> Handler:
             for start in range(0, len(answer), step or len(answer)):
                 await stream.send_all(answer[start : start + (step or len(answer))])
                 if step:
-                    await trio.sleep(0)
+                    await trio.lowlevel.checkpoint()
 
     return handler
 
