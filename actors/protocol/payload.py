@@ -110,16 +110,11 @@ def replace_members(raw: Raw, changes: dict[str, Raw | None]) -> Raw:
     return dumps(present)
 
 
-class _Meta(Struct):
-    progress: Raw = msgspec.field(name="progressToken", default=EMPTY)
-
-
 class _WithMeta(Struct):
     meta: Raw = msgspec.field(name="_meta", default=EMPTY)
 
 
 _decode_with_meta = msgspec.json.Decoder(_WithMeta).decode
-_decode_meta = msgspec.json.Decoder(_Meta).decode
 
 
 def meta_of(holder: Raw) -> Raw:
@@ -135,16 +130,13 @@ def meta_of(holder: Raw) -> Raw:
 
 def progress_token(params: Raw) -> RequestId | None:
     """The token by which the sender wants progress; one of another type than string or integer counts as none."""
-    meta = meta_of(params)
-    if not meta:
+    token = members(meta_of(params)).get("progressToken")
+    if token is None:
         return None
     try:
-        token = _decode_meta(meta).progress
-        return _decode_token(token) if token else None
-    except msgspec.ValidationError:
+        return _decode_token(token)
+    except BROKEN:
         return None
-    except BROKEN as broken:
-        raise refused(broken) from None
 
 
 def with_progress_token(params: Raw, token: RequestId | None) -> Raw:

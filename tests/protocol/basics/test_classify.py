@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from actors.protocol.classify import (
     PROTOCOL_VERSION_KEY,
@@ -101,6 +102,11 @@ def test_a_session_is_never_modern_by_its_body_alone():
 def test_a_broken_meta_is_no_sign_of_an_era():
     for meta in ({PROTOCOL_VERSION_KEY: 5}, [PROTOCOL_VERSION_KEY], {}):
         rejected(classify_body(body(id=2, method="x", params={"_meta": meta}), None, None), -32600, 400, id=2)
+
+
+def test_a_meta_that_is_nested_too_deeply_to_read_is_no_sign_of_an_era():
+    params = Raw(b'{"_meta":{"protocolVersion":' + b"[" * 5000 + b"]" * 5000 + b"}}")
+    rejected(classify(Request(2, "x", params), None, None), -32600, 400, id=2)
 
 
 def test_a_batch_goes_to_its_session():
