@@ -212,6 +212,8 @@ def resource(
 ) -> Resource:
     """A resource read by this function, which takes nothing but a context."""
     handler = functions.read(function)
+    if every is not None and every <= 0:
+        raise ValueError(f"{uri}: every must be more than 0 seconds")
     if handler.parameters:
         raise TypeError(f"{uri}: the function of a resource takes no arguments; a template does")
     described = functions.description_of(function, description)

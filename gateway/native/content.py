@@ -71,7 +71,8 @@ class ToolResult:
 class Message:
     """One message of a prompt, or of a conversation handed to the client's model.
 
-    `content` may also be blocks in wire form, as sampling with tools needs them (`tool_use`, `tool_result`).
+    For a model, `content` may also be blocks in wire form, as sampling with tools needs them (`tool_use`,
+    `tool_result`).
     """
 
     role: Role
@@ -123,11 +124,33 @@ def contents(uri: str, content: str | bytes, mime_type: str | None) -> dict[str,
 
 
 def message(value: Message, version: str) -> dict[str, Any]:
-    """A message in wire form."""
-    content = value.content
-    if isinstance(content, (str, *CONTENT_TYPES)):
-        return {"role": value.role, "content": block(content, version)}
-    return {"role": value.role, "content": [dict(b) for b in content]}
+    """A message of a prompt. TypeError for blocks in wire form, which only models read."""
+    if not isinstance(value.content, (str, *CONTENT_TYPES)):
+        raise TypeError("a message of a prompt holds one content")
+    return {"role": value.role, "content": block(value.content, version)}
+
+
+def for_model(value: Message, version: str) -> dict[str, Any]:
+    """A message for `sampling/createMessage`, which knows text, images and sounds. ValueError for what the client's
+    model can't be given."""
+    match value.content:
+        case Link(uri, name):
+            sampled: Any = block(f"{name}: {uri}", version)
+        case Embedded(content=str() as text):
+            sampled = block(text, version)
+        case Embedded() as embedded:
+            raise ValueError(f"a model can't be given the bytes of {embedded.uri}")
+        case Audio() if not can_use(version, "audio"):
+            raise ValueError("this client knows no sounds")
+        case str() | Text() | Image() | Audio():
+            sampled = block(value.content, version)
+        case blocks:
+            sampled = [dict(b) for b in blocks]
+            if not can_use(version, "sampling_arrays"):
+                if len(sampled) != 1:
+                    raise ValueError("this client takes one content in a message")
+                [sampled] = sampled
+    return {"role": value.role, "content": sampled}
 
 
 def base64(data: bytes) -> str:

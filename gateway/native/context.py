@@ -101,6 +101,8 @@ class Caller(Protocol):
 
     def notify(self, method: str, params: Mapping[str, Any], related: Any) -> None: ...
 
+    def is_running(self, id: int | str) -> bool: ...
+
     def resource_updated(self, uri: str) -> None: ...
 
     def list_changed(self, kind: Literal["tools", "resources", "prompts"]) -> None: ...
@@ -132,14 +134,14 @@ class Context:
         return self.client.can(feature)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Reports progress, if the client wants to hear of it. Values that do not grow are not sent (2025-11-25,
-        utilities/progress: progress MUST increase)."""
+        """Reports progress, if the client wants to hear of it. Values that do not grow are not sent, nor any after
+        the handler has returned (2025-11-25, utilities/progress, "Behavior Requirements")."""
         await trio.lowlevel.checkpoint()
-        if self._token is None or progress <= self._progress:
+        if self._token is None or progress <= self._progress or self._related is None:
             return
         self._progress = progress
         params = {"progressToken": self._token, "progress": progress, "total": total, "message": message}
-        self._caller.notify("notifications/progress", fit("progress", params, self.client.revision), self._request)
+        self._caller.notify("notifications/progress", fit("progress", params, self.client.revision), self._related)
 
     async def log(self, level: Level, data: Any, logger: str | None = None) -> None:
         """Sends a log message, text or any JSON value, if the client's level lets it pass."""
@@ -147,7 +149,7 @@ class Context:
         if LEVELS.index(level) < LEVELS.index(self._caller.level):
             return
         params = {"level": level, "data": data} | ({"logger": logger} if logger else {})
-        self._caller.notify("notifications/message", params, self._request)
+        self._caller.notify("notifications/message", params, self._related)
 
     def updated(self, uri: str) -> None:
         """Tells this client, if it subscribed to the resource, that it changed. `Server.updated` tells all."""
@@ -161,7 +163,7 @@ class Context:
         """The client's folders. Like all that asks the client: ClientUnableError if it never said that it can,
         ClientRefusedError if it answers with an error, ClientTimeoutError if it does not answer."""
         self._require("roots")
-        answer = await self._caller.ask("roots/list", None, self._request)
+        answer = await self._caller.ask("roots/list", None, self._related)
         return [Root(_expect(r, "uri", str), r.get("name")) for r in _expect(answer, "roots", list)]
 
     async def sample(
@@ -182,7 +184,7 @@ class Context:
         if include_context not in (None, "none"):
             self._require("sampling.context")
         params = {
-            "messages": [content.message(m, self.client.revision) for m in _conversation(messages)],
+            "messages": [content.for_model(m, self.client.revision) for m in _conversation(messages)],
             "maxTokens": max_tokens,
             "systemPrompt": system_prompt,
             "temperature": temperature,
@@ -193,7 +195,7 @@ class Context:
             "toolChoice": tool_choice,
         }
         given = {k: v for k, v in params.items() if v is not None}
-        return _sample(await self._caller.ask("sampling/createMessage", given, self._request))
+        return _sample(await self._caller.ask("sampling/createMessage", given, self._related))
 
     async def elicit(self, message: str, form: type[T] | Mapping[str, Any]) -> Elicited[T]:
         """Asks the user to fill in a form: a pydantic model, dataclass or TypedDict with simple fields, or a JSON
@@ -203,7 +205,7 @@ class Context:
         schema = asked.schema(self.client.revision)
         params = {"mode": "form", "message": message, "requestedSchema": schema}
         given = fit("elicitation", params, self.client.revision)
-        answer = await self._caller.ask("elicitation/create", given, self._request)
+        answer = await self._caller.ask("elicitation/create", given, self._related)
         action = _action(answer)
         return Elicited(action, asked.read(answer.get("content")) if action == "accept" else None)
 
@@ -218,7 +220,12 @@ class Context:
             "url": elicitation.url,
             "elicitationId": elicitation.id,
         }
-        return _action(await self._caller.ask("elicitation/create", params, self._request))
+        return _action(await self._caller.ask("elicitation/create", params, self._related))
+
+    @property
+    def _related(self) -> int | str | None:
+        """The request, while its stream is there to carry what is sent."""
+        return self._request if self._caller.is_running(self._request) else None
 
     def _require(self, feature: Feature) -> None:
         if not self.can(feature):

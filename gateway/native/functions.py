@@ -8,7 +8,6 @@ wait for its thread: the thread ends by itself and its result is dropped.
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import trio
@@ -47,8 +46,11 @@ class Handler:
         if self.is_async:
             injected = {self.context: context} if self.context else {}
             return await self.function(**values, **injected)
-        call = partial(self.function, **values)
-        return await trio.to_thread.run_sync(call, limiter=threads, abandon_on_cancel=True)
+        # In a tuple, since trio refuses to be handed a coroutine, as an async function behind a decorator returns.
+        (result,) = await trio.to_thread.run_sync(
+            lambda: (self.function(**values),), limiter=threads, abandon_on_cancel=True
+        )
+        return await result if inspect.isawaitable(result) else result
 
 
 def read(function: Function) -> Handler:

@@ -44,7 +44,7 @@ class Server:
         icons: Icons = None,
         state: Callable[[], Any] | None = dict,
         page_size: int = 100,
-        requests_per_session: int = 64,
+        requests_per_session: int = 512,
         threads: int = 16,
         patience: float = 300.0,
     ) -> None:

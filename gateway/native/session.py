@@ -137,7 +137,8 @@ class Session:
                     self.list_changed(kind)
             case "notifications/cancelled":
                 id = methods.cancelled_id(notification.params)
-                if id is not None:
+                # In phase NEW only `initialize` can be running, and it can't be cancelled (utilities/cancellation).
+                if id is not None and self._phase is not Phase.NEW:
                     self.cancel(id)
 
     # Requests -------------------------------------------------------------------------------------------------
@@ -201,6 +202,10 @@ class Session:
         if isinstance(error, UrlRequiredError):
             self.visited_by(error.elicitations)
         return failures.answer(request, error, self.client)
+
+    def is_running(self, id: RequestId) -> bool:
+        """Whether this request is not answered yet."""
+        return id in self._calls
 
     def opened(self, client: Client, offers: Iterable[str]) -> None:
         """The handshake is done: who the client is, and what this session offers from here on."""

@@ -7,10 +7,13 @@ import trio
 from pydantic import BaseModel, Field
 
 from gateway.native import (
+    Audio,
     ClientRefusedError,
     ClientTimeoutError,
     Context,
+    Embedded,
     Image,
+    Link,
     Message,
     Server,
     UrlElicitation,
@@ -331,3 +334,34 @@ async def test_a_page_to_visit_first_is_an_error_with_its_code_for_a_client_that
     assert [note[0] for note in client.notes] == ["notifications/elicitation/complete"]
     other = await connect(server, "2025-06-18")
     assert await other.error("locked", id="8") == "Sign in: https://example.com/s"
+
+
+@pytest.mark.parametrize(
+    ("content", "revision", "sent"),
+    [
+        (Link("x://y", "y"), "2025-11-25", {"type": "text", "text": "y: x://y"}),
+        (Embedded("x://y", "words"), "2025-11-25", {"type": "text", "text": "words"}),
+        (Audio(b"a"), "2025-03-26", {"type": "audio", "data": "YQ==", "mimeType": "audio/wav"}),
+        ([{"type": "text", "text": "one"}], "2025-06-18", {"type": "text", "text": "one"}),
+        (Embedded("x://y", b"bytes"), "2025-11-25", None),
+        (Audio(b"a"), "2024-11-05", None),
+        ([{"type": "text", "text": "one"}] * 2, "2025-06-18", None),
+    ],
+)
+async def test_a_model_is_given_what_it_can_read_and_nothing_else(
+    connect: Any, content: Any, revision: str, sent: Any
+) -> None:
+    server = Server("t")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return (await ctx.sample(Message("user", content))).text
+
+    client = await connect(server, revision)
+    client.on("sampling/createMessage", SAID)
+    if sent is None:
+        assert "ValueError" in await client.error("ask")
+        assert client.asked == []
+    else:
+        assert await client.text("ask") == "four"
+        assert client.asked[0][0]["params"]["messages"][0]["content"] == sent

@@ -187,3 +187,12 @@ def test_a_segment_ends_at_a_slash_and_a_path_does_not() -> None:
     assert parse("x://{a}/{b}").match("x://1/2%2F3") == {"a": "1", "b": "2/3"}
     assert parse("x://{a}").match("x://1/2") is None
     assert parse("x://{+a}.md").match("x://1/2.md") == {"a": "1/2"}
+
+
+def test_a_resource_can_not_change_without_end() -> None:
+    with pytest.raises(ValueError, match="more than 0"):
+        Server("t").resource("x://y", every=0)(_words)
+
+
+async def _words() -> str:
+    return ""

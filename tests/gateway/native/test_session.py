@@ -346,3 +346,25 @@ async def test_every_frame_says_which_request_it_belongs_to(connect: Any) -> Non
     await client.answer_to(id)
     related = [event.related for event in client.events if isinstance(event, FrameReceived)]
     assert related[-2:] == ["q", "q"]
+
+
+async def test_what_is_said_after_the_answer_belongs_to_no_request(connect: Any, nursery: trio.Nursery) -> None:
+    server, kept = Server("t"), []
+
+    @server.tool
+    async def leak(ctx: Context) -> None:
+        kept.append(ctx)
+
+    client = await connect(server)
+    params = {"name": "leak", "_meta": {"progressToken": "p"}}
+    await client.request("tools/call", params)
+    await kept[0].progress(1)
+    await kept[0].log("info", "later")
+    assert [(n, related) for n, _, related in client.notes] == [("notifications/message", None)]
+
+
+async def test_the_handshake_can_not_be_cancelled(attach: Any) -> None:
+    client = attach(busy_server())
+    id = client.post("initialize", INITIALIZE)
+    client.notify("notifications/cancelled", {"requestId": id})
+    assert (await client.answer_to(id))["protocolVersion"]

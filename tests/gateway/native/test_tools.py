@@ -1,3 +1,4 @@
+import functools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -319,3 +320,15 @@ async def test_clients_are_told_of_tools_that_come_and_go(connect: Any, attach: 
     early.notify("notifications/initialized")
     await early.until(lambda: bool(early.notes))
     assert (await client.request("tools/list"))["tools"] == []
+
+
+async def test_an_async_function_behind_a_plain_decorator_works(connect: Any) -> None:
+    server = Server("t")
+
+    @functools.wraps(_identity)
+    def wrapper(x: int) -> Any:
+        return _identity(x)
+
+    server.tool(wrapper)
+    client = await connect(server)
+    assert (await client.call("_identity", x=3))["structuredContent"] == {"result": 3}
