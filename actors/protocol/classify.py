@@ -5,10 +5,9 @@ in its phase, is asked later by whoever takes the route.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from actors.protocol import errors
 from actors.protocol.codec import Batch, Frame, Malformed, decode_frame
@@ -21,53 +20,46 @@ PROTOCOL_VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 """The key of `_meta` by which each modern request says its revision (2026-07-28, basic, "_meta")."""
 
 
-@dataclass(frozen=True, slots=True)
-class Initialize:
+class Initialize(Struct, frozen=True):
     """The first message of a session that does not exist yet."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class LegacyRequest:
+class LegacyRequest(Struct, frozen=True):
     """A request in a session; also a second `initialize`, which the session refuses, once it is known to exist."""
 
     session: str
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class LegacyNotification:
+class LegacyNotification(Struct, frozen=True):
     session: str
     notification: Notification
 
 
-@dataclass(frozen=True, slots=True)
-class LegacyResponse:
+class LegacyResponse(Struct, frozen=True):
     """The client's answer to a request of the server's."""
 
     session: str
     response: Response
 
 
-@dataclass(frozen=True, slots=True)
-class LegacyBatch:
+class LegacyBatch(Struct, frozen=True):
     """Several messages; whether the session's revision has batches, the session knows."""
 
     session: str
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
-class Modern:
+class Modern(Struct, frozen=True):
     """A message of the era without sessions, with the revision that it names."""
 
     version: str
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Struct, frozen=True):
     """The answer, and the id of the request that it answers, where there is one."""
 
     error: ProtocolError

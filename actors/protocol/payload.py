@@ -4,6 +4,7 @@ Every reader raises Malformed for what it cannot read, nesting too deep for the 
 skipped as a raw part once may still be too deep for a second look from further down the stack.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +18,7 @@ BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_array = msgspec.json.Decoder(list[Raw]).decode
-_decode_token = msgspec.json.Decoder(int | str).decode
+_decode_token: Callable[[Raw], RequestId] = msgspec.json.Decoder(int | str).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
