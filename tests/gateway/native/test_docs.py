@@ -1,0 +1,88 @@
+"""The code in docs/native-servers.md runs and does what is said around it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import gateway.native
+from gateway.native import Server
+
+DOCS = (Path(__file__).parents[3] / "docs" / "native-servers.md").read_text()
+
+
+@pytest.fixture
+def weather() -> Server:
+    namespace: dict[str, Any] = {"__name__": "weather"}
+    for block in re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL):
+        exec(compile(block, "native-servers.md", "exec"), namespace)
+    server: Server = namespace["server"]
+    return server
+
+
+async def test_its_tools_do_what_they_say(connect: Any, weather: Server, failed: Any, autojump_clock: Any) -> None:
+    client = await connect(weather)
+    assert await client.text("forecast", city="Bergen") == "Bergen: rain for 3 days."
+    assert (await client.call("tomorrow", city="Rome"))["structuredContent"] == {"high": 21.5, "low": 12.0}
+    assert await client.error("tomorrow", city="Atlantis") == "Atlantis is under water. Ask for another city."
+    client.on("elicitation/create", {"action": "accept", "content": {"city": "Rome"}})
+    assert await client.text("plan") == "To Rome by train."
+    client.on("elicitation/create", {"action": "decline"})
+    assert await client.text("plan") == "Then stay at home."
+
+
+async def test_its_thread_does_too(connect: Any, weather: Server) -> None:
+    client = await connect(weather)
+    assert (await client.call("checksum", text="abc"))["structuredContent"] == {"result": 891568578}
+
+
+async def test_its_resources_are_there_and_change(
+    connect: Any, weather: Server, failed: Any, autojump_clock: Any
+) -> None:
+    client = await connect(weather)
+    uris = [r["uri"] for r in (await client.request("resources/list"))["resources"]]
+    assert uris == ["weather://stations", "weather://stations/north", "weather://stations/south"]
+    for uri in uris[:2]:
+        await client.request("resources/subscribe", {"uri": uri})
+    await client.text("measure", name="north", value=5.5)
+    assert client.notes[-1][1] == {"uri": uris[1]}
+    assert (await client.request("resources/read", {"uri": uris[1]}))["contents"][0]["text"] == "5.5 °C"
+    await trio.sleep(61)
+    assert client.notes[-1][1] == {"uri": uris[0]}
+    with pytest.raises(failed) as caught:
+        await client.request("resources/read", {"uri": "weather://stations/west"})
+    assert caught.value.code == -32002
+
+
+async def test_its_prompt_is_completed_and_written(connect: Any, weather: Server) -> None:
+    client = await connect(weather)
+    params = {"ref": {"type": "ref/prompt", "name": "pack"}, "argument": {"name": "city", "value": "Ber"}}
+    assert (await client.request("completion/complete", params))["completion"]["values"] == ["Bergen", "Berlin"]
+    got = await client.request("prompts/get", {"name": "pack", "arguments": {"city": "Rome", "days": "2"}})
+    assert [m["role"] for m in got["messages"]] == ["user", "assistant", "user"]
+
+
+def test_the_bounds_that_it_names_are_those_of_the_code() -> None:
+    import inspect
+
+    from gateway.native import asking, builders, methods
+
+    defaults = {name: p.default for name, p in inspect.signature(Server).parameters.items()}
+    rows = dict(re.findall(r"^\| ([^|]+?) \| (\d+) \|", DOCS.split("## Bounds")[1], re.MULTILINE))
+    assert rows == {
+        "requests in flight of one session": str(defaults["requests_per_session"]),
+        "handlers in threads": str(defaults["threads"]),
+        "entries on a page of a list": str(defaults["page_size"]),
+        "questions to one client at a time": str(asking.ASKED_MAX),
+        "subscriptions of one session": str(methods.SUBSCRIPTIONS),
+    }
+    assert f"patience={defaults['patience']}" in DOCS
+    assert f"At most {builders.COMPLETIONS} values" in DOCS
+
+
+def test_every_public_error_and_content_is_mentioned() -> None:
+    said_elsewhere = {"Client", "Content", "Elicited", "Root", "Sample", "Text", "UrlRequiredError"}
+    missing = [name for name in gateway.native.__all__ if f"{name}" not in DOCS and name not in said_elsewhere]
+    assert missing == []
