@@ -49,7 +49,7 @@ def encode_event(data: bytes, id: str | None = None, retry: int | None = None, e
         fields.append(b"id: %b\n" % _field(id))
     if retry is not None:
         fields.append(b"retry: %d\n" % retry)
-    if b"\n" in data or b"\r" in data:
+    if 0x0A in data or 0x0D in data:
         fields.extend(b"data: %b\n" % line for line in _LINE_END.split(data))
     else:
         fields.append(b"data: %b\n" % data)
