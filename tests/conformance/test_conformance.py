@@ -47,7 +47,8 @@ class Outcome:
 
     def report(self) -> str:
         lines = [f"{name}: {problem}" for name, problems in sorted(self.failed.items()) for problem in problems]
-        return "\n".join((f"{len(lines)} failed checks of {len(self.failed)} scenarios", *lines, self.output[-4000:]))
+        summary = self.output[self.output.rfind("=== SUMMARY") :][-4000:]
+        return "\n".join((f"{len(lines)} failed checks in {len(self.failed)} scenarios", *lines, summary))
 
 
 def problem(check: dict[str, Any]) -> str:
@@ -73,9 +74,12 @@ def run_suite(suite: Suite, node: Path, url: str, results: Path) -> Outcome:
     return Outcome(failed, done.stdout + done.stderr)
 
 
-def assert_all_passed(suite: Suite, outcome: Outcome) -> None:
-    assert len(outcome.failed) >= suite.scenarios, f"only {len(outcome.failed)} scenarios ran\n{outcome.report()}"
-    assert not any(outcome.failed.values()), outcome.report()
+def require_all_passed(suite: Suite, outcome: Outcome, story: str = "") -> None:
+    """Fails with a report that names scenario, check and what was seen."""
+    if len(outcome.failed) < suite.scenarios:
+        pytest.fail(f"only {len(outcome.failed)} scenarios ran\n{outcome.report()}\n{story}", pytrace=False)
+    if any(outcome.failed.values()):
+        pytest.fail(f"{outcome.report()}\n{story}", pytrace=False)
 
 
 def start_fixture(programs: Programs) -> str:
@@ -87,7 +91,7 @@ def start_fixture(programs: Programs) -> str:
 @pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
 def test_the_fixture_itself_passes_the_suite(suite: Suite, programs: Programs, node: Path, tmp_path: Path) -> None:
     url = start_fixture(programs)
-    assert_all_passed(suite, run_suite(suite, node, url, tmp_path / "results"))
+    require_all_passed(suite, run_suite(suite, node, url, tmp_path / "results"))
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
@@ -102,7 +106,4 @@ def test_the_suite_passes_through_the_gateway(
         backend = {"command": sys.executable, "args": [str(FIXTURE)]}
     gateway = programs.gateway({"mcpServers": {"fixture": backend}})
     outcome = run_suite(suite, node, gateway.endpoint("fixture"), tmp_path / "results")
-    try:
-        assert_all_passed(suite, outcome)
-    except AssertionError as failure:
-        raise AssertionError(f"{failure}\n{gateway.program.story()}") from None
+    require_all_passed(suite, outcome, gateway.program.story())
