@@ -3,6 +3,9 @@
 It runs in the edge's own task and keeps no state: cancelling a call means that the connection broke.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from msgspec import Raw
 
 from actors.follower import Follower
@@ -25,8 +28,11 @@ EVENT_HEADER = "last-event-id"
 class SessionDoor:
     """Implements the port `Door` for the session era."""
 
-    def __init__(self, services: Services, sessions: Sessions, router: Named) -> None:
+    def __init__(
+        self, services: Services, sessions: Sessions, router: Named, overloaded: Callable[[], bool] = lambda: False
+    ) -> None:
         self._services = services
+        self._overloaded = overloaded
         self._sessions = sessions
         self._router = router
 
@@ -43,8 +49,12 @@ class SessionDoor:
                 self._services.telemetry.count("stagedoor_messages_rejected_total", (error.kind,))
                 return refuse(error, id)
             case classify.Initialize(request):
-                return await self._open(post, request)
+                return (
+                    refuse(errors.overloaded(), request.id) if self._overloaded() else await self._open(post, request)
+                )
             case classify.LegacyRequest(_, request):
+                if self._overloaded():  # new work waits outside; work in hand goes on
+                    return refuse(errors.overloaded(), request.id)
                 return await self._deliver(post, session_id or "", (request,), request.id)
             case classify.LegacyNotification(_, notification):
                 return await self._deliver(post, session_id or "", (notification,))
@@ -128,8 +138,8 @@ class SessionDoor:
         if isinstance(opened, ProtocolError):
             return refuse(opened, getattr(request, "id", None))
         ref, session_id = opened
-        answer = await self._call(ref, (request,), False, (), getattr(request, "id", None))
-        return _with_session(answer, session_id) if answer.status_ok else answer.reply
+        reply = await self._call(ref, _Letter((request,), id=getattr(request, "id", None)))
+        return _with_session(reply, session_id)
 
     async def _deliver(
         self, post: Post, session_id: str, messages: tuple[Message, ...], id: RequestId | None = None
@@ -137,7 +147,7 @@ class SessionDoor:
         found = await self._find(session_id, post.principal, post.endpoint)
         if isinstance(found, ProtocolError):
             return refuse(found, id)
-        return (await self._call(found, messages, False, (), id)).reply
+        return await self._call(found, _Letter(messages, version=post.headers.get(VERSION_HEADER), id=id))
 
     async def _deliver_batch(self, post: Post, session_id: str, batch: Batch) -> Reply:
         found = await self._find(session_id, post.principal, post.endpoint)
@@ -145,32 +155,31 @@ class SessionDoor:
             return refuse(found)
         good = tuple(m for m in batch.messages if not isinstance(m, Malformed))
         bad = tuple((m.id, m.error.raw) for m in batch.messages if isinstance(m, Malformed))
-        return (await self._call(found, good, True, bad, None)).reply
+        return await self._call(found, _Letter(good, batch=True, bad=bad, version=post.headers.get(VERSION_HEADER)))
 
-    async def _call(
-        self,
-        ref: Ref,
-        messages: tuple[Message, ...],
-        batch: bool,
-        bad: tuple[tuple[RequestId | None, Raw], ...],
-        id: RequestId | None,
-    ) -> "_Outcome":
+    async def _call(self, ref: Ref, letter: "_Letter") -> Reply:
         try:
-            reply = await ref.call(
-                lambda reply: PostMessages(messages, batch, bad, reply), self._services.limits.admission
+            answer: Reply = await ref.call(
+                lambda reply: PostMessages(letter.messages, letter.batch, letter.version, letter.bad, reply),
+                self._services.limits.admission,
             )
         except (MailboxFull, NotTaken):
-            return _Outcome(refuse(errors.overloaded(), id))
-        except ActorDown:
+            return refuse(errors.overloaded(), letter.id)
+        except ActorDown as down:
+            if not down.taken:
+                return refuse(errors.overloaded("the session is being restored"), letter.id)
             # It may have been given to a backend: said so, never tried again.
             error = errors.internal("the session's actor ended", reason="actor_ended", executed="unknown")
-            return _Outcome(refuse(error, id))
-        return _Outcome(reply)
+            return refuse(error, letter.id)
+        return answer
 
     # Resumption
 
     async def _begin(self, follower: Follower) -> Reply:
         failed = await follower.begin()
+        if failed is None and follower.lost is not None:
+            follower.close()
+            failed = Failed(Refused.SEQ, "events were lost")
         if failed is None:
             self._services.telemetry.count("stagedoor_resumes_total", ("hit",))
             return Streaming(follower)
@@ -178,25 +187,23 @@ class SessionDoor:
         return refuse(_resume_refusal(failed))
 
 
-class _Outcome:
-    """A reply, and whether it may carry the id of a session that was made for it."""
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """What a POST brings to its session. `bad`: the members of a batch that could not be read."""
 
-    __slots__ = ("reply",)
-
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
-
-    @property
-    def status_ok(self) -> bool:
-        return isinstance(self.reply, Streaming) or self.reply.status == 200
+    messages: tuple[Message, ...]
+    batch: bool = False
+    bad: tuple[tuple[RequestId | None, Raw], ...] = ()
+    version: str | None = None
+    id: RequestId | None = None
 
 
-def _with_session(outcome: _Outcome, session_id: str) -> Reply:
-    reply = outcome.reply
+def _with_session(reply: Reply, session_id: str) -> Reply:
+    """The id goes on the response that carries the InitializeResult, and on no other."""
     header = (SESSION_HEADER, session_id)
     if isinstance(reply, Streaming):
         return Streaming(reply.source, (*reply.headers, header))
-    if b'"error"' in reply.body and b'"result"' not in reply.body:
+    if reply.status != 200 or b'"result"' not in reply.body:
         return reply  # initialize failed: there is no session
     return Answer(reply.status, reply.body, (*reply.headers, header))
 

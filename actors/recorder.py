@@ -9,11 +9,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import trio
+
 from actors.connection import Connection
 from actors.ports import NO_DELTAS, Deltas, Failed, Grant, Log, Refused, SessionKey, Store, Telemetry
+from actors.protocol import codec, errors, sse
 from actors.protocol import effects as fx
-from actors.protocol import sse
+from actors.protocol.messages import Error, RequestId, Result
 from actors.protocol.table import Limits
+from actors.usage import Usage
 
 Opened = Callable[[Connection], None]
 Refusal = Callable[[Failed], None]
@@ -29,8 +33,16 @@ class _Track:
     recorded: bool = True
     opened: Callable[[], None] | None = None
     finished: bool = False
-    events: int = 0
-    bytes: int = 0
+
+
+def _id_of(frame: bytes) -> RequestId | None:
+    """The id of a response of ours."""
+    message = codec.decode_message(frame)
+    return message.id if isinstance(message, Result | Error) else None
+
+
+def _ignore(outcome: object) -> None:
+    """For a request whose failure changes nothing."""
 
 
 class Recorder:
@@ -57,6 +69,7 @@ class Recorder:
         self._failed = failed
         self._closed = closed
         self._tracks: dict[str, _Track] = {}
+        self._usage = Usage(limits)
         self._live = True
 
     # Effects
@@ -73,6 +86,11 @@ class Recorder:
             self.key, self.grant, effect.stream, requests, effect.first, lambda out: self._on_open(effect, track, out)
         )
 
+    @property
+    def pressed(self) -> bool:
+        """The logs are half full: what may be shed gets no id any more."""
+        return self._usage.pressed
+
     def append(self, effect: fx.Append) -> None:
         """Appends one event (or only the finish), and shows it to the reader once it is in the log."""
         track = self._tracks.get(effect.stream)
@@ -85,6 +103,7 @@ class Recorder:
         if not track.recorded:
             self._acked(effect.stream, track, effect.seq)
             return
+        self._make_room(effect)
         deltas = Deltas(requests=effect.requests, asked=effect.asked) if effect.requests or effect.asked else NO_DELTAS
         data = [effect.data] if effect.data is not None else []
         self._store.append(
@@ -129,6 +148,13 @@ class Recorder:
         """Whether anything is on its way into the log or to a reader."""
         return bool(self.connections) or any(t.held or t.opened for t in self._tracks.values())
 
+    def _make_room(self, effect: fx.Append) -> None:
+        """At the cap finished streams go, oldest first; a resume of one of them gets the gap error."""
+        now = trio.current_time()
+        for stream in self._usage.add(effect.stream, len(effect.data or b""), effect.finish, now):
+            self._telemetry.count("stagedoor_gaps_total", ("cap",))
+            self._store.drop(self.key, self.grant, stream, _ignore)
+
     # What comes back
 
     def _on_open(self, effect: fx.OpenStream, track: _Track, outcome: object) -> None:
@@ -147,9 +173,27 @@ class Recorder:
 
     def _on_append(self, effect: fx.Append, track: _Track, outcome: object) -> None:
         if isinstance(outcome, Failed):
-            self._give_up(effect.stream, track, outcome)
+            if outcome.reason is Refused.FULL and effect.finish and effect.data is not None:
+                self._answer_small(effect, track, effect.data)
+            else:
+                self._give_up(effect.stream, track, outcome)
             return
         self._acked(effect.stream, track, effect.seq)
+
+    def _answer_small(self, effect: fx.Append, track: _Track, data: bytes) -> None:
+        """The log has no room for this answer, but always for a small one that says so."""
+        error = errors.internal("the answer is too large for the log", reason="answer_too_large", executed="yes")
+        small = codec.encode_error(_id_of(data), error)
+        if len(small) >= len(data):
+            self._give_up(effect.stream, track, Failed(Refused.FULL))
+            return
+        if track.connection is not None:
+            # The large one is held there, and must never be released.
+            track.connection.cut()
+        track.held.clear()
+        self._telemetry.count("stagedoor_events_shed_total", ("answer",))
+        track.finished = False
+        self.append(fx.Append(effect.stream, effect.seq, small, True, effect.requests, effect.asked))
 
     def _give_up(self, stream: str, track: _Track, outcome: Failed) -> None:
         self._log.warning("stream_lost", stream=stream, reason=outcome.reason.value, detail=outcome.detail)

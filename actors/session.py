@@ -30,7 +30,7 @@ from actors.protocol.session_machine import step
 from actors.protocol.session_state import Client, Rules, Session
 from actors.protocol.session_table import Phase
 from actors.recorder import Recorder
-from actors.runtime import PASSIVATED, SHUTDOWN, Actor, Down, Exit, Reply
+from actors.runtime import SHUTDOWN, Actor, Down, Exit, Reply
 from actors.services import Services
 from actors.transparent import Transparent
 
@@ -43,6 +43,7 @@ class PostMessages:
 
     messages: tuple[Message, ...]
     batch: bool
+    version: str | None
     refused: tuple[tuple[RequestId | None, msgspec.Raw], ...]
     reply: Reply
 
@@ -114,6 +115,14 @@ class _Reclaimed:
 
 class _Quiet:
     pass
+
+
+class _DrainDue:
+    pass
+
+
+DRAIN_MARGIN = 1.0
+"""Seconds before the drain's deadline at which what is still in flight gets its error, so that it can be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +267,7 @@ class SessionActor(Actor):
 
     def drain(self, deadline: float) -> None:
         self._draining = True
+        self.ctx.set_timer("drain", max(0.0, deadline - self.ctx.now() - DRAIN_MARGIN), _DrainDue())
         if self._state.phase in (Phase.INITIALIZING, Phase.OPERATION):
             self.event(ev.DrainStarted())
         if not self._state.requests:
@@ -300,6 +310,9 @@ class SessionActor(Actor):
             error = errors.too_many_requests("of this principal")
             message.reply.answer(_refusal(error, _first_id(message.messages)))
             return
+        if message.version is not None and message.version != self._state.version and self._state.version:
+            # Allowed, and without effect: the session goes on in the revision that it negotiated.
+            self._services.telemetry.count("stagedoor_version_mismatches_total")
         post = self._number()
         self._posts[post] = message.reply
         message.reply.on_abandon = lambda: self.ctx.ref.reply(_PostGone(post))
@@ -332,6 +345,9 @@ class SessionActor(Actor):
         self.event(ev.StreamFailed(message.stream, message.reason.value))
 
     def _told(self, message: LinkTold) -> None:
+        if message.method in SHEDDABLE and self._recorder.pressed:
+            self._services.telemetry.count("stagedoor_events_shed_total", (message.method.split("/")[-1],))
+            return
         self._front.told(message)
 
     # The record
@@ -381,8 +397,8 @@ class SessionActor(Actor):
         if isinstance(message.outcome, Failed) and message.outcome.reason is not Refused.AWAY:
             self._parked = None
             self._replay_parked(parked)
-        elif not parked and not self.ctx.ref.statistics().ordinary:
-            self.ctx.stop(PASSIVATED)
+        elif not parked and self.ctx.idle:
+            self.ctx.stop()
         else:
             self._services.store.claim(
                 self.identity.key,
@@ -560,6 +576,9 @@ def _refusal(error: ProtocolError, id: RequestId | None) -> Answer:
     return Answer(error.status, encode_error_body(error, id), error.headers)
 
 
+SHEDDABLE = ("notifications/progress", "notifications/message")
+"""What gets no id, and is dropped, when the logs of a session are half full: so chatter can't push out answers."""
+
 HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     PostMessages: SessionActor._post,
     GetEvents: SessionActor._get,
@@ -580,6 +599,7 @@ HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     _StreamLost: SessionActor._stream_lost,
     _Stored: SessionActor._stored,
     _Quiet: SessionActor._quiet,
+    _DrainDue: lambda self, m: self.event(ev.DrainOverdue()),
     _Released: SessionActor._released,
     _Reclaimed: SessionActor._reclaimed,
     _Turn: lambda self, m: self.event(ev.StreamTurnDue(m.post)),

@@ -8,6 +8,8 @@
 They start in this order and drain in the reverse one: first nobody comes in, then sessions settle, then links close.
 """
 
+from collections.abc import Callable
+
 from actors.backends import Backends
 from actors.catalogue import Catalogue
 from actors.door import SessionDoor
@@ -26,7 +28,7 @@ LINKS_PER_SESSION = 4
 class GatewayActors:
     """The running tree: the door for edges, and what operators look at."""
 
-    def __init__(self, system: System, services: Services) -> None:
+    def __init__(self, system: System, services: Services, overloaded: Callable[[], bool] = lambda: False) -> None:
         self.sessions = Sessions()
         self.services = services
         self.backends = Backends(services)
@@ -48,7 +50,7 @@ class GatewayActors:
         system.spawn(supervisor, "sessions")
         router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, ledger))
         system.spawn(Supervisor([router]), "front")
-        self.door = SessionDoor(services, self.sessions, Named(system, "router"))
+        self.door = SessionDoor(services, self.sessions, Named(system, "router"), overloaded)
 
     def _new_backends(self) -> Backends:
         self.backends = Backends(self.services)

@@ -17,10 +17,13 @@ from gateway.http.security import Security
 from gateway.http.serve import serve
 from gateway.http.sockets import open_listeners, tls_context
 from gateway.observability.exposition import Exposition
-from gateway.observability.lag import Lag
+from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import configure, get_log
 from gateway.observability.metrics import Metrics
 from gateway.opening import open_client
+
+CLOSE_WITHIN = 3.0
+"""Seconds for the listeners to end after the drain."""
 
 
 class Gateway:
@@ -80,14 +83,16 @@ class Gateway:
             self._store = store
             sealer = lifecycle.sealer(settings, self.log)
             services = lifecycle.services_for(settings.table, limits, store, connector, sealer, self.metrics, self.log)
-            self.actors = GatewayActors(system, services)
+            self.actors = GatewayActors(system, services, self.lag.overloaded)
             lifecycle.tune_gc()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._serve_public, public, self.actors)
                 nursery.start_soon(self._serve_admin, admin)
+                nursery.start_soon(report_lag, self.lag, self.metrics)
                 self.log.info("serving", listen=str(settings.listen), admin=str(settings.admin))
                 await self.stopping.wait()
                 await self._drain(system)
+                nursery.cancel_scope.deadline = trio.current_time() + CLOSE_WITHIN
         return 1 if self.failed else 0
 
     def _on_batch(self, operations: int, seconds: float) -> None:
@@ -118,10 +123,9 @@ class Gateway:
             security,
             settings.limits,
             known=lambda endpoint: endpoint in actors.services.table.value.endpoints,
-            overloaded=self.lag.overloaded,
         )
         tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None
-        config = ServeConfig(tls=tls, write=settings.limits.write, stop=settings.limits.drain_deadline)
+        config = ServeConfig.within(settings.limits, tls)
         await serve(app, listeners, config, stop=self.stopping, log=self.log)
 
     async def _serve_admin(self, listeners: list[socket]) -> None:

@@ -118,6 +118,10 @@ class DrainStarted(Struct, frozen=True):
     """No new work; streams whose client can resume are let go."""
 
 
+class DrainOverdue(Struct, frozen=True):
+    """The drain can't wait any longer: what is in flight gets its error."""
+
+
 class Ended(Struct, frozen=True):
     """The session ends for good. `reason`: delete, idle, lost, poisoned, shutdown."""
 
@@ -139,6 +143,7 @@ SessionEvent: TypeAlias = (
     | BackendLost
     | StreamFailed
     | DrainStarted
+    | DrainOverdue
     | Ended
 )
 

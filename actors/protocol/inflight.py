@@ -66,7 +66,8 @@ def ended(session: Session, event: ev.CallEnded) -> Step:
         payload = lowering.result(entry.method, event.payload, session.version)
         frame = codec.encode_result(id, payload)
     else:
-        frame = codec.encode(Error(id, lowering.error(entry.method, event.payload, session.version)))
+        bits = session.client.bits if session.client is not None else None
+        frame = codec.encode(Error(id, lowering.error(entry.method, event.payload, session.version, bits)))
     return settle(session, entry, frame)
 
 

@@ -262,13 +262,23 @@ def _drain(session: Session, event: ev.DrainStarted) -> Step:
     return streams.let_go(session, RETRY_MS)
 
 
-def _end(session: Session, event: ev.Ended) -> Step:
-    """Requests in flight get their error first, then everything closes."""
+def _drain_overdue(session: Session, event: ev.DrainOverdue) -> Step:
+    return _fail_requests(session, "the gateway is shutting down", "shutdown")
+
+
+def _fail_requests(session: Session, message: str, reason: str) -> Step:
+    """Every request in flight gets an error that says it may have been executed."""
     effects: fx.Effects = []
     for entry in list(session.requests.values()):
-        error = errors.internal("the session has ended", reason=event.reason, executed="unknown")
+        error = errors.internal(message, reason=reason, executed="unknown")
         session, more = inflight.settle(session, entry, codec.encode_error(entry.id, error))
-        effects += [fx.CancelCall(entry.call, "the session has ended"), *more]
+        effects += [fx.CancelCall(entry.call, message), *more]
+    return session, effects
+
+
+def _end(session: Session, event: ev.Ended) -> Step:
+    """Requests in flight get their error first, then everything closes."""
+    session, effects = _fail_requests(session, "the session has ended", event.reason)
     for stream in session.streams.values():
         if stream.connection is not None:
             effects.append(fx.CloseConnection(stream.connection, event.reason))
@@ -346,6 +356,7 @@ HANDLERS: dict[type, Handler] = {
     ev.BackendLost: _backend_lost,
     ev.StreamFailed: _stream_failed,
     ev.DrainStarted: _drain,
+    ev.DrainOverdue: _drain_overdue,
     ev.Ended: _end,
 }
 
