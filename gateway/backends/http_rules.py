@@ -106,12 +106,13 @@ def answers(frame: bytes, id: RequestId) -> bool:
         decoded = decode_frame(frame)
     except Malformed as malformed:
         return malformed.outcome_of == id
-    messages = decoded.messages if isinstance(decoded, Batch) else (decoded,)
-    return any(_is_outcome(message, id) for message in messages)
+    if isinstance(decoded, Batch):
+        return any(_is_outcome(message, id) for message in decoded.messages)
+    return _is_outcome(decoded, id)
 
 
 def _is_outcome(message: Message | Malformed, id: RequestId) -> bool:
     if isinstance(message, Malformed):
         return message.outcome_of == id
     # An error without id is by a server that could not read ours; on this stream there is only one it can mean.
-    return isinstance(message, Result | Error) and (message.id == id or message.id is None)
+    return isinstance(message, (Result, Error)) and (message.id == id or message.id is None)

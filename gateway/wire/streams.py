@@ -6,12 +6,21 @@ socket's buffer is written with one system call and no deadline, for nothing can
 
 import socket
 import ssl
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
 from gateway.wire.errors import ConnectError
 from gateway.wire.url import Origin
+
+KEEP_ALIVE: Final = (
+    ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
+    ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 60),
+    ("TCP_KEEPALIVE", socket.IPPROTO_TCP, 60),  # macOS's word for it
+    ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 15),
+    ("TCP_KEEPCNT", socket.IPPROTO_TCP, 4),
+)
+"""An event stream may be silent for hours; a peer that vanished without a word is noticed within two minutes."""
 
 
 class WireStream(Protocol):
@@ -109,6 +118,9 @@ async def dial(origin: Origin, tls: ssl.SSLContext | None, within: float) -> Wir
             stream = await trio.open_tcp_stream(origin.host, origin.port)
         except OSError as error:
             raise ConnectError(f"{origin}: {_why(error)}") from error
+        for name, level, value in KEEP_ALIVE:
+            if hasattr(socket, name):
+                stream.setsockopt(level, getattr(socket, name), value)
         if tls is None:
             return TcpStream(_own(stream))
         return await _handshake(stream, origin, tls)
