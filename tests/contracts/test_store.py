@@ -310,7 +310,18 @@ async def test_dropping_a_finished_log_makes_room_and_an_unfinished_one_is_never
     assert await ask(store.drop, key, grant, "p1") is None
     assert await ask(store.drop, key, grant, "p1") is None
     assert refused(await store.replay(key, "p1", grant.epoch, 1, 10)) is Refused.GONE
-    assert await ask(store.append, key, grant, "p2", 2, [b"y"] * 11) is None
+    assert await ask(store.append, key, grant, "p2", 2, [b"y" * 5_000] * 11) is None
+    assert refused(await ask(store.append, key, grant, "p2", 13, [b""])) is Refused.FULL
+
+
+async def test_dropping_a_log_gives_back_its_bytes(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"x" * 50_000)
+    await ask(store.open, key, grant, "p2", {}, b"")
+    await ask(store.append, key, grant, "p1", 2, [], finish=True)
+    assert refused(await ask(store.append, key, grant, "p2", 2, [b"y" * 20_000])) is Refused.FULL
+    assert await ask(store.drop, key, grant, "p1") is None
+    assert await ask(store.append, key, grant, "p2", 2, [b"y" * 60_000]) is None
 
 
 async def test_logs_that_have_expired_make_room_by_themselves(world, ask):
