@@ -5,6 +5,7 @@ It runs in the edge's own task and keeps no state: cancelling a call means that 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from msgspec import Raw
 
@@ -18,11 +19,17 @@ from actors.protocol.messages import Message, RequestId
 from actors.router import Activate, OpenSession, Sessions, session_key
 from actors.runtime import ActorDown, MailboxFull, NotTaken, Ref
 from actors.services import Services
-from actors.session import EndSession, GetEvents, PostMessages
+from actors.session_messages import EndSession, GetEvents, PostMessages
 
 SESSION_HEADER = "mcp-session-id"
 VERSION_HEADER = "mcp-protocol-version"
 EVENT_HEADER = "last-event-id"
+
+ATTEMPTS = 2
+"""Lives of a session that a message is offered to: one that was just ending, and the next."""
+
+Bad: TypeAlias = tuple[tuple[RequestId | None, Raw], ...]
+"""Members of a batch that could not be read: the id, if it could be, and the error."""
 
 
 class SessionDoor:
@@ -139,25 +146,35 @@ class SessionDoor:
             return refuse(opened, getattr(request, "id", None))
         ref, session_id = opened
         reply = await self._call(ref, _Letter((request,), id=getattr(request, "id", None)))
-        return _with_session(reply, session_id)
-
-    async def _deliver(
-        self, post: Post, session_id: str, messages: tuple[Message, ...], id: RequestId | None = None
-    ) -> Reply:
-        found = await self._find(session_id, post.principal, post.endpoint)
-        if isinstance(found, ProtocolError):
-            return refuse(found, id)
-        return await self._call(found, _Letter(messages, version=post.headers.get(VERSION_HEADER), id=id))
+        return _with_session(reply, session_id) if reply is not None else refuse(errors.overloaded())
 
     async def _deliver_batch(self, post: Post, session_id: str, batch: Batch) -> Reply:
-        found = await self._find(session_id, post.principal, post.endpoint)
-        if isinstance(found, ProtocolError):
-            return refuse(found)
         good = tuple(m for m in batch.messages if not isinstance(m, Malformed))
         bad = tuple((m.id, m.error.raw) for m in batch.messages if isinstance(m, Malformed))
-        return await self._call(found, _Letter(good, batch=True, bad=bad, version=post.headers.get(VERSION_HEADER)))
+        return await self._deliver(post, session_id, good, batch=True, bad=bad)
 
-    async def _call(self, ref: Ref, letter: "_Letter") -> Reply:
+    async def _deliver(
+        self,
+        post: Post,
+        session_id: str,
+        messages: tuple[Message, ...],
+        id: RequestId | None = None,
+        *,
+        batch: bool = False,
+        bad: Bad = (),
+    ) -> Reply:
+        letter = _Letter(messages, batch, bad, post.headers.get(VERSION_HEADER), id)
+        for _ in range(ATTEMPTS):
+            found = await self._find(session_id, post.principal, post.endpoint)
+            if isinstance(found, ProtocolError):
+                return refuse(found, id)
+            reply = await self._call(found, letter)
+            if reply is not None:
+                return reply
+        return refuse(errors.overloaded("the session is being restored"), id)
+
+    async def _call(self, ref: Ref, letter: "_Letter") -> Reply | None:
+        """The outcome; None if the actor had ended before it took the message: that may be given to its next life."""
         try:
             answer: Reply = await ref.call(
                 lambda reply: PostMessages(letter.messages, letter.batch, letter.version, letter.bad, reply),
@@ -167,7 +184,7 @@ class SessionDoor:
             return refuse(errors.overloaded(), letter.id)
         except ActorDown as down:
             if not down.taken:
-                return refuse(errors.overloaded("the session is being restored"), letter.id)
+                return None
             # It may have been given to a backend: said so, never tried again.
             error = errors.internal("the session's actor ended", reason="actor_ended", executed="unknown")
             return refuse(error, letter.id)
@@ -193,7 +210,7 @@ class _Letter:
 
     messages: tuple[Message, ...]
     batch: bool = False
-    bad: tuple[tuple[RequestId | None, Raw], ...] = ()
+    bad: Bad = ()
     version: str | None = None
     id: RequestId | None = None
 

@@ -1,0 +1,120 @@
+"""What a session's actor receives: from edges, and from itself, its store and its clocks.
+
+What links and the catalogue send is defined where they are.
+"""
+
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from actors.ports import Refused
+from actors.protocol.messages import Message, RequestId
+from actors.runtime import Reply
+
+# From edges ---------------------------------------------------------------------------------------------------
+
+
+class PostMessages(Struct, frozen=True):
+    """A POST, decoded: `refused` are the members of a batch that could not be read, `version` is the header's.
+
+    The reply gets an Answer or Streaming.
+    """
+
+    messages: tuple[Message, ...]
+    batch: bool
+    version: str | None
+    refused: tuple[tuple[RequestId | None, Raw], ...]
+    reply: Reply
+
+
+class GetEvents(Struct, frozen=True):
+    """A GET; `stream` for a resumption after (epoch, seq). The reply gets an Answer, Streaming or a Follower."""
+
+    stream: str | None
+    epoch: int
+    seq: int
+    reply: Reply
+
+
+class EndSession(Struct, frozen=True):
+    """A DELETE; the reply gets an Answer when the session has ended."""
+
+    reply: Reply
+    reason: str = "delete"
+
+
+# About connections --------------------------------------------------------------------------------------------
+
+
+class PostGone(Struct, frozen=True):
+    """The connection of a POST broke before it had an answer or a stream."""
+
+    post: int
+
+
+class ConnectionGone(Struct, frozen=True):
+    """The connection that carried a stream is closed."""
+
+    connection: int
+    stream: str
+
+
+# From the store -----------------------------------------------------------------------------------------------
+
+
+class StreamLost(Struct, frozen=True):
+    """A stream could not be opened or extended."""
+
+    stream: str
+    reason: Refused
+
+
+class Saved(Struct, frozen=True):
+    """The outcome of a change of the record."""
+
+    outcome: Any
+
+
+class Released(Struct, frozen=True):
+    """The outcome of giving the ownership back."""
+
+    outcome: Any
+
+
+class Reclaimed(Struct, frozen=True):
+    """The outcome of taking it again."""
+
+    outcome: Any
+
+
+# Clocks -------------------------------------------------------------------------------------------------------
+
+
+class QuietDue(Struct, frozen=True):
+    """Time to look whether the session is quiet."""
+
+
+class SaveDue(Struct, frozen=True):
+    """Time to try a change of the record again."""
+
+
+class DrainDue(Struct, frozen=True):
+    """The drain is nearly over."""
+
+
+class TurnDue(Struct, frozen=True):
+    """An answer takes long."""
+
+    post: int
+
+
+class DeadlineDue(Struct, frozen=True):
+    """A call takes too long."""
+
+    call: int
+
+
+class AskDue(Struct, frozen=True):
+    """A question has found no stream, or no answer."""
+
+    ask: str
