@@ -47,9 +47,7 @@ def test_a_cut_stream_is_resumed_after_the_last_event_seen(
     store: str, programs: Programs, backend: dict[str, Any]
 ) -> None:
     session = RawSession(programs.gateway(backend, "--store", store).endpoint("slow"))
-    stream = session.call(7, "slow", {"seconds": 0.8, "n": 41})
-    first = next(event for event in stream.events() if event.id is not None)
-    stream.close()
+    first = session.call(7, "slow", {"seconds": 0.8, "n": 41}).first_with_id()
     resumed = session.listen(after=first.id).until_answer(7)
     assert "41" in str(resumed[-1].message)
     everything = [first, *resumed]
@@ -89,9 +87,9 @@ def test_a_call_that_was_running_when_the_process_was_killed_has_one_explicit_ou
     first = programs.gateway(backend, "--store", redis_url)
     session = RawSession(first.endpoint("slow"))
     stream = session.call(5, "slow", {"seconds": 2})
-    seen = next(event for event in stream.events() if event.id is not None)
-    first.program.stop(signal.SIGKILL)
-    stream.close()
+    with stream:
+        seen = next(event for event in stream.events() if event.id is not None)
+        first.program.stop(signal.SIGKILL)
     programs.gateway(backend, "--store", redis_url, in_place_of=first)
     rest = session.listen(after=seen.id).until_answer(5)
     outcome = rest[-1].message

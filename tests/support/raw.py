@@ -43,13 +43,28 @@ class Stream:
                 event_id, data = None, ""
 
     def until_answer(self, number: int) -> list[SseEvent]:
-        """The events up to the answer to the request of that id. Raises AssertionError when the stream ends before."""
+        """The events up to the answer to the request of that id, and closes.
+
+        Raises AssertionError when the stream ends before.
+        """
         found = []
-        for event in self.events():
-            found.append(event)
-            if event.message is not None and event.message.get("id") == number and "method" not in event.message:
-                return found
+        with self:
+            for event in self.events():
+                found.append(event)
+                if event.message is not None and event.message.get("id") == number and "method" not in event.message:
+                    return found
         raise AssertionError(f"the stream ended without the answer to {number}: {found}")
+
+    def first_with_id(self) -> SseEvent:
+        """The first event that has an id, and cuts the connection there."""
+        with self:
+            return next(event for event in self.events() if event.id is not None)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self._response.close()
