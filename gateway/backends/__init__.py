@@ -1,0 +1,1 @@
+"""Transports to MCP servers behind the gateway (`actors.ports.Transport`): they carry frames and know no methods."""

@@ -9,6 +9,7 @@ import trio
 
 from actors.protocol import breaker
 from actors.protocol.sse import SseDecoder, SseEvent, SseTooLargeError
+from gateway.backends.outbox import FRAMES_PER_TURN
 from gateway.wire.errors import PeerError, SizeError
 from gateway.wire.pool import Response
 
@@ -59,10 +60,12 @@ async def read_events(
     try:
         while chunk := await response.receive_some():
             done = False
-            for event in decoder.feed(chunk):
+            for n, event in enumerate(decoder.feed(chunk), 1):
                 trail.note(event)
                 if event.data and event.event == "message":
                     done = take(event.data) or done
+                if n % FRAMES_PER_TURN == 0:
+                    await trio.lowlevel.checkpoint()
             if done:
                 return True
     except SseTooLargeError as error:

@@ -2,10 +2,15 @@
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 import trio
 
 from actors.protocol.messages import RequestId
+
+FRAMES_PER_TURN: Final = 16
+"""Frames that a reader hands up before every other task has had its turn: one read may hold thousands, and whoever
+takes them must keep up with a backend that sends without end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from actors.ports import FrameAccepted, FrameReceived, Log, RequestFailed, Trans
 from actors.protocol.messages import RequestId
 from actors.protocol.table import StdioTarget
 from gateway.backends.guardian import Guardian
-from gateway.backends.outbox import Outbox, Outgoing
+from gateway.backends.outbox import FRAMES_PER_TURN, Outbox, Outgoing
 from gateway.backends.process import Child, Patience, SpawnError, describe_exit, end_group, spawn
 from gateway.backends.throttle import Throttle
 from gateway.wire.lines import Line, LineSplitter, LongLine
@@ -227,8 +227,10 @@ class StdioTransport:
     async def _read_messages(self, stdout: FdStream) -> None:
         lines = LineSplitter(self._limits.message_bytes, SHOWN)
         while chunk := await self._read(stdout):
-            for line in lines.feed(chunk):
+            for n, line in enumerate(lines.feed(chunk), 1):
                 self._take_line(line)
+                if n % FRAMES_PER_TURN == 0:
+                    await trio.lowlevel.checkpoint()
         if (rest := lines.finish()) is not None:
             self._drop_line(rest, "cut off by the end of the output")
         self._stdout_ended.set()

@@ -33,6 +33,15 @@ class Events:
     def of(self, kind: type) -> list[Any]:
         return [event for event in self.all if isinstance(event, kind)]
 
+    async def longest_run(self, total: int) -> int:
+        """Waits for so many events; how many came at most between two turns of another task."""
+        longest = seen = 0
+        while seen < total:
+            await trio.lowlevel.checkpoint()
+            longest = max(longest, len(self.all) - seen)
+            seen = len(self.all)
+        return longest
+
 
 class RecordedLog:
     """A `Log` that keeps (level, event, values)."""

@@ -13,6 +13,7 @@ import trio.testing
 from actors.ports import FrameAccepted, FrameReceived, RequestFailed, TransportClosed
 from actors.protocol.table import StdioTarget
 from gateway.backends.guardian import Guardian
+from gateway.backends.outbox import FRAMES_PER_TURN
 from gateway.backends.process import Patience
 from gateway.backends.stdio import StdioLimits, StdioTransport
 
@@ -125,6 +126,11 @@ async def test_a_flood_of_garbage_does_not_flood_the_log(connect, events, log):
     await events.next(TransportClosed)
     assert len(log.of("backend_line_dropped")) < 300
     assert len(log.of("backend_stderr")) < 300
+
+
+async def test_a_flood_of_messages_lets_every_other_task_have_its_turn(connect, events):
+    connect(python("import sys; sys.stdout.write('{}\\n' * 5000); sys.stdout.flush(); sys.stdin.read()"))
+    assert await events.longest_run(5000) <= 2 * FRAMES_PER_TURN  # the order within a turn varies
 
 
 async def test_stderr_goes_to_the_log_with_the_backends_name_and_never_blocks_the_child(connect, events, log):

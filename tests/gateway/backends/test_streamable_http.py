@@ -11,6 +11,7 @@ from actors.ports import FrameAccepted, FrameReceived, RequestFailed, SessionLos
 from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends.connector import HttpConnector
 from gateway.backends.http_call import HttpLimits
+from gateway.backends.outbox import FRAMES_PER_TURN
 
 LIMITS = HttpLimits(message_bytes=2000, refusal=0.5, linger=0.2, flush=0.2, delete=0.2, accept=0.5)
 PING = b'{"jsonrpc":"2.0","method":"notifications/x"}'
@@ -168,6 +169,14 @@ async def test_events_may_come_byte_by_byte(connect, backend, events):
     connect(handler=handle).send(call(1), id=1)
     assert await events.next() == FrameReceived(PING, 1)
     assert json.loads((await events.next()).frame) == json.loads(done(1))
+
+
+async def test_a_flood_of_events_lets_every_other_task_have_its_turn(connect, backend, events):
+    async def handle(request):
+        await request.answer(200, b"data: {}\n\n" * 5000, "text/event-stream")
+
+    connect(handler=handle).send(call(1), id=1)
+    assert await events.longest_run(5000) <= 2 * FRAMES_PER_TURN  # the order within a turn varies
 
 
 async def test_a_stream_that_goes_on_after_the_response_is_cut_after_a_moment(connect, backend, events):
