@@ -5,7 +5,7 @@ Cited sections are of the cluster protocol (`docs/`): records and keys §2, func
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from zlib import crc32
+from hashlib import blake2b
 
 from actors.ports import Failed, LogEntry, Refused, Replay, StreamHead
 from actors.protocol.table import Limits
@@ -49,11 +49,11 @@ class Retention:
 
 
 def fingerprint(requests: Mapping[str, bytes], first: bytes | None) -> int:
-    """Tells a repeated `open` from another one of the same name."""
-    check = 0 if first is None else crc32(first, 1)
-    for key in sorted(requests):
-        check = crc32(requests[key], crc32(key.encode(), check))
-    return check
+    """Tells a repeated `open` from another one of the same name. Of long values it looks at length and beginning."""
+    parts = [(b"", first)] if first is not None else []
+    parts += [(key.encode(), requests[key]) for key in sorted(requests)]
+    text = b"".join(b"%d %b%d %b" % (len(key), key, len(value), value[:256]) for key, value in parts)
+    return int.from_bytes(blake2b(text, digest_size=6).digest())
 
 
 def next_epoch(stored: int, now: float) -> int:

@@ -11,6 +11,7 @@ import trio
 from actors.ports import NO_DELTAS, Deltas, Failed, LogEntry, Refused, Replay
 from actors.protocol.table import Limits
 from gateway.store.redis import StoreDenied, StoreTooOld, StoreUnreachable, StoreUrlError, checks, targets
+from tests.contracts.conftest import Lines
 
 pytestmark = pytest.mark.redis
 
@@ -196,14 +197,16 @@ async def test_a_record_of_a_newer_schema_is_left_alone(server, opened, client, 
 
 
 async def test_a_record_that_makes_no_sense_is_gone_and_harms_nothing(server, opened, client, session, ask):
-    async with opened(server.url) as store:
+    lines = Lines()
+    async with opened(server.url, log=lines) as store:
         key, grant = await session(store)
         client.hset(f"sd:{{{key}}}:s", "rev", "nonsense")
         assert refused(await ask(store.read, key)) is Refused.GONE
         client.delete(f"sd:{{{key}}}:s")
         client.set(f"sd:{{{key}}}:s", "not a hash")
         assert refused(await ask(store.touch, key, grant)) is Refused.AWAY
-        assert await ask(store.create, key[::-1], {}) is not None
+        assert not isinstance(await ask(store.create, key[::-1], {}), Failed)
+    assert "store_error" in [event for event, _ in lines.events]
 
 
 # Replay
@@ -451,8 +454,6 @@ async def test_a_url_that_is_not_understood_is_an_error_of_its_own(opened, url):
 
 
 async def test_settings_that_lose_data_are_warned_of(start_server, opened):
-    from tests.contracts.conftest import Lines
-
     server = start_server("--maxmemory-policy", "allkeys-lru")
     lines = Lines()
     async with opened(server.url, log=lines):

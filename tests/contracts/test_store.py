@@ -324,6 +324,15 @@ async def test_dropping_a_log_gives_back_its_bytes(world, ask):
     assert await ask(store.append, key, grant, "p2", 2, [b"y" * 60_000]) is None
 
 
+async def test_a_stream_that_finished_without_an_event_may_be_dropped(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "g1", {}, None)
+    assert await ask(store.append, key, grant, "g1", 1, [], finish=True) is None
+    assert await store.replay(key, "g1", 0, 0, 10) == Replay([], 0, finished=True)
+    assert await ask(store.drop, key, grant, "g1") is None
+    assert (await ask(store.read, key)).streams == {}
+
+
 async def test_logs_that_have_expired_make_room_by_themselves(world, ask):
     store, key, grant = world.store, world.key, world.grant
     await ask(store.open, key, grant, "p1", {}, b"")

@@ -173,7 +173,14 @@ async def open_redis_store(
         await trio.to_thread.run_sync(check, target, link, log, abandon_on_cancel=True)
         lease = Lease(link, post, on_lost)
         await _take(lease, target, log)
-        writer = Writer(open_link(target), post, hold=hold, queue_bytes=queue_bytes, on_batch=on_batch)
+        writer = Writer(
+            open_link(target),
+            post,
+            hold=hold,
+            queue_bytes=queue_bytes,
+            on_batch=on_batch,
+            on_error=lambda text: log.error("store_error", store=target.shown, error=text),
+        )
         with closing(Reader(open_link(target))) as reader:
             async with _threads(writer, lease, on_lost):
                 yield RedisStore(writer, reader, lease, limits)

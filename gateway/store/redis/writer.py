@@ -39,17 +39,27 @@ State: TypeAlias = Literal["ok", "away", "full"]
 class Writer:
     """The queue, filled by the loop's thread, and the thread that empties it.
 
-    `post` runs a function on the loop's thread. `on_batch(operations, seconds)` is told there of each batch.
+    `post` runs a function on the loop's thread. There `on_batch(operations, seconds)` is told of each batch, and
+    `on_error(text)` of error replies that nobody expects (such as a missing right), at most once a second.
     """
 
     def __init__(
-        self, link: Link, post: Post, *, hold: float, queue_bytes: int, on_batch: Callable[[int, float], None]
+        self,
+        link: Link,
+        post: Post,
+        *,
+        hold: float,
+        queue_bytes: int,
+        on_batch: Callable[[int, float], None],
+        on_error: Callable[[str], None],
     ) -> None:
         self._link = link
         self._post = post
         self._hold = hold
         self._capacity = queue_bytes
         self._on_batch = on_batch
+        self._on_error = on_error
+        self._told_error = -1.0
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._closing: float | None = None
         self._troubled_since: float | None = None
@@ -164,6 +174,8 @@ class Writer:
             if blocked is None and (lacks_function(reply) or is_full(reply) or is_stuck(reply)):
                 blocked = held[operation.key] = reply
             if blocked is None or (operation.when_full and not isinstance(reply, Exception)):
+                if isinstance(reply, Exception):
+                    self._tell_error(str(reply))
                 settled.append((operation, operation.outcome(reply)))
             elif not operation.waits and not lacks_function(blocked):
                 settled.append((operation, Failed(Refused.AWAY, str(blocked))))
@@ -204,6 +216,11 @@ class Writer:
         if late:
             pending[:] = [operation for operation in pending if operation.deadline > now]
             self._finish([(operation, Failed(Refused.AWAY, self._why)) for operation in late])
+
+    def _tell_error(self, text: str) -> None:
+        if time.monotonic() - self._told_error > 1.0:
+            self._told_error = time.monotonic()
+            self._post(lambda: self._on_error(text))
 
     def _finish(self, settled: Settled, operations: int = 0, seconds: float = 0.0) -> None:
         if settled or operations:
