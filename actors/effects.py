@@ -59,7 +59,7 @@ def _follow(session: "SessionActor", effect: fx.Follow) -> None:
     if reply is None:
         return
     connection, head = None, 0
-    if effect.live:
+    if effect.live or session.recorder.holds(effect.stream):
         connection, head = session.recorder.follow(effect, effect.connection)
     key = session.identity.key
     follower = Follower(session.services.store, key, effect.stream, effect.epoch, effect.seq, connection, head)

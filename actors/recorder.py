@@ -94,9 +94,8 @@ class Recorder:
     def append(self, effect: fx.Append) -> None:
         """Appends one event (or only the finish), and shows it to the reader once it is in the log."""
         track = self._tracks.get(effect.stream)
-        if track is None:
-            self._telemetry.count("stagedoor_events_lost_total")
-            return
+        if track is None:  # opened in an earlier life
+            track = self._tracks[effect.stream] = _Track(acked=effect.seq - 1)
         track.finished = track.finished or effect.finish
         if effect.data is not None:
             self._hold(track, effect.stream, effect.seq, effect.data)
@@ -116,6 +115,10 @@ class Recorder:
             finish=effect.finish,
             deltas=deltas,
         )
+
+    def holds(self, stream: str) -> bool:
+        """Whether events of it may be on their way into the log."""
+        return stream in self._tracks
 
     def follow(self, effect: fx.Follow, connection: int) -> tuple[Connection, int]:
         """A live stream goes on over a new connection: the events still on their way into the log are its first; what
