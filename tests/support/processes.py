@@ -195,7 +195,8 @@ class Programs:
     ) -> Program:
         """Starts a program; with `ready`, returns when it is. `env` is added to the environment of the tests."""
         log = self._folder / f"{len(self._started)}-{name}.log"
-        program = Program(name, [os.fspath(part) for part in command], log, {**environment(), **(env or {})}, cwd)
+        around = {**environment(), "XDG_STATE_HOME": str(self._folder), **(env or {})}
+        program = Program(name, [os.fspath(part) for part in command], log, around, cwd)
         self._started.append(program)
         if ready is not None:
             program.wait_ready(ready, within)
