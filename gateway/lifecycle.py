@@ -18,7 +18,9 @@ from actors.ports import Connector, Log, Sealer, Store, Telemetry, Transport, Tr
 from actors.protocol.table import BackendSpec, HttpTarget, Limits, NativeTarget, StdioTarget, Table
 from actors.services import Services, TableCell
 from gateway.backends.connector import HttpConnector, StdioConnector, TargetConnector
+from gateway.backends.http_call import HttpLimits
 from gateway.backends.native import NativeTransport
+from gateway.backends.stdio import StdioLimits
 from gateway.config import Settings
 from gateway.sealing import AesSealer
 from gateway.store.memory import MemoryStore
@@ -52,8 +54,12 @@ class NativeConnector:
 @asynccontextmanager
 async def open_connector(log: Log, limits: Limits) -> AsyncIterator[Connector]:
     """The connector for every kind of target."""
-    stdio = StdioConnector(log, processes=limits.child_processes)
-    http = HttpConnector(log)
+    stdio = StdioConnector(
+        log,
+        processes=limits.child_processes,
+        limits=StdioLimits(message_bytes=limits.message_bytes, slot_wait=limits.process_wait),
+    )
+    http = HttpConnector(log, limits=HttpLimits(message_bytes=limits.message_bytes))
     try:
         yield TargetConnector(
             {StdioTarget: stdio, HttpTarget: http, NativeTarget: NativeConnector(log, limits)},
