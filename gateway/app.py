@@ -85,14 +85,16 @@ class Gateway:
             services = lifecycle.services_for(settings.table, limits, store, connector, sealer, self.metrics, self.log)
             self.actors = GatewayActors(system, services, self.lag.overloaded)
             lifecycle.tune_gc()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._serve_public, public, self.actors)
-                nursery.start_soon(self._serve_admin, admin)
-                nursery.start_soon(report_lag, self.lag, self.metrics)
-                self.log.info("serving", listen=str(settings.listen), admin=str(settings.admin))
-                await self.stopping.wait()
-                await self._drain(system)
-                nursery.cancel_scope.deadline = trio.current_time() + CLOSE_WITHIN
+            async with trio.open_nursery() as background:
+                background.start_soon(report_lag, self.lag, self.metrics)
+                async with trio.open_nursery() as listening:
+                    listening.start_soon(self._serve_public, public, self.actors)
+                    listening.start_soon(self._serve_admin, admin)
+                    self.log.info("serving", listen=str(settings.listen), admin=str(settings.admin))
+                    await self.stopping.wait()
+                    await self._drain(system)
+                    listening.cancel_scope.deadline = trio.current_time() + CLOSE_WITHIN
+                background.cancel_scope.cancel()
         return 1 if self.failed else 0
 
     def _on_batch(self, operations: int, seconds: float) -> None:
