@@ -4,6 +4,9 @@ A tool's failure is a result that the model can read (`isError`, 2025-11-25, ser
 request, and whatever else fails, is a JSON-RPC error.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from msgspec import Raw
 
 from actors.protocol import codec, errors
@@ -14,6 +17,15 @@ from gateway.native.builders import failed
 from gateway.native.content import to_json
 from gateway.native.context import Client
 from gateway.native.errors import RpcError, ToolError, UrlRequiredError
+
+
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """Turns a handler's `sys.exit`, which the crash boundary lets pass, into a crash: the process is not its own."""
+    try:
+        yield
+    except* SystemExit:
+        raise RuntimeError("the handler called sys.exit") from None
 
 
 def is_expected(error: BaseException) -> bool:

@@ -25,14 +25,21 @@ SUBSCRIPTIONS: Final = 1000
 """Resources that one session may subscribe to."""
 
 Params: TypeAlias = Mapping[str, Raw]
-Handle: TypeAlias = Callable[["Session", Context, Params], Awaitable[Mapping[str, Any]]]
 
 
-class Method(NamedTuple):
-    """`needs` is what the session must offer for it."""
+class AtOnce(NamedTuple):
+    """A request that runs no handler: it is answered before the next message is read, so that a subscription and its
+    end, or two log levels, take effect in the order they came. `needs` is what the session must offer for it."""
 
     needs: str
-    handle: Handle
+    do: Callable[["Session", Params], Mapping[str, Any]]
+
+
+class InTask(NamedTuple):
+    """A request that runs a handler, beside all others."""
+
+    needs: str
+    do: Callable[["Session", Context, Params], Awaitable[Mapping[str, Any]]]
 
 
 class Described(Protocol):
@@ -41,7 +48,7 @@ class Described(Protocol):
     def describe(self, version: str) -> dict[str, Any]: ...
 
 
-async def initialize(session: "Session", _: Context, params: Params) -> dict[str, Any]:
+def initialize(session: "Session", params: Params) -> dict[str, Any]:
     """The handshake (lifecycle, "Initialization"): what the server has at this moment is what it offers."""
     version = negotiate(_text(params, "protocolVersion"))
     info, capabilities = _object(params, "clientInfo"), _object(params, "capabilities")
@@ -64,10 +71,15 @@ def _capabilities(offers: Iterable[str]) -> dict[str, Any]:
     return {name: value for name, value in every.items() if name in offers}
 
 
+def ping(_: "Session", __: Params) -> dict[str, Any]:
+    """`ping`, in any phase."""
+    return {}
+
+
 # Tools --------------------------------------------------------------------------------------------------------
 
 
-async def list_tools(session: "Session", _: Context, params: Params) -> dict[str, Any]:
+def list_tools(session: "Session", params: Params) -> dict[str, Any]:
     """`tools/list`."""
     return _page(session, params, "tools", session.server.tools.values())
 
@@ -96,7 +108,7 @@ async def list_resources(session: "Session", context: Context, params: Params) -
     return _page(session, params, "resources", listed)
 
 
-async def list_templates(session: "Session", _: Context, params: Params) -> dict[str, Any]:
+def list_templates(session: "Session", params: Params) -> dict[str, Any]:
     """`resources/templates/list`."""
     return _page(session, params, "resourceTemplates", session.server.templates.values())
 
@@ -119,7 +131,7 @@ async def read_resource(session: "Session", context: Context, params: Params) ->
     raise NotFoundError(uri)
 
 
-async def subscribe(session: "Session", _: Context, params: Params) -> dict[str, Any]:
+def subscribe(session: "Session", params: Params) -> dict[str, Any]:
     """`resources/subscribe`, for what could be read."""
     uri, server = _text(params, "uri"), session.server
     resource = server.resources.get(uri)
@@ -131,7 +143,7 @@ async def subscribe(session: "Session", _: Context, params: Params) -> dict[str,
     return {}
 
 
-async def unsubscribe(session: "Session", _: Context, params: Params) -> dict[str, Any]:
+def unsubscribe(session: "Session", params: Params) -> dict[str, Any]:
     """`resources/unsubscribe`."""
     session.unsubscribe(_text(params, "uri"))
     return {}
@@ -140,7 +152,7 @@ async def unsubscribe(session: "Session", _: Context, params: Params) -> dict[st
 # Prompts, completion, logging ---------------------------------------------------------------------------------
 
 
-async def list_prompts(session: "Session", _: Context, params: Params) -> dict[str, Any]:
+def list_prompts(session: "Session", params: Params) -> dict[str, Any]:
     """`prompts/list`."""
     return _page(session, params, "prompts", session.server.prompts.values())
 
@@ -171,7 +183,7 @@ async def complete(session: "Session", context: Context, params: Params) -> dict
     return completion_result(await completer(context, typed, others, session.server.threads))
 
 
-async def set_level(session: "Session", _: Context, params: Params) -> dict[str, Any]:
+def set_level(session: "Session", params: Params) -> dict[str, Any]:
     """`logging/setLevel`, for the whole session."""
     name = _text(params, "level")
     level = next((level for level in LEVELS if level == name), None)
@@ -181,19 +193,20 @@ async def set_level(session: "Session", _: Context, params: Params) -> dict[str,
     return {}
 
 
-METHODS: Final[Mapping[str, Method]] = {
-    "initialize": Method("", initialize),
-    "tools/list": Method("tools", list_tools),
-    "tools/call": Method("tools", call_tool),
-    "resources/list": Method("resources", list_resources),
-    "resources/templates/list": Method("resources", list_templates),
-    "resources/read": Method("resources", read_resource),
-    "resources/subscribe": Method("resources", subscribe),
-    "resources/unsubscribe": Method("resources", unsubscribe),
-    "prompts/list": Method("prompts", list_prompts),
-    "prompts/get": Method("prompts", get_prompt),
-    "completion/complete": Method("completions", complete),
-    "logging/setLevel": Method("logging", set_level),
+METHODS: Final[Mapping[str, AtOnce | InTask]] = {
+    "initialize": AtOnce("", initialize),
+    "ping": AtOnce("", ping),
+    "tools/list": AtOnce("tools", list_tools),
+    "tools/call": InTask("tools", call_tool),
+    "resources/list": InTask("resources", list_resources),
+    "resources/templates/list": AtOnce("resources", list_templates),
+    "resources/read": InTask("resources", read_resource),
+    "resources/subscribe": AtOnce("resources", subscribe),
+    "resources/unsubscribe": AtOnce("resources", unsubscribe),
+    "prompts/list": AtOnce("prompts", list_prompts),
+    "prompts/get": InTask("prompts", get_prompt),
+    "completion/complete": InTask("completions", complete),
+    "logging/setLevel": AtOnce("logging", set_level),
 }
 
 

@@ -4,7 +4,7 @@ Guarantees: a request is answered once, or not at all if the client cancelled it
 request and nothing else; nothing is queued without bound, a request too many is refused.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -15,7 +15,7 @@ from msgspec import Raw
 from actors.protocol import codec, errors
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
 from actors.protocol.versions import can_use
-from actors.runtime.boundary import boundary
+from actors.runtime.boundary import boundary, thread_boundary
 from actors.runtime.exits import Exit
 from gateway.native import failures, methods
 from gateway.native.asking import Asking
@@ -88,6 +88,7 @@ class Session:
             async with trio.open_nursery() as self._nursery:
                 async for frame in self._inbox:
                     self._read(frame)
+                    self._read_rest()
                 self._nursery.cancel_scope.cancel()
         finally:
             self.server.left(self)
@@ -101,6 +102,15 @@ class Session:
         """Stops a request, which then gets no answer; of one that is not running nothing happens."""
         if id in self._calls:
             self._calls[id].cancel()
+
+    def _read_rest(self) -> None:
+        """All that is there, in one turn: a turn for each frame would make the inbox grow under load."""
+        while True:
+            try:
+                frame = self._inbox.receive_nowait()
+            except (trio.WouldBlock, trio.EndOfChannel):
+                return
+            self._read(frame)
 
     def _read(self, frame: bytes) -> None:
         try:
@@ -137,8 +147,7 @@ class Session:
                     self.list_changed(kind)
             case "notifications/cancelled":
                 id = methods.cancelled_id(notification.params)
-                # In phase NEW only `initialize` can be running, and it can't be cancelled (utilities/cancellation).
-                if id is not None and self._phase is not Phase.NEW:
+                if id is not None:
                     self.cancel(id)
 
     # Requests -------------------------------------------------------------------------------------------------
@@ -147,11 +156,13 @@ class Session:
         refusal = self._refusal(request)
         if refusal:
             self._send(codec.encode_error(request.id, refusal), request.id)
-        elif request.method == "ping":
-            self._send(codec.encode_result(request.id, codec.dumps({})), request.id)
-        else:
-            scope = self._calls[request.id] = trio.CancelScope()
-            self._spawn(self._serve, request, scope)
+            return
+        match methods.METHODS[request.method]:
+            case methods.AtOnce(_, do):
+                self._answer(request, do)
+            case methods.InTask(_, do):
+                scope = self._calls[request.id] = trio.CancelScope()
+                self._spawn(self._serve, request, do, scope)
 
     def _refusal(self, request: Request) -> errors.ProtocolError | None:
         if request.id in self._calls:
@@ -159,7 +170,7 @@ class Session:
         if request.method == "ping":
             return None
         if request.method == "initialize":
-            return errors.already_initialized() if self._phase is not Phase.NEW or self._calls else None
+            return None if self._phase is Phase.NEW else errors.already_initialized()
         if self._phase is Phase.NEW:
             return errors.not_initialized()
         method = methods.METHODS.get(request.method)
@@ -169,32 +180,43 @@ class Session:
             return errors.too_many_requests()
         return None
 
-    async def _serve(self, request: Request, scope: trio.CancelScope) -> None:
+    def _answer(self, request: Request, do: Callable[["Session", methods.Params], Mapping[str, Any]]) -> None:
         answers: list[bytes] = []
 
-        def ended(outcome: Exit) -> None:
-            if outcome.error:
-                answers.append(self._failure(request, outcome.error))
+        def work() -> None:
+            with failures.no_exit():
+                answers.append(self._result(request, do(self, codec.members(request.params))))
+
+        thread_boundary(work, on_exit=partial(self._ended, request, answers))
+        self._send(answers[0], request.id)
+
+    async def _serve(
+        self,
+        request: Request,
+        do: Callable[["Session", Context, methods.Params], Awaitable[Mapping[str, Any]]],
+        scope: trio.CancelScope,
+    ) -> None:
+        answers: list[bytes] = []
 
         async def work() -> None:
-            answers.append(await self._result(request))
+            context = Context(self, request.id, codec.progress_token(request.params))
+            with failures.no_exit():
+                answers.append(self._result(request, await do(self, context, codec.members(request.params))))
 
         try:
             with scope:
-                await boundary(work, on_exit=ended)
+                await boundary(work, on_exit=partial(self._ended, request, answers))
         finally:
             del self._calls[request.id]
         if answers and not scope.cancel_called:
             self._send(answers[0], request.id)
 
-    async def _result(self, request: Request) -> bytes:
-        method = methods.METHODS[request.method]
-        context = Context(self, request.id, codec.progress_token(request.params))
-        try:
-            value = await method.handle(self, context, codec.members(request.params))
-        except* SystemExit:
-            raise RuntimeError("the handler called sys.exit") from None
+    def _result(self, request: Request, value: Mapping[str, Any]) -> bytes:
         return self._fitting(codec.encode_result(request.id, Raw(to_json(value))))
+
+    def _ended(self, request: Request, answers: list[bytes], outcome: Exit) -> None:
+        if outcome.error:
+            answers.append(self._failure(request, outcome.error))
 
     def _failure(self, request: Request, error: BaseException) -> bytes:
         if not failures.is_expected(error):

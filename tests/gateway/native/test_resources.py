@@ -133,15 +133,17 @@ async def test_subscribers_hear_of_changes_until_they_unsubscribe(connect: Any, 
     assert caught.value.code == -32002
 
 
-async def test_subscriptions_are_bounded(connect: Any, failed: Any) -> None:
-    client = await connect(library())
-    ids = [client.post("resources/subscribe", {"uri": f"page://{n}"}) for n in range(60)]
-    for n in range(60, 1001):
-        ids.append(client.post("resources/subscribe", {"uri": f"page://{n}"}))
-        await client.answer_to(ids[-60]) if n < 1000 else None
+async def test_subscriptions_take_effect_in_order_and_are_bounded(connect: Any, failed: Any) -> None:
+    server = library()
+    client = await connect(server)
+    ids = [client.post("resources/subscribe", {"uri": f"page://{n}"}) for n in range(1001)]
     with pytest.raises(failed) as caught:
         await client.answer_to(ids[-1])
     assert "1000" in caught.value.message
+    client.post("resources/unsubscribe", {"uri": "page://0"})
+    await client.answer_to(client.post("resources/subscribe", {"uri": "page://1000"}))
+    server.updated("page://1000")
+    assert [note[1]["uri"] for note in client.notes] == ["page://1000"]
 
 
 async def test_a_resource_that_changes_by_itself_tells_its_subscribers_in_time(

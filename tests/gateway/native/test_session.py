@@ -368,3 +368,30 @@ async def test_the_handshake_can_not_be_cancelled(attach: Any) -> None:
     id = client.post("initialize", INITIALIZE)
     client.notify("notifications/cancelled", {"requestId": id})
     assert (await client.answer_to(id))["protocolVersion"]
+
+
+async def test_what_runs_no_handler_takes_effect_in_the_order_it_came(connect: Any) -> None:
+    client = await connect(busy_server())
+    for level in ("error", "debug"):
+        client.post("logging/setLevel", {"level": level})
+    await client.text("count", to=0)
+    assert [p["level"] for _, p, _ in client.notes] == ["debug", "warning"]
+
+
+async def test_many_frames_at_a_time_are_read_in_one_turn(connect: Any) -> None:
+    client = await connect(busy_server())
+    for _ in range(3):
+        ids = [client.post("ping") for _ in range(1000)]
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        assert ids[-1] in client.answers
+
+
+async def test_a_handler_that_exits_the_process_ends_its_request_alone(attach: Any, failed: Any) -> None:
+    def leave() -> None:
+        raise SystemExit(1)
+
+    client = attach(busy_server(state=leave))
+    with pytest.raises(failed, match=r"sys\.exit"):
+        await client.initialize()
+    assert await client.request("ping") == {}
