@@ -158,7 +158,7 @@ async def readme() -> str:
     """What this server is."""
     return (
         "# The Stagedoor demo\n\n"
-        "Call `slow_count` and watch its progress, subscribe to `demo://clock`, "
+        "Call `slow_count` and watch its progress, subscribe to the clock, "
         "let `ask_name` ask you, let `summarize` use your own model.\n"
     )
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.native.builders import ResourceInfo
+from gateway.native.content import Link
 from gateway.native.context import Context
 from gateway.native.errors import NotFoundError, ToolError
 from gateway.native.server import Server
@@ -37,7 +38,7 @@ server = Server(
     version="1.0",
     title="Notes",
     description="A notebook for one conversation.",
-    instructions="Keeps short notes as resources, for this session alone. Read them at notes://<number>.",
+    instructions="Keeps short notes as resources, for this session alone.",
     state=Notebook,
 )
 
@@ -47,7 +48,7 @@ async def write_note(
     title: Annotated[str, Field(min_length=1, max_length=100)],
     text: Annotated[str, Field(max_length=10_000)],
     ctx: Context,
-) -> str:
+) -> list[str | Link]:
     """Keeps a note. It becomes a resource that can be read, and subscribed to."""
     book: Notebook = ctx.state
     if len(book.notes) >= MOST:
@@ -55,7 +56,7 @@ async def write_note(
     number = next(book.numbers)
     book.notes[number] = Note(title, text)
     _changed(ctx)
-    return f"Kept as notes://{number}."
+    return [f"Kept as note {number}.", Link(f"notes://{number}", title, mime_type="text/plain")]
 
 
 @server.tool(title="Append to a note")
@@ -68,7 +69,7 @@ async def append_to_note(number: int, text: Annotated[str, Field(min_length=1, m
     book.notes[number] = Note(note.title, f"{note.text}\n{text}")
     ctx.updated(f"notes://{number}")
     ctx.updated("notes://all")
-    return f"Added to notes://{number}."
+    return f"Added to note {number}."
 
 
 @server.tool(title="Delete a note", hints={"destructiveHint": True})
@@ -78,7 +79,7 @@ async def delete_note(number: int, ctx: Context) -> str:
     _note(book, number)
     del book.notes[number]
     _changed(ctx)
-    return f"Deleted notes://{number}."
+    return f"Deleted note {number}."
 
 
 @server.tool(title="List the notes", hints={"readOnlyHint": True})

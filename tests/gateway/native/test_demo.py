@@ -99,7 +99,9 @@ async def test_its_picture_and_its_sound_are_well_formed(connect: Any) -> None:
 
 async def test_notes_become_resources_of_their_session(connect: Any, version: str) -> None:
     client, other = await connect(notes, version), await connect(notes, version)
-    assert await client.text("write_note", title="Milk", text="two bottles") == "Kept as notes://1."
+    said, link = (await client.call("write_note", title="Milk", text="two bottles"))["content"]
+    assert said["text"] == "Kept as note 1."
+    assert link.get("uri", link.get("text", "")).endswith("notes://1")
     await client.text("write_note", title="Bread", text="rye")
     uris = [r["uri"] for r in (await client.request("resources/list"))["resources"]]
     assert uris == ["notes://all", "notes://1", "notes://2"]
@@ -119,7 +121,7 @@ async def test_a_note_that_is_watched_tells_of_its_changes(connect: Any, failed:
     client.notes.clear()
     await client.text("append_to_note", number=1, text="fresh")
     assert [p["uri"] for _, p, _ in client.notes] == ["notes://1", "notes://all"]
-    assert await client.text("delete_note", number=1) == "Deleted notes://1."
+    assert await client.text("delete_note", number=1) == "Deleted note 1."
     with pytest.raises(failed) as caught:
         await client.request("resources/read", {"uri": "notes://1"})
     assert caught.value.code == -32002
