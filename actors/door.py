@@ -181,6 +181,7 @@ class SessionDoor:
                 self._services.limits.admission,
             )
         except (MailboxFull, NotTaken):
+            self._services.telemetry.count("stagedoor_mailbox_refusals_total", ("session",))
             return refuse(errors.overloaded(), letter.id)
         except ActorDown as down:
             if not down.taken:
@@ -199,6 +200,7 @@ class SessionDoor:
             failed = Failed(Refused.SEQ, "events were lost")
         if failed is None:
             self._services.telemetry.count("stagedoor_resumes_total", ("hit",))
+            self._services.telemetry.count("stagedoor_events_replayed_total", (), follower.replayed)
             return Streaming(follower)
         self._services.telemetry.count("stagedoor_resumes_total", ("missed",))
         return refuse(_resume_refusal(failed))

@@ -35,6 +35,8 @@ class Follower:
         self._page: bytes = b""
         self._more = True
         self.lost: tuple[int, int] | None = None
+        self.replayed = 0
+        """Events that came from the log so far."""
 
     async def begin(self) -> Failed | None:
         """Reads the first page; a failure means that nothing can be delivered."""
@@ -69,6 +71,7 @@ class Follower:
         for entry in entries:
             self._page += sse.encode_event(entry.data, f"{self._stream}:{entry.epoch}-{entry.seq}")
             self._epoch, self._seq = entry.epoch, entry.seq
+        self.replayed += len(entries)
         target = self._head if self._connection is not None else replay.head
         self._more = bool(entries) and self._seq < target
 

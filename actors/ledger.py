@@ -1,4 +1,6 @@
-"""How many requests each principal has in flight, over all of its sessions in this process."""
+"""What is open in this process over all sessions: requests by principal, streams by kind."""
+
+from collections import Counter
 
 from actors.ports import Principal
 
@@ -9,6 +11,10 @@ class Ledger:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._counts: dict[str, int] = {}
+        self.total = 0
+        """Requests in flight."""
+        self.streams: Counter[str] = Counter()
+        """Connections that carry a stream: `post` or `get`."""
 
     def allows(self, principal: Principal, requests: int) -> bool:
         """Whether so many more may be taken."""
@@ -16,6 +22,7 @@ class Ledger:
 
     def add(self, principal: Principal, change: int) -> None:
         """Requests were taken, or have their outcome."""
+        self.total += change
         if not change or principal.anonymous:
             return
         count = self._counts.get(principal.name, 0) + change

@@ -55,6 +55,9 @@ class RecordKeeper:
     def saved(self, outcome: Any) -> Refused | None:
         """What came of it; the reason if the session is lost or another's."""
         if isinstance(outcome, Failed):
+            self._services.telemetry.count("stagedoor_store_errors_total", ("save", outcome.reason.value))
+            if outcome.reason is Refused.FENCED:
+                self._services.telemetry.count("stagedoor_fenced_writes_total")
             if outcome.reason in (Refused.FENCED, Refused.GONE, Refused.ENDED):
                 return outcome.reason
             # The same write again: had it been done after all, it counts as a repeat.

@@ -5,7 +5,7 @@ When the store is away as a stream opens, the stream is *unrecorded*: its events
 can't be resumed. A stream that gave an id never turns unrecorded.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -35,6 +35,11 @@ class _Track:
     finished: bool = False
 
 
+def kind_of(stream: str) -> str:
+    """By what it was opened."""
+    return "post" if stream.startswith("p") else "get"
+
+
 def _id_of(frame: bytes) -> RequestId | None:
     """The id of a response of ours."""
     message = codec.decode_message(frame)
@@ -56,6 +61,7 @@ class Recorder:
         limits: Limits,
         telemetry: Telemetry,
         log: Log,
+        streams: Counter[str],
         failed: Callable[[str, Refused], object],
         closed: Callable[[Connection], object],
     ) -> None:
@@ -66,6 +72,7 @@ class Recorder:
         self._limits = limits
         self._telemetry = telemetry
         self._log = log
+        self._streams = streams
         self._failed = failed
         self._closed = closed
         self._tracks: dict[str, _Track] = {}
@@ -200,6 +207,10 @@ class Recorder:
 
     def _give_up(self, stream: str, track: _Track, outcome: Failed) -> None:
         self._log.warning("stream_lost", stream=stream, reason=outcome.reason.value, detail=outcome.detail)
+        self._telemetry.count("stagedoor_events_lost_total", (), len(track.held))
+        self._telemetry.count("stagedoor_store_errors_total", ("append", outcome.reason.value))
+        if outcome.reason is Refused.FENCED:
+            self._telemetry.count("stagedoor_fenced_writes_total")
         self._tracks.pop(stream, None)
         if track.connection is not None:
             track.connection.cut()
@@ -216,9 +227,7 @@ class Recorder:
 
     def _slow(self, connection: Connection) -> None:
         """A reader that does not read: cut, counted, logged once; the log has what it missed."""
-        self._telemetry.count(
-            "stagedoor_slow_consumers_total", ("post" if connection.stream.startswith("p") else "get",)
-        )
+        self._telemetry.count("stagedoor_slow_consumers_total", (kind_of(connection.stream),))
         self._log.warning("slow_consumer", stream=connection.stream)
         connection.cut()
 
@@ -237,10 +246,12 @@ class Recorder:
         limits = (self._limits.outbox_events, self._limits.outbox_bytes)
         carrier = Connection(id, stream, limits, self._on_close)
         self.connections[id] = carrier
+        self._streams[kind_of(stream)] += 1
         return carrier
 
     def _on_close(self, connection: Connection, whole: bool) -> None:
-        self.connections.pop(connection.id, None)
+        if self.connections.pop(connection.id, None) is not None:
+            self._streams[kind_of(connection.stream)] -= 1
         track = self._tracks.get(connection.stream)
         if track is not None and track.connection is connection:
             track.connection = None

@@ -212,7 +212,10 @@ class Router(Actor):
             self._settle(claimed.key, _refusal(claimed.outcome))
             return
         grant, record = claimed.outcome
-        self._services.telemetry.count("stagedoor_takeovers_total", ("activation",))
+        reason = "crash" if claimed.key in self._crashed else "activation"
+        self._services.telemetry.count("stagedoor_takeovers_total", (reason,))
+        if reason == "crash":
+            self._services.telemetry.count("stagedoor_restarts_total", ("SessionActor",))
         identity = Identity(claimed.key, claimed.principal, claimed.endpoint)
         if record.tries >= 3:
             self._services.store.end(claimed.key, grant, "poisoned", _ignore)

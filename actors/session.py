@@ -171,6 +171,7 @@ class SessionActor(Actor):
             self.services.limits,
             self.services.telemetry,
             self.services.log,
+            self._ledger.streams,
             failed=lambda stream, reason: self.ctx.ref.reply(sm.StreamLost(stream, reason)),
             closed=lambda connection: self.ctx.ref.reply(sm.ConnectionGone(connection.id, connection.stream)),
         )

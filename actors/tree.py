@@ -36,7 +36,7 @@ class GatewayActors:
         supervisor = DynamicSupervisor(services.limits.sessions + 1)
         tree = Tree(links, Named(system, "backends"), Named(system, "catalogue"), {}, Memo())
         self.tree = tree
-        ledger = Ledger(services.limits.requests_per_principal)
+        ledger = self.ledger = Ledger(services.limits.requests_per_principal)
         system.spawn(
             Supervisor(
                 [

@@ -14,13 +14,14 @@ from gateway.config import Settings
 from gateway.http.app import McpApp
 from gateway.http.config import ServeConfig
 from gateway.http.security import Security
-from gateway.http.serve import serve
+from gateway.http.serve import Connections, serve
 from gateway.http.sockets import open_listeners, tls_context
 from gateway.observability.exposition import Exposition
 from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import configure, get_log
 from gateway.observability.metrics import Metrics
 from gateway.opening import open_client
+from gateway.sampling import sample
 
 CLOSE_WITHIN = 3.0
 """Seconds for the listeners to end after the drain."""
@@ -39,7 +40,9 @@ class Gateway:
         self.reason = ""
         self.failed = False
         self.actors: GatewayActors | None = None
-        self._store: Store | None = None
+        self.store: Store | None = None
+        self.public = Connections(log)
+        self.admin = Connections(log)
 
     def stop(self, reason: str) -> None:
         """Begins the drain."""
@@ -53,11 +56,20 @@ class Gateway:
         self.log.error("store_lost", reason=reason)
         self.stop("store lost")
 
+    @property
+    def store_state(self) -> str:
+        """`memory`, or how Redis is."""
+        return str(getattr(self.store, "state", "memory"))
+
+    @property
+    def store_degraded(self) -> bool:
+        """Redis does not do its work."""
+        return self.store_state not in ("memory", "ok")
+
     def readiness(self) -> Readiness:
         """What `/readyz` says. An outage of the store degrades; it does not take the process out of rotation."""
-        state = getattr(self._store, "state", None)
-        degraded = state is not None and getattr(state, "value", "up") != "up"
-        details: dict[str, object] = {"store": getattr(state, "value", "memory")}
+        degraded = self.store_degraded
+        details: dict[str, object] = {"store": self.store_state}
         if self.actors is not None:
             details["sessions"] = len(self.actors.sessions.table)
             details["backends"] = {
@@ -80,7 +92,7 @@ class Gateway:
             lifecycle.open_store(settings.store, limits, self.log, on_lost=self.lost, on_batch=self._on_batch) as store,
             open_system(lifecycle.crash_logger(self.log, self.metrics)) as system,
         ):
-            self._store = store
+            self.store = store
             sealer = lifecycle.sealer(settings, self.log)
             services = lifecycle.services_for(settings.table, limits, store, connector, sealer, self.metrics, self.log)
             self.actors = GatewayActors(system, services, self.lag.overloaded)
@@ -89,7 +101,7 @@ class Gateway:
                 background.start_soon(report_lag, self.lag, self.metrics)
                 async with trio.open_nursery() as listening:
                     listening.start_soon(self._serve_public, public, self.actors)
-                    listening.start_soon(self._serve_admin, admin)
+                    listening.start_soon(self._serve_admin, admin, system)
                     self.log.info("serving", listen=str(settings.listen), admin=str(settings.admin))
                     await self.stopping.wait()
                     await self._drain(system)
@@ -125,16 +137,22 @@ class Gateway:
             security,
             settings.limits,
             known=lambda endpoint: endpoint in actors.services.table.value.endpoints,
+            answered=lambda method, status: self.metrics.count("stagedoor_http_responses_total", (method, str(status))),
         )
         tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None
         config = ServeConfig.within(settings.limits, tls)
-        await serve(app, listeners, config, stop=self.stopping, log=self.log)
+        await serve(app, listeners, config, stop=self.stopping, log=self.log, connections=self.public)
 
-    async def _serve_admin(self, listeners: list[socket]) -> None:
-        page = Exposition(self.metrics).page
+    async def _serve_admin(self, listeners: list[socket], system: System) -> None:
+        exposition = Exposition(self.metrics)
+
+        def page() -> tuple[bytes, str]:
+            sample(self, system)
+            return exposition.page()
+
         app = admin_app(self.readiness, page)
         config = ServeConfig(stop=1.0)
-        await serve(app, listeners, config, stop=self.drained, log=self.log)
+        await serve(app, listeners, config, stop=self.drained, log=self.log, connections=self.admin)
 
 
 def run(settings: Settings) -> int:

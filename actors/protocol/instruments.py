@@ -72,7 +72,7 @@ _ROWS: Final = (
     Instrument("stagedoor_messages_rejected_total", "counter", "Messages refused before any session", ("reason",)),
     Instrument("stagedoor_version_mismatches_total", "counter", "Version headers other than the negotiated one"),
     # Actors and the loop.
-    Instrument("stagedoor_mailbox_depth", "histogram", "Messages waiting when one is taken", ("actor",), SIZES),
+    Instrument("stagedoor_mailbox_depth", "gauge", "Messages waiting for an actor that all share", ("actor",)),
     Instrument("stagedoor_mailbox_refusals_total", "counter", "Messages refused by a full mailbox", ("actor",)),
     Instrument("stagedoor_actor_crashes_total", "counter", "Actors that ended by a fault of ours", ("actor",)),
     Instrument("stagedoor_restarts_total", "counter", "Actors started again", ("actor",)),
@@ -85,7 +85,6 @@ _ROWS: Final = (
     Instrument("stagedoor_fenced_writes_total", "counter", "Writes refused since another process owns the session"),
     Instrument("stagedoor_takeovers_total", "counter", "Sessions taken over from another process", ("reason",)),
     Instrument("stagedoor_lease_age_seconds", "gauge", "Since the last heartbeat that the store acknowledged"),
-    Instrument("stagedoor_mail_latency_seconds", "histogram", "Messages between processes", (), SHORT),
     # Backends.
     Instrument("stagedoor_backend_links", "gauge", "Connections to a backend by state", ("server", "state")),
     Instrument("stagedoor_backend_up", "gauge", "1 ready, 0.5 degraded, 0 broken", ("server",)),

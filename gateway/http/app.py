@@ -21,8 +21,16 @@ def _never() -> bool:
     return False
 
 
+_COUNTED = frozenset({"GET", "POST", "DELETE", "HEAD", "OPTIONS"})
+
+
+def _uncounted(method: str, status: int) -> None:
+    """Nobody counts."""
+
+
 class McpApp:
-    """`known` says whether an endpoint exists; `overloaded` whether POSTs are to be refused for now (503).
+    """`known` says whether an endpoint exists; `overloaded` whether POSTs are to be refused for now (503); `answered`
+    hears of each answer's method and status.
 
     `calls` counts requests that wait in the door, `streams` the event streams being written.
     """
@@ -35,7 +43,9 @@ class McpApp:
         *,
         known: Callable[[str], bool],
         overloaded: Callable[[], bool] = _never,
+        answered: Callable[[str, int], None] = _uncounted,
     ) -> None:
+        self._answered = answered
         self.calls = 0
         self.streams = 0
         self._door = door
@@ -49,6 +59,8 @@ class McpApp:
             reply, extra = await self._respond(scope, receive)
         except DisconnectedError:
             return
+        status = 200 if isinstance(reply, Streaming) else reply.status
+        self._answered(scope["method"] if scope["method"] in _COUNTED else "other", status)
         if isinstance(reply, Streaming):
             await self._stream(send, reply, extra)
         else:
