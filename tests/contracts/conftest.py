@@ -10,41 +10,14 @@ from typing import Any
 import pytest
 import trio
 
-from actors.ports import Grant, Store
+from actors.ports import NO_DELTAS, Grant, Store
 from actors.protocol.table import Limits
 from gateway.store.memory import MemoryStore
 from gateway.store.redis import RedisStore, open_redis_store
 from tests.support.redis_server import MISSING, RedisServer, installed
+from tests.support.store_calls import Lines, ask
 
 LIMITS = replace(Limits(), log_events=12, log_bytes=60_000, replay_ttl=0.4, replay_ttl_written=0.15)
-
-
-class Lines:
-    """A Log that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def debug(self, event: str, **values: Any) -> None:
-        self.events.append((event, values))
-
-    info = warning = error = debug
-
-
-async def ask(method: Callable[..., None], *args: Any, **options: Any) -> Any:
-    """The outcome of a call of the port."""
-    answered = trio.Event()
-    outcomes: list[Any] = []
-
-    def done(outcome: Any) -> None:
-        outcomes.append(outcome)
-        answered.set()
-
-    method(*args, done, **options)
-    with trio.fail_after(20):
-        await answered.wait()
-    assert len(outcomes) == 1
-    return outcomes[0]
 
 
 @dataclass
@@ -129,8 +102,26 @@ async def world(request: pytest.FixtureRequest, new_key: Callable[[], str]) -> A
 
 
 async def _inhabited(world: World) -> World:
-    from actors.ports import NO_DELTAS
-
     world.grant = await ask(world.store.create, world.key, {"state": b"new"})
     assert await ask(world.store.save, world.key, world.grant, 1, NO_DELTAS) is None
     return world
+
+
+@pytest.fixture
+def session(ask, new_key):
+    """Makes a session past its first save, with the stream p1 open at event 1."""
+
+    async def make(store):
+        key = new_key()
+        grant = await ask(store.create, key, {"state": b"new"})
+        assert await ask(store.save, key, grant, 1, NO_DELTAS) is None
+        assert await ask(store.open, key, grant, "p1", {}, b"1") is None
+        return key, grant
+
+    return make
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as connection:
+        yield connection

@@ -4,8 +4,6 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import trio
@@ -13,6 +11,7 @@ import trio
 from actors.ports import NO_DELTAS, Failed, Refused
 from gateway.store.redis import StoreInUse, lease
 from gateway.store.redis import store as store_module
+from tests.support.store_calls import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -22,7 +21,7 @@ import trio
 from actors.ports import NO_DELTAS
 from actors.protocol.table import Limits
 from gateway.store.redis import lease, open_redis_store
-from tests.contracts.conftest import Lines, ask
+from tests.support.store_calls import Lines, ask
 
 async def main(url, key):
     async with open_redis_store(url, Limits(), log=Lines(), on_lost=print) as store:
@@ -51,13 +50,6 @@ def brief(monkeypatch):
 def own_server(start_server):
     """A server of its own, since these tests are about who is alone on it."""
     return start_server()
-
-
-async def eventually(condition: Callable[[], Any]) -> None:
-    """Waits for what a thread or Redis does."""
-    with trio.fail_after(10):
-        while not condition():
-            await trio.sleep(0.01)
 
 
 async def test_a_second_process_waits_and_then_refuses_and_says_who_holds_the_store(brief, own_server, opened):

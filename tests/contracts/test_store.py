@@ -5,11 +5,7 @@ from typing import Any
 import pytest
 
 from actors.ports import NO_DELTAS, Deltas, Failed, Grant, LogEntry, Record, Refused, Replay, StreamHead
-
-
-def refused(outcome: Any) -> Refused:
-    assert isinstance(outcome, Failed), outcome
-    return outcome.reason
+from tests.support.store_calls import refused
 
 
 def seqs(outcome: Any) -> list[int]:

@@ -22,7 +22,7 @@ from actors.ports import Deltas, Failed, Grant, Record, Refused, Replay, StreamH
 from actors.protocol.table import Limits
 from gateway.store.memory import MemoryStore
 from gateway.store.redis import open_redis_store
-from tests.contracts.conftest import Lines, ask
+from tests.support.store_calls import Lines, ask
 
 LIMITS = replace(Limits(), log_events=6, log_bytes=20_000)
 KEYS, STREAMS, NAMES = ("a", "b", "c"), ("p1", "g1"), ("x", "y")
@@ -282,7 +282,7 @@ class MemoryMachine(StoreMachine):
 
 
 def test_the_store_in_memory_does_what_the_model_does():
-    run_state_machine_as_test(MemoryMachine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(MemoryMachine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))
 
 
 @pytest.fixture

