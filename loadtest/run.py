@@ -74,8 +74,11 @@ async def measure(running: Running, load: Load, seconds: float) -> dict[str, Any
     }
 
 
-async def hold(running: Running, sessions: int, streams: int) -> dict[str, Any]:
-    """Memory per idle session and per open GET stream, and whether sessions still answer with all of them held."""
+async def hold(running: Running, sessions: int, streams: int, rest: float) -> dict[str, Any]:
+    """Memory per idle session and per open GET stream, and whether sessions still answer with all of them held.
+
+    With a `rest`, sessions are looked at once more after so many seconds without a call.
+    """
     warm = await client.open_sessions(running.address, 50, running.prefix)
     await client.steady(warm, running.prefix + "echo", 0.5)
     await client.end_sessions(warm)
@@ -84,6 +87,8 @@ async def hold(running: Running, sessions: int, streams: int) -> dict[str, Any]:
     held = await client.open_sessions(running.address, sessions, running.prefix, keep_connections=False)
     await trio.sleep(SETTLE)
     idle = proc.resident_bytes(running.pid)
+    await trio.sleep(rest)
+    rested = proc.resident_bytes(running.pid)
     listening = [await session.listen() for session in held[:streams]]
     await trio.sleep(SETTLE)
     streaming = proc.resident_bytes(running.pid)
@@ -99,7 +104,8 @@ async def hold(running: Running, sessions: int, streams: int) -> dict[str, Any]:
         "streams": streams,
         "resident_mib": streaming / 2**20,
         "kib_per_session": (idle - empty) / sessions / 1024,
-        "kib_per_stream": (streaming - idle) / streams / 1024,
+        "kib_per_rested_session": (rested - empty) / sessions / 1024 if rest else None,
+        "kib_per_stream": (streaming - rested) / streams / 1024,
         "answered": len(sample),
     }
 
@@ -132,7 +138,8 @@ def held_by(name: str, scale: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         try:
-            return {"target": name, **attempt(hold, target.start(bench), sessions, streams)}
+            rest = target.rests_after if scale >= 1 else 0.0
+            return {"target": name, **attempt(hold, target.start(bench), sessions, streams, rest)}
         finally:
             bench.end()
 

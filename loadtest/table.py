@@ -42,6 +42,8 @@ def _add_ratios(cells: list[dict[str, Any]]) -> None:
         direct = by_place.get((cell["load"], "direct"), {})
         if unit:
             cell["floors"] = cell["cpu_us"] / unit
+        if here := by_place.get((cell["load"], "floor")):
+            cell["floors_here"] = cell["cpu_us"] / here["cpu_us"]
         if direct:
             for name in ("p50_ms", "p99_ms"):
                 cell[f"added_{name}"] = cell[name] - direct[name]
@@ -64,7 +66,7 @@ def render(report: dict[str, Any]) -> str:
         f"{report['seconds']:g} s. {machine['cpu']}, {machine['cpus']} CPUs, Python {machine['python']}, "
         f"{machine['system']}.",
         "Server on one CPU, load, backend and Redis on another. CPU is the server process's own, all threads.",
-        f"A floor is what the floor uses for a call with {UNIT_LOAD}.",
+        f"A floor is what the floor uses for a call with {UNIT_LOAD}; '× floor here' is the floor under the same load.",
         "",
         *(f"- {name}: {what}" for name, what in report["targets"].items()),
         "",
@@ -81,6 +83,7 @@ def _load(load: str, cells: list[dict[str, Any]]) -> list[str]:
             _number(cell.get("calls_per_s"), 0),
             _number(cell.get("cpu_us"), 0),
             _number(cell.get("floors"), 1),
+            _number(cell.get("floors_here"), 1),
             _number(cell.get("p50_ms"), 2),
             _number(cell.get("p99_ms"), 2),
             _number(cell.get("added_p50_ms"), 2),
@@ -88,7 +91,7 @@ def _load(load: str, cells: list[dict[str, Any]]) -> list[str]:
         )
         for cell in cells
     ]
-    head = (load, "calls/s", "CPU µs/call", "floors", "p50 ms", "p99 ms", "added p50", "added p99")
+    head = (load, "calls/s", "CPU µs/call", "floors", "× floor here", "p50 ms", "p99 ms", "added p50", "added p99")
     errors = [f"- {cell['target']}: {error}" for cell in cells for error in cell["errors"]]
     return [*_lines(head, body), "", *errors, *([""] if errors else [])]
 
@@ -96,13 +99,22 @@ def _load(load: str, cells: list[dict[str, Any]]) -> list[str]:
 def _memory(rows: list[dict[str, Any]]) -> list[str]:
     if not rows:
         return []
-    head = ("held at once", "idle sessions", "open streams", "KiB/session", "KiB/stream", "resident MiB")
+    head = (
+        "held at once",
+        "idle sessions",
+        "open streams",
+        "KiB/session",
+        "after a rest",
+        "KiB/stream",
+        "resident MiB",
+    )
     body = [
         (
             row["target"],
             _number(row.get("sessions"), 0),
             _number(row.get("streams"), 0),
             _number(row.get("kib_per_session"), 1),
+            _number(row.get("kib_per_rested_session"), 1),
             _number(row.get("kib_per_stream"), 1),
             _number(row.get("resident_mib"), 0),
         )
