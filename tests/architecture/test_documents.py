@@ -1,0 +1,58 @@
+"""Documents that are generated, or that name what the code has, are held against it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_of_metrics_is_the_code_s() -> None:
+    metrics_table = script("metrics_table")
+    text = metrics_table.DOCUMENT.read_text()
+    assert metrics_table.render(text) == text, "run scripts/metrics_table.py"
+
+
+def test_every_declared_metric_is_emitted_somewhere() -> None:
+    from actors.protocol.instruments import INSTRUMENTS
+
+    code = "\n".join(
+        p.read_text() for top in ("actors", "gateway") for p in (ROOT / top).rglob("*.py") if p.name != "instruments.py"
+    )
+    missing = [name for name in INSTRUMENTS if f'"{name}"' not in code]
+    assert not missing
+
+
+def test_the_limits_in_the_guarantees_are_the_defaults() -> None:
+    from actors.protocol.table import Limits
+
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    limits = Limits()
+    for number, words in [
+        (limits.requests_per_session, r"{} requests in flight: `429`"),
+        (limits.get_streams_per_session, r"{} GET streams: `409`"),
+        (limits.requests_per_principal, r"{} requests in flight over all"),
+        (f"{limits.sessions:,}", r"{}: `503` for a further"),
+        (limits.box_events, r"wait for a GET stream: {};"),
+        (limits.child_processes, r"{} child processes"),
+        (int(limits.admission), r"mailbox \| {} s"),
+        (limits.stream_after, r"becomes a stream \| {} s"),
+        (int(limits.request_deadline), r"a request \| {} s without progress"),
+        (int(limits.list_deadline), r"for one server \| {} s"),
+        (int(limits.link_connect), r"a connection to a server \| {} s"),
+        (int(limits.server_request_wait), r"without a stream to carry it \| {} s"),
+        (int(limits.drain_deadline), r"the drain \| {} s"),
+    ]:
+        assert re.search(words.format(number), text), words.format(number)
