@@ -1,0 +1,393 @@
+"""A scripted MCP server, in the hands of the test, behind any transport.
+
+A `Backend` is what is configured; each connection of the gateway to it is a `Connection`. Requests go to handlers,
+async functions of a `Request`, by which they can report, ask the client, and answer. Whatever the gateway sends is
+checked at once against the schema of the negotiated revision and the rules of a session; faults are kept for the end of
+the test, since they can't be raised where the gateway calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from tests.support.schemas import NEWEST, assert_valid
+from tests.support.wire_client import WAIT, Message, RpcError
+
+Id = int | str
+Handler = Callable[["Request"], Awaitable[Mapping[str, Any] | None]]
+"""Gives the result; None answers nothing, an RpcError raised by it is the answer."""
+
+SAY: Mapping[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+
+def text(value: str) -> Message:
+    """A tool's result of one text."""
+    return {"content": [{"type": "text", "text": value}]}
+
+
+@dataclass(eq=False)
+class Request:
+    """A request that the backend got."""
+
+    connection: Connection
+    message: Message
+    cancelled: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def id(self) -> Id:
+        id: Id = self.message["id"]
+        return id
+
+    @property
+    def method(self) -> str:
+        method: str = self.message["method"]
+        return method
+
+    @property
+    def params(self) -> Message:
+        params: Message = self.message.get("params", {})
+        return params
+
+    @property
+    def arguments(self) -> Message:
+        arguments: Message = self.params.get("arguments", {})
+        return arguments
+
+    @property
+    def token(self) -> Id | None:
+        token: Id | None = self.params.get("_meta", {}).get("progressToken")
+        return token
+
+    def progress(self, progress: float, **more: Any) -> None:
+        self.notify("notifications/progress", {"progressToken": self.token, "progress": progress, **more})
+
+    def log(self, level: str, data: Any, **more: Any) -> None:
+        self.notify("notifications/message", {"level": level, "data": data, **more})
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """On the stream of this request, where the transport has one."""
+        self.connection.notify(method, params, related=self.id)
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None = None) -> Message:
+        """A request to the client in the course of this one."""
+        return await self.connection.ask(method, params, related=self.id)
+
+    def answer(self, result: Mapping[str, Any]) -> None:
+        self.connection.say({"id": self.id, "result": dict(result)}, related=self.id)
+
+
+class Connection:
+    """One session that the gateway has with the backend. `write` hands a frame to the transport, with the id of the
+    request on whose stream it belongs."""
+
+    def __init__(self, backend: Backend, write: Callable[[bytes, Id | None], None]) -> None:
+        self.backend = backend
+        self.received: list[Message] = []
+        self.revision = NEWEST
+        self.client: Message = {}
+        self.initialized = False
+        self.ended = trio.Event()
+        self.running: dict[Id, Request] = {}
+        self.hang_up: Callable[[], None] = lambda: None
+        """Ends the connection from the backend's side."""
+        self._write = write
+        self._ids: set[tuple[type, Id]] = set()
+        self._asked: dict[str, tuple[str, trio.Event, list[Message]]] = {}
+        self._next_ask = 1
+        self._changed = trio.lowlevel.ParkingLot()
+
+    def __repr__(self) -> str:
+        return f"<Connection to {self.backend.name}, {len(self.received)} received>"
+
+    # What comes
+
+    def feed(self, frame: bytes) -> None:
+        """One frame of the gateway. Never raises."""
+        try:
+            message: Message = json.loads(frame)
+            self.received.append(message)
+            self._take(message)
+        except Exception as fault:  # kept for the end of the test
+            self.backend.faults.append(fault)
+        self._changed.unpark_all()
+
+    def _take(self, message: Message) -> None:
+        if "method" not in message:
+            self._answered(message)
+            return
+        assert_valid(message, self.revision, "client")
+        method = message["method"]
+        if "id" in message:
+            self._check_id(message)
+            self.backend.serve(Request(self, message))
+        elif method == "notifications/initialized":
+            assert self.client, "initialized before initialize"
+            self.initialized = True
+        elif method == "notifications/cancelled":
+            self._cancelled(message["params"])
+
+    def _check_id(self, message: Message) -> None:
+        assert (type(message["id"]), message["id"]) not in self._ids, f"an id was used before: {message}"
+        self._ids.add((type(message["id"]), message["id"]))
+        if message["method"] == "initialize":
+            assert not self.client, "initialize comes once"
+            self.client = message["params"]
+            self.revision = self.backend.revision
+        else:
+            assert self.initialized, f"a request before initialized: {message}"
+
+    def _cancelled(self, params: Message) -> None:
+        id = params["requestId"]
+        assert (type(id), id) in self._ids, f"cancelled, but never asked: {params}"
+        request = self.running.pop(id, None)
+        if request is not None:  # else the answer is on its way
+            assert request.method != "initialize", "initialize can't be cancelled"
+            request.cancelled.set()
+
+    def _answered(self, message: Message) -> None:
+        method, answered, answers = self._asked[message["id"]]
+        assert not answers, f"a second answer: {message}"
+        checked = None if self.backend.trusting else method
+        assert_valid(message, self.revision, "client", method=checked)
+        answers.append(message)
+        answered.set()
+
+    # What is said
+
+    def say(self, message: Mapping[str, Any], related: Id | None = None) -> None:
+        """Sends any message."""
+        self.write(json.dumps({"jsonrpc": "2.0", **message}).encode(), related)
+
+    def write(self, frame: bytes, related: Id | None = None) -> None:
+        """Sends any bytes."""
+        if not self.ended.is_set():
+            self._write(frame, related)
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None, related: Id | None = None) -> None:
+        message: Message = {"method": method} if params is None else {"method": method, "params": dict(params)}
+        self.say(message, related)
+
+    def begin_ask(
+        self, method: str, params: Mapping[str, Any] | None = None, related: Id | None = None
+    ) -> tuple[str, Callable[[], Awaitable[Message]]]:
+        """Asks the client; the id of the question, and how to wait for the answer, which may be an RpcError."""
+        id = f"q{self._next_ask}"
+        self._next_ask += 1
+        self._asked[id] = (method, trio.Event(), [])
+        self.say({"id": id, "method": method, **({} if params is None else {"params": dict(params)})}, related)
+
+        async def wait() -> Message:
+            _, answered, answers = self._asked[id]
+            with trio.fail_after(WAIT):
+                await answered.wait()
+            if "error" in answers[0]:
+                raise RpcError(answers[0]["error"])
+            result: Message = answers[0]["result"]
+            return result
+
+        return id, wait
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None = None, related: Id | None = None) -> Message:
+        _, wait = self.begin_ask(method, params, related)
+        return await wait()
+
+    # What was seen
+
+    def of(self, method: str) -> list[Message]:
+        """Messages of the gateway with this method."""
+        return [m for m in self.received if m.get("method") == method]
+
+    async def wait_for(self, method: str, count: int = 1) -> Message:
+        """The so-manieth message with this method."""
+        with trio.fail_after(WAIT):
+            while len(self.of(method)) < count:
+                await self._changed.park()
+        return self.of(method)[count - 1]
+
+    async def wait_ended(self) -> None:
+        with trio.fail_after(WAIT):
+            await self.ended.wait()
+
+    def end(self) -> None:
+        """The transport says that it is over."""
+        self.ended.set()
+
+
+class Backend:
+    """One server as it is configured."""
+
+    def __init__(
+        self,
+        name: str,
+        nursery: trio.Nursery,
+        *,
+        revision: str = NEWEST,
+        capabilities: Mapping[str, Any] | None = None,
+        instructions: str | None = None,
+    ) -> None:
+        self.name = name
+        self.revision = revision
+        self.capabilities = capabilities
+        self.instructions = instructions
+        self.info: Message = {"name": name, "version": "7"}
+        self.trusting = False
+        """Answers that a client made wrong on purpose are not held against the gateway."""
+        self.faults: list[BaseException] = []
+        self.connections: list[Connection] = []
+        self.headers: list[dict[str, str]] = []
+        """Of each HTTP request, where there are any."""
+        self.handlers: dict[str, Handler] = {"initialize": self._initialize, "ping": self._ping}
+        self.items: dict[str, list[Message]] = {}
+        self.tools: dict[str, Handler] = {}
+        self._nursery = nursery
+        self._changed = trio.lowlevel.ParkingLot()
+
+    def __repr__(self) -> str:
+        return f"<Backend {self.name}, {len(self.connections)} connections>"
+
+    # The script
+
+    def on(self, method: str) -> Callable[[Handler], Handler]:
+        """Registers a handler."""
+
+        def register(handler: Handler) -> Handler:
+            self.handlers[method] = handler
+            return handler
+
+        return register
+
+    def tool(self, name: str, **item: Any) -> Callable[[Handler], Handler]:
+        """Registers a tool: `item` holds more members of its place in the list."""
+
+        def register(handler: Handler) -> Handler:
+            self.tools[name] = handler
+            self.add("tools", {"name": name, "inputSchema": {"type": "object"}, **item})
+            self.handlers.setdefault("tools/call", self._call_tool)
+            return handler
+
+        return register
+
+    def result(self, name: str, result: Mapping[str, Any], **item: Any) -> None:
+        """A tool that always answers this."""
+
+        async def answer(request: Request) -> Mapping[str, Any]:
+            return result
+
+        self.tool(name, **item)(answer)
+
+    def answers(self, method: str, result: Mapping[str, Any]) -> None:
+        """A method that is always answered so."""
+
+        async def answer(request: Request) -> Mapping[str, Any]:
+            return result
+
+        self.handlers[method] = answer
+
+    def refuses(self, method: str, code: int, message: str, data: Any = None) -> None:
+        """A method that is always answered with this error."""
+
+        async def refuse(request: Request) -> Mapping[str, Any]:
+            raise RpcError({"code": code, "message": message, "data": data})
+
+        self.handlers[method] = refuse
+
+    def add(self, kind: str, item: Mapping[str, Any]) -> None:
+        """An item of a list: of `tools`, `resources`, `resourceTemplates` or `prompts`."""
+        method = "resources/templates/list" if kind == "resourceTemplates" else f"{kind}/list"
+        items = self.items.setdefault(kind, [])
+        items.append(dict(item))
+        if method not in self.handlers:
+
+            async def listed(request: Request) -> Mapping[str, Any]:
+                return {kind: items}
+
+            self.handlers[method] = listed
+
+    # Serving
+
+    def connected(self, write: Callable[[bytes, Id | None], None]) -> Connection:
+        """A new connection."""
+        connection = Connection(self, write)
+        self.connections.append(connection)
+        self._changed.unpark_all()
+        return connection
+
+    def serve(self, request: Request) -> None:
+        """Runs the handler of a request."""
+        request.connection.running[request.id] = request
+        self._nursery.start_soon(self._run, request)
+
+    async def _run(self, request: Request) -> None:
+        handler = self.handlers.get(request.method)
+        connection = request.connection
+        outcome: Message | None = None
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._stop_when_over, request, scope)
+                try:
+                    if handler is None:
+                        raise RpcError({"code": -32601, "message": f"{self.name} has no {request.method}"})
+                    result = await handler(request)
+                    outcome = None if result is None else {"result": dict(result)}
+                except RpcError as error:
+                    body: Message = {"code": error.code, "message": error.message}
+                    outcome = {"error": body if error.data is None else {**body, "data": error.data}}
+                except (AssertionError, LookupError, TypeError, trio.TooSlowError) as fault:
+                    self.faults.append(fault)
+                    outcome = {"error": {"code": -32603, "message": f"the test's handler failed: {fault!r}"}}
+                nursery.cancel_scope.cancel()
+        if outcome is not None and connection.running.pop(request.id, None) is not None:
+            connection.say({"id": request.id, **outcome}, related=request.id)
+
+    async def _stop_when_over(self, request: Request, scope: trio.CancelScope) -> None:
+        """A cancelled request ends, and so do all when the connection does."""
+        async with trio.open_nursery() as nursery:
+            for event in (request.cancelled, request.connection.ended):
+                nursery.start_soon(_then, event, scope)
+
+    async def _initialize(self, request: Request) -> Message:
+        declared = self.capabilities if self.capabilities is not None else self._found()
+        hello: Message = {"protocolVersion": self.revision, "capabilities": declared, "serverInfo": self.info}
+        return hello if self.instructions is None else {**hello, "instructions": self.instructions}
+
+    def _found(self) -> Message:
+        """The capabilities that go with the handlers."""
+        prefixes = {method.split("/")[0] for method in self.handlers}
+        declared: Message = {kind: {"listChanged": True} for kind in ("tools", "prompts") if kind in prefixes}
+        if "resources" in prefixes:
+            declared["resources"] = {"listChanged": True, "subscribe": "resources/subscribe" in self.handlers}
+        if "completion" in prefixes and self.revision >= "2025-03-26":
+            declared["completions"] = {}
+        return {**declared, "logging": {}}
+
+    async def _ping(self, request: Request) -> Message:
+        return {}
+
+    async def _call_tool(self, request: Request) -> Mapping[str, Any] | None:
+        handler = self.tools.get(request.params["name"])
+        if handler is None:
+            raise RpcError({"code": -32602, "message": f"Unknown tool: {request.params['name']}"})
+        return await handler(request)
+
+    # Looking
+
+    async def connection(self, number: int = 1) -> Connection:
+        """The so-manieth connection, as soon as it is there."""
+        with trio.fail_after(WAIT):
+            while len(self.connections) < number:
+                await self._changed.park()
+        return self.connections[number - 1]
+
+    def of(self, method: str) -> list[Message]:
+        """Messages with this method over all connections."""
+        return [m for connection in self.connections for m in connection.of(method)]
+
+
+async def _then(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()

@@ -1,0 +1,29 @@
+"""Places of the matrix that tests choose from."""
+
+from tests.interaction.stage import Cell
+from tests.support.schemas import NEWEST, REVISIONS
+
+REVISION_BY_REVISION = tuple(Cell(revision) for revision in REVISIONS)
+"""Every revision, in one process and by a clock that jumps."""
+
+NEWEST_ONLY = (Cell(),)
+"""One place, by a clock that jumps."""
+
+TRANSPORTS = (Cell(NEWEST), Cell(NEWEST, "memory", "stdio"), Cell(NEWEST, "memory", "http"))
+"""Every way to a backend."""
+
+STORES = (Cell(), Cell(NEWEST, "redis"))
+"""Both stores."""
+
+RELATING = (Cell(NEWEST, "memory", "http"), Cell(NEWEST, "redis", "http"))
+"""Backends whose transport ties messages to requests."""
+
+EVERYWHERE = (
+    *REVISION_BY_REVISION,
+    Cell(NEWEST, "memory", "stdio"),
+    Cell(NEWEST, "memory", "http"),
+    Cell("2025-06-18", "redis", "inproc"),
+    Cell("2025-03-26", "redis", "stdio"),
+    Cell(NEWEST, "redis", "http"),
+)
+"""Each revision, each store and each transport, and each store with each transport at least once."""

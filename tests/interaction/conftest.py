@@ -1,0 +1,85 @@
+"""The matrix of the interaction tests: which revisions, stores and transports each test runs on.
+
+A test runs on EVERYWHERE unless the marker `cells` says otherwise; `since` and `until` bound the revisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.interaction.cells import EVERYWHERE
+from tests.interaction.stage import Cell, Stage, open_stage
+from tests.support.redis_server import MISSING, RedisServer, installed
+
+MARKERS = (
+    "requirement(*ids): the clauses of tests/interaction/requirements.py that the test proves",
+    "cells(cells): where in the matrix the test runs",
+    "since(revision): only clients of this revision or a later one",
+    "until(revision): only clients of this revision or an earlier one",
+    "limits(**limits): bounds of the gateway in this test",
+    "tokens(**tokens): bearer tokens by principal",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def _jumping(fn: Any, clock: Any = None, **options: Any) -> Any:
+    return trio.run(fn, clock=MockClock(autojump_threshold=0), **options)
+
+
+def _argument(metafunc: pytest.Metafunc, name: str, default: Any) -> Any:
+    marker = metafunc.definition.get_closest_marker(name)
+    return marker.args[0] if marker is not None else default
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "cell" not in metafunc.fixturenames:
+        return
+    first, last = _argument(metafunc, "since", ""), _argument(metafunc, "until", "9999")
+    params = []
+    for cell in _argument(metafunc, "cells", EVERYWHERE):
+        if first <= cell.revision <= last:
+            marks = [pytest.mark.trio(run=_jumping)] if cell.jumps else []
+            marks += [pytest.mark.redis] if cell.store == "redis" else []
+            params.append(pytest.param(cell, id=str(cell), marks=marks))
+    metafunc.parametrize("cell", params)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    if not installed():
+        pytest.skip(MISSING)
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(cell: Cell, request: pytest.FixtureRequest) -> str:
+    """Of an empty database, where the cell needs one."""
+    if cell.store != "redis":
+        return ""
+    server: RedisServer = request.getfixturevalue("redis_server")
+    with server.client() as client:
+        client.flushall()
+    return server.url
+
+
+@pytest.fixture
+async def stage(cell: Cell, redis_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    limits = request.node.get_closest_marker("limits")
+    tokens = request.node.get_closest_marker("tokens")
+    async with open_stage(
+        cell,
+        limits=limits.kwargs if limits is not None else {},
+        tokens=tokens.kwargs if tokens is not None else None,
+        redis_url=redis_url,
+    ) as stage:
+        yield stage

@@ -1,0 +1,301 @@
+"""A whole gateway in the process of the test: edge, actors, store and transports, with scripted backends behind it.
+
+A `Cell` says which store and which transport; without sockets and threads time is a clock that jumps. What the
+backends, the actors or the log found wrong is raised at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import trio
+
+from actors.ports import Store
+from actors.protocol.table import BackendSpec, Endpoint, Limits, Table, Target
+from actors.runtime import System, open_system
+from actors.tree import GatewayActors
+from gateway import lifecycle
+from gateway.http.app import McpApp
+from gateway.http.security import Security
+from gateway.store.memory import MemoryStore
+from gateway.store.redis import open_redis_store
+from tests.interaction.backend import Backend
+from tests.interaction.transports import Kind, reached
+from tests.support.schemas import NEWEST
+from tests.support.wire_client import AsgiHttp, WireClient
+
+REAL_TIME = Limits(stream_after=0.02, list_deadline=3.0, server_request_wait=0.3, drain_deadline=3.0)
+"""Where time is real, what a test waits for must come soon."""
+
+
+class Cell(NamedTuple):
+    """One place of the matrix."""
+
+    revision: str = NEWEST
+    store: Literal["memory", "redis"] = "memory"
+    transport: Kind = "inproc"
+
+    @property
+    def jumps(self) -> bool:
+        """Whether no socket and no thread is involved."""
+        return self.store == "memory" and self.transport == "inproc"
+
+    def __str__(self) -> str:
+        return "-".join(self)
+
+
+class Telemetry:
+    """Counts."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
+
+    def count(self, name: str, labels: tuple[str, ...] = (), amount: int = 1) -> None:
+        self.counts[name, labels] += amount
+
+    def gauge(self, name: str, value: float, labels: tuple[str, ...] = ()) -> None:
+        pass
+
+    def observe(self, name: str, seconds: float, labels: tuple[str, ...] = ()) -> None:
+        pass
+
+    def total(self, name: str, *labels: str) -> int:
+        """All counts of this name, with these labels if any are given."""
+        return sum(n for (found, values), n in self.counts.items() if found == name and labels in ((), values))
+
+
+class Lines:
+    """A log that is kept."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, Mapping[str, Any]]] = []
+
+    def debug(self, event: str, **values: Any) -> None:
+        self.lines.append(("debug", event, values))
+
+    def info(self, event: str, **values: Any) -> None:
+        self.lines.append(("info", event, values))
+
+    def warning(self, event: str, **values: Any) -> None:
+        self.lines.append(("warning", event, values))
+
+    def error(self, event: str, **values: Any) -> None:
+        self.lines.append(("error", event, values))
+
+    def of(self, event: str) -> list[Mapping[str, Any]]:
+        return [values for _, name, values in self.lines if name == event]
+
+
+@dataclass
+class _Life:
+    """One life of the gateway's process."""
+
+    actors: GatewayActors
+    system: System
+    app: McpApp
+    over: trio.Event
+    ended: trio.Event
+
+
+class Stage:
+    """The gateway, its backends, its clients."""
+
+    def __init__(
+        self, cell: Cell, limits: Limits, tokens: Mapping[str, str] | None, nursery: trio.Nursery, redis_url: str
+    ) -> None:
+        self.cell = cell
+        self.limits = limits
+        self.tokens = tokens
+        self.nursery = nursery
+        self.telemetry = Telemetry()
+        self.log = Lines()
+        self.backends: dict[str, Backend] = {}
+        self.clients: list[WireClient] = []
+        self.faults: list[BaseException] = []
+        self.crashes: list[tuple[str, BaseException]] = []
+        self.http: AsgiHttp
+        self.sealer = lifecycle.ephemeral_sealer()
+        self._redis_url = redis_url
+        self._memory: MemoryStore | None = None
+        self._specs: dict[str, BackendSpec] = {}
+        self._groups: dict[str, tuple[str, ...]] = {}
+        self._reached = AsyncExitStack()
+        self._life: _Life
+
+    # Setting
+
+    async def backend(
+        self,
+        name: str = "alpha",
+        *,
+        transport: Kind | None = None,
+        revision: str = NEWEST,
+        capabilities: Mapping[str, Any] | None = None,
+        instructions: str | None = None,
+        **spec: Any,
+    ) -> Backend:
+        """One more backend, on `/mcp` and on `/mcp/<name>`; `spec` are members of its BackendSpec."""
+        backend = Backend(name, self.nursery, revision=revision, capabilities=capabilities, instructions=instructions)
+        target = await self._reached.enter_async_context(
+            reached(backend, transport or self.cell.transport, self.nursery)
+        )
+        self.backends[name] = backend
+        self._specs[name] = BackendSpec(name, target, **spec)
+        self._replace_table()
+        return backend
+
+    def target(self, name: str, target: Target, **spec: Any) -> None:
+        """A backend that is somewhere else, or nowhere."""
+        self._specs[name] = BackendSpec(name, target, **spec)
+        self._replace_table()
+
+    def group(self, name: str, *backends: str) -> None:
+        """An aggregate of some backends at `/mcp/<name>`."""
+        self._groups[name] = backends
+        self._replace_table()
+
+    def remove(self, name: str) -> None:
+        """A backend leaves the configuration."""
+        del self._specs[name]
+        self._replace_table()
+
+    def _replace_table(self) -> None:
+        self.actors.services.table.value = self._table()
+
+    def _table(self) -> Table:
+        endpoints = {name: Endpoint(name, "transparent", (name,)) for name in self._specs}
+        endpoints |= {name: Endpoint(name, "aggregate", members) for name, members in self._groups.items()}
+        endpoints[""] = Endpoint("", "aggregate", tuple(self._specs))
+        return Table(dict(self._specs), endpoints, digest=",".join(self._specs))
+
+    @property
+    def actors(self) -> GatewayActors:
+        """Of the present life."""
+        return self._life.actors
+
+    # Clients
+
+    def client(self, path: str = "/mcp", **options: Any) -> WireClient:
+        """A client of the cell's revision that has not said anything yet."""
+        client = WireClient(self.http, path, **{"revision": self.cell.revision, **options})
+        self.clients.append(client)
+        return client
+
+    async def connect(self, path: str = "/mcp", **options: Any) -> WireClient:
+        """A client that is past the handshake."""
+        client = self.client(path, **options)
+        await client.connect()
+        return client
+
+    # Lives
+
+    async def begin(self) -> None:
+        """Starts a life of the gateway."""
+        self._life = await self.nursery.start(self._live)
+        app = self._life.app
+        if hasattr(self, "http"):
+            self.http.app = app
+        else:
+            self.http = AsgiHttp(app, self.nursery)
+
+    async def _live(self, task_status: trio.TaskStatus[_Life]) -> None:
+        over, ended = trio.Event(), trio.Event()
+        async with (
+            lifecycle.open_connector(self.log, self.limits) as connector,
+            self._opened_store() as store,
+            open_system(self._crashed) as system,
+        ):
+            services = lifecycle.services_for(
+                self._table(), self.limits, store, connector, self.sealer, self.telemetry, self.log
+            )
+            actors = GatewayActors(system, services)
+            security = Security("127.0.0.1", 8080, tokens=self.tokens)
+            table = services.table
+            app = McpApp(actors.door, security, self.limits, known=lambda name: name in table.value.endpoints)
+            task_status.started(_Life(actors, system, app, over, ended))
+            await over.wait()
+        ended.set()
+
+    @asynccontextmanager
+    async def _opened_store(self) -> AsyncIterator[Store]:
+        if self.cell.store == "memory":
+            if self._memory is None:
+                self._memory = MemoryStore(self.limits, trio.current_time)
+            yield self._memory
+        else:
+            async with open_redis_store(self._redis_url, self.limits, log=self.log, on_lost=self._lost) as store:
+                yield store
+
+    def _crashed(self, name: str, error: BaseException) -> None:
+        self.crashes.append((name, error))
+
+    def _lost(self, reason: str) -> None:
+        self.faults.append(RuntimeError(f"the store was lost: {reason}"))
+
+    async def drain(self) -> None:
+        """SIGTERM, to the end of the process."""
+        self.actors.sessions.draining = True
+        await self._life.system.drain(self.limits.drain_deadline)
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """All actors end at once; nothing is said to anybody."""
+        self._life.over.set()
+        await self._life.ended.wait()
+
+    async def restart(self) -> None:
+        """A drain, and a start on the same store."""
+        await self.drain()
+        self.http.cut_all()
+        await self.begin()
+
+    async def crash(self) -> None:
+        """The process is gone from one moment to the next, and started again on the same store."""
+        await self._leave()
+        self.http.cut_all()
+        await self.begin()
+
+    async def finish(self) -> None:
+        """The end of the test."""
+        await self._leave()
+        await self._reached.aclose()
+
+    def verify(self) -> None:
+        """Raises what was found wrong."""
+        faults = [*self.faults, *(fault for backend in self.backends.values() for fault in backend.faults)]
+        faults += [error for _, error in self.crashes]
+        self._look_for_tokens()
+        if faults:
+            raise ExceptionGroup("found while the test ran", [_plain(fault) for fault in faults])
+
+    def _look_for_tokens(self) -> None:
+        """No token of a client may be seen by a backend (authorization, "Token Handling")."""
+        for backend in self.backends.values():
+            seen = repr([connection.received for connection in backend.connections]) + repr(backend.headers)
+            for token in (self.tokens or {}).values():
+                assert token not in seen, f"{backend.name} has seen a client's token"
+            for client in self.clients:
+                assert client.session is None or client.session not in seen, f"{backend.name} has seen a session id"
+
+
+def _plain(fault: BaseException) -> Exception:
+    return fault if isinstance(fault, Exception) else RuntimeError(repr(fault))
+
+
+@asynccontextmanager
+async def open_stage(
+    cell: Cell, *, limits: Mapping[str, Any], tokens: Mapping[str, str] | None, redis_url: str
+) -> AsyncIterator[Stage]:
+    """A stage for one test."""
+    bounds = replace(Limits() if cell.jumps else REAL_TIME, **limits)
+    async with trio.open_nursery() as nursery:
+        stage = Stage(cell, bounds, tokens, nursery, redis_url)
+        await stage.begin()
+        yield stage
+        await stage.finish()
+        nursery.cancel_scope.cancel()
+    stage.verify()

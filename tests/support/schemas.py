@@ -1,0 +1,95 @@
+"""Messages against the published JSON Schemas of the revisions (tests/schema).
+
+`assert_valid` picks the definition by the message's method, for a response by the method of its request, and asks
+whether that end of a session may say such a thing at all. Validators are made once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from jsonschema import Draft7Validator, Draft202012Validator
+from jsonschema.exceptions import best_match
+
+FOLDER = Path(__file__).resolve().parents[1] / "schema"
+REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+NEWEST = REVISIONS[-1]
+
+Sender = Literal["client", "server"]
+
+_ENVELOPES = {
+    "request": ("JSONRPCRequest",),
+    "notification": ("JSONRPCNotification",),
+    "result": ("JSONRPCResultResponse", "JSONRPCResponse"),
+    "error": ("JSONRPCErrorResponse", "JSONRPCError"),
+}
+"""The definition of an envelope, under its present and its former name."""
+
+
+@cache
+def _schema(revision: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((FOLDER / f"{revision}.json").read_text())
+    return document
+
+
+@cache
+def _definitions(revision: str) -> dict[str, Any]:
+    schema = _schema(revision)
+    found: dict[str, Any] = schema.get("$defs") or schema["definitions"]
+    return found
+
+
+@cache
+def _validator(revision: str, name: str) -> Any:
+    key = "$defs" if "$defs" in _schema(revision) else "definitions"
+    kind = Draft202012Validator if key == "$defs" else Draft7Validator
+    return kind({"$ref": f"#/{key}/{name}", key: _definitions(revision)})
+
+
+@cache
+def _methods(revision: str, sender: Sender, kind: Literal["Request", "Notification"]) -> Mapping[str, str]:
+    """Method → definition, of what this end may send."""
+    union = _definitions(revision)[f"{sender.capitalize()}{kind}"]["anyOf"]
+    names = [member["$ref"].rpartition("/")[2] for member in union]
+    return {_definitions(revision)[name]["properties"]["method"]["const"]: name for name in names}
+
+
+def _kind(message: Mapping[str, Any]) -> Literal["request", "notification", "result", "error"]:
+    if "method" in message:
+        return "request" if "id" in message else "notification"
+    assert ("result" in message) != ("error" in message), f"neither a message nor a response: {message}"
+    return "result" if "result" in message else "error"
+
+
+def _check(revision: str, name: str, message: Mapping[str, Any]) -> None:
+    error = best_match(_validator(revision, name).iter_errors(message))
+    if error is not None:
+        where = "/".join(map(str, error.absolute_path)) or "the message"
+        raise AssertionError(f"no {name} of {revision}: {where}: {error.message[:300]}\n{json.dumps(message)[:2000]}")
+
+
+def assert_valid(message: Mapping[str, Any], revision: str, sender: Sender, *, method: str | None = None) -> None:
+    """Raises AssertionError unless `sender` may send this message in this revision. `method`: of the request that a
+    response answers; without it only the envelope of a response is looked at."""
+    kind = _kind(message)
+    envelope = next(name for name in _ENVELOPES[kind] if name in _definitions(revision))
+    _check(revision, envelope, message)
+    if kind in ("request", "notification"):
+        known = _methods(revision, sender, "Request" if kind == "request" else "Notification")
+        assert message["method"] in known, f"a {sender} has no {kind} {message['method']!r} in {revision}: {message}"
+        _check(revision, known[message["method"]], message)
+    elif kind == "result" and method is not None:
+        _check(revision, result_of(method, revision, sender), message["result"])
+
+
+def result_of(method: str, revision: str, sender: Sender) -> str:
+    """The definition of the result of this method, which `sender` gives."""
+    asker: Sender = "client" if sender == "server" else "server"
+    request = _methods(revision, asker, "Request").get(method)
+    assert request is not None, f"{method!r} is no request of a {asker} in {revision}"
+    result = request.removesuffix("Request") + "Result"
+    return result if result in _definitions(revision) else "EmptyResult"
