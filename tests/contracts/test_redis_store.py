@@ -1,4 +1,4 @@
-"""What only the store in Redis does: group commit, keys and their expiry, and a Redis that fails in every way."""
+"""What only the store in Redis does: group commit, keys and their expiry, holes in logs, checks at the start."""
 
 import time
 
@@ -70,6 +70,37 @@ async def test_closing_writes_what_is_queued(server, opened, session):
     assert done.all == [None] * 8
     store.touch(key, grant, done)
     assert refused(done.all[-1]) is Refused.AWAY
+
+
+async def test_a_cancelled_block_closes_the_store_as_well_as_any(start_server, opened, session):
+    server, done = start_server(), Outcomes()
+    with trio.fail_after(2), trio.CancelScope() as scope:
+        async with opened(server.url) as store:
+            key, grant = await session(store)
+            store.append(key, grant, "p1", 2, [b"2"], done)
+            scope.cancel()
+            await trio.sleep_forever()
+    assert done.all == [None]
+    with server.client() as client:
+        assert client.keys("sd:r:*:alive") == []
+
+
+async def test_a_store_that_is_cancelled_as_it_opens_is_closed(start_server, opened):
+    server = start_server()
+    with trio.fail_after(2), trio.CancelScope() as scope:
+        async with opened(server.url):
+            scope.cancel()
+    with server.client() as client:
+        assert client.keys("sd:r:*:alive") == []
+
+
+async def test_opening_may_be_cancelled_while_redis_hangs(start_server, opened):
+    server = start_server()
+    server.pause()
+    with trio.move_on_after(0.1) as scope:
+        async with opened(server.url):
+            pass
+    assert scope.cancelled_caught
 
 
 # Keys

@@ -1,6 +1,7 @@
 """`Store` in Redis: the port's calls on the loop's side, and the life of the threads behind them."""
 
 import secrets
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
@@ -12,6 +13,7 @@ import trio
 from actors.ports import NO_DELTAS, Deltas, Done, Failed, Grant, Log, Refused, Replay, SessionKey
 from actors.protocol.table import Limits
 from actors.runtime.boundary import thread_boundary
+from actors.runtime.exits import Exit
 from gateway.store.redis.checks import check, explain
 from gateway.store.redis.errors import LinkDown, StoreInUse
 from gateway.store.redis.lease import Lease, describe, owned_key
@@ -19,7 +21,7 @@ from gateway.store.redis.links import open_link
 from gateway.store.redis.operations import Operation, Operations
 from gateway.store.redis.reader import Reader
 from gateway.store.redis.targets import Target, parse
-from gateway.store.redis.writer import State, Writer
+from gateway.store.redis.writer import Post, State, Writer
 
 WAIT_FOR_LEASE = 5.0
 """Seconds that a starting process waits for another's lease to run out."""
@@ -182,18 +184,19 @@ async def open_redis_store(
             on_error=lambda text: log.error("store_error", store=target.shown, error=text),
         )
         with closing(Reader(open_link(target))) as reader:
-            async with _threads(writer, lease, on_lost):
+            async with _running(writer, lease, post, on_lost):
                 yield RedisStore(writer, reader, lease, limits)
 
 
 @asynccontextmanager
-async def _threads(writer: Writer, lease: Lease, on_lost: Callable[[str], None]) -> AsyncGenerator[None, None]:
-    """Runs them; at the end what is queued is written, then the lease is given up."""
+async def _running(
+    writer: Writer, lease: Lease, post: Post, on_lost: Callable[[str], None]
+) -> AsyncGenerator[None, None]:
+    """Runs the threads; at the end what is queued is written, then the lease is given up."""
     async with trio.open_nursery() as nursery:
-        writing, leasing = trio.Event(), trio.Event()
-        nursery.start_soon(_run, "writer", writer.run, writing, on_lost)
-        nursery.start_soon(_run, "lease", lease.run, leasing, on_lost)
         nursery.start_soon(_tick, lease)
+        writing = _thread("writer", writer.run, post, on_lost)
+        leasing = _thread("lease", lease.run, post, on_lost)
         try:
             yield
         finally:
@@ -206,13 +209,24 @@ async def _threads(writer: Writer, lease: Lease, on_lost: Callable[[str], None])
             nursery.cancel_scope.cancel()
 
 
-async def _run(name: str, body: Callable[[], None], ended: trio.Event, on_lost: Callable[[str], None]) -> None:
-    """A thread of the store. Its crash is told, since nothing can go on without it."""
-    own = trio.CapacityLimiter(1)
-    reason = await trio.to_thread.run_sync(thread_boundary, body, abandon_on_cancel=True, limiter=own)
-    ended.set()
-    if reason.abnormal:
-        on_lost(f"the store's {name} thread crashed: {reason}")
+def _thread(name: str, body: Callable[[], None], post: Post, on_lost: Callable[[str], None]) -> trio.Event:
+    """Starts a thread; the event says that it is over. Its crash is told, since nothing can go on without it."""
+    ended = trio.Event()
+
+    def over(reason: Exit) -> None:
+        ended.set()
+        if reason.abnormal:
+            on_lost(f"the store's {name} thread crashed: {reason}")
+
+    # A daemon: a name lookup or a connection that hangs must not keep the process from ending.
+    threading.Thread(
+        target=thread_boundary,
+        args=(body,),
+        kwargs={"on_exit": lambda reason: post(lambda: over(reason))},
+        name=f"store-{name}",
+        daemon=True,
+    ).start()
+    return ended
 
 
 async def _take(lease: Lease, target: Target, log: Log) -> None:
