@@ -6,11 +6,10 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 NODE_BIN := $(CURDIR)/tests/node/node_modules/.bin
-CHECKED := actors gateway stagedoor tests loadtest
 # The structured-concurrency rules that ruff does not have; flake8 refuses such long codes in a file of its own. Left
-# out: 109 (ports take deadlines where the caller knows them), 124 (ports are async where one implementation must be).
-ASYNC_RULES := --isolated --select=ASYNC1,ASYNC900,ASYNC912,ASYNC913 --extend-ignore=ASYNC109,ASYNC124 \
-  --enable=ASYNC1,ASYNC900,ASYNC912,ASYNC913
+# out: 106 (a style of imports), 109 (ports take deadlines where the caller knows them), 124 (ports are async where one
+# implementation must be), and tests/, which set these very traps.
+ASYNC_RULES := --isolated --select=ASYNC1,ASYNC900 --enable=ASYNC1,ASYNC900 --extend-ignore=ASYNC106,ASYNC109,ASYNC124
 
 SERVE := $(BIN)/stagedoor serve \
   $(if $(CONFIG),--config $(CONFIG)) $(if $(LISTEN),--listen $(LISTEN)) \
@@ -36,7 +35,7 @@ lint: setup ## Check style, types and the structured-concurrency rules.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/flake8 $(ASYNC_RULES) $(CHECKED)
+	$(BIN)/flake8 $(ASYNC_RULES) actors gateway stagedoor loadtest
 
 format: setup ## Put every file into the project's style.
 	$(BIN)/ruff check --fix-only .
