@@ -30,7 +30,7 @@ from actors.protocol import (
     events as ev,
 )
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
-from actors.protocol.methods import METHODS, Sender, known
+from actors.protocol.methods import METHODS, Kind, Sender, known
 from actors.protocol.session_state import Client, Post, Session
 from actors.protocol.session_table import SERVED, TRANSITIONS, Phase
 from actors.protocol.versions import can_use, negotiate
@@ -169,7 +169,9 @@ def _request(session: Session, event: ev.Posted, request: Request) -> Step:
 def _gate(session: Session, request: Request) -> errors.ProtocolError | None:
     """What revision and declared capabilities forbid (2025-11-25 lifecycle, "Operation")."""
     row = METHODS.get(request.method)
-    if row is not None and known(request.method, Sender.CLIENT, session.version) is None:
+    if row is not None and (
+        row.kind is not Kind.REQUEST or known(request.method, Sender.CLIENT, session.version) is None
+    ):
         return errors.method_not_found(request.method)
     if not session.rules.gates:
         return None
@@ -252,7 +254,10 @@ def _notification(session: Session, message: Notification) -> Step:
         return inflight.cancelled(session, message.params)
     if method == "notifications/progress":
         return asks.progressed(session, message.params)
-    if known(method, Sender.CLIENT, session.version) is None:
+    row = known(method, Sender.CLIENT, session.version)
+    # A server by itself may know more than the table; a request without an id is nothing that anybody knows.
+    strange = row is None or row.kind is not Kind.NOTIFICATION
+    if strange and (session.rules.gates or method in METHODS):
         return session, [fx.Tally("unknown_notification")]
     return session, [fx.Broadcast(method, message.params)]
 

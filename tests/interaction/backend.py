@@ -120,8 +120,9 @@ class Connection:
         if "method" not in message:
             self._answered(message)
             return
-        assert_valid(message, self.revision, "client")
         method = message["method"]
+        if method not in self.backend.extensions:
+            assert_valid(message, self.revision, "client")
         if "id" in message:
             self._check_id(message)
             self.backend.serve(Request(self, message))
@@ -237,6 +238,8 @@ class Backend:
         self.info: Message = {"name": name, "version": "7"}
         self.trusting = False
         """Answers that a client made wrong on purpose are not held against the gateway."""
+        self.extensions: set[str] = set()
+        """Methods that no revision has."""
         self.faults: list[BaseException] = []
         self.connections: list[Connection] = []
         self.headers: list[dict[str, str]] = []

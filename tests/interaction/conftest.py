@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.interaction.cells import EVERYWHERE
-from tests.interaction.stage import Cell, Stage, open_stage
+from tests.interaction.stage import AGGREGATE, TRANSPARENT, Cell, Route, Stage, open_stage
 from tests.support.redis_server import MISSING, RedisServer, installed
 
 MARKERS = (
@@ -70,6 +70,13 @@ def redis_url(cell: Cell, request: pytest.FixtureRequest) -> str:
     with server.client() as client:
         client.flushall()
     return server.url
+
+
+@pytest.fixture(params=[AGGREGATE, TRANSPARENT], ids=["merged", "plain"])
+def route(request: pytest.FixtureRequest) -> Route:
+    """The two kinds of endpoint."""
+    found: Route = request.param
+    return found
 
 
 @pytest.fixture

@@ -48,6 +48,25 @@ class Cell(NamedTuple):
         return "-".join(self)
 
 
+class Route(NamedTuple):
+    """An endpoint from which the backend `alpha` is reached, and what its names are there."""
+
+    path: str
+    name_prefix: str = ""
+    uri_prefix: str = ""
+    label: str = ""
+
+    def name(self, name: str) -> str:
+        return self.name_prefix + name
+
+    def uri(self, uri: str) -> str:
+        return self.uri_prefix + uri
+
+
+AGGREGATE = Route("/mcp", "alpha__", "alpha+", "[alpha] ")
+TRANSPARENT = Route("/mcp/alpha")
+
+
 class Telemetry:
     """Counts."""
 
