@@ -5,7 +5,6 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
-NODE_BIN := $(CURDIR)/tests/node/node_modules/.bin
 # The structured-concurrency rules that ruff does not have; flake8 refuses such long codes in a file of its own. Left
 # out: 106 (a style of imports), 109 (ports take deadlines where the caller knows them), 124 (ports are async where one
 # implementation must be), and tests/, which set these very traps.
