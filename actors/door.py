@@ -15,7 +15,7 @@ from actors.ports import Answer, Delete, Failed, Get, Post, Principal, Refused, 
 from actors.protocol import classify, errors
 from actors.protocol.codec import Batch
 from actors.protocol.errors import Malformed, ProtocolError
-from actors.protocol.messages import Message, RequestId
+from actors.protocol.messages import Message, Request, RequestId
 from actors.router import Activate, OpenSession, Sessions, session_key
 from actors.runtime import ActorDown, MailboxFull, NotTaken, Ref
 from actors.services import Services
@@ -135,18 +135,18 @@ class SessionDoor:
             return errors.draining() if self._sessions.draining else errors.overloaded()
         return found
 
-    async def _open(self, post: Post, request: Message) -> Reply:
+    async def _open(self, post: Post, request: Request) -> Reply:
         try:
             opened = await self._router.call(
                 lambda reply: OpenSession(post.principal, post.endpoint, reply), self._services.limits.admission
             )
         except (MailboxFull, NotTaken, ActorDown):
-            return refuse(errors.draining() if self._sessions.draining else errors.overloaded())
+            return refuse(errors.draining() if self._sessions.draining else errors.overloaded(), request.id)
         if isinstance(opened, ProtocolError):
-            return refuse(opened, getattr(request, "id", None))
+            return refuse(opened, request.id)
         ref, session_id = opened
-        reply = await self._call(ref, _Letter((request,), id=getattr(request, "id", None)))
-        return _with_session(reply, session_id) if reply is not None else refuse(errors.overloaded())
+        reply = await self._call(ref, _Letter((request,), id=request.id))
+        return _with_session(reply, session_id) if reply is not None else refuse(errors.overloaded(), request.id)
 
     async def _deliver_batch(self, post: Post, session_id: str, batch: Batch) -> Reply:
         good = tuple(m for m in batch.messages if not isinstance(m, Malformed))
