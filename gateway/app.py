@@ -1,5 +1,7 @@
 """Composition: the one place that knows every part. `run` serves a configuration until it is told to stop."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from socket import socket
 
 import trio
@@ -11,17 +13,19 @@ from actors.tree import GatewayActors
 from gateway import lifecycle
 from gateway.admin.app import Readiness, admin_app
 from gateway.config import Settings
+from gateway.config.settings import Address
 from gateway.http.app import McpApp
 from gateway.http.config import ServeConfig
 from gateway.http.security import Security
 from gateway.http.serve import Connections, serve
-from gateway.http.sockets import open_listeners, tls_context
+from gateway.http.sockets import addresses, open_listeners, tls_context
 from gateway.observability.exposition import Exposition
 from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import configure, get_log
 from gateway.observability.metrics import Metrics
 from gateway.opening import open_client
 from gateway.sampling import sample
+from gateway.store.redis.errors import StoreError
 
 CLOSE_WITHIN = 3.0
 """Seconds for the listeners to end after the drain."""
@@ -30,7 +34,8 @@ CLOSE_WITHIN = 3.0
 class Gateway:
     """One running gateway."""
 
-    def __init__(self, settings: Settings, log: Log, lag: Lag) -> None:
+    def __init__(self, settings: Settings, log: Log, lag: Lag, announce: Callable[[Settings], None]) -> None:
+        self.announce = announce
         self.settings = settings
         self.log = log
         self.metrics = Metrics()
@@ -102,7 +107,9 @@ class Gateway:
                 async with trio.open_nursery() as listening:
                     listening.start_soon(self._serve_public, public, self.actors)
                     listening.start_soon(self._serve_admin, admin, system)
-                    self.log.info("serving", listen=str(settings.listen), admin=str(settings.admin))
+                    listen, watched = bound(settings.listen, public), bound(settings.admin, admin)
+                    self.announce(replace(settings, listen=listen, admin=watched))
+                    self.log.info("serving", listen=str(listen), admin=str(watched))
                     await self.stopping.wait()
                     await self._drain(system)
                     listening.cancel_scope.deadline = trio.current_time() + CLOSE_WITHIN
@@ -127,7 +134,7 @@ class Gateway:
         settings = self.settings
         security = Security(
             settings.listen.host,
-            settings.listen.port,
+            addresses(listeners)[0][1],
             settings.auth.hosts,
             settings.auth.origins,
             dict(settings.auth.tokens) or None,
@@ -155,14 +162,20 @@ class Gateway:
         await serve(app, listeners, config, stop=self.drained, log=self.log, connections=self.admin)
 
 
-def run(settings: Settings) -> int:
-    """Serves until SIGTERM or SIGINT; the exit status of the process."""
+def bound(address: Address, listeners: list[socket]) -> Address:
+    """The address with the port that it got."""
+    return replace(address, port=addresses(listeners)[0][1])
+
+
+def run(settings: Settings, announce: Callable[[Settings], None] = lambda settings: None) -> int:
+    """Serves until SIGTERM or SIGINT; the exit status of the process. `announce` gets the settings with the addresses
+    that are really listened on, as soon as they are."""
     configure(settings.log.level, settings.log.format, settings.secrets)
     log = get_log("stagedoor")
     lag = Lag()
 
     async def main() -> int:
-        gateway = Gateway(settings, log, lag)
+        gateway = Gateway(settings, log, lag, announce)
         with lifecycle.signals(gateway.stop) as listen:
             async with trio.open_nursery() as nursery:
                 listen(nursery)
@@ -172,12 +185,16 @@ def run(settings: Settings) -> int:
 
     try:
         return trio.run(main, instruments=[lag])
-    except SystemFailed as failed:
-        log.critical("core_failed", error=str(failed))
-        return 1
-    except OSError as error:
-        log.critical("cannot_listen", error=str(error))
-        return 1
+    except* SystemFailed as failed:
+        failure: tuple[str, ExceptionGroup[Exception]] = ("core_failed", failed)
+    except* StoreError as unusable:
+        failure = ("store_unusable", unusable)
+    except* OSError as refused:
+        failure = ("cannot_listen", refused)
+    event, group = failure
+    for error in group.exceptions:
+        log.critical(event, error=str(error), listen=str(settings.listen), admin=str(settings.admin))
+    return 1
 
 
 __all__ = ["Gateway", "open_client", "run"]

@@ -45,7 +45,8 @@ OpenClient: TypeAlias = Callable[[Target], AbstractAsyncContextManager[Client]]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the commands need of composition. `run` serves until a signal and returns the exit status."""
+    """What the commands need of composition. `run` serves until a signal and returns the exit
+    status; when it listens it calls back with the settings as they came out."""
 
-    run: Callable[[Settings], int]
+    run: Callable[[Settings, Callable[[Settings], None]], int]
     open_client: OpenClient

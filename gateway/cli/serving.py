@@ -37,11 +37,14 @@ def serve(parts: Callable[[], Parts], /, *, config: str | None, as_json: bool, *
     settings = replace(settings, **{key: value for key, value in given.items() if value is not None})
     if settings.listen == settings.admin and settings.listen.port:
         raise click.UsageError("--listen and --admin are the same address: the two are separate listeners")
-    if as_json:
-        print_json(summary(settings))
-    else:
-        click.echo(banner(settings))
-    raise SystemExit(parts().run(settings))
+
+    def announce(serving: Settings) -> None:
+        if as_json:
+            print_json(summary(serving))
+        else:
+            click.echo(banner(serving))
+
+    raise SystemExit(parts().run(settings, announce))
 
 
 def _settings(config: str | None, as_json: bool) -> Settings:

@@ -66,13 +66,21 @@ def _token(secret: SecretStr) -> SecretStr:
     return secret
 
 
+STORE_SCHEMES = tuple(f"redis{tls}{kind}" for tls in ("", "s") for kind in ("", "+sentinel", "+cluster"))
+"""`+sentinel` takes HOST:PORT,…/SERVICE/DB, `+cluster` HOST:PORT,…; `s` is TLS."""
+
+
+def _is_socket(url: str) -> bool:
+    return url.startswith("unix:///")
+
+
 def parse_store(url: str) -> str:
     """The URL of a store that this release has; ValueError for anything else, without the URL: it may hold a
     password."""
     parts = urlsplit(url)
-    known = url == "memory://" or (parts.scheme in ("redis", "rediss") and parts.hostname)
+    known = url == "memory://" or (parts.scheme in STORE_SCHEMES and parts.netloc) or _is_socket(url)
     if not known or parts.fragment:
-        raise ValueError("must be memory://, redis://HOST:PORT/DB or rediss://HOST:PORT/DB")
+        raise ValueError("must be memory://, redis://HOST:PORT/DB or rediss://HOST:PORT/DB, or one of the longer forms")
     return url
 
 

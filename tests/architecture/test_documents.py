@@ -56,3 +56,9 @@ def test_the_limits_in_the_guarantees_are_the_defaults() -> None:
         (int(limits.drain_deadline), r"the drain \| {} s"),
     ]:
         assert re.search(words.format(number), text), words.format(number)
+
+
+def test_the_redis_rights_in_the_operations_guide_are_the_store_s() -> None:
+    from gateway.store.redis.checks import RIGHTS
+
+    assert f"`{' '.join(RIGHTS)}`" in (ROOT / "docs" / "operations.md").read_text()

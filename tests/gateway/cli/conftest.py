@@ -28,7 +28,8 @@ class Composition:
     def parts(self) -> Parts:
         return Parts(self.run, self.open_client)
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings, announce: Callable[[Settings], None]) -> int:
+        announce(settings)
         self.ran.append(settings)
         return self.status
 
