@@ -85,6 +85,7 @@ class RawSession:
         params = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": client}
         response, self.server = self.post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
         assert response.status == 200, self.server
+        assert "result" in self.server, self.server
         self.headers |= {"Mcp-Session-Id": response.headers["Mcp-Session-Id"], "MCP-Protocol-Version": REVISION}
         response, body = self.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
         assert response.status == 202, body
@@ -109,6 +110,13 @@ class RawSession:
         _, answer = self.post({"jsonrpc": "2.0", "id": number, "method": method, "params": params or {}})
         assert answer["id"] == number, answer
         return answer
+
+    def end(self) -> int:
+        """Ends the session; returns the status."""
+        connection = self._send("DELETE", None, {})
+        status = connection.getresponse().status
+        connection.close()
+        return status
 
     def tools(self) -> list[str]:
         return [tool["name"] for tool in self.ask(1, "tools/list")["result"]["tools"]]
