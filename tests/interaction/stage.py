@@ -244,10 +244,18 @@ class Stage:
         if self.cell.store == "memory":
             if self._memory is None:
                 self._memory = MemoryStore(self.limits, trio.current_time)
-            yield self._memory
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._sweep, self._memory)
+                yield self._memory
+                nursery.cancel_scope.cancel()
         else:
             async with open_redis_store(self._redis_url, self.limits, log=self.log, on_lost=self._lost) as store:
                 yield store
+
+    async def _sweep(self, store: MemoryStore) -> None:
+        while True:
+            await trio.sleep(lifecycle.SWEEP)
+            store.sweep(trio.current_time())
 
     def _crashed(self, name: str, error: BaseException) -> None:
         self.crashes.append((name, error))
