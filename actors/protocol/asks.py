@@ -9,14 +9,16 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import codec, errors, lowering, payload, streams
+from actors.protocol import capabilities, codec, errors, lowering, payload, streams
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
-from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import Error, Result
 from actors.protocol.session_state import Ask, Session
 
 Step = streams.Step
+
+ID_DIGITS = 20
+"""Of the number in an id: more than ever get used, and few enough to be read as a number."""
 
 
 def asked(session: Session, event: ev.Asked) -> Step:
@@ -39,32 +41,13 @@ def asked(session: Session, event: ev.Asked) -> Step:
 def _refusal(session: Session, event: ev.Asked) -> errors.ProtocolError | None:
     if session.client is None:
         return errors.internal("the session is not initialized", reason="no_client")
-    return refusal_for(session.client.bits, event.method, event.params)
-
-
-def refusal_for(bits: ClientBits, method: str, params: Raw) -> errors.ProtocolError | None:
-    """What a client with these capabilities would refuse (2025-11-25 client/sampling, client/elicitation,
-    client/roots)."""
-    if method == "roots/list":
-        return None if "roots" in bits else errors.method_not_found(method)
+    if len(session.asks) >= session.rules.asks:
+        return errors.internal("too many requests wait for an answer of the client", reason="too_many")
     try:
-        members = payload.members(params)
+        payload.progress_token(event.params)
+        return capabilities.client_refusal(session.client.bits, event.method, event.params)
     except errors.Malformed as malformed:
         return malformed.error
-    if method == "sampling/createMessage":
-        if "sampling" not in bits:
-            return errors.method_not_found(method)
-        if ("tools" in members or "toolChoice" in members) and "sampling.tools" not in bits:
-            return errors.invalid_params("the client can't sample with tools")
-        return None
-    if method == "elicitation/create":
-        mode = payload.text_or_none(members.get("mode")) or "form"
-        if not bits & {"elicit.form", "elicit.url"}:
-            return errors.method_not_found(method)
-        return (
-            None if f"elicit.{mode}" in bits else errors.invalid_params(f"the client has no elicitation mode {mode!r}")
-        )
-    return errors.method_not_found(method)
 
 
 def _base36(number: int) -> str:
@@ -90,42 +73,45 @@ def _stream_for(session: Session, ask: Ask) -> tuple[str | None, Session, fx.Eff
     """The stream of its call (opened now if need be), else the newest GET stream, else none."""
     request_id = session.calls.get(ask.call) if ask.call is not None else None
     if request_id is not None:
-        post_id = session.requests[request_id].post
-        post = session.posts[post_id]
-        if post.stream is not None:
-            return post.stream, session, []
-        if not post.broken:
-            session, effects = streams.open_for_post(session, post_id, post)
-            return session.posts[post_id].stream, session, effects
-    gets = [n for n, s in session.streams.items() if s.post is None and s.connection is not None]
-    return (gets[-1] if gets else None), session, []
+        name, session, effects = streams.carrier(session, session.requests[request_id].post)
+        if name is not None:
+            return name, session, effects
+    return streams.reader(session), session, []
+
+
+# Answers -----------------------------------------------------------------------------------------------------
 
 
 def answered(session: Session, message: Result | Error) -> Step:
-    """The client answers. An id that was never given is the client's fault; a late answer is nobody's."""
+    """The client answers. A late answer is nobody's."""
     ask = session.asks.get(message.id) if isinstance(message.id, str) else None
     if ask is None:
         return session, [fx.Tally("late_answer")]
-    ask_id = str(message.id)
     ok = isinstance(message, Result)
     payload = message.result if isinstance(message, Result) else message.error
-    session, effects = _forget(session, ask_id)
-    return session, [*effects, fx.AnswerBackend(ask.backend, ask.id, ok, payload)]
+    session, effects = _forget(session, str(message.id), ask)
+    return session, [*effects, fx.AnswerBackend(ask.backend, ask.id, ok, payload, ask.method)]
 
 
 def was_issued(session: Session, id: int | str | None) -> bool:
-    """Whether this looks like an id that the session gave to one of its requests, in this life or an earlier one."""
+    """Whether this looks like an id that the session gave to one of its requests, in this life or an earlier one. (One
+    that was never given is the client's fault.)"""
     if not isinstance(id, str):
         return False
     epoch, dot, number = id.partition(".")
-    if not dot or not number.isascii() or not number.isdigit() or not epoch.isalnum():
+    if not dot or not epoch.isalnum() or not (number.isascii() and number.isdigit() and len(number) <= ID_DIGITS):
         return False
     return epoch != _base36(session.epoch) or int(number) < session.next_ask
 
 
-def _forget(session: Session, ask_id: str) -> Step:
+def _forget(session: Session, ask_id: str, ask: Ask) -> Step:
+    """It has its outcome. If it was sent it is in the record, which the next append changes."""
     asks = {i: a for i, a in session.asks.items() if i != ask_id}
-    return replace(session, asks=asks), [fx.StopAskClock(ask_id)]
+    settled = session.settled if ask.stream is None else (*session.settled, ask_id)
+    return replace(session, asks=asks, settled=settled), [fx.StopAskClock(ask_id)]
+
+
+# Outcomes without an answer ----------------------------------------------------------------------------------
 
 
 def expired(session: Session, event: ev.AskExpired) -> Step:
@@ -134,14 +120,29 @@ def expired(session: Session, event: ev.AskExpired) -> Step:
     if ask is None:
         return session, []
     reason = "no_stream" if ask.stream is None else "timeout"
-    error = errors.internal("the client did not answer in time", reason=reason).raw
-    session, effects = _withdraw(session, event.ask, ask, "timeout")
-    return session, [*effects, fx.AnswerBackend(ask.backend, ask.id, False, error)]
+    return _fail(session, event.ask, ask, "timeout", "the client did not answer in time", reason)
+
+
+def fail_all(session: Session, message: str, reason: str) -> Step:
+    """Nobody will answer any more."""
+    effects: fx.Effects = []
+    for ask_id, ask in session.asks.items():
+        session, more = _fail(session, ask_id, ask, message, message, reason)
+        effects += more
+    return session, effects
+
+
+def _fail(session: Session, ask_id: str, ask: Ask, told: str, message: str, reason: str) -> Step:
+    """The client is told that it need not answer, the backend that nobody will."""
+    error = errors.internal(message, reason=reason).raw
+    session, effects = _withdraw(session, ask_id, ask, told)
+    return session, [*effects, fx.AnswerBackend(ask.backend, ask.id, False, error, ask.method)]
 
 
 def withdrawn(session: Session, event: ev.AskWithdrawn) -> Step:
     """The backend no longer wants to know."""
     for ask_id, ask in session.asks.items():
+        # Python takes 1 and True for equal, but no id is a truth value; a number and its text stay two ids.
         if ask.backend == event.backend and ask.id == event.id:
             return _withdraw(session, ask_id, ask, "withdrawn by the server")
     return session, []
@@ -149,31 +150,34 @@ def withdrawn(session: Session, event: ev.AskWithdrawn) -> Step:
 
 def withdraw_of_call(session: Session, call: ev.CallId) -> Step:
     """A call has ended: its open questions are withdrawn from the client. (The link answers the backend.)"""
-    effects: fx.Effects = []
-    for ask_id, ask in list(session.asks.items()):
-        if ask.call == call:
-            session, more = _withdraw(session, ask_id, ask, "the call has ended")
-            effects += more
-    return session, effects
+    return _withdraw_where(session, {i: a for i, a in session.asks.items() if a.call == call}, "the call has ended")
 
 
 def withdraw_of_backend(session: Session, backend: str) -> Step:
     """A link is down: whatever its backend asked is void."""
+    mine = {i: a for i, a in session.asks.items() if a.backend == backend}
+    return _withdraw_where(session, mine, "the server is gone")
+
+
+def _withdraw_where(session: Session, asks: dict[str, Ask], reason: str) -> Step:
     effects: fx.Effects = []
-    for ask_id, ask in list(session.asks.items()):
-        if ask.backend == backend:
-            session, more = _withdraw(session, ask_id, ask, "the server is gone")
-            effects += more
+    for ask_id, ask in asks.items():
+        session, more = _withdraw(session, ask_id, ask, reason)
+        effects += more
     return session, effects
 
 
 def _withdraw(session: Session, ask_id: str, ask: Ask, reason: str) -> Step:
-    session, effects = _forget(session, ask_id)
+    session, effects = _forget(session, ask_id, ask)
     if ask.stream is None or ask.stream not in session.streams:
         return session, effects
-    frame = codec.encode_notification("notifications/cancelled", payload.dumps({"requestId": ask_id, "reason": reason}))
-    session, more = streams.put(session, ask.stream, frame, asked={ask_id: None})
+    session, more = streams.put(session, ask.stream, withdrawal(ask_id, reason))
     return session, effects + more
+
+
+def withdrawal(ask_id: str, reason: str) -> bytes:
+    """What tells the client that a question need not be answered any more."""
+    return codec.encode_notification("notifications/cancelled", payload.dumps({"requestId": ask_id, "reason": reason}))
 
 
 class _Token(msgspec.Struct):
@@ -189,5 +193,8 @@ def progressed(session: Session, params: Raw) -> Step:
     ask = session.asks.get(token) if isinstance(token, str) else None
     if ask is None or ask.token is None:
         return session, [fx.Tally("late_progress")]
-    translated = payload.replace_members(params, {"progressToken": payload.dumps(ask.token)})
+    try:
+        translated = payload.replace_members(params, {"progressToken": payload.dumps(ask.token)})
+    except errors.Malformed:
+        return session, [fx.Tally("bad_progress")]
     return session, [fx.TellBackend(ask.backend, "notifications/progress", translated)]

@@ -58,6 +58,9 @@ def succeeded(breaker: Breaker) -> Breaker:
 
 def failed(breaker: Breaker, now: float, jitter: float) -> Breaker:
     """An attempt did not."""
+    if breaker.state is BreakerState.OPEN and now < breaker.until:
+        # News of the same outage, from attempts begun before it opened: many links lost at once are one failure.
+        return breaker
     failures = breaker.failures + 1
     if failures < THRESHOLD:
         return replace(breaker, failures=failures)

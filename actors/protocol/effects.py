@@ -112,12 +112,14 @@ class TellBackend(Struct, frozen=True):
 
 
 class AnswerBackend(Struct, frozen=True):
-    """The outcome of a backend's request; `id` is the backend's own."""
+    """The outcome of a backend's request; `id` is the backend's own. `method`: of that request, where it had reached
+    the client."""
 
     backend: str
     id: RequestId
     ok: bool
     payload: Raw
+    method: str = ""
 
 
 class StartTurnClock(Struct, frozen=True):

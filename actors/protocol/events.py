@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
-from actors.protocol.messages import EMPTY, Message, RequestId
+from actors.protocol.messages import Message, RequestId
 
 PostId: TypeAlias = int
 """Numbers the POSTs of a session's life in memory; never leaves the process."""
@@ -146,5 +146,3 @@ SessionEvent: TypeAlias = (
     | DrainOverdue
     | Ended
 )
-
-__all__ = ["EMPTY"]

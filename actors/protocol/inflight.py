@@ -13,13 +13,13 @@ from actors.protocol import asks, codec, errors, lowering, payload, streams
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Error, Request, RequestId
-from actors.protocol.session_state import ClientRequest, Post, Session
+from actors.protocol.session_state import ClientRequest, Session
 
 Step = streams.Step
 
 
 def accept(session: Session, post: ev.PostId, request: Request, now: float) -> Step:
-    """A request that passed the gates is on its way; its POST is already in the table."""
+    """A request that passed the gates is on its way; its POST is already in the table. Raises Malformed."""
     call = session.next_call
     token = payload.progress_token(request.params)
     entry = ClientRequest(request.id, post, call, request.method, now, token)
@@ -37,23 +37,21 @@ def turn_due(session: Session, event: ev.StreamTurnDue) -> Step:
     post = session.posts.get(event.post)
     if post is None:
         return session, []
-    effects: fx.Effects = []
-    if post.stream is None and not post.broken:
-        session, effects = streams.open_for_post(session, event.post, post)
-    session, more = start_deadlines(session, post)
-    return session, effects + more
+    if post.broken:
+        return streams.start_deadlines(session, post)
+    _, session, effects = streams.carrier(session, event.post)
+    return session, effects
 
 
-def start_deadlines(session: Session, post: Post) -> Step:
-    """Starts the deadline of each open request of a POST that is no longer expected at once."""
-    requests = dict(session.requests)
-    effects: fx.Effects = []
-    for id in post.open:
-        entry = requests[id]
-        if not entry.timed:
-            requests[id] = replace(entry, timed=True)
-            effects.append(fx.StartDeadline(entry.call, entry.accepted, entry.accepted))
-    return (replace(session, requests=requests), effects) if effects else (session, effects)
+def post_broken(session: Session, event: ev.PostBroken) -> Step:
+    """The connection is gone before there was an answer or a stream. (That of a stream is `Detached`.)"""
+    post = session.posts.get(event.post)
+    if post is None or post.stream is not None or post.broken:
+        return session, []
+    return replace(session, posts={**session.posts, event.post: replace(post, broken=True)}), []
+
+
+# Outcomes ----------------------------------------------------------------------------------------------------
 
 
 def ended(session: Session, event: ev.CallEnded) -> Step:
@@ -93,26 +91,25 @@ def answer(session: Session, post_id: ev.PostId, id: RequestId, frame: bytes) ->
     rest = post.open - {id}
     posts = dict(session.posts)
     if rest:
-        posts[post_id] = replace(post, open=rest)
+        kept = (*post.answers, frame) if post.stream is None and not post.broken else post.answers
+        posts[post_id] = replace(post, open=rest, answers=kept)
     else:
         del posts[post_id]
     session = replace(session, posts=posts)
     if post.stream is not None:
-        key = streams.request_key(id)
-        return streams.put(session, post.stream, frame, finish=not rest, requests={key: None})
+        return streams.put(session, post.stream, frame, finish=not rest, requests={streams.request_key(id): None})
     if post.broken:
-        return session, [fx.Tally("answer_without_connection")]
-    if not post.batch:
-        return session, [fx.StopTurnClock(post_id), fx.AnswerPost(post_id, frame)]
-    answers = (*post.answers, frame)
-    if not rest:
-        return session, [fx.StopTurnClock(post_id), fx.AnswerPost(post_id, b"[" + b",".join(answers) + b"]")]
-    return replace(session, posts={**posts, post_id: replace(post, open=rest, answers=answers)}), []
+        tally = fx.Tally("answer_without_connection")
+        return session, [tally] if rest else [fx.StopTurnClock(post_id), tally]
+    if rest:
+        return session, []
+    body = codec.encode_batch([*post.answers, frame]) if post.batch else frame
+    return session, [fx.StopTurnClock(post_id), fx.AnswerPost(post_id, body)]
 
 
 class _Cancelled(msgspec.Struct):
     requestId: int | str | None = None  # the wire's name  # noqa: N815
-    reason: str = ""
+    reason: Raw = Raw(b'""')
 
 
 def cancelled(session: Session, params: Raw) -> Step:
@@ -125,9 +122,8 @@ def cancelled(session: Session, params: Raw) -> Step:
     entry = session.requests.get(wanted.requestId) if wanted.requestId is not None else None
     if entry is None or entry.method == "initialize":
         return session, [fx.Tally("late_cancel")]
-    error = codec.encode_error(entry.id, errors.cancelled())
-    session, effects = settle(session, entry, error)
-    return session, [fx.CancelCall(entry.call, wanted.reason or "cancelled by the client"), *effects]
+    reason = payload.text_or_none(wanted.reason) or "cancelled by the client"
+    return give_up(session, entry, errors.cancelled(), reason)
 
 
 def expired(session: Session, event: ev.CallExpired) -> Step:
@@ -135,10 +131,17 @@ def expired(session: Session, event: ev.CallExpired) -> Step:
     id = session.calls.get(event.call)
     if id is None:
         return session, []
-    entry = session.requests[id]
     error = errors.internal("the server did not answer in time", reason="timeout", executed="unknown")
-    session, effects = settle(session, entry, codec.encode_error(id, error))
-    return session, [fx.CancelCall(entry.call, "deadline exceeded"), *effects]
+    return give_up(session, session.requests[id], error, "deadline exceeded")
+
+
+def give_up(session: Session, entry: ClientRequest, error: errors.ProtocolError, reason: str) -> Step:
+    """Nobody waits any more: the backend is told why, the client gets this error."""
+    session, effects = settle(session, entry, codec.encode_error(entry.id, error))
+    return session, [fx.CancelCall(entry.call, reason), *effects]
+
+
+# What is said in the course of a call ------------------------------------------------------------------------
 
 
 class _Progress(msgspec.Struct):
@@ -153,40 +156,25 @@ def progressed(session: Session, event: ev.CallProgressed) -> Step:
         return session, [fx.Tally("late_progress")]
     try:
         value = msgspec.json.decode(event.params, type=_Progress).progress
-    except (msgspec.DecodeError, RecursionError):
+        own = payload.replace_members(event.params, {"progressToken": payload.dumps(entry.token)})
+    except (msgspec.DecodeError, RecursionError, errors.Malformed):
         return session, [fx.Tally("bad_progress")]
     if entry.progress is not None and value <= entry.progress:
         return session, [fx.Tally("progress_not_increasing")]
     session = replace(session, requests={**session.requests, entry.id: replace(entry, progress=value, timed=True)})
-    own = payload.replace_members(event.params, {"progressToken": payload.dumps(entry.token)})
     params = lowering.notification(event.method, own, session.version)
-    frame = codec.encode_notification(event.method, params)
-    session, effects = say(session, entry.call, frame)
+    session, effects = say(session, entry.call, codec.encode_notification(event.method, params))
     return session, [fx.StartDeadline(entry.call, event.now, entry.accepted), *effects]
 
 
 def say(session: Session, call: ev.CallId | None, frame: bytes, key: str | None = None) -> Step:
-    """A message in the course of a call goes on the stream of its POST; without a call, or when its connection broke
-    before there was a stream, it belongs to no request."""
+    """A message in the course of a call goes on the stream of its POST. Without a call it belongs to no request; when
+    the connection of the call broke before there was a stream, to nobody."""
     id = session.calls.get(call) if call is not None else None
     if id is None:
         return streams.say_unrelated(session, frame, key)
-    post_id = session.requests[id].post
-    post = session.posts[post_id]
-    if post.broken:
+    name, session, effects = streams.carrier(session, session.requests[id].post)
+    if name is None:
         return session, [fx.Tally("message_without_connection")]
-    effects: fx.Effects = []
-    if post.stream is None:
-        session, effects = streams.open_for_post(session, post_id, post)
-        session, more = start_deadlines(session, session.posts[post_id])
-        effects += more
-    session, more = streams.put(session, session.posts[post_id].stream or "", frame)
+    session, more = streams.put(session, name, frame)
     return session, effects + more
-
-
-def post_broken(session: Session, event: ev.PostBroken) -> Step:
-    """The connection is gone before there was an answer or a stream."""
-    post = session.posts.get(event.post)
-    if post is None or post.stream is not None:
-        return session, []
-    return replace(session, posts={**session.posts, event.post: replace(post, broken=True)}), []

@@ -1,30 +1,11 @@
-"""The state of a link: frozen values, changed only by the functions of `link_machine`."""
-
-from enum import Enum
+"""The state of a link: frozen values, changed only by `link_machine` and its parts."""
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
-from actors.protocol.link_events import CallKey, Hello
+from actors.protocol.link_events import CallKey, Effects, Hello
+from actors.protocol.link_table import TRANSITIONS, Phase
 from actors.protocol.messages import EMPTY, RequestId
-
-
-class Phase(Enum):
-    """Where a link is in its life."""
-
-    IDLE = "idle"
-    """No transport; the first call brings one."""
-    CONNECTING = "connecting"
-    """A transport was asked for."""
-    INITIALIZING = "initializing"
-    """`initialize` is sent."""
-    CONFIRMING = "confirming"
-    """`notifications/initialized` is sent and not yet accepted."""
-    READY = "ready"
-    """Calls pass."""
-    WAITING = "waiting"
-    """Lost, with interests that must be restored: a back-off runs."""
-    CLOSED = "closed"
-    """Gone for good."""
 
 
 class Profile(Struct, frozen=True):
@@ -39,7 +20,7 @@ class Profile(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """A request that was sent. `call` is None for the link's own."""
+    """A request that was sent, or waits to be. `call` is None for the link's own."""
 
     call: CallKey | None
     method: str
@@ -47,10 +28,12 @@ class Pending(Struct, frozen=True):
     progress: bool = False
     eligible: bool = False
     retried: bool = False
+    """The backend refused it once, for it did not know our session."""
 
 
 class Link(Struct, frozen=True):
-    """One link. `waiting` are calls not yet sent, in order; `asked` are the backend's requests not yet answered."""
+    """One link. `waiting` are calls not yet sent, in order; `asked` are the backend's requests not yet answered, with
+    the call that each came with."""
 
     profile: Profile
     phase: Phase = Phase.IDLE
@@ -66,4 +49,17 @@ class Link(Struct, frozen=True):
     level: str | None = None
     subscriptions: tuple[str, ...] = ()
     lost_once: bool = False
-    """The backend forgot our session since it last answered anything: a second time is a failure."""
+    """The backend forgot our session and has answered no call since: a second time is a failure."""
+
+
+Step = tuple[Link, Effects]
+
+
+def moved(link: Link, cause: str) -> Link:
+    """The link in the phase that this cause brings it to. KeyError for what can't come up in its phase."""
+    return replace(link, phase=TRANSITIONS[link.phase, cause])
+
+
+def without(table: dict[RequestId, Pending], id: RequestId) -> dict[RequestId, Pending]:
+    """The requests but one."""
+    return {i: p for i, p in table.items() if i != id}

@@ -1,8 +1,8 @@
 """The machine of a session-era session, as the client sees it (revisions 2024-11-05 to 2025-11-25).
 
 `step(session, event)` gives the next session and the effects: no clock, no randomness, no IO. An event that the phase
-does not serve is refused and leaves the state untouched. Requests are in `inflight`, questions of backends in `asks`,
-streams in `streams`; here is the lifecycle and the way in.
+does not serve is refused and leaves the state untouched. Here is the lifecycle and the way in; requests are in
+`inflight`, questions of backends in `asks`, their notifications in `notices`, streams in `streams`.
 """
 
 from collections.abc import Callable
@@ -13,32 +13,25 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.protocol import (
+    admission,
     asks,
     capabilities,
     codec,
     errors,
     inflight,
-    lowering,
-    payload,
+    notices,
     session_record,
     streams,
 )
-from actors.protocol import (
-    effects as fx,
-)
-from actors.protocol import (
-    events as ev,
-)
-from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
-from actors.protocol.methods import METHODS, Kind, Sender, known
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
+from actors.protocol.messages import Error, Message, Notification, Request
+from actors.protocol.methods import Sender
 from actors.protocol.session_state import Client, Post, Session
 from actors.protocol.session_table import SERVED, TRANSITIONS, Phase
-from actors.protocol.versions import can_use, negotiate
+from actors.protocol.versions import negotiate
 
 Step = streams.Step
-
-LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""Of log messages, rising (RFC 5424)."""
 
 RETRY_MS = 1000
 """What the drain tells a client to wait before it comes back; the actor adds jitter."""
@@ -55,7 +48,8 @@ def _refused(session: Session, event: ev.SessionEvent) -> Step:
     """The phase does not serve this: whoever waits is told."""
     gone = errors.session_not_found()
     if isinstance(event, ev.Posted):
-        return session, [fx.RefusePost(event.post, gone)]
+        id = next((m.id for m in event.messages if isinstance(m, Request)), None)
+        return session, [fx.RefusePost(event.post, gone, id)]
     if isinstance(event, ev.Attached):
         return session, [fx.RefuseGet(event.connection, gone)]
     if isinstance(event, ev.Asked):
@@ -68,73 +62,35 @@ def _refused(session: Session, event: ev.SessionEvent) -> Step:
 
 
 def _posted(session: Session, event: ev.Posted) -> Step:
-    refusal = _refusal_of_post(session, event)
+    refusal = admission.refusal_of_post(session, event)
     if refusal is not None:
         return session, [refusal]
-    requests = [m for m in event.messages if isinstance(m, Request)]
+    opened = frozenset(m.id for m in event.messages if isinstance(m, Request))
     effects: fx.Effects = []
-    if requests or event.refused:
-        opened = frozenset(m.id for m in requests)
+    if opened:
         post = Post(opened, event.batch, answers=_answers_to_refused(event))
         session = replace(session, posts={**session.posts, event.post: post})
         effects.append(fx.StartTurnClock(event.post))
     for message in event.messages:
         session, more = _message(session, event, message)
         effects += more
-    if not requests and not event.refused:
-        effects.append(fx.Accept(event.post))
-    if event.refused and not requests:
-        session, more = _only_refused(session, event)
-        effects += more
+    if not opened:
+        effects.append(_receipt(event))
     return session, effects
 
 
+def _receipt(event: ev.Posted) -> fx.AnswerPost | fx.Accept:
+    """For a POST without a request: accepted, or the errors of a batch that had nothing better."""
+    if not event.refused:
+        return fx.Accept(event.post)
+    return fx.AnswerPost(event.post, codec.encode_batch(list(_answers_to_refused(event))))
+
+
 def _answers_to_refused(event: ev.Posted) -> tuple[bytes, ...]:
-    return tuple(
-        codec.encode(Error(id, error)) if id is not None else b'{"jsonrpc":"2.0","error":%s}' % bytes(error)
-        for id, error in event.refused
-    )
+    return tuple(codec.encode(Error(id, error)) for id, error in event.refused)
 
 
-def _only_refused(session: Session, event: ev.Posted) -> Step:
-    """A batch without one good request: its errors are the answer."""
-    post = session.posts[event.post]
-    posts = {p: v for p, v in session.posts.items() if p != event.post}
-    body = b"[" + b",".join(post.answers) + b"]"
-    return replace(session, posts=posts), [fx.StopTurnClock(event.post), fx.AnswerPost(event.post, body)]
-
-
-def _refusal_of_post(session: Session, event: ev.Posted) -> fx.RefusePost | None:
-    """What refuses a POST as a whole, before anything of it is done."""
-    requests = [m for m in event.messages if isinstance(m, Request)]
-    if event.batch:
-        if not can_use(session.version, "batches"):
-            return fx.RefusePost(event.post, errors.batch_refused())
-        if any(m.method == "initialize" for m in requests):
-            return fx.RefusePost(event.post, errors.invalid_request("initialize can't be part of a batch"))
-    ids = [m.id for m in requests]
-    for id in ids:
-        if id in session.requests or ids.count(id) > 1:
-            return fx.RefusePost(event.post, errors.invalid_request("a request with this id is in flight"), id)
-    for message in event.messages:
-        if isinstance(message, Result | Error) and not asks.was_issued(session, message.id):
-            return fx.RefusePost(event.post, errors.invalid_request("a response to no request of this server"))
-    if not requests:
-        return None
-    if session.phase is Phase.DRAINING:
-        return fx.RefusePost(event.post, errors.draining(), ids[0])
-    work = sum(m.method != "ping" for m in requests)
-    if len(session.requests) + work > session.rules.requests:
-        return fx.RefusePost(event.post, errors.too_many_requests(), ids[0])
-    if session.phase is Phase.NEW:
-        if requests[0].method != "initialize":
-            return fx.RefusePost(event.post, errors.not_initialized(), ids[0])
-    elif any(m.method == "initialize" for m in requests):
-        return fx.RefusePost(event.post, errors.already_initialized(), ids[0])
-    return None
-
-
-def _message(session: Session, event: ev.Posted, message: Any) -> Step:
+def _message(session: Session, event: ev.Posted, message: Message) -> Step:
     if isinstance(message, Request):
         return _request(session, event, message)
     if isinstance(message, Notification):
@@ -148,52 +104,25 @@ def _request(session: Session, event: ev.Posted, request: Request) -> Step:
         return inflight.answer(session, event.post, request.id, codec.encode_result(request.id, Raw(b"{}")))
     if request.method == "initialize":
         return _initialize(session, event, request)
-    refusal = _gate(session, request)
+    refusal = admission.refusal_of_request(session, request)
+    level = notices.level(request.params) if request.method == "logging/setLevel" else None
+    if refusal is None and request.method == "logging/setLevel" and level is None:
+        refusal = errors.invalid_params("unknown log level")
     if refusal is not None:
-        return inflight.answer(session, event.post, request.id, codec.encode_error(request.id, refusal))
-    effects: fx.Effects = []
-    if request.method == "logging/setLevel":
-        level = _level(request.params)
-        if level is None:
-            error = codec.encode_error(request.id, errors.invalid_params("unknown log level"))
-            return inflight.answer(session, event.post, request.id, error)
-        session = replace(session, level=level)
-        effects = [fx.Save({"level": level.encode()})]
+        return _deny(session, event, request, refusal)
     try:
-        session, more = inflight.accept(session, event.post, request, event.now)
+        session, effects = inflight.accept(session, event.post, request, event.now)
     except errors.Malformed as malformed:
-        return inflight.answer(session, event.post, request.id, codec.encode_error(request.id, malformed.error))
-    return session, effects + more
+        return _deny(session, event, request, malformed.error)
+    if level is None:
+        return session, effects
+    session = replace(session, level=level)
+    recorded = session.phase is not Phase.INITIALIZING  # else it goes with the handshake
+    return session, [fx.Save({"level": level.encode()}), *effects] if recorded else effects
 
 
-def _gate(session: Session, request: Request) -> errors.ProtocolError | None:
-    """What revision and declared capabilities forbid (2025-11-25 lifecycle, "Operation")."""
-    row = METHODS.get(request.method)
-    if row is not None and (
-        row.kind is not Kind.REQUEST or known(request.method, Sender.CLIENT, session.version) is None
-    ):
-        return errors.method_not_found(request.method)
-    if not session.rules.gates:
-        return None
-    if (
-        row is None
-        or session.server is None
-        or not capabilities.allows(session.server, request.method, session.version)
-    ):
-        return errors.method_not_found(request.method)
-    return None
-
-
-class _Level(msgspec.Struct):
-    level: str
-
-
-def _level(params: Raw) -> str | None:
-    try:
-        level = msgspec.json.decode(params, type=_Level).level
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return level if level in LEVELS else None
+def _deny(session: Session, event: ev.Posted, request: Request, error: errors.ProtocolError) -> Step:
+    return inflight.answer(session, event.post, request.id, codec.encode_error(request.id, error))
 
 
 # Lifecycle ---------------------------------------------------------------------------------------------------
@@ -210,16 +139,14 @@ def _initialize(session: Session, event: ev.Posted, request: Request) -> Step:
     try:
         params = msgspec.json.decode(request.params, type=_InitializeParams)
         version = negotiate(params.protocolVersion)
-    except (msgspec.DecodeError, RecursionError):
-        session = replace(session, phase=TRANSITIONS[session.phase, "end"])
-        error = codec.encode_error(
-            request.id, errors.invalid_params("initialize needs protocolVersion and capabilities")
-        )
-        session, effects = inflight.answer(session, event.post, request.id, error)
-        return session, [*effects, fx.End("initialize_malformed")]
-    client = client_of(params.capabilities, params.clientInfo, version)
-    session = replace(session, phase=TRANSITIONS[session.phase, "initialize"], version=version, client=client)
-    return inflight.accept(session, event.post, request, event.now)
+        client = client_of(params.capabilities, params.clientInfo, version)
+        session, effects = inflight.accept(session, event.post, request, event.now)
+    except (msgspec.DecodeError, RecursionError, errors.Malformed):
+        error = errors.invalid_params("initialize needs protocolVersion and capabilities")
+        session, effects = _deny(session, event, request, error)
+        session, more = _end(session, ev.Ended("initialize_malformed"))
+        return session, effects + more
+    return replace(session, phase=TRANSITIONS[session.phase, "initialize"], version=version, client=client), effects
 
 
 def client_of(declared: Raw, info: Raw, version: str) -> Client:
@@ -229,37 +156,50 @@ def client_of(declared: Raw, info: Raw, version: str) -> Client:
 
 
 def _call_ended(session: Session, event: ev.CallEnded) -> Step:
-    id = session.calls.get(event.call)
-    if id is None or session.requests[id].method != "initialize":
+    if not admission.unborn(session) or event.call not in session.calls:
         return inflight.ended(session, event)
     if not event.ok:
         session, effects = inflight.ended(session, event)
-        return replace(session, phase=Phase.CLOSED), [*effects, fx.End("initialize_failed")]
-    try:
-        declared = payload.members(event.payload).get("capabilities", EMPTY)
-    except errors.Malformed:
-        declared = EMPTY
-    return inflight.ended(replace(session, server=capabilities.parse(Raw(bytes(declared)))), event)
+        session, more = _end(session, ev.Ended("initialize_failed"))
+        return session, effects + more
+    declared = capabilities.of_initialize_result(event.payload)
+    kept = capabilities.parse(Raw(bytes(declared.raw)))
+    return inflight.ended(replace(session, server=kept), event)
+
+
+def _call_expired(session: Session, event: ev.CallExpired) -> Step:
+    if not admission.unborn(session) or event.call not in session.calls:
+        return inflight.expired(session, event)
+    session, effects = inflight.expired(session, event)
+    session, more = _end(session, ev.Ended("initialize_failed"))
+    return session, effects + more
 
 
 def _notification(session: Session, message: Notification) -> Step:
     method = message.method
     if method == "notifications/initialized":
-        following = TRANSITIONS.get((session.phase, method))
-        if following is None:
-            return session, []
-        session = replace(session, phase=following)
-        return session, [fx.Save(session_record.handshake(session))]
+        return _initialized(session)
     if method == "notifications/cancelled":
         return inflight.cancelled(session, message.params)
     if method == "notifications/progress":
         return asks.progressed(session, message.params)
-    row = known(method, Sender.CLIENT, session.version)
-    # A server by itself may know more than the table; a request without an id is nothing that anybody knows.
-    strange = row is None or row.kind is not Kind.NOTIFICATION
-    if strange and (session.rules.gates or method in METHODS):
-        return session, [fx.Tally("unknown_notification")]
-    return session, [fx.Broadcast(method, message.params)]
+    why = admission.why_drop(session, method, Sender.CLIENT)
+    return session, [fx.Tally(why)] if why is not None else [fx.Broadcast(method, message.params)]
+
+
+def _initialized(session: Session) -> Step:
+    """The handshake is over: from here on a session can be rebuilt, and the client be told what waited."""
+    if session.server is None:
+        return session, [fx.Tally("early_initialized")]
+    following = TRANSITIONS.get((session.phase, "notifications/initialized"))
+    if following is not None:
+        session = replace(session, phase=following)
+    elif session.phase is not Phase.DRAINING:
+        return session, []
+    # In a drain too: whoever has the session next needs to know.
+    save = fx.Save(session_record.handshake(session))
+    session, effects = streams.deliver(session)
+    return session, [save, *effects]
 
 
 def _drain(session: Session, event: ev.DrainStarted) -> Step:
@@ -268,80 +208,43 @@ def _drain(session: Session, event: ev.DrainStarted) -> Step:
 
 
 def _drain_overdue(session: Session, event: ev.DrainOverdue) -> Step:
-    return _fail_requests(session, "the gateway is shutting down", "shutdown")
+    """What is in flight in either direction gets its error. A session without an answer to `initialize` is none."""
+    if admission.unborn(session):
+        return _end(session, ev.Ended("shutdown"))
+    session, effects = _fail_requests(session, "the gateway is shutting down", "shutdown")
+    session, more = asks.fail_all(session, "the gateway is shutting down", "shutdown")
+    return session, effects + more
 
 
 def _fail_requests(session: Session, message: str, reason: str) -> Step:
     """Every request in flight gets an error that says it may have been executed."""
     effects: fx.Effects = []
-    for entry in list(session.requests.values()):
+    for entry in session.requests.values():
         error = errors.internal(message, reason=reason, executed="unknown")
-        session, more = inflight.settle(session, entry, codec.encode_error(entry.id, error))
-        effects += [fx.CancelCall(entry.call, message), *more]
+        session, more = inflight.give_up(session, entry, error, message)
+        effects += more
     return session, effects
 
 
 def _end(session: Session, event: ev.Ended) -> Step:
     """Requests in flight get their error first, then everything closes."""
     session, effects = _fail_requests(session, "the session has ended", event.reason)
+    session, more = asks.fail_all(session, "the session has ended", "session_ended")
+    effects += more
     for stream in session.streams.values():
         if stream.connection is not None:
             effects.append(fx.CloseConnection(stream.connection, event.reason))
-    ended = errors.internal("the session has ended", reason="session_ended").raw
-    effects += [fx.AnswerBackend(ask.backend, ask.id, False, ended) for ask in session.asks.values()]
-    session = replace(session, phase=TRANSITIONS[session.phase, "end"], streams={}, asks={}, box=())
-    return session, [*effects, fx.End(event.reason)]
-
-
-# What backends say -------------------------------------------------------------------------------------------
-
-
-class _Uri(msgspec.Struct):
-    uri: str
-
-
-def _call_progressed(session: Session, event: ev.CallProgressed) -> Step:
-    """A notification of a backend."""
-    if event.method == "notifications/progress":
-        return inflight.progressed(session, event)
-    row = known(event.method, Sender.SERVER, session.version)
-    if row is None and (session.rules.gates or event.method in METHODS):
-        return session, [fx.Tally("unknown_notification")]
-    if event.method == "notifications/message" and not _loud_enough(session, event.params):
-        return session, [fx.Tally("log_below_level")]
-    frame = codec.encode_notification(event.method, lowering.notification(event.method, event.params, session.version))
-    return inflight.say(session, event.call, frame, _coalescing_key(event))
-
-
-def _coalescing_key(event: ev.CallProgressed) -> str | None:
-    """`list_changed` of a kind and `updated` of a URI say the same however often they are said."""
-    if event.method.endswith("/list_changed"):
-        return event.method
-    if event.method == "notifications/resources/updated":
-        try:
-            return f"{event.method} {msgspec.json.decode(event.params, type=_Uri).uri}"
-        except (msgspec.DecodeError, RecursionError):
-            return None
-    return None
-
-
-def _loud_enough(session: Session, params: Raw) -> bool:
-    if session.level is None:
-        return True
-    level = _level(params)
-    return level is None or LEVELS.index(level) >= LEVELS.index(session.level)
-
-
-def _backend_lost(session: Session, event: ev.BackendLost) -> Step:
-    return asks.withdraw_of_backend(session, event.backend)
+    phase = TRANSITIONS[session.phase, "end"]
+    return replace(session, phase=phase, streams={}, box=(), settled=()), [*effects, fx.End(event.reason)]
 
 
 def _stream_failed(session: Session, event: ev.StreamFailed) -> Step:
+    """One stream is lost; or, by the reason, the session is another's or gone."""
+    session, effects = streams.failed(session, event)
     if event.reason in ("fenced", "gone", "ended"):
-        session, effects = streams.failed(session, event)
         session, more = _end(session, ev.Ended(event.reason))
-        return session, effects + more
-    return streams.failed(session, event)
+        effects += more
+    return session, effects
 
 
 Handler = Callable[[Session, Any], Step]
@@ -352,17 +255,15 @@ HANDLERS: dict[type, Handler] = {
     ev.Attached: streams.attached,
     ev.Detached: streams.detached,
     ev.StreamTurnDue: inflight.turn_due,
-    ev.CallExpired: inflight.expired,
+    ev.CallExpired: _call_expired,
     ev.AskExpired: asks.expired,
-    ev.CallProgressed: _call_progressed,
+    ev.CallProgressed: notices.told,
     ev.CallEnded: _call_ended,
     ev.Asked: asks.asked,
     ev.AskWithdrawn: asks.withdrawn,
-    ev.BackendLost: _backend_lost,
+    ev.BackendLost: lambda session, event: asks.withdraw_of_backend(session, event.backend),
     ev.StreamFailed: _stream_failed,
     ev.DrainStarted: _drain,
     ev.DrainOverdue: _drain_overdue,
     ev.Ended: _end,
 }
-
-__all__ = ["EMPTY", "HANDLERS", "RequestId", "Result", "step"]

@@ -1,8 +1,8 @@
 """The session record: what is kept of a session so that its actor can be built again, here or elsewhere.
 
 Fields are small and written on change only. A rebuilt session knows its client, its level, its subscriptions and its
-unfinished streams; requests that were in flight can't be continued, so each gets one error on its stream, which says
-that it may have been executed.
+unfinished streams, and what waited in its box. What was in flight can't be continued: each request gets one error on
+its stream, which says that it may have been executed, and questions of backends are withdrawn.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import capabilities, codec, errors
+from actors.protocol import asks, box, capabilities, codec, errors, streams
 from actors.protocol import effects as fx
 from actors.protocol.messages import RequestId
 from actors.protocol.session_state import Client, Session, Stream
@@ -38,7 +38,9 @@ def handshake(session: Session) -> dict[str, bytes | None]:
         )
     if session.server is not None:
         fields["server"] = bytes(session.server.raw)
-    return fields
+    if session.level is not None:
+        fields["level"] = session.level.encode()
+    return fields | box.fields(session.box)
 
 
 def subscriptions(uris: tuple[str, ...]) -> dict[str, bytes | None]:
@@ -64,6 +66,9 @@ class RecordLike(Protocol):
 
     @property
     def requests(self) -> Mapping[str, bytes]: ...
+
+    @property
+    def asked(self) -> Mapping[str, bytes]: ...
 
     @property
     def streams(self) -> Mapping[str, HeadLike]: ...
@@ -95,41 +100,48 @@ def rebuild(record: RecordLike, fresh: Session) -> tuple[Session, fx.Effects]:
         server=capabilities.parse(Raw(fields["server"])) if "server" in fields else None,
         level=fields["level"].decode() if "level" in fields else None,
         subscriptions=uris,
+        streams={name: Stream(head.seq) for name, head in record.streams.items() if not head.finished},
+        box=box.read(fields.get("box")),
+        next_post_stream=_next_number(record, "p"),
+        next_get_stream=_next_number(record, "g"),
     )
-    numbers = {name: int(name[1:]) for name in record.streams if name[1:].isdigit()}
-    session = replace(
-        session,
-        next_post_stream=1 + max((n for s, n in numbers.items() if s[0] == "p"), default=_count(fields, "p")),
-        next_get_stream=1 + max((n for s, n in numbers.items() if s[0] == "g"), default=_count(fields, "g")),
-    )
-    return _settle(session, record)
+    session, effects = _withdraw_questions(session, record)
+    session, more = _settle_requests(session, record)
+    return session, effects + more
 
 
-def _count(fields: Mapping[str, bytes], kind: str) -> int:
-    return int(fields.get(f"next_{kind}", b"0"))
+def _next_number(record: RecordLike, kind: str) -> int:
+    """No stream gets the name of one that still has a log. (A log that is gone may lend its name once more: an event id
+    holds the epoch too, so none is ever the same.)"""
+    return 1 + max((int(name[1:]) for name in record.streams if name[0] == kind), default=0)
 
 
-def _settle(session: Session, record: RecordLike) -> tuple[Session, fx.Effects]:
-    """Unfinished POST streams get the errors of their requests and end; GET streams stay open for their client."""
+def _withdraw_questions(session: Session, record: RecordLike) -> tuple[Session, fx.Effects]:
+    """Whoever asked is gone: the client need not answer. What was asked on a stream that is over is only forgotten."""
+    carriers = {ask_id: name.decode() for ask_id, name in record.asked.items()}
+    session = replace(session, settled=tuple(i for i, name in carriers.items() if name not in session.streams))
     effects: fx.Effects = []
-    streams: dict[str, Stream] = {}
-    by_stream: dict[str, list[str]] = {}
-    for key, carrier in record.requests.items():
-        by_stream.setdefault(carrier.decode(), []).append(key)
-    for name, head in record.streams.items():
-        if head.finished:
-            continue
-        if name.startswith("g"):
-            streams[name] = Stream(head.seq)
-            continue
-        keys = by_stream.get(name, [])
-        seq = head.seq
-        for at, key in enumerate(keys, 1):
-            seq += 1
-            effects.append(fx.Append(name, seq, _lost(key), at == len(keys), {key: None}))
-        if not keys:
-            effects.append(fx.Append(name, seq + 1, None, True))
-    return replace(session, streams=streams), effects
+    for ask_id, name in carriers.items():
+        if name in session.streams:
+            frame = asks.withdrawal(ask_id, "the server is gone")
+            session, more = streams.put(session, name, frame, asked={ask_id: None})
+            effects += more
+    return session, effects
+
+
+def _settle_requests(session: Session, record: RecordLike) -> tuple[Session, fx.Effects]:
+    """Unfinished streams of POSTs get the errors of their requests and end; GET streams stay open for their client."""
+    effects: fx.Effects = []
+    for name in [n for n in session.streams if n.startswith("p")]:
+        keys = [key for key, carrier in record.requests.items() if carrier.decode() == name]
+        for key in keys[:-1]:
+            session, more = streams.put(session, name, _lost(key), requests={key: None})
+            effects += more
+        last = keys[-1:]
+        data = _lost(last[0]) if last else None
+        session, more = streams.put(session, name, data, finish=True, requests=dict.fromkeys(last))
+        effects += more
+    return session, effects
 
 
 def _lost(key: str) -> bytes:

@@ -50,8 +50,7 @@ class Stream(Struct, frozen=True):
 
 class Ask(Struct, frozen=True):
     """A request of a backend that the client has to answer. `id` and `token` are the backend's own; `stream` is where
-    it
-    was sent, None while it waits for a stream."""
+    it was sent, None while it waits for a stream."""
 
     backend: str
     id: RequestId
@@ -77,6 +76,10 @@ class Rules(Struct, frozen=True):
     box: int = 64
     gates: bool = True
     """Methods are gated by the capabilities that were declared; a transparent endpoint leaves that to the backend."""
+    box_bytes: int = 1024 * 1024
+    """In the box, whatever their number."""
+    asks: int = 64
+    """Questions of backends that wait for an answer of the client."""
 
 
 class Session(Struct, frozen=True):
@@ -95,6 +98,8 @@ class Session(Struct, frozen=True):
     posts: dict[PostId, Post] = {}
     streams: dict[str, Stream] = {}
     asks: dict[str, Ask] = {}
+    settled: tuple[str, ...] = ()
+    """Questions that have their answer and are still in the record: the next append takes them out of it."""
     box: tuple[Boxed, ...] = ()
     next_call: int = 1
     next_post_stream: int = 1

@@ -1,6 +1,8 @@
-"""The phases of a session-era session and what each lets through (2025-11-25 lifecycle).
+"""The phases of a session-era session and what each lets through (2025-11-25 lifecycle); the lives of its streams and
+its requests.
 
-The tables are the truth: the machine asks them, the tests walk them, the diagrams are drawn from them.
+The machine asks the tables of the session. Where a stream or a request stands is where it is in the session's state;
+their tables say what may become of them, tests hold the machine to that, and the diagrams are drawn from all of them.
 """
 
 from enum import Enum
@@ -35,11 +37,13 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
 }
 """What moves a session on: a method of the client, the drain, the end."""
 
+_ALL = frozenset(ev.SessionEvent.__args__)
+
 SERVED: dict[Phase, frozenset[type]] = {
     Phase.NEW: frozenset({ev.Posted, ev.Ended}),
-    Phase.INITIALIZING: frozenset(ev.SessionEvent.__args__),
-    Phase.OPERATION: frozenset(ev.SessionEvent.__args__),
-    Phase.DRAINING: frozenset(ev.SessionEvent.__args__) - {ev.DrainStarted},
+    Phase.INITIALIZING: _ALL - {ev.DrainOverdue},
+    Phase.OPERATION: _ALL - {ev.DrainOverdue},
+    Phase.DRAINING: _ALL - {ev.DrainStarted},
     Phase.CLOSED: frozenset(),
 }
 """Which events a phase takes. Any other is refused and leaves the state untouched."""
@@ -49,21 +53,45 @@ class StreamPhase(Enum):
     """Where an SSE stream is in its life; a message goes on exactly one stream."""
 
     ATTACHED = "attached"
+    """A connection carries it."""
     DETACHED = "detached"
+    """It waits for its client; what is said on it goes into the log."""
     FINISHED = "finished"
+    """Nothing follows; its log is kept for a while."""
+    LOST = "lost"
+    """Its log is gone, and so is whatever would have followed."""
 
 
 STREAM_TRANSITIONS: dict[tuple[StreamPhase, str], StreamPhase] = {
     (StreamPhase.ATTACHED, "connection lost"): StreamPhase.DETACHED,
+    (StreamPhase.ATTACHED, "let go by the drain"): StreamPhase.DETACHED,
     (StreamPhase.ATTACHED, "resumed elsewhere"): StreamPhase.ATTACHED,
     (StreamPhase.DETACHED, "resumed"): StreamPhase.ATTACHED,
     (StreamPhase.ATTACHED, "last response"): StreamPhase.FINISHED,
     (StreamPhase.DETACHED, "last response"): StreamPhase.FINISHED,
+    (StreamPhase.DETACHED, "its place is needed"): StreamPhase.FINISHED,
+    (StreamPhase.ATTACHED, "session ended"): StreamPhase.FINISHED,
+    (StreamPhase.DETACHED, "session ended"): StreamPhase.FINISHED,
+    (StreamPhase.ATTACHED, "log lost"): StreamPhase.LOST,
+    (StreamPhase.DETACHED, "log lost"): StreamPhase.LOST,
 }
 
-REQUEST_TRANSITIONS: dict[tuple[str, str], str] = {
-    ("pending", "result or error"): "answered",
-    ("pending", "notifications/cancelled"): "cancelled",
-    ("pending", "deadline, or the backend is lost"): "failed",
+
+class RequestPhase(Enum):
+    """Where a request is, in either direction: it has exactly one outcome; what comes after it is dropped and
+    counted."""
+
+    PENDING = "pending"
+    ANSWERED = "answered"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+REQUEST_TRANSITIONS: dict[tuple[RequestPhase, str], RequestPhase] = {
+    (RequestPhase.PENDING, "result or error"): RequestPhase.ANSWERED,
+    (RequestPhase.PENDING, "notifications/cancelled"): RequestPhase.CANCELLED,
+    (RequestPhase.PENDING, "deadline passed"): RequestPhase.FAILED,
+    (RequestPhase.PENDING, "backend lost"): RequestPhase.FAILED,
+    (RequestPhase.PENDING, "drain overdue"): RequestPhase.FAILED,
+    (RequestPhase.PENDING, "session ended"): RequestPhase.FAILED,
 }
-"""A request has exactly one outcome, in both directions; what comes after it is dropped and counted."""

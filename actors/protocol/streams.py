@@ -7,10 +7,11 @@ belongs to none goes to the newest GET stream that somebody reads, or waits in t
 
 from msgspec.structs import replace
 
+from actors.protocol import box, errors
 from actors.protocol import effects as fx
-from actors.protocol import errors
 from actors.protocol import events as ev
 from actors.protocol.session_state import Boxed, Post, Session, Stream
+from actors.protocol.session_table import Phase
 from actors.protocol.versions import can_use
 
 Step = tuple[Session, fx.Effects]
@@ -28,14 +29,17 @@ def request_key(id: int | str) -> str:
 def put(
     session: Session,
     name: str,
-    data: bytes,
+    data: bytes | None,
     *,
     finish: bool = False,
     requests: dict[str, bytes | None] | None = None,
     asked: dict[str, bytes | None] | None = None,
 ) -> Step:
-    """Appends one message to an unfinished stream; `finish` makes it the last."""
+    """Appends one message to an unfinished stream; `finish` makes it the last (without data: ends it at once)."""
     stream = session.streams[name]
+    if session.settled:
+        asked = {**dict.fromkeys(session.settled), **(asked or {})}
+        session = replace(session, settled=())
     effect = fx.Append(name, stream.seq + 1, data, finish, requests or {}, asked or {})
     streams = dict(session.streams)
     if finish:
@@ -45,82 +49,98 @@ def put(
     return replace(session, streams=streams), [effect]
 
 
-def open_for_post(session: Session, post_id: ev.PostId, post: Post) -> Step:
-    """Turns the answer of a POST into a stream; its open requests are recorded from here on."""
+# Streams of POSTs --------------------------------------------------------------------------------------------
+
+
+def carrier(session: Session, post_id: ev.PostId) -> tuple[str | None, Session, fx.Effects]:
+    """The stream of a POST, opened if there is none yet; None if its connection broke before there was one."""
+    post = session.posts[post_id]
+    if post.stream is not None or post.broken:
+        return post.stream, session, []
+    session, effects = _open_for_post(session, post_id, post)
+    return session.posts[post_id].stream, session, effects
+
+
+def _open_for_post(session: Session, post_id: ev.PostId, post: Post) -> Step:
+    """Turns the answer of a POST into a stream: its open requests are recorded from here on, and answers that waited
+    for the others of a batch go first."""
     name = f"p{session.next_post_stream}"
-    primed = can_use(session.version, "priming")
+    stream, first = _opened(session, post_id, post_id)
     session = replace(
         session,
         next_post_stream=session.next_post_stream + 1,
         posts={**session.posts, post_id: replace(post, stream=name, answers=())},
-        streams={**session.streams, name: Stream(1 if primed else 0, post_id, post_id)},
+        streams={**session.streams, name: stream},
     )
     recorded = {request_key(id): name.encode() for id in post.open}
-    effects: fx.Effects = [
-        fx.StopTurnClock(post_id),
-        fx.OpenStream(name, post_id, post_id, recorded, PRIMING if primed else None),
-    ]
+    session, deadlines = start_deadlines(session, post)
+    effects = [fx.StopTurnClock(post_id), fx.OpenStream(name, post_id, post_id, recorded, first), *deadlines]
     for answer in post.answers:
         session, more = put(session, name, answer)
         effects += more
     return session, effects
 
 
+def _opened(session: Session, connection: ev.ConnectionId, post: ev.PostId | None) -> tuple[Stream, bytes | None]:
+    """A stream with its first event: the priming one, where the client knows such."""
+    if can_use(session.version, "priming"):
+        return Stream(1, connection, post), PRIMING
+    return Stream(0, connection, post), None
+
+
+def start_deadlines(session: Session, post: Post) -> Step:
+    """Starts the deadline of each open request of a POST that is no longer expected to be answered at once."""
+    requests = dict(session.requests)
+    effects: fx.Effects = []
+    for id in post.open:
+        entry = requests.get(id)
+        if entry is not None and not entry.timed:
+            requests[id] = replace(entry, timed=True)
+            effects.append(fx.StartDeadline(entry.call, entry.accepted, entry.accepted))
+    return (replace(session, requests=requests), effects) if effects else (session, effects)
+
+
+# What belongs to no request ----------------------------------------------------------------------------------
+
+
+def reader(session: Session) -> str | None:
+    """The newest GET stream that somebody reads. Nothing is said there before the client is initialized (2025-11-25
+    lifecycle, "Initialization")."""
+    if session.phase is Phase.INITIALIZING:
+        return None
+    read = [n for n, s in session.streams.items() if s.post is None and s.connection is not None]
+    return read[-1] if read else None
+
+
 def say_unrelated(session: Session, data: bytes, key: str | None = None) -> Step:
-    """A message that belongs to no request."""
-    name = _newest_read(session)
+    """A message that belongs to no request. One with a `key` says the same however often it is said."""
+    name = reader(session)
     if name is not None:
         return put(session, name, data)
-    kept = tuple(b for b in session.box if key is None or b.key != key)
-    if len(kept) >= session.rules.box:
-        return session, [fx.Tally("box_full")]
-    return replace(session, box=(*kept, Boxed(key, data))), []
+    kept, dropped = box.added(session.rules, session.box, Boxed(key, data))
+    session, effects = _rebox(session, kept)
+    return session, [*effects, *[fx.Tally("box_full")] * dropped]
 
 
-def _newest_read(session: Session) -> str | None:
-    attached = [n for n, s in session.streams.items() if s.post is None and s.connection is not None]
-    return attached[-1] if attached else None
+def _rebox(session: Session, content: box.Box) -> Step:
+    """Another content of the box. The record follows once there is one that a session can be rebuilt from."""
+    fields = box.fields(content)
+    changed = fields != box.fields(session.box) and session.phase is not Phase.INITIALIZING
+    return replace(session, box=content), [fx.Save(fields)] if changed else []
 
 
-def attached(session: Session, event: ev.Attached) -> Step:
-    """A GET, new or resumed."""
-    return _open_get(session, event) if event.stream is None else _resume(session, event)
-
-
-def _open_get(session: Session, event: ev.Attached) -> Step:
-    gets = {n: s for n, s in session.streams.items() if s.post is None}
-    if sum(s.connection is not None for s in gets.values()) >= session.rules.get_streams:
-        return session, [fx.RefuseGet(event.connection, errors.stream_conflict())]
+def deliver(session: Session) -> Step:
+    """What waits for a reader goes to the one there is: the box, and questions of backends."""
+    name = reader(session)
+    if name is None:
+        return session, []
     effects: fx.Effects = []
-    detached = [n for n, s in gets.items() if s.connection is None]
-    for name in detached[: max(0, len(gets) + 1 - session.rules.get_streams)]:
-        # Nobody came back for it, and the client has begun anew: its place is needed.
-        session, more = _finish_silently(session, name)
-        effects += more
-    name = f"g{session.next_get_stream}"
-    primed = can_use(session.version, "priming")
-    session = replace(
-        session,
-        next_get_stream=session.next_get_stream + 1,
-        streams={**session.streams, name: Stream(1 if primed else 0, event.connection, None)},
-    )
-    effects.append(fx.OpenStream(name, None, event.connection, {}, PRIMING if primed else None))
-    session, more = _empty_box(session, name)
-    return session, effects + more
-
-
-def _finish_silently(session: Session, name: str) -> Step:
-    stream = session.streams[name]
-    streams = {n: s for n, s in session.streams.items() if n != name}
-    return replace(session, streams=streams), [fx.Append(name, stream.seq + 1, None, True)]
-
-
-def _empty_box(session: Session, name: str) -> Step:
-    effects: fx.Effects = []
-    for boxed in session.box:
+    waiting = session.box
+    if waiting:
+        session, effects = _rebox(session, ())
+    for boxed in waiting:
         session, more = put(session, name, boxed.data)
         effects += more
-    session = replace(session, box=())
     for ask_id, ask in session.asks.items():
         if ask.stream is None:
             session, more = put(session, name, ask.frame, asked={ask_id: name.encode()})
@@ -129,21 +149,48 @@ def _empty_box(session: Session, name: str) -> Step:
     return session, effects
 
 
+# Connections -------------------------------------------------------------------------------------------------
+
+
+def attached(session: Session, event: ev.Attached) -> Step:
+    """A GET, new or resumed."""
+    session, effects = _open_get(session, event) if event.stream is None else _resume(session, event)
+    session, more = deliver(session)
+    return session, effects + more
+
+
+def _open_get(session: Session, event: ev.Attached) -> Step:
+    if session.phase is Phase.DRAINING:
+        return session, [fx.RefuseGet(event.connection, errors.draining())]
+    gets = {n: s for n, s in session.streams.items() if s.post is None}
+    if sum(s.connection is not None for s in gets.values()) >= session.rules.get_streams:
+        return session, [fx.RefuseGet(event.connection, errors.stream_conflict())]
+    effects: fx.Effects = []
+    detached = [n for n, s in gets.items() if s.connection is None]
+    for name in detached[: max(0, len(gets) + 1 - session.rules.get_streams)]:
+        # Nobody came back for it, and the client has begun anew: its place is needed.
+        session, more = put(session, name, None, finish=True)
+        effects += more
+    name = f"g{session.next_get_stream}"
+    stream, first = _opened(session, event.connection, None)
+    session = replace(session, next_get_stream=session.next_get_stream + 1, streams={**session.streams, name: stream})
+    return session, [*effects, fx.OpenStream(name, None, event.connection, {}, first)]
+
+
 def _resume(session: Session, event: ev.Attached) -> Step:
     name = event.stream or ""
     stream = session.streams.get(name)
     if stream is None:
         # Finished, or never there: the log knows, and says so.
         return session, [fx.Follow(event.connection, name, event.epoch, event.seq, 0, False)]
+    if event.epoch > session.epoch or event.seq > stream.seq:
+        # No event of ours; whoever reads the stream must not suffer from it.
+        return session, [fx.RefuseGet(event.connection, errors.bad_event_id())]
     effects: fx.Effects = []
     if stream.connection is not None:
         effects.append(fx.CloseConnection(stream.connection, "superseded"))
     session = replace(session, streams={**session.streams, name: replace(stream, connection=event.connection)})
-    effects.append(fx.Follow(event.connection, name, event.epoch, event.seq, stream.seq, True))
-    if stream.post is None:
-        session, more = _empty_box(session, name)
-        effects += more
-    return session, effects
+    return session, [*effects, fx.Follow(event.connection, name, event.epoch, event.seq, stream.seq, True)]
 
 
 def detached(session: Session, event: ev.Detached) -> Step:
@@ -155,28 +202,28 @@ def detached(session: Session, event: ev.Detached) -> Step:
 
 
 def failed(session: Session, event: ev.StreamFailed) -> Step:
-    """The log of a stream is lost: it ends here, and so do its requests."""
+    """The log of a stream is lost: it ends here. Its calls go on; their outcomes have nowhere to go."""
     stream = session.streams.get(event.stream)
     if stream is None:
         return session, []
     effects: fx.Effects = []
     if stream.connection is not None:
         effects.append(fx.CloseConnection(stream.connection, event.reason))
-    post = session.posts.get(stream.post) if stream.post is not None else None
     session = replace(session, streams={n: s for n, s in session.streams.items() if n != event.stream})
-    if post is not None and stream.post is not None:
-        broken = replace(post, stream=None, broken=True)
+    if stream.post is not None:
+        broken = replace(session.posts[stream.post], stream=None, broken=True)
         session = replace(session, posts={**session.posts, stream.post: broken})
     return session, effects
 
 
 def let_go(session: Session, retry: int) -> Step:
-    """The drain closes streams whose client holds an event id and may come back elsewhere (since 2025-11-25)."""
+    """The drain closes GET streams whose client holds an event id and may come back elsewhere (since 2025-11-25)."""
     if not can_use(session.version, "priming"):
         return session, []
     effects: fx.Effects = []
+    streams = dict(session.streams)
     for name, stream in session.streams.items():
         if stream.connection is not None and stream.post is None:
             effects.append(fx.CloseConnection(stream.connection, "draining", retry))
-            session = replace(session, streams={**session.streams, name: replace(stream, connection=None)})
-    return session, effects
+            streams[name] = replace(stream, connection=None)
+    return (replace(session, streams=streams), effects) if effects else (session, effects)

@@ -1,0 +1,193 @@
+"""Requests to the backend: how a call is sent, waits for the lease, and gets its one outcome.
+
+On a transport that does not relate messages to requests (stdio) a question of the backend can be told to belong to a
+call only if there is one that could have raised it; so such *eligible* calls go one at a time where the client can be
+asked. That is the lease.
+"""
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.protocol import codec, errors, payload
+from actors.protocol import link_events as ev
+from actors.protocol.link_state import Link, Pending, Step, moved, without
+from actors.protocol.messages import Error, RequestId
+
+SUBSCRIBE = "resources/subscribe"
+UNSUBSCRIBE = "resources/unsubscribe"
+SET_LEVEL = "logging/setLevel"
+
+UPDATED = "notifications/resources/updated"
+
+
+def failure(reason: str, message: str, executed: errors.Executed) -> Raw:
+    """The error object of a call that came to nothing here."""
+    return errors.internal(message, reason=reason, executed=executed).raw
+
+
+# The way out -------------------------------------------------------------------------------------------------
+
+
+def called(link: Link, event: ev.Called) -> Step:
+    """READY: send it, or let it wait for the lease."""
+    pending = _pending(event)
+    if event.eligible and _lease_taken(link):
+        return replace(link, waiting=(*link.waiting, pending)), []
+    return dispatch(link, pending)
+
+
+def called_early(link: Link, event: ev.Called) -> Step:
+    """On the way to READY: it waits."""
+    return replace(link, waiting=(*link.waiting, _pending(event))), []
+
+
+def called_away(link: Link, event: ev.Called) -> Step:
+    """No connection: it brings one. A back-off does not hold it up; whether the backend may be tried is the breaker's
+    decision."""
+    link, _ = called_early(link, event)
+    return connect(link)
+
+
+def wanted_away(link: Link, event: ev.Wanted) -> Step:
+    """A connection is wanted without a call."""
+    return connect(link)
+
+
+def connect(link: Link, cause: str = "call") -> Step:
+    """Asks for a transport."""
+    return moved(link, cause), [ev.StartClock(), ev.Connect()]
+
+
+def called_closed(link: Link, event: ev.Called) -> Step:
+    """Too late."""
+    return link, [ev.Finish(event.call, False, failure("closed", "the connection to the backend was closed", "no"))]
+
+
+def _pending(event: ev.Called) -> Pending:
+    return Pending(event.call, event.method, event.params, event.progress, event.eligible)
+
+
+def _lease_taken(link: Link) -> bool:
+    return link.profile.leased and not link.related and any(p.eligible for p in link.pending.values())
+
+
+def upstream_id(link: Link) -> str:
+    """The next id on this link: given once, never again (2025-11-25 basic, "Requests")."""
+    return f"{link.profile.prefix}.{link.next_id}"
+
+
+def dispatch(link: Link, pending: Pending) -> Step:
+    """Sends a request under an id of ours. A progress token of the client's never goes upstream: ours does, or none."""
+    id = upstream_id(link)
+    params = pending.params
+    if pending.progress or payload.mentions(params, b"progressToken"):
+        try:
+            params = payload.with_progress_token(params, id if pending.progress else None)
+        except errors.Malformed as malformed:
+            return link, [] if pending.call is None else [ev.Finish(pending.call, False, malformed.error.raw)]
+    link = replace(link, next_id=link.next_id + 1, pending={**link.pending, id: pending})
+    return link, [ev.Send(codec.encode_request(id, pending.method, params), id=id)]
+
+
+def dispatch_waiting(link: Link) -> Step:
+    """Sends every waiting call that may go; calls that wait for the lease keep their order."""
+    effects: ev.Effects = []
+    still: list[Pending] = []
+    for pending in link.waiting:
+        if pending.eligible and _lease_taken(link):
+            still.append(pending)
+            continue
+        link, sent = dispatch(link, pending)
+        effects += sent
+    return replace(link, waiting=tuple(still)), effects
+
+
+# The way back ------------------------------------------------------------------------------------------------
+
+
+def finished(link: Link, id: RequestId, ok: bool, payload: Raw) -> Step:
+    """The outcome of the request with this id."""
+    pending = link.pending[id]
+    link = replace(link, pending=without(link.pending, id))
+    if pending.call is None:
+        return link, _restored(pending)
+    if ok:
+        link = _remember(link, pending)
+    effects: ev.Effects = [ev.Finish(pending.call, ok, payload)]
+    if link.asked:
+        link, more = settle_asked(link, pending.call)
+        effects += more
+    if link.waiting:
+        link, more = dispatch_waiting(link)
+        effects += more
+    return link, effects
+
+
+def _restored(pending: Pending) -> ev.Effects:
+    """A subscription was asked for again after a loss: only from here on is nothing missed, so it is said here that
+    something may have been (bridging §10: replay, then announce)."""
+    uri = member(pending.params, "uri") if pending.method == SUBSCRIBE else None
+    return [] if uri is None else [ev.Tell(None, UPDATED, payload.dumps({"uri": uri}))]
+
+
+def _remember(link: Link, pending: Pending) -> Link:
+    """Keeps what a backend that forgets us must be told again."""
+    if pending.method == SET_LEVEL:
+        return replace(link, level=member(pending.params, "level"))
+    if pending.method in (SUBSCRIBE, UNSUBSCRIBE):
+        uri = member(pending.params, "uri")
+        rest = tuple(u for u in link.subscriptions if u != uri)
+        wanted = uri is not None and pending.method == SUBSCRIBE
+        return replace(link, subscriptions=(*rest, uri) if wanted and uri is not None else rest)
+    return link
+
+
+def member(params: Raw, name: str) -> str | None:
+    """A text among the params."""
+    try:
+        return payload.text_or_none(payload.members(params).get(name))
+    except errors.Malformed:
+        return None
+
+
+def send_failed(link: Link, event: ev.SendFailed) -> Step:
+    """READY: no response will come."""
+    if event.id not in link.pending:
+        return link, [ev.Tally("late_failure")]
+    return finished(link, event.id, False, failure(event.reason, event.message, event.executed))
+
+
+def abandoned(link: Link, event: ev.Abandoned) -> Step:
+    """Cancels a call that was sent, forgets one that was not."""
+    for id, pending in link.pending.items():
+        if pending.call == event.call:
+            return _cancel(link, id, event.reason)
+    waiting = tuple(p for p in link.waiting if p.call != event.call)
+    return (replace(link, waiting=waiting) if len(waiting) < len(link.waiting) else link), []
+
+
+def _cancel(link: Link, id: RequestId, reason: str) -> Step:
+    params = payload.dumps({"requestId": id, "reason": reason})
+    effects: ev.Effects = [ev.Send(codec.encode_notification("notifications/cancelled", params)), ev.Forget(id)]
+    call = link.pending[id].call
+    link, more = settle_asked(replace(link, pending=without(link.pending, id)), call)
+    effects += more
+    link, more = dispatch_waiting(link)
+    return link, effects + more
+
+
+def settle_asked(link: Link, call: ev.CallKey | None) -> Step:
+    """Questions that came with a call end with it; the backend gets an answer to each, for nothing may hang."""
+    ended = [id for id, owner in link.asked.items() if owner is not None and owner == call]
+    effects: ev.Effects = []
+    for id in ended:
+        error = errors.internal("the call that raised this request has ended", reason="call_ended").raw
+        effects += [ev.Send(codec.encode(Error(id, error))), ev.Withdraw(id)]
+    if not ended:
+        return link, effects
+    return replace(link, asked={i: c for i, c in link.asked.items() if i not in ended}), effects
+
+
+def notified(link: Link, event: ev.Notified) -> Step:
+    """READY: a notification of the client."""
+    return link, [ev.Send(codec.encode_notification(event.method, event.params))]

@@ -1,0 +1,188 @@
+"""The handshake with a backend, the first one and every later one (2025-11-25 lifecycle).
+
+After a loss, log level and subscriptions are asked for again before any call goes out, and what may have changed
+meanwhile is announced.
+"""
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.protocol import capabilities, codec, errors, payload
+from actors.protocol import link_events as ev
+from actors.protocol.link_calls import (
+    SET_LEVEL,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    dispatch,
+    dispatch_waiting,
+    member,
+    upstream_id,
+)
+from actors.protocol.link_loss import end_calls, fail, reason_of
+from actors.protocol.link_messages import pong, refuse
+from actors.protocol.link_state import Link, Pending, Step, moved, without
+from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
+from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
+
+LIST_CHANGED = {
+    "tools": "notifications/tools/list_changed",
+    "prompts": "notifications/prompts/list_changed",
+    "resources": "notifications/resources/list_changed",
+}
+"""By the server capability that goes with it."""
+
+
+def started(link: Link, event: ev.Started) -> Step:
+    """There is a transport."""
+    return _initialize(moved(replace(link, related=event.related), "transport there"))
+
+
+def started_in_vain(link: Link, event: ev.Started) -> Step:
+    """There is a transport that nobody waits for any more."""
+    return link, [ev.Hang()]
+
+
+def _initialize(link: Link) -> Step:
+    id = upstream_id(link)
+    params = Raw(
+        b'{"protocolVersion":"%s","capabilities":%s,"clientInfo":%s}'
+        % (LATEST_HANDSHAKE.encode(), bytes(link.profile.capabilities), bytes(link.profile.client_info))
+    )
+    link = replace(link, next_id=link.next_id + 1, pending={id: Pending(None, "initialize")})
+    return link, [ev.Send(codec.encode_request(id, "initialize", params), id=id)]
+
+
+# The answer --------------------------------------------------------------------------------------------------
+
+
+def message(link: Link, event: ev.Incoming) -> Step:
+    """INITIALIZING: the answer to `initialize`, or what a server may say before it."""
+    message = event.message
+    if isinstance(message, Result) and message.id in link.pending:
+        return _welcomed(link, message.result)
+    if isinstance(message, Error) and (
+        message.id is None or message.id in link.pending or event.related in link.pending
+    ):
+        # Nothing else is on its way, so an error without an id is about `initialize` too.
+        return fail(link, "initialize_refused", f"the backend refused to initialize: {reason_of(message.error)}")
+    if isinstance(message, Request):
+        early = errors.invalid_request("no request may come before the handshake is over")
+        return link, [pong(message) if message.method == "ping" else refuse(message, early)]
+    if isinstance(message, Notification) and message.method == "notifications/message":
+        return link, [ev.Tell(None, message.method, message.params)]
+    return link, [ev.Tally("message_before_handshake")]
+
+
+class _InitializeResult(msgspec.Struct):
+    protocolVersion: str  # the wire's name  # noqa: N815
+    capabilities: Raw = Raw(b"{}")
+    serverInfo: Raw = Raw(b"{}")  # noqa: N815
+    instructions: str | None = None
+
+
+def _welcomed(link: Link, raw: Raw) -> Step:
+    try:
+        answer = msgspec.json.decode(raw, type=_InitializeResult)
+    except (msgspec.DecodeError, RecursionError):
+        return fail(link, "initialize_malformed", "the backend answered initialize with something malformed")
+    if answer.protocolVersion not in VERSIONS:
+        return fail(link, "version", f"the backend speaks only revision {answer.protocolVersion[:40]!r}")
+    hello = ev.Hello(
+        answer.protocolVersion, _copy(answer.capabilities), _copy(answer.serverInfo), answer.instructions, _copy(raw)
+    )
+    link = replace(moved(link, "initialize answered"), pending={}, hello=hello, tag=link.tag + 1)
+    frame = codec.encode_notification("notifications/initialized", EMPTY)
+    return link, [ev.UseVersion(hello.version), ev.Send(frame, tag=link.tag)]
+
+
+def _copy(raw: Raw) -> Raw:
+    """Raw values of one message share its buffer; what is kept must not keep that alive."""
+    return Raw(bytes(raw))
+
+
+def confirmed(link: Link, event: ev.Accepted) -> Step:
+    """The first request waits for this: some servers refuse requests until they have seen `initialized`."""
+    if event.tag != link.tag or link.hello is None:
+        return link, [ev.Tally("late_acceptance")]
+    again, hello = link.connected_before, link.hello
+    link = replace(moved(link, "initialized accepted"), connected_before=True, attempt=0)
+    effects: ev.Effects = [ev.StopClock(), ev.Listen(), ev.Ready(hello, again)]
+    declared = capabilities.parse(hello.capabilities)
+    link, more = _restore(link, declared)
+    effects += more
+    if again:
+        effects += [ev.Tell(None, method, EMPTY) for kind, method in LIST_CHANGED.items() if declared.has((kind,))]
+    link, more = dispatch_waiting(link)
+    return link, effects + more
+
+
+def _restore(link: Link, declared: capabilities.Capabilities) -> Step:
+    """Log level and subscriptions, once more; but for what a waiting call is about to change."""
+    effects: ev.Effects = []
+    wanted: list[Pending] = []
+    if link.level is not None and declared.has(("logging",)) and all(p.method != SET_LEVEL for p in link.waiting):
+        wanted.append(Pending(None, SET_LEVEL, payload.dumps({"level": link.level})))
+    changing = {member(p.params, "uri") for p in link.waiting if p.method in (SUBSCRIBE, UNSUBSCRIBE)}
+    for uri in link.subscriptions:
+        if uri not in changing:
+            wanted.append(Pending(None, SUBSCRIBE, payload.dumps({"uri": uri})))
+    for pending in wanted:
+        link, sent = dispatch(link, pending)
+        effects += sent
+    return link, effects
+
+
+def wanted_ready(link: Link, event: ev.Wanted) -> Step:
+    """READY: it is there already."""
+    assert link.hello is not None
+    return link, [ev.Ready(link.hello, False)]
+
+
+def wanted_soon(link: Link, event: ev.Wanted) -> Step:
+    """On the way: Ready or Down follows."""
+    return link, []
+
+
+# When it does not come about ---------------------------------------------------------------------------------
+
+
+def refused(link: Link, event: ev.SendFailed) -> Step:
+    """`initialize` could not be sent, or gets no answer."""
+    if event.id not in link.pending:
+        return link, [ev.Tally("late_failure")]
+    return fail(link, event.reason, event.message)
+
+
+def not_found(link: Link, event: ev.SessionForgotten) -> Step:
+    """INITIALIZING: a 404 to `initialize` means a wrong endpoint. Any other is about the session before this one."""
+    if event.id not in link.pending:
+        return link, [ev.Tally("late_failure")]
+    return fail(link, "not_found", "the backend's endpoint answered 404")
+
+
+def not_confirmed(link: Link, event: ev.SessionForgotten) -> Step:
+    """CONFIRMING: the session is gone before it began, unless the 404 is for a request of the one before."""
+    if event.id is not None:
+        return link, [ev.Tally("late_failure")]
+    return fail(link, "not_found", "the backend's endpoint answered 404")
+
+
+def forgotten(link: Link, event: ev.SessionForgotten) -> Step:
+    """READY, 404: initialize anew without the old id; the refused request is sent once more, all others end (2025-11-25
+    transports, "Session Management")."""
+    refused = link.pending.get(event.id) if event.id is not None else None
+    if event.id is not None and refused is None:
+        return link, [ev.Tally("late_failure")]  # whoever comes next will find out
+    rest = replace(link, pending=without(link.pending, event.id), waiting=()) if event.id is not None else link
+    again: tuple[Pending, ...] = ()
+    if refused is not None and refused.call is not None:
+        again = (replace(refused, retried=True),)
+    if link.lost_once or (refused is not None and refused.retried):
+        # What was refused was not executed, so it counts among those that wait.
+        rest = replace(rest, waiting=again + link.waiting)
+        return fail(rest, "session_lost", "the backend keeps losing our session")
+    ended, effects = end_calls(replace(rest, waiting=()), "session_lost", "the backend lost our session")
+    ended = replace(moved(ended, "session forgotten"), waiting=again + link.waiting, lost_once=True)
+    link, more = _initialize(ended)
+    return link, [ev.StartClock(), ev.Reset(), *effects, *more]

@@ -1,0 +1,82 @@
+"""The end of a connection: every call gets its one outcome, which says whether it may have been executed."""
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.protocol import link_events as ev
+from actors.protocol.link_calls import connect, failure
+from actors.protocol.link_state import Link, Step, moved
+
+
+def end_calls(link: Link, reason: str, message: str) -> Step:
+    """Calls that were sent may have been executed, those that waited were not; open questions are void."""
+    effects: ev.Effects = []
+    for pending in link.pending.values():
+        if pending.call is not None:
+            effects.append(ev.Finish(pending.call, False, failure(reason, message, "unknown")))
+    for pending in link.waiting:
+        if pending.call is not None:
+            effects.append(ev.Finish(pending.call, False, failure(reason, message, "no")))
+    effects += [ev.Withdraw(id) for id in link.asked]
+    return replace(link, pending={}, waiting=(), asked={}), effects
+
+
+def fail(link: Link, reason: str, message: str) -> Step:
+    """The connection is lost, or could not be made."""
+    link, ended = end_calls(link, reason, message)
+    down = ev.Down(reason, message, failure(reason, message, "unknown"))
+    return _lost(link, [ev.StopClock(), ev.Hang(), *ended, down])
+
+
+def _lost(link: Link, effects: ev.Effects) -> Step:
+    """With subscriptions the link comes back by itself; without any, the next call brings it back."""
+    cause = "lost with subscriptions" if link.subscriptions else "lost"
+    link = replace(moved(link, cause), hello=None, attempt=link.attempt + 1, lost_once=False)
+    return link, [*effects, ev.BackOff(link.attempt)] if link.subscriptions else effects
+
+
+def closed(link: Link, event: ev.Closed) -> Step:
+    """The transport has ended."""
+    return fail(link, event.reason, event.message)
+
+
+def expired(link: Link, event: ev.ConnectExpired) -> Step:
+    """It took too long."""
+    return fail(link, "connect_timeout", "the backend was not ready in time")
+
+
+def connect_refused(link: Link, event: ev.ConnectRefused) -> Step:
+    """No transport could be had. It says nothing of the backend's health: the breaker or a bound has spoken."""
+    finishes = [ev.Finish(p.call, False, event.payload) for p in link.waiting if p.call is not None]
+    down = ev.Down("refused", reason_of(event.payload), event.payload, counts=False)
+    return _lost(replace(link, waiting=()), [ev.StopClock(), *finishes, down])
+
+
+def retry(link: Link, event: ev.RetryDue) -> Step:
+    """WAITING: the back-off is over."""
+    return connect(link, "back-off over")
+
+
+def shut(link: Link, event: ev.Shut) -> Step:
+    """The owner wants no more of it."""
+    link, effects = end_calls(link, "closed", "the connection to the backend was closed")
+    return replace(moved(link, "shut"), subscriptions=()), [ev.StopClock(), ev.Hang(), *effects]
+
+
+def wanted_closed(link: Link, event: ev.Wanted) -> Step:
+    """CLOSED: there will be none."""
+    message = "the connection to the backend was closed"
+    return link, [ev.Down("closed", message, failure("closed", message, "no"), counts=False)]
+
+
+class _ErrorObject(msgspec.Struct):
+    message: str = ""
+
+
+def reason_of(error: Raw) -> str:
+    """The message of a JSON-RPC error object, cut to a length fit for logs."""
+    try:
+        return msgspec.json.decode(error, type=_ErrorObject).message[:500]
+    except (msgspec.DecodeError, RecursionError):
+        return "malformed error"

@@ -1,0 +1,63 @@
+"""What backends notify: progress of a call, log messages, changes."""
+
+import msgspec
+from msgspec import Raw
+
+from actors.protocol import admission, codec, inflight, lowering, streams
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
+from actors.protocol.capabilities import LEVELS
+from actors.protocol.methods import Sender
+from actors.protocol.session_state import Session
+
+Step = streams.Step
+
+
+def told(session: Session, event: ev.CallProgressed) -> Step:
+    """A notification of a backend."""
+    if event.method == "notifications/progress":
+        return inflight.progressed(session, event)
+    why = admission.why_drop(session, event.method, Sender.SERVER)
+    if why is not None:
+        return session, [fx.Tally(why)]
+    if event.method == "notifications/message" and not _loud_enough(session, event.params):
+        return session, [fx.Tally("log_below_level")]
+    frame = codec.encode_notification(event.method, lowering.notification(event.method, event.params, session.version))
+    return inflight.say(session, event.call, frame, _coalescing_key(event))
+
+
+class _Uri(msgspec.Struct):
+    uri: str
+
+
+def _coalescing_key(event: ev.CallProgressed) -> str | None:
+    """`list_changed` of a kind and `updated` of a URI say the same however often they are said."""
+    if event.method.endswith("/list_changed"):
+        return event.method
+    if event.method == "notifications/resources/updated":
+        try:
+            return f"{event.method} {msgspec.json.decode(event.params, type=_Uri).uri}"
+        except (msgspec.DecodeError, RecursionError):
+            return None
+    return None
+
+
+def _loud_enough(session: Session, params: Raw) -> bool:
+    """A level that is not of the protocol passes: its reader judges it."""
+    if session.level is None:
+        return True
+    said = level(params)
+    return said is None or LEVELS.index(said) >= LEVELS.index(session.level)
+
+
+class _Level(msgspec.Struct):
+    level: str
+
+
+def level(params: Raw) -> str | None:
+    """The log level that params name, if it is one (2025-11-25 server/utilities/logging)."""
+    try:
+        named = msgspec.json.decode(params, type=_Level).level
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return named if named in LEVELS else None
