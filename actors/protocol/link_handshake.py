@@ -133,14 +133,8 @@ def _restore(link: Link, declared: capabilities.Capabilities) -> Step:
     return link, effects
 
 
-def wanted_ready(link: Link, event: ev.Wanted) -> Step:
-    """READY: it is there already."""
-    assert link.hello is not None
-    return link, [ev.Ready(link.hello, False)]
-
-
-def wanted_soon(link: Link, event: ev.Wanted) -> Step:
-    """On the way: Ready or Down follows."""
+def wanted_already(link: Link, event: ev.Wanted) -> Step:
+    """It is there, or on its way: whoever joined hears of it."""
     return link, []
 
 

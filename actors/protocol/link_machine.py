@@ -46,10 +46,7 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     **{(phase, ev.Abandoned): calls.abandoned for phase in Phase if phase is not Phase.CLOSED},
     # The handshake.
     (Phase.IDLE, ev.Wanted): calls.wanted_away,
-    (Phase.CONNECTING, ev.Wanted): handshake.wanted_soon,
-    (Phase.INITIALIZING, ev.Wanted): handshake.wanted_soon,
-    (Phase.CONFIRMING, ev.Wanted): handshake.wanted_soon,
-    (Phase.READY, ev.Wanted): handshake.wanted_ready,
+    **{(phase, ev.Wanted): handshake.wanted_already for phase in LIVE},
     (Phase.WAITING, ev.Wanted): calls.wanted_away,
     (Phase.CLOSED, ev.Wanted): loss.wanted_closed,
     (Phase.CONNECTING, ev.Started): handshake.started,

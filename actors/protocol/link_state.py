@@ -7,6 +7,8 @@ from actors.protocol.link_events import CallKey, Effects, Hello
 from actors.protocol.link_table import TRANSITIONS, Phase
 from actors.protocol.messages import EMPTY, RequestId
 
+__all__ = ["Link", "Pending", "Phase", "Profile", "Step", "moved", "without"]
+
 
 class Profile(Struct, frozen=True):
     """What the link tells the backend of its client: constant for the link's life. `leased`: the client can be asked
