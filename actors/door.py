@@ -194,9 +194,14 @@ class SessionDoor:
     # Resumption
 
     async def _begin(self, follower: Follower) -> Reply:
-        failed = await follower.begin()
-        if failed is None and follower.lost is not None:
-            follower.close()
+        begun = False
+        try:
+            failed = await follower.begin()
+            begun = failed is None and follower.lost is None
+        finally:
+            if not begun:
+                follower.close()
+        if failed is None and not begun:
             failed = Failed(Refused.SEQ, "events were lost")
         if failed is None:
             self._services.telemetry.count("stagedoor_resumes_total", ("hit",))

@@ -5,7 +5,7 @@ is read.
 """
 
 from actors.connection import Connection
-from actors.ports import Failed, Replay, SessionKey, Store
+from actors.ports import Failed, Refused, Replay, SessionKey, Store
 from actors.protocol import sse
 
 PAGE = 256
@@ -60,6 +60,9 @@ class Follower:
             self.close()
             return outcome
         self._take(outcome)
+        if self._connection is None and not self._more and not outcome.finished:
+            # Nobody will go on with it: its log was lost to the session while it ran.
+            return Failed(Refused.SEQ, "the stream was lost before its end")
         return None
 
     def _take(self, replay: Replay) -> None:

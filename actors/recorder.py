@@ -19,8 +19,8 @@ from actors.protocol.messages import Error, RequestId, Result
 from actors.protocol.table import Limits
 from actors.usage import Usage
 
-Opened = Callable[[Connection], None]
-Refusal = Callable[[Failed], None]
+LOST = (Refused.FENCED, Refused.GONE, Refused.ENDED)
+"""The session is not ours any more; anything else is only the log's trouble, and the stream can go on without it."""
 
 
 @dataclass(slots=True)
@@ -107,6 +107,8 @@ class Recorder:
         if effect.data is not None:
             self._hold(track, effect.stream, effect.seq, effect.data)
         if not track.recorded:
+            if track.connection is None and effect.finish:
+                self._telemetry.count("stagedoor_answers_dropped_total", ("unrecorded",))
             self._acked(effect.stream, track, effect.seq)
             return
         self._make_room(effect)
@@ -169,7 +171,7 @@ class Recorder:
 
     def _on_open(self, effect: fx.OpenStream, track: _Track, outcome: object) -> None:
         if isinstance(outcome, Failed):
-            if outcome.reason is not Refused.AWAY:
+            if outcome.reason in LOST:
                 self._give_up(effect.stream, track, outcome)
                 return
             track.recorded = False

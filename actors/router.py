@@ -272,7 +272,7 @@ def _refusal(failed: Failed) -> ProtocolError:
     """What a store's refusal means to a client: gone for good, or not now."""
     if failed.reason in (Refused.GONE, Refused.ENDED):
         return errors.session_not_found()
-    return errors.store_away()
+    return errors.server_full() if failed.reason is Refused.FULL else errors.store_away()
 
 
 def _ignore(outcome: Any) -> None:

@@ -43,6 +43,7 @@ _ENDED = Failed(Refused.ENDED)
 _FENCED = Failed(Refused.FENCED)
 _EXISTS = Failed(Refused.EXISTS)
 _FULL = Failed(Refused.FULL, "the session's replay logs are full")
+_FULL_OF_SESSIONS = Failed(Refused.FULL, "no room for another session")
 
 
 class _Stream:
@@ -129,6 +130,7 @@ class MemoryStore:
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self.owner = secrets.token_hex(8)
         self._keep = Retention.of(limits)
+        self._most = limits.sessions
         self._now = now
         self._sessions: dict[SessionKey, _Session] = {}
         self._tombs: dict[SessionKey, tuple[Grant, float]] = {}
@@ -270,6 +272,8 @@ class MemoryStore:
         now = self._now()
         if self._find(key, now) is not _GONE:
             return _EXISTS
+        if len(self._sessions) >= self._most:
+            return _FULL_OF_SESSIONS
         session = _Session(self.owner, next_epoch(0, now), fields, now + YOUNG_TTL)
         self._sessions[key] = session
         heappush(self._due, (session.expires, key, ""))
