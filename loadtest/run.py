@@ -77,7 +77,8 @@ async def measure(running: Running, load: Load, seconds: float) -> dict[str, Any
 async def hold(running: Running, sessions: int, streams: int, rest: float) -> dict[str, Any]:
     """Memory per idle session and per open GET stream, and whether sessions still answer with all of them held.
 
-    With a `rest`, sessions are looked at once more after so many seconds without a call.
+    With a `rest`, as many sessions are opened once more after so many seconds without a call: by how much memory grows
+    then is what a resting session keeps, since what it gave back is used again.
     """
     warm = await client.open_sessions(running.address, 50, running.prefix)
     await client.steady(warm, running.prefix + "echo", 0.5)
@@ -87,8 +88,10 @@ async def hold(running: Running, sessions: int, streams: int, rest: float) -> di
     held = await client.open_sessions(running.address, sessions, running.prefix, keep_connections=False)
     await trio.sleep(SETTLE)
     idle = proc.resident_bytes(running.pid)
-    await trio.sleep(rest)
-    rested = proc.resident_bytes(running.pid)
+    if rest:
+        await trio.sleep(rest)
+        held = await client.open_sessions(running.address, sessions, running.prefix, keep_connections=False)
+    twice = proc.resident_bytes(running.pid)
     listening = [await session.listen() for session in held[:streams]]
     await trio.sleep(SETTLE)
     streaming = proc.resident_bytes(running.pid)
@@ -104,8 +107,8 @@ async def hold(running: Running, sessions: int, streams: int, rest: float) -> di
         "streams": streams,
         "resident_mib": streaming / 2**20,
         "kib_per_session": (idle - empty) / sessions / 1024,
-        "kib_per_rested_session": (rested - empty) / sessions / 1024 if rest else None,
-        "kib_per_stream": (streaming - rested) / streams / 1024,
+        "kib_per_resting_session": (twice - idle) / sessions / 1024 if rest else None,
+        "kib_per_stream": (streaming - twice) / streams / 1024,
         "answered": len(sample),
     }
 

@@ -104,7 +104,7 @@ def _memory(rows: list[dict[str, Any]]) -> list[str]:
         "idle sessions",
         "open streams",
         "KiB/session",
-        "after a rest",
+        "KiB at rest",
         "KiB/stream",
         "resident MiB",
     )
@@ -114,7 +114,7 @@ def _memory(rows: list[dict[str, Any]]) -> list[str]:
             _number(row.get("sessions"), 0),
             _number(row.get("streams"), 0),
             _number(row.get("kib_per_session"), 1),
-            _number(row.get("kib_per_rested_session"), 1),
+            _number(row.get("kib_per_resting_session"), 1),
             _number(row.get("kib_per_stream"), 1),
             _number(row.get("resident_mib"), 0),
         )

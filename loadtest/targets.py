@@ -187,7 +187,7 @@ class Target:
     streams: int = 0
     """How many of them with an open GET stream."""
     rests_after: float = 0.0
-    """Seconds without a call after which an idle session surely takes less memory; 0 where it never does."""
+    """Seconds without a call after which an idle session takes less memory; 0 where it never does."""
     resumes: bool = False
     """Whether a cut stream can be resumed there."""
 
@@ -197,9 +197,11 @@ PASSIVE = 75.0  # seconds: passivation is after 60 without a call
 TARGETS = {
     "direct": Target(direct, "the backend itself"),
     "floor": Target(floor, "the barest trio + httptools proxy, HTTP backend"),
-    "stagedoor": Target(stagedoor_memory, "Stagedoor in memory, HTTP backend", 10_000, 2_000, PASSIVE, resumes=True),
-    "stagedoor-redis": Target(stagedoor_redis, "Stagedoor, Redis, HTTP backend", 10_000, 2_000, PASSIVE, resumes=True),
-    "stagedoor-aggregate": Target(stagedoor_aggregate, "Stagedoor in memory, HTTP backend, on /mcp", resumes=True),
+    "stagedoor": Target(stagedoor_memory, "Stagedoor in memory, HTTP backend", 10_000, 2_000, resumes=True),
+    "stagedoor-redis": Target(stagedoor_redis, "Stagedoor, Redis, HTTP backend", 10_000, 2_000, resumes=True),
+    "stagedoor-aggregate": Target(
+        stagedoor_aggregate, "Stagedoor in memory, HTTP backend, on /mcp", 9_000, 2_000, PASSIVE, True
+    ),
     "stagedoor-stdio": Target(stagedoor_stdio, "Stagedoor in memory, one shared stdio backend", resumes=True),
     "mcp-proxy": Target(mcp_proxy, "mcp-proxy (PyPI), one stdio backend", 500, 200),
     "fastmcp": Target(fastmcp, "FastMCP's proxy, HTTP backend", 200, 100),
