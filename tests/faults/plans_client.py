@@ -1,0 +1,131 @@
+"""What the victim's connections go through."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from tests.faults.client import Client, Exchange, Point
+from tests.faults.play import Plan
+from tests.faults.plans_backend import _on_call, flood
+from tests.faults.world import World
+
+Do = Callable[[World, Exchange], Awaitable[None]]
+
+
+def _at(point: Point, do: Do, *, events: int = 0, method: str = "POST", requests: bool = True) -> Callable[[World], None]:
+    """Once, at this point of an exchange; `events` must have come; `requests`: it carries a request."""
+
+    def install(world: World) -> None:
+        async def trouble(at: Point, exchange: Exchange) -> None:
+            if world.fired or at != point or exchange.method != method or len(exchange.events) < events:
+                return
+            sent = exchange.sent if isinstance(exchange.sent, list) else [exchange.sent]
+            if requests and not any(isinstance(m, dict) and "id" in m and "method" in m for m in sent):
+                return
+            world.fire(f"{point} {exchange!r}")
+            await do(world, exchange)
+
+        world.victim.trouble = trouble
+
+    return install
+
+
+async def leave(world: World, exchange: Exchange) -> None:
+    """Goes at once."""
+    await trio.lowlevel.checkpoint()
+    exchange.leave()
+
+
+async def leave_unread(world: World, exchange: Exchange) -> None:
+    """Reads no more, and goes when everything was written."""
+    await trio.sleep(8)
+    exchange.leave()
+
+
+async def leave_soon(world: World, exchange: Exchange) -> None:
+    """Goes while the server is at work."""
+    await trio.sleep(0.1)
+    exchange.leave()
+
+
+async def half_close(world: World, exchange: Exchange) -> None:
+    """Sends no more; the answer may still come."""
+    await exchange.stream.send_eof()
+
+
+async def stall(world: World, exchange: Exchange) -> None:
+    """Reads nothing for longer than a write may take."""
+    await trio.sleep(120)
+
+
+async def two_gets(world: World, exchange: Exchange) -> None:
+    """Two further streams are opened, and one that is too many by far."""
+    others = [await world.victim.open("GET") for _ in range(5)]
+    assert [o.status for o in others].count(409) >= 1, [o.status for o in others]
+    await trio.sleep(0.3)
+    for other in others:
+        other.leave()
+
+
+async def resume_at_once(world: World, exchange: Exchange) -> None:
+    """The stream is resumed elsewhere while this connection is open: the newest wins."""
+    last = next(event.id for event in reversed(exchange.events) if event.id)
+    other = await world.victim.open("GET", after=last)
+    await trio.sleep(0.1)
+    other.leave()
+
+
+async def resume_twice(world: World, exchange: Exchange) -> None:
+    """Two resumptions of one stream at the same moment."""
+    last = next(event.id for event in reversed(exchange.events) if event.id)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(_resume_and_leave, world.victim, last)
+
+
+async def _resume_and_leave(client: Client, last: str) -> None:
+    other = await client.open("GET", after=last)
+    await trio.sleep(0.05)
+    other.leave()
+
+
+def _both(*installs: Callable[[World], None]) -> Callable[[World], None]:
+    def install(world: World) -> None:
+        for one in installs:
+            one(world)
+
+    return install
+
+
+def _plan(name: str, install: Callable[[World], None], *needs: str, **more: Any) -> Plan:
+    return Plan(f"client: {name}", install, frozenset(needs), **more)
+
+
+BROKEN = frozenset({"broken"})
+
+PLANS = (
+    _plan("its connection breaks before the head", _at("sent", leave), allowed=BROKEN),
+    _plan("its connection breaks while the server works", _at("sent", leave_soon), allowed=BROKEN),
+    _plan("its connection breaks after the head", _at("head", leave), "stream", allowed=BROKEN),
+    _plan("its connection breaks after the first event", _at("event", leave, events=1), "stream", harmless=True),
+    _plan("its connection breaks in mid-stream", _at("event", leave, events=2), "stream", harmless=True),
+    _plan("its connection breaks late in the stream", _at("event", leave, events=4), "report", harmless=True),
+    _plan("it goes with the rest unread", _at("event", leave_unread, events=1), "stream", harmless=True),
+    _plan("its GET stream breaks", _at("event", leave, events=2, method="GET", requests=False), "get", harmless=True),
+    _plan("its resumed stream breaks", _at("event", leave, events=1, method="GET", requests=False), "resume", harmless=True),
+    _plan("it sends no more", _at("sent", half_close), allowed=BROKEN),
+    _plan("it opens too many GET streams", _at("event", two_gets, events=1), "stream", harmless=True),
+    _plan("its stream is resumed elsewhere", _at("event", resume_at_once, events=1), "stream", harmless=True),
+    _plan("its stream is resumed twice at once", _at("event", resume_twice, events=1), "stream", harmless=True),
+    _plan("it stalls", _at("event", stall, events=1), "stream", harmless=True),
+    _plan(
+        "it stalls in a flood",
+        _both(_on_call(flood), _at("event", stall, events=1)),
+        "call",
+        harmless=True,
+        limits={"outbox_events": 64},
+    ),
+)

@@ -1,0 +1,104 @@
+"""Bugs: an exception where none is expected, in each kind of actor, once, in what it does for the victim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from actors import catalogue, front, link, router
+from actors import session_messages as sm
+from actors.backends import AskPermit, Backends, Connected
+from actors.catalogue import Catalogue
+from actors.front import Front
+from actors.link import LinkActor
+from actors.recorder import Recorder
+from actors.router import Router
+from actors.session import SessionActor
+from tests.faults.play import Plan
+from tests.faults.world import World
+
+
+class BugError(Exception):
+    """Scripted."""
+
+
+Which = Callable[[World, Any, tuple[Any, ...]], bool]
+
+
+def _crash(owner: type, method: str, which: Which, *, after: bool = False) -> Callable[[World], None]:
+    """The first such call raises: before it has done anything, or when all is done."""
+
+    def install(world: World) -> None:
+        def make(original: Any) -> Any:
+            def crashing(self: Any, *args: Any, **more: Any) -> Any:
+                if world.fired or not which(world, self, args):
+                    return original(self, *args, **more)
+                world.fire(f"{owner.__name__}.{method} {args!r}")
+                if after:
+                    original(self, *args, **more)
+                raise BugError(f"scripted, in {owner.__name__}.{method}")
+
+            return crashing
+
+        world.patch(owner, method, make)
+
+    return install
+
+
+def _session(*kinds: type) -> Which:
+    return lambda world, self, args: isinstance(args[0], kinds) and world.is_victims(self.identity.key)
+
+
+def _link(*kinds: str) -> Which:
+    def which(world: World, self: Any, args: tuple[Any, ...]) -> bool:
+        bystander = world.bystanders_actor
+        return type(args[0]).__name__ in kinds and all(caller is not bystander for caller in self._joined)
+
+    return which
+
+
+def _any(*kinds: type) -> Which:
+    return lambda world, self, args: isinstance(args[0], kinds)
+
+
+def _front(world: World, self: Any, args: tuple[Any, ...]) -> bool:
+    return world.is_victims(self.host.identity.key)
+
+
+def _recorder(world: World, self: Any, args: tuple[Any, ...]) -> bool:
+    return world.is_victims(self.key)
+
+
+def _plan(name: str, install: Callable[[World], None], *needs: str, **more: Any) -> Plan:
+    return Plan(f"bug: {name}", install, frozenset(needs), crashes=True, **more)
+
+
+PLANS = (
+    _plan("the session, at a POST", _crash(SessionActor, "receive", _session(sm.PostMessages))),
+    _plan("the session, after a POST", _crash(SessionActor, "receive", _session(sm.PostMessages), after=True)),
+    _plan("the session, at an outcome", _crash(SessionActor, "receive", _session(link.LinkOutcome)), "call"),
+    _plan("the session, after an outcome", _crash(SessionActor, "receive", _session(link.LinkOutcome), after=True), "call"),
+    _plan("the session, at a notification", _crash(SessionActor, "receive", _session(link.LinkTold)), "report"),
+    _plan("the session, at a question", _crash(SessionActor, "receive", _session(link.LinkAsked)), "ask"),
+    _plan("the session, when an answer takes long", _crash(SessionActor, "receive", _session(sm.TurnDue)), "report"),
+    _plan("the session, at a GET", _crash(SessionActor, "receive", _session(sm.GetEvents)), "get"),
+    _plan("the session, at a resumption", _crash(SessionActor, "receive", _session(sm.GetEvents)), "resume"),
+    _plan("the session, at its end", _crash(SessionActor, "receive", _session(sm.EndSession)), "delete"),
+    _plan("the session, as it is rebuilt", _crash(SessionActor, "started", lambda w, s, a: s._record is not None), "back"),
+    _plan("the link, at a call", _crash(LinkActor, "receive", _link("Call")), "call"),
+    _plan("the link, after a call", _crash(LinkActor, "receive", _link("Call"), after=True), "call"),
+    _plan("the link, at what the server says", _crash(LinkActor, "receive", _link("_FromTransport")), "call"),
+    _plan("the catalogue, at a question", _crash(Catalogue, "receive", _any(catalogue.Consult)), "lists"),
+    _plan("the catalogue, at a list", _crash(Catalogue, "receive", _any(link.LinkOutcome)), "lists"),
+    _plan("the router, at a new session", _crash(Router, "receive", _any(router.OpenSession)), "new"),
+    _plan("the router, after a new session", _crash(Router, "receive", _any(router.OpenSession), after=True), "new"),
+    _plan("the router, at an activation", _crash(Router, "receive", _any(router.Activate)), "back"),
+    _plan("the router, at a claim", _crash(Router, "receive", _any(router._Claimed)), "back"),
+    _plan("the backends, at a permit", _crash(Backends, "receive", _any(AskPermit)), "connects"),
+    _plan("the backends, at a success", _crash(Backends, "receive", _any(Connected)), "connects"),
+    _plan("the front, at a call", _crash(Front, "call", _front), "call"),
+    _plan("the front, at an outcome", _crash(Front, "outcome", _front), "call"),
+    _plan("the recorder, at an append", _crash(Recorder, "append", _recorder), "opens"),
+    _plan("the recorder, at an acknowledgement", _crash(Recorder, "_on_append", _recorder), "opens"),
+    _plan("the recorder, at a new stream", _crash(Recorder, "open", _recorder), "opens"),
+)

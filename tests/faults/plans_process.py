@@ -1,0 +1,56 @@
+"""What happens to the process and to time: drain, kill, long silences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from tests.faults.play import Plan
+from tests.faults.world import World
+
+
+def _after(seconds: float, what: str) -> Callable[[World], None]:
+    """In the middle of the scenario the process ends, by `drain` or `kill`, and another begins."""
+
+    def install(world: World) -> None:
+        async def go() -> None:
+            await trio.sleep(seconds)
+            world.fire(what)
+            await getattr(world, what)()
+
+        world.nursery.start_soon(go)
+
+    return install
+
+
+def _between(seconds: float) -> Callable[[World], None]:
+    """Nothing is said for so long between two steps of the scenario."""
+
+    def install(world: World) -> None:
+        async def pause() -> None:
+            world.fire(f"{seconds} s of silence")
+            await trio.sleep(seconds)
+
+        world.between = pause
+
+    return install
+
+
+def _plan(name: str, install: Callable[[World], None], *needs: str, **more: Any) -> Plan:
+    return Plan(f"process: {name}", install, frozenset(needs), spares=False, **more)
+
+
+GONE = frozenset({"broken"})
+
+PLANS = (
+    _plan("is drained at once", _after(0.0, "drain"), allowed=GONE),
+    _plan("is drained in the middle", _after(0.5, "drain"), "stream", allowed=GONE),
+    _plan("is drained, and has little time", _after(0.5, "drain"), "stream", allowed=GONE, limits={"drain_deadline": 1.2}),
+    _plan("is killed at once", _after(0.0, "kill"), allowed=GONE),
+    _plan("is killed in the middle", _after(0.5, "kill"), "stream", allowed=GONE),
+    _plan("is killed late", _after(0.9, "kill"), "report", allowed=GONE),
+    _plan("the session leaves memory in the middle", _between(100.0), "steps", limits={"passivate_after": 20.0}),
+    _plan("the session ends in the middle, idle", _between(2500.0), "steps"),
+)

@@ -1,0 +1,88 @@
+"""What a store does wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from actors.ports import Refused
+from tests.faults.play import Plan
+from tests.faults.store import Rule
+from tests.faults.world import World
+
+EVERY = 10_000
+"""Times."""
+
+WRITES = frozenset({"open", "append", "save", "touch", "drop"})
+ALL = WRITES | {"create", "read", "claim", "release", "end", "replay"}
+
+
+def _rule(*methods: str, **rule: Any) -> Callable[[World], None]:
+    return lambda world: world.store.rules.append(Rule(frozenset(methods), **rule))
+
+
+def _plan(name: str, install: Callable[[World], None], *needs: str, **more: Any) -> Plan:
+    return Plan(f"store: {name}", install, frozenset(needs), **more)
+
+
+LOST: Mapping[Refused, frozenset[str]] = {
+    Refused.AWAY: frozenset(),
+    Refused.FULL: frozenset(),
+    Refused.FENCED: frozenset({"lost"}),
+    Refused.GONE: frozenset({"lost"}),
+}
+"""The outcomes that a refusal excuses: only a session that is gone, or another's, may lose an answer."""
+
+NUMBERS = {1: "first", 2: "second", 4: "fourth"}
+
+APPENDS = tuple(
+    _plan(
+        f"the {word} append is refused, {reason.value}",
+        _rule("append", reason=reason, first=number),
+        "opens",
+        *(("report",) if number == 4 else ()),
+        allowed=allowed,
+    )
+    for reason, allowed in LOST.items()
+    for number, word in NUMBERS.items()
+)
+
+OPENS = tuple(
+    _plan(
+        f"the first stream can't be opened, {reason.value}",
+        _rule("open", reason=reason),
+        "opens",
+        allowed=allowed | {"broken"},
+    )
+    for reason, allowed in LOST.items()
+)
+
+SAVES = tuple(
+    _plan(f"a save is refused, {reason.value}", _rule("save", reason=reason), "saves", allowed=allowed)
+    for reason, allowed in LOST.items()
+    if reason is not Refused.FULL
+)
+
+AWAY = (
+    _plan("create is refused", _rule("create"), "new"),
+    _plan("read is refused", _rule("read"), "back"),
+    _plan("claim is refused", _rule("claim"), "back"),
+    _plan("claim is refused, another was faster", _rule("claim", reason=Refused.FENCED), "back"),
+    _plan("release is refused", _rule("release"), "back"),
+    _plan("end is refused", _rule("end"), "delete"),
+    _plan("replay is refused", _rule("replay"), "resume", harmless=True),
+    _plan("the log is gone at the replay", _rule("replay", reason=Refused.GONE), "resume", allowed=frozenset({"lost"})),
+    _plan("an append is done, but not said", _rule("append", effect="lost", first=2), "opens"),
+    _plan("a save is done, but not said", _rule("save", effect="lost"), "saves"),
+    _plan("away for five seconds", _rule(*ALL, effect="hold", seconds=5.0, times=EVERY), "opens"),
+    _plan("away for half a minute", _rule(*ALL, effect="hold", seconds=30.0, times=EVERY), "opens"),
+    _plan("away for half a minute, from the second append on", _rule("append", effect="hold", seconds=30.0, first=2, times=EVERY), "opens"),
+)
+
+LATE = (
+    _plan("acknowledges late", _rule(*WRITES, effect="late", seconds=0.3, times=EVERY), "opens", harmless=True),
+    _plan("acknowledges very late", _rule(*WRITES, effect="late", seconds=9.0, times=EVERY), "opens", harmless=True),
+    _plan("one acknowledgement is late", _rule("append", effect="late", seconds=2.0), "opens", harmless=True),
+)
+
+PLANS = (*APPENDS, *OPENS, *SAVES, *AWAY, *LATE)

@@ -1,0 +1,120 @@
+"""Plays one scenario under one plan, and asks for the promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from tests.faults import promises
+from tests.faults.scenarios import Scenario
+from tests.faults.world import World, open_world
+from tests.support.mcp_backend import Kind
+
+SOON = 20.0
+"""Seconds in which the bystander is answered, whatever happens to others."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One fault. `install` arms it when the scenario begins; it tells the world when it fires.
+
+    `needs`: what must happen in a scenario for it to fire. `allowed`: kinds of outcome, beside an answer and a refusal,
+    that it excuses. `harmless`: every request has a result all the same. `spares`: the bystander notices nothing.
+    `crashes`: actors that crash by it.
+    """
+
+    name: str
+    install: Callable[[World], None]
+    needs: frozenset[str] = frozenset()
+    without: frozenset[str] = frozenset()
+    allowed: frozenset[str] = frozenset()
+    harmless: bool = False
+    spares: bool = True
+    crashes: bool = False
+    kind: Kind = "http"
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def suits(self, scenario: Scenario) -> bool:
+        """Whether it can fire there."""
+        return self.needs <= scenario.has and not self.without & scenario.has
+
+
+async def play(plan: Plan, scenario: Scenario) -> None:
+    """Raises AssertionError for a promise that was broken, or a fault that never happened."""
+    async with open_world(plan.kind, {**scenario.limits, **plan.limits}) as world:
+        await set_out(world, scenario)
+        plan.install(world)
+        await act(world, scenario, watched=plan.spares)
+        assert world.fired or any(rule.fired for rule in world.store.rules), "the fault never happened"
+        fates = [one for client in world.clients for one in client.fates]
+        await recover(world)
+        promises.check(world, plan.allowed)
+        failed = [one for one in fates if plan.harmless and not _fine(scenario, one[1])]
+        assert not failed, f"this fault is harmless, but: {failed}"
+        await promises.check_nothing_left(world)
+        assert plan.crashes or not world.life.gateway.crashes + world.crashes, world.life.gateway.crashes
+        world.life.gateway.crashes.clear()
+
+
+def _fine(scenario: Scenario, fate: Any) -> bool:
+    cancelled = fate.error.get("code") == -32800 and "cancel" in scenario.has
+    ended = "delete" in scenario.has and fate.error.get("data", {}).get("reason") == "delete"
+    return fate.ok or cancelled or ended
+
+
+async def set_out(world: World, scenario: Scenario) -> None:
+    """Two sessions; the bystander has called something, so that it has connections of its own."""
+    world.bystander = world.client("bystander", asks=False)
+    assert await world.bystander.initialize()
+    assert (await world.bystander.call("quick")).ok
+    world.victim = world.client("victim", revision=scenario.revision, endpoint=scenario.endpoint)
+    assert await world.victim.initialize()
+    world.store.whose = world.is_victims
+
+
+async def act(world: World, scenario: Scenario, *, watched: bool) -> None:
+    """The scenario, while the bystander goes on with its own work."""
+    async with trio.open_nursery() as nursery:
+        if watched:
+            nursery.start_soon(_stand_by, world)
+        await scenario.run(world)
+        nursery.cancel_scope.cancel()
+
+
+async def _stand_by(world: World) -> None:
+    """Calls again and again, ever more slowly; each is answered soon."""
+    pause = 0.1
+    while True:
+        await trio.sleep(pause)
+        pause *= 1.7
+        with trio.CancelScope(shield=True), trio.fail_after(SOON):
+            await world.bystander.call("quick")
+            await world.bystander.request("ping")
+
+
+async def recover(world: World) -> None:
+    """The trouble is over: victim and bystander work, be it in a session begun anew."""
+    world.patches.close()
+    world.store.rules = [rule for rule in world.store.rules if rule.fired]
+    for rule in world.store.rules:
+        rule.methods = frozenset()
+    world.alpha.fault = lambda request: False
+    world.alpha.down = world.alpha.silent = False
+    for client in (world.victim, world.bystander):
+        client.trouble = None
+        for attempt in range(8):
+            fate = await client.call("quick")
+            if fate.ok:
+                break
+            if fate.status == 404:
+                assert client is world.victim, "the bystander's session is gone"
+                await client.initialize()
+            await trio.sleep(5 * attempt)
+        else:
+            raise AssertionError(f"{client.who} is not served again: {fate}")

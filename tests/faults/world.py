@@ -1,0 +1,216 @@
+"""Everything between a client's socket and a server's tool, in one process, on a clock that jumps.
+
+The gateway is whole: the edge's own serve loop on a unix socket, door, actors, a store that is scripted to fail, links,
+and scripted servers. It has *lives*: one may be drained or killed, and the next begins on the same store, as a process
+with Redis does. What a plan breaks is the `victim`'s; the `bystander` must not notice.
+"""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest import mock
+
+import trio
+from trio.testing import MockClock
+
+from actors.protocol.table import Limits
+from actors.router import session_key
+from actors.runtime import Ref
+from gateway.http.app import McpApp
+from gateway.http.config import ServeConfig
+from gateway.http.security import Security
+from gateway.http.serve import Connections, serve
+from tests.faults.client import Client, Exchange
+from tests.faults.server import Server
+from tests.faults.store import FaultyStore
+from tests.support.harness import Gateway, open_gateway
+from tests.support.mcp_backend import Backend, Kind
+
+PEOPLE = ("victim", "twin", "bystander", "later")
+LONG = 40_000.0
+"""Seconds on a clock that jumps: a run that takes longer hangs."""
+
+
+@dataclass(eq=False)
+class Life:
+    """One life of the gateway's process."""
+
+    gateway: Gateway
+    path: str
+    connections: Connections
+    stopping: trio.Event
+    scope: trio.CancelScope
+    over: trio.Event = field(default_factory=trio.Event)
+    baseline: Mapping[str, int] = field(default_factory=dict)
+    tasks: int = 0
+
+
+class World:
+    """`fired` says what the plan has done."""
+
+    def __init__(self, limits: Limits, kind: Kind, nursery: trio.Nursery, folder: str) -> None:
+        self.limits = limits
+        self.nursery = nursery
+        self.tools = nursery
+        self.store = FaultyStore(limits, nursery)
+        self.alpha: Any = Server("alpha", nursery, kind, PEOPLE)
+        self.beta = Server("beta", nursery, kind, PEOPLE)
+        self.fired: list[str] = []
+        self.crashes: list[tuple[str, BaseException]] = []
+        self.clients: list[Client] = []
+        self.patches = ExitStack()
+        self.between: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.life: Life
+        self.victim: Client
+        self.bystander: Client
+        self._folder = folder
+        self._lives = 0
+
+    # Lives
+
+    async def begin(self) -> None:
+        """Starts a life."""
+        self.life = await self.nursery.start(self._live)
+
+    async def _live(self, task_status: trio.TaskStatus[Life]) -> None:
+        self._lives += 1
+        path = f"{self._folder}/{self._lives}"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen(100)
+        listener.setblocking(False)
+        stopping, scope = trio.Event(), trio.CancelScope()
+        life: Life | None = None
+        with scope:
+            async with open_gateway(self.alpha, self.beta, store=self.store, **vars_of(self.limits)) as gateway:
+                connections = Connections(gateway.log)
+                life = Life(gateway, path, connections, stopping, scope)
+                table = gateway.services.table
+                app = McpApp(
+                    gateway.actors.door,
+                    Security("127.0.0.1", 8080),
+                    self.limits,
+                    known=lambda name: name in table.value.endpoints,
+                )
+                config = ServeConfig.within(self.limits)
+                try:
+                    async with trio.open_nursery() as nursery:
+                        await nursery.start(
+                            lambda task_status: serve(
+                                app,
+                                [listener],
+                                config,
+                                stop=stopping,
+                                log=gateway.log,
+                                connections=connections,
+                                task_status=task_status,
+                            )
+                        )
+                        await gateway.settle()
+                        life.baseline = gateway.left()
+                        life.tasks = trio.lowlevel.current_statistics().tasks_living
+                        task_status.started(life)
+                finally:
+                    self.crashes += gateway.crashes
+                    gateway.crashes.clear()
+        listener.close()
+        assert life is not None
+        life.over.set()
+
+    async def drain(self) -> None:
+        """SIGTERM to the end, and a start on the same store."""
+        life = self.life
+        life.gateway.actors.sessions.draining = True
+        life.stopping.set()
+        await life.gateway.system.drain(self.limits.drain_deadline)
+        with trio.move_on_after(3):
+            await life.over.wait()
+        await self.kill()
+
+    async def kill(self) -> None:
+        """The process is gone from one moment to the next, and started again on the same store."""
+        self.life.scope.cancel()
+        await self.life.over.wait()
+        await self.begin()
+
+    # People
+
+    def client(self, who: str, **more: Any) -> Client:
+        """One that has not said anything yet."""
+        client = Client(lambda: self.life.path, who, **more)
+        self.clients.append(client)
+        return client
+
+    def is_victims(self, key: str) -> bool:
+        """Whether this session is the victim's, or one of somebody who is not the bystander."""
+        return self.bystander.session is None or key != session_key(self.bystander.session)
+
+    @property
+    def bystanders_actor(self) -> Ref | None:
+        """Of the present life."""
+        alive = self.gateway.actors.sessions.table.get(session_key(self.bystander.session or ""))
+        return alive.ref if alive is not None else None
+
+    @property
+    def gateway(self) -> Gateway:
+        """Of the present life."""
+        return self.life.gateway
+
+    @property
+    def servers(self) -> tuple[Backend, ...]:
+        """Those that count."""
+        return (self.alpha, self.beta)
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """The whole transcript."""
+        return [exchange for client in self.clients for exchange in client.exchanges]
+
+    def executions(self, key: str) -> int:
+        """How often the call with this key reached a tool."""
+        return sum(server.executions[key] for server in (self.alpha, self.beta))
+
+    # Trouble
+
+    def fire(self, what: str) -> None:
+        """The plan has done something."""
+        self.fired.append(what)
+
+    def patch(self, owner: type, name: str, make: Callable[[Any], Any]) -> None:
+        """Replaces a method of a class, until the world ends."""
+        self.patches.enter_context(mock.patch.object(owner, name, make(getattr(owner, name))))
+
+
+def vars_of(limits: Limits) -> dict[str, Any]:
+    """As keywords."""
+    return {name: getattr(limits, name) for name in Limits.__dataclass_fields__}
+
+
+@asynccontextmanager
+async def open_world(kind: Kind = "http", limits: Mapping[str, Any] | None = None) -> AsyncIterator[World]:
+    """A world with its first life."""
+    with tempfile.TemporaryDirectory(prefix="stagedoor-faults-") as folder:
+        async with trio.open_nursery() as nursery:
+            world = World(replace(Limits(), **(limits or {})), kind, nursery, folder)
+            with world.patches:
+                await world.begin()
+                yield world
+                world.life.scope.cancel()
+                await world.life.over.wait()
+                nursery.cancel_scope.cancel()
+
+
+def run(fn: Callable[[], Awaitable[None]]) -> None:
+    """On a loop and a clock of its own. The order in which tasks of one batch run is the same every time."""
+    trio._core._run._r.seed(0)
+
+    async def main() -> None:
+        with trio.fail_after(LONG):
+            await fn()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
