@@ -10,6 +10,7 @@ from actors.protocol import effects as fx
 from actors.protocol import errors
 from actors.protocol.errors import ProtocolError, encode_error_body
 from actors.protocol.messages import RequestId
+from actors.recorder import handle
 from actors.session_messages import AskDue, DeadlineDue, TurnDue
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _end(session: "SessionActor", effect: fx.End) -> None:
             reply.answer(refusal(errors.store_away()) if away else Answer(200))
 
     session.services.store.end(session.identity.key, session.grant, effect.reason, done)
-    session.services.log.info("session_ended", reason=effect.reason)
+    session.services.log.info("session_ended", session=handle(session.identity.key), reason=effect.reason)
     session.services.telemetry.count("stagedoor_sessions_ended_total", (effect.reason,))
     session.ctx.stop()
 

@@ -35,6 +35,11 @@ class _Track:
     finished: bool = False
 
 
+def handle(key: SessionKey) -> str:
+    """What logs call a session: enough to find its lines, of no use to get in."""
+    return key[:12]
+
+
 def kind_of(stream: str) -> str:
     """By what it was opened."""
     return "post" if stream.startswith("p") else "get"
@@ -208,7 +213,9 @@ class Recorder:
         self.append(fx.Append(effect.stream, effect.seq, small, True, effect.requests, effect.asked))
 
     def _give_up(self, stream: str, track: _Track, outcome: Failed) -> None:
-        self._log.warning("stream_lost", stream=stream, reason=outcome.reason.value, detail=outcome.detail)
+        self._log.warning(
+            "stream_lost", session=handle(self.key), stream=stream, reason=outcome.reason.value, detail=outcome.detail
+        )
         self._telemetry.count("stagedoor_events_lost_total", (), len(track.held))
         self._telemetry.count("stagedoor_store_errors_total", ("append", outcome.reason.value))
         if outcome.reason is Refused.FENCED:
@@ -230,7 +237,7 @@ class Recorder:
     def _slow(self, connection: Connection) -> None:
         """A reader that does not read: cut, counted, logged once; the log has what it missed."""
         self._telemetry.count("stagedoor_slow_consumers_total", (kind_of(connection.stream),))
-        self._log.warning("slow_consumer", stream=connection.stream)
+        self._log.warning("slow_consumer", session=handle(self.key), stream=connection.stream)
         connection.cut()
 
     def _acked(self, stream: str, track: _Track, seq: int) -> None:

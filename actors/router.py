@@ -14,6 +14,7 @@ from actors.ledger import Ledger
 from actors.ports import ANONYMOUS, Failed, Grant, Principal, Record, Refused, SessionKey
 from actors.protocol import errors, session_record
 from actors.protocol.errors import ProtocolError
+from actors.recorder import handle
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, ExitKind, Ref, Reply, SystemClosed
 from actors.services import Services
 from actors.session import Identity, SessionActor
@@ -152,6 +153,12 @@ class Router(Actor):
             created.open.reply.answer(_refusal(created.outcome))
             return
         identity = Identity(created.key, created.open.principal, created.open.endpoint)
+        self._services.log.info(
+            "session_opened",
+            session=handle(created.key),
+            principal=identity.principal.name,
+            endpoint=identity.endpoint,
+        )
         ref = self._start(identity, created.outcome, None)
         created.open.reply.answer(errors.server_full() if ref is None else (ref, created.session_id))
 
@@ -221,6 +228,7 @@ class Router(Actor):
             self._services.store.end(claimed.key, grant, "poisoned", _ignore)
             self._settle(claimed.key, errors.session_not_found())
             return
+        self._services.log.info("session_activated", session=handle(claimed.key), epoch=grant.epoch, reason=reason)
         ref = self._start(identity, grant, record)
         self._settle(claimed.key, ref if ref is not None else errors.server_full())
 
