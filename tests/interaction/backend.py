@@ -244,7 +244,11 @@ class Backend:
         self.connections: list[Connection] = []
         self.headers: list[dict[str, str]] = []
         """Of each HTTP request, where there are any."""
-        self.handlers: dict[str, Handler] = {"initialize": self._initialize, "ping": self._ping}
+        self.handlers: dict[str, Handler] = {
+            "initialize": self._initialize,
+            "ping": self._nothing,
+            "logging/setLevel": self._nothing,
+        }
         self.items: dict[str, list[Message]] = {}
         self.tools: dict[str, Handler] = {}
         self._nursery = nursery
@@ -368,7 +372,7 @@ class Backend:
             declared["completions"] = {}
         return {**declared, "logging": {}}
 
-    async def _ping(self, request: Request) -> Message:
+    async def _nothing(self, request: Request) -> Message:
         return {}
 
     async def _call_tool(self, request: Request) -> Mapping[str, Any] | None:

@@ -18,7 +18,7 @@ import trio
 
 from tests.support.schemas import NEWEST, assert_valid
 
-WAIT = 20.0
+WAIT = 10.0
 """Seconds for anything to come."""
 
 INITIALIZE = "initialize"
