@@ -1,0 +1,27 @@
+"""Sessions and links to begin with."""
+
+import pytest
+
+from tests.protocol.machines.driving import NEWEST, LinkDriver, SessionDriver
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest) -> SessionDriver:
+    """A session in operation, of the newest revision or of the one given as parameter."""
+    return SessionDriver(getattr(request, "param", NEWEST)).initialize()
+
+
+@pytest.fixture
+def pipe() -> LinkDriver:
+    """A link that is ready, over a transport that does not relate messages to requests (stdio)."""
+    link = LinkDriver(related=False)
+    link.connect()
+    return link
+
+
+@pytest.fixture
+def http() -> LinkDriver:
+    """A link that is ready, over a transport that does (HTTP)."""
+    link = LinkDriver(related=True)
+    link.connect()
+    return link

@@ -1,0 +1,270 @@
+"""Every phase of a session × every event, and the lifecycle (sessions-2025 §2)."""
+
+from typing import Any
+
+import pytest
+
+from actors.protocol import effects as fx
+from actors.protocol import errors
+from actors.protocol import events as ev
+from actors.protocol.messages import EMPTY
+from actors.protocol.session_machine import HANDLERS
+from actors.protocol.session_table import (
+    REQUEST_TRANSITIONS,
+    SERVED,
+    STREAM_TRANSITIONS,
+    TRANSITIONS,
+    Phase,
+    RequestPhase,
+    StreamPhase,
+)
+from tests.protocol.machines.driving import (
+    BATCHES,
+    FORMS,
+    NEWEST,
+    OLD,
+    SessionDriver,
+    all_of,
+    answers,
+    call,
+    kinds,
+    notification,
+    only,
+    plain,
+    raw,
+    request,
+)
+
+EVENTS: dict[type, Any] = {
+    ev.Posted: ev.Posted(99, (request(1, "tools/list"),), False, 0.0),
+    ev.PostBroken: ev.PostBroken(99),
+    ev.Attached: ev.Attached(99),
+    ev.Detached: ev.Detached(99, "g9"),
+    ev.StreamTurnDue: ev.StreamTurnDue(99),
+    ev.CallExpired: ev.CallExpired(99),
+    ev.AskExpired: ev.AskExpired("10.99"),
+    ev.CallProgressed: ev.CallProgressed("b", None, "notifications/tools/list_changed", EMPTY, 0.0),
+    ev.CallEnded: ev.CallEnded(99, True, raw({})),
+    ev.Asked: ev.Asked("b", None, 1, "roots/list", EMPTY),
+    ev.AskWithdrawn: ev.AskWithdrawn("b", 99),
+    ev.BackendLost: ev.BackendLost("b"),
+    ev.StreamFailed: ev.StreamFailed("g9", "seq"),
+    ev.DrainStarted: ev.DrainStarted(),
+    ev.DrainOverdue: ev.DrainOverdue(),
+    ev.Ended: ev.Ended("idle"),
+}
+"""One of each, which refers to nothing there is."""
+
+REFUSALS = {ev.Posted: fx.RefusePost, ev.Attached: fx.RefuseGet, ev.Asked: fx.AnswerBackend}
+"""Who waits is told; anything else is counted."""
+
+
+def in_phase(phase: Phase) -> SessionDriver:
+    driver = SessionDriver()
+    if phase is Phase.CLOSED:
+        driver.step(ev.Ended("idle"))
+    elif phase is not Phase.NEW:
+        driver.begin()
+        driver.welcome()
+        if phase is not Phase.INITIALIZING:
+            driver.post(notification("notifications/initialized"))
+        if phase is Phase.DRAINING:
+            driver.step(ev.DrainStarted())
+    assert driver.session.phase is phase
+    return driver
+
+
+def test_every_event_has_a_handler_and_an_example() -> None:
+    assert set(HANDLERS) == set(EVENTS) == set(ev.SessionEvent.__args__)
+    assert set(SERVED) == set(Phase)
+
+
+@pytest.mark.parametrize("event", EVENTS.values(), ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("phase", Phase, ids=lambda p: p.value)
+def test_an_event_is_served_or_refused_without_touching_the_session(phase: Phase, event: Any) -> None:
+    driver = in_phase(phase)
+    before = driver.session
+    effects = driver.step(event)
+    if type(event) in SERVED[phase]:
+        assert driver.session.phase in {phase, *(TRANSITIONS[p, c] for p, c in TRANSITIONS if p is phase)}
+        return
+    assert driver.session is before
+    assert [type(e) for e in effects] == [REFUSALS.get(type(event), fx.Tally)]
+
+
+@pytest.mark.parametrize("event", EVENTS.values(), ids=lambda e: type(e).__name__)
+def test_what_refers_to_nothing_changes_nothing(event: Any) -> None:
+    driver = in_phase(Phase.OPERATION)
+    before = driver.session
+    effects = driver.step(event)
+    fresh = (ev.Posted, ev.Attached, ev.Asked, ev.CallProgressed, ev.DrainStarted, ev.DrainOverdue, ev.Ended)
+    if not isinstance(event, fresh):
+        assert driver.session is before
+        assert kinds(effects) in ([], ["Tally"])
+
+
+def test_phases_never_go_backwards() -> None:
+    order = list(Phase)
+    assert all(order.index(to) > order.index(phase) for (phase, _), to in TRANSITIONS.items())
+    assert all(phase is not Phase.CLOSED for phase, _ in TRANSITIONS)
+
+
+def test_lives_of_streams_and_requests_end() -> None:
+    assert {to for (_, _), to in REQUEST_TRANSITIONS.items()} == set(RequestPhase) - {RequestPhase.PENDING}
+    assert {phase for phase, _ in REQUEST_TRANSITIONS} == {RequestPhase.PENDING}
+    over = {StreamPhase.FINISHED, StreamPhase.LOST}
+    assert not over & {phase for phase, _ in STREAM_TRANSITIONS}
+    assert over < set(STREAM_TRANSITIONS.values())
+
+
+# The handshake
+
+
+@pytest.mark.parametrize("version", [OLD, BATCHES, FORMS, NEWEST])
+def test_a_supported_revision_is_echoed(version: str) -> None:
+    driver = SessionDriver(version)
+    effects = driver.begin()
+    assert kinds(effects) == ["StartTurnClock", "Dispatch"]
+    assert driver.session.version == version
+    assert driver.session.phase is Phase.INITIALIZING
+    only(fx.AnswerPost, driver.welcome())
+    driver.post(notification("notifications/initialized"))
+    assert driver.session.phase is Phase.OPERATION
+
+
+@pytest.mark.parametrize("asked", ["2026-07-28", "2020-01-01", "garbage", ""])
+def test_any_other_revision_is_answered_with_the_newest_that_has_a_handshake(asked: str) -> None:
+    driver = SessionDriver(NEWEST)
+    driver.begin(version=asked)
+    assert driver.session.version == NEWEST
+    driver.welcome()
+    driver.post(notification("notifications/initialized"))
+    assert only(fx.AnswerPost, [*driver.post(request(1, "tools/list")), *driver.end(1)])
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"protocolVersion": 5}, {"protocolVersion": None, "capabilities": {}}],
+    ids=["none", "number", "null"],
+)
+def test_a_malformed_initialize_is_refused_and_the_session_ends(params: Any) -> None:
+    driver = SessionDriver()
+    effects = driver.post(request(1, "initialize", **params))
+    assert answers(effects)[1]["error"]["code"] == -32602
+    assert only(fx.End, effects).reason == "initialize_malformed"
+    assert driver.session.phase is Phase.CLOSED
+
+
+@pytest.mark.parametrize("capabilities", [None, [], 5, {"roots": 3, "sampling": [], "odd": {"x": 1}}])
+def test_odd_capabilities_are_read_leniently(capabilities: Any) -> None:
+    driver = SessionDriver()
+    driver.post(request("init", "initialize", protocolVersion=NEWEST, capabilities=capabilities))
+    assert driver.session.phase is Phase.INITIALIZING
+
+
+def test_what_comes_before_initialize_is_refused_but_a_ping() -> None:
+    driver = SessionDriver()
+    refused = only(fx.RefusePost, driver.post(request(1, "tools/list")))
+    assert (refused.id, refused.error.status) == (1, 400)
+    assert driver.session == SessionDriver().session
+    assert answers(driver.post(request(2, "ping")))[2]["result"] == {}
+    assert driver.session.phase is Phase.NEW
+
+
+def test_until_initialize_is_answered_only_pings_are() -> None:
+    driver = SessionDriver()
+    driver.begin()
+    before = driver.session
+    assert only(fx.RefusePost, driver.post(request(1, "tools/list"))).error.status == 400
+    assert driver.session is before
+    assert answers(driver.post(request(2, "ping")))[2]["result"] == {}
+    assert kinds(driver.post(notification("notifications/initialized"))) == ["Tally", "Accept"]
+    assert driver.session.phase is Phase.INITIALIZING
+
+
+def test_requests_between_the_answer_and_initialized_are_served() -> None:
+    driver = SessionDriver()
+    driver.begin()
+    driver.welcome()
+    assert only(fx.Dispatch, driver.post(request(1, "tools/list"))).method == "tools/list"
+    assert answers(driver.end(1))[1]["result"] == {"tools": []}
+
+
+def test_a_second_initialize_is_refused(session: SessionDriver) -> None:
+    before = session.session
+    effects = session.post(request(9, "initialize", protocolVersion=NEWEST, capabilities={}, clientInfo={}))
+    refused = only(fx.RefusePost, effects)
+    assert (refused.error.code, refused.error.status, refused.id) == (-32600, 400, 9)
+    assert session.session is before
+
+
+def test_initialized_said_twice_changes_nothing(session: SessionDriver) -> None:
+    before = session.session
+    assert kinds(session.post(notification("notifications/initialized"))) == ["Accept"]
+    assert session.session is before
+
+
+def test_the_handshake_is_recorded_when_it_is_over() -> None:
+    driver = SessionDriver()
+    assert not all_of(fx.Save, driver.begin() + driver.welcome())
+    assert not all_of(fx.Save, driver.post(request(1, "logging/setLevel", level="error")))
+    fields = only(fx.Save, driver.post(notification("notifications/initialized"))).fields
+    assert fields["version"] == NEWEST.encode()
+    assert fields["level"] == b"error"
+    assert plain(fields["client"] or b"")["info"] == {"name": "someone", "version": "1"}
+
+
+def test_a_failed_initialize_ends_the_session_after_its_answer() -> None:
+    driver = SessionDriver()
+    driver.begin()
+    effects = driver.fail("init", errors.internal("the backend is down"))
+    assert kinds(effects) == ["StopTurnClock", "AnswerPost", "End"]
+    assert driver.session.phase is Phase.CLOSED
+
+
+def test_an_initialize_that_takes_too_long_ends_the_session() -> None:
+    driver = SessionDriver()
+    driver.begin()
+    driver.step(ev.StreamTurnDue(driver.last))
+    effects = driver.step(ev.CallExpired(driver.calls["init"]))
+    assert "error" in answers(effects)["init"]
+    assert only(fx.End, effects).reason == "initialize_failed"
+
+
+def test_initialize_can_not_be_cancelled() -> None:
+    driver = SessionDriver()
+    driver.begin()
+    effects = driver.post(notification("notifications/cancelled", requestId="init"))
+    assert kinds(effects) == ["Tally", "Accept"]
+    assert driver.welcome()
+
+
+# The end
+
+
+def test_the_end_answers_everything_and_closes_everything(session: SessionDriver) -> None:
+    session.get()
+    reading = session.last
+    session.post(call(1))
+    session.post(call(2))
+    session.step(ev.StreamTurnDue(session.last))
+    session.ask(2)
+    session.ask(None, own=2)
+    effects = session.step(ev.Ended("delete"))
+    assert {id: a["error"]["data"]["executed"] for id, a in answers(effects).items()} == {1: "unknown", 2: "unknown"}
+    assert [c.call for c in all_of(fx.CancelCall, effects)] == [session.calls[1], session.calls[2]]
+    assert [c.connection for c in all_of(fx.CloseConnection, effects)] == [reading]
+    assert only(fx.AnswerBackend, effects).id == 2
+    assert effects[-1] == fx.End("delete")
+    state = session.session
+    assert not (state.requests or state.calls or state.posts or state.streams or state.asks or state.box)
+
+
+def test_after_the_end_everything_is_refused_as_unknown(session: SessionDriver) -> None:
+    session.step(ev.Ended("delete"))
+    closed = session.session
+    refused = only(fx.RefusePost, session.post(request(1, "ping")))
+    assert (refused.error.status, refused.id) == (404, 1)
+    assert only(fx.RefuseGet, session.get()).error.status == 404
+    assert not only(fx.AnswerBackend, session.step(ev.Asked("b", None, 1, "roots/list", EMPTY))).ok
+    assert session.session is closed
