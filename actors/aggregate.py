@@ -10,18 +10,19 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Raw
 
-from actors.catalogue import CatalogueChanged, Key, Listed
-from actors.front import Front, Host, Tree
-from actors.link import LinkAsked, LinkOutcome, LinkReady, LinkTold
+from actors.catalogue_messages import LIST_CHANGED, CatalogueChanged, Key, Listed
+from actors.front import SET_LEVEL, Front, Host, Tree
+from actors.link_messages import LinkAsked, LinkOutcome, LinkReady, LinkTold
 from actors.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Listing
 from actors.protocol import aggregate, capabilities, cursors, errors
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
-from actors.protocol.lowering import Unbridgeable, client_request, client_result
-from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.link_events import Hello
+from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, Treatment
 from actors.services import Services
+from actors.subscriptions import SUBSCRIBE
 
 PAGE_ITEMS = 1000
 """Items of a merged list in one page: many clients never ask for a second one."""
@@ -55,6 +56,9 @@ class Aggregate(Front):
         super().__init__(host, endpoint, services, tree)
         self.listing = Listing(self, tree.memo)
         self._methods: dict[int, str] = {}
+        self._looking: set[int] = set()
+        """Calls that wait for lists to be fetched."""
+        self._announcing: set[str] = set()
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -77,8 +81,8 @@ class Aggregate(Front):
         elif row is None:
             self.refuse(effect.call, errors.method_not_found(effect.method))
         elif row.treatment is Treatment.MERGED:
-            self.listing.gather(effect.method, lambda: self._list(effect))
-        elif effect.method == "logging/setLevel":
+            self.listing.gather(effect.method, lambda: self._list(effect), shows=True)
+        elif effect.method == SET_LEVEL:
             self._set_level(effect)
         else:
             self._route(effect, fresh=False)
@@ -107,55 +111,68 @@ class Aggregate(Front):
         except errors.Malformed as malformed:
             self.refuse(effect.call, malformed.error)
             return
-        except errors.Refusal as refusal:
+        except errors.Refusal as unknown:
             if not fresh:
-                self._look_again(effect, refusal)
+                self._look_again(effect)
             else:
-                self.refuse(effect.call, refusal.error)
+                self.refuse(effect.call, unknown.error)
             return
-        if effect.method == "completion/complete" and self._cannot_complete(routed.backend):
+        backend = routed.backend
+        if effect.method == "completion/complete" and self._cannot_complete(backend):
             self.end(effect.call, True, Raw(b'{"completion":{"values":[]}}'))
             return
-        self._methods[effect.call] = effect.method
-        self.note(effect.call, effect.method, effect.params)
-        params = self._lowered(routed.backend, effect.method, routed.params)
-        if not self.call(effect.call, routed.backend, effect.method, params, effect.progress):
-            self._methods.pop(effect.call, None)
-            self.refuse(effect.call, errors.internal("no connection to the server can be made", reason="no_link"))
+        refusal = self.subscriptions.note(effect.call, effect.method, effect.params)
+        if refusal is not None:
+            self.refuse(effect.call, refusal)
+        elif self.call(effect.call, backend, effect.method, routed.params, effect.progress):
+            self._methods[effect.call] = effect.method
+        else:
+            self.refuse_linkless(effect.call)
 
-    def _look_again(self, effect: fx.Dispatch, refusal: errors.Refusal) -> None:
-        lists = [m for m in LOOKED_UP.get(effect.method, ()) if not self.listing.is_complete(m)]
-        if not lists:
-            self.refuse(effect.call, refusal.error)
-            return
-        waiting = set(lists)
+    def _look_again(self, effect: fx.Dispatch) -> None:
+        """A name that the tables lack may be on a list that is not known yet, or not known any more."""
+        waiting = set(LOOKED_UP.get(effect.method, ()))
+        self._looking.add(effect.call)
 
         def arrived(method: str) -> None:
             waiting.discard(method)
-            if not waiting:
+            if not waiting and effect.call in self._looking:
+                self._looking.discard(effect.call)
                 self._route(effect, fresh=True)
 
-        for method in lists:
-            self.listing.gather(method, lambda method=method: arrived(method))  # type: ignore[misc]
-
-    def _lowered(self, backend: str, method: str, params: Raw) -> Raw:
-        hello = self.hellos.get(backend)
-        return client_request(method, params, hello.version) if hello is not None else params
+        for method in tuple(waiting):
+            self.listing.gather(method, lambda method=method: arrived(method), shows=False)  # type: ignore[misc]
 
     def _cannot_complete(self, backend: str) -> bool:
-        hello = self.hellos.get(backend)
+        hello = self._hello(backend)
         if hello is None:
             return False
         declared = capabilities.parse(hello.capabilities)
         return not capabilities.allows(declared, "completion/complete", hello.version)
 
+    def _hello(self, backend: str) -> Hello | None:
+        """What the backend said of itself, to this session or to the catalogue."""
+        return self.hellos.get(backend) or self.tree.hellos.get(self.catalogue_key(backend))
+
     def _set_level(self, effect: fx.Dispatch) -> None:
-        """Told to every backend that is connected; those that come later hear it from their link."""
-        for backend, link in self.links.items():
-            hello = self.hellos.get(backend)
-            if link.alive and hello is not None and capabilities.parse(hello.capabilities).has(("logging",)):
-                self.own_call(backend, effect.method, effect.params, lambda outcome: None)
+        """Told to every backend that is connected; those that come later hear it when they are."""
+        if self.host.level is not None:
+            for backend in self.links:
+                self.set_level(backend, self.host.level)
         self.end(effect.call, True, Raw(b"{}"))
+
+    def restored(self, uris: tuple[str, ...]) -> None:
+        super().restored(uris)
+        for uri in uris:
+            # A web address is found once the lists are known.
+            if self.listing.naming.uris.resolve(uri) is None:
+                self._own -= 1
+                self.waiters[self._own] = lambda outcome: None
+                self.dispatch(fx.Dispatch(self._own, SUBSCRIBE, json.dumps({"uri": uri}), False))
+
+    def subscriptions_at(self, backend: str) -> tuple[str, ...]:
+        owners = [self.listing.naming.uris.resolve(uri) for uri in self.subscriptions.uris]
+        return tuple(owner.name for owner in owners if owner is not None and owner.backend == backend)
 
     # Lists
 
@@ -219,14 +236,17 @@ class Aggregate(Front):
 
     def list_changed(self, method: str) -> None:
         """What this session was shown is no longer so."""
-        self.announce(f"notifications/{method.split('/', maxsplit=1)[0]}/list_changed")
+        self.announce(LIST_CHANGED[method])
 
     def announce(self, notification: str) -> None:
         """Tells the client, once for many changes."""
-        self.host.ctx.set_timer(("changed", notification), DEBOUNCE, ChangeDue(notification))
+        if notification not in self._announcing:
+            self._announcing.add(notification)
+            self.host.ctx.set_timer(("changed", notification), DEBOUNCE, ChangeDue(notification))
 
     def change_due(self, notification: str) -> None:
         """The debounce time is over."""
+        self._announcing.discard(notification)
         self.host.event(ev.CallProgressed("", None, notification, EMPTY, self.host.ctx.now()))
 
     # What links say
@@ -248,10 +268,11 @@ class Aggregate(Front):
 
     def cancel(self, call: int, reason: str) -> None:
         self._methods.pop(call, None)
+        self._looking.discard(call)
         super().cancel(call, reason)
 
     def told(self, message: LinkTold) -> None:
-        if message.method.endswith("/list_changed"):
+        if message.method in LIST_CHANGED.values():
             self.listing.changed(message.backend, message.method)
             self.announce(message.method)
             return
@@ -259,19 +280,8 @@ class Aggregate(Front):
         now = self.host.ctx.now()
         self.host.event(ev.CallProgressed(message.backend, message.call, message.method, params, now))
 
-    def asked(self, message: LinkAsked) -> None:
-        params = aggregate.expose_request(message.method, message.backend, message.params, self.listing.naming)
-        self.host.event(ev.Asked(message.backend, message.call, message.id, message.method, params))
-
-    def answer(self, backend: str, id: RequestId, ok: bool, payload: Raw) -> None:
-        hello = self.hellos.get(backend)
-        if ok and hello is not None:
-            lowered = client_result("", payload, hello.version)
-            if isinstance(lowered, Unbridgeable):
-                ok, payload = lowered.ok, lowered.payload
-            else:
-                payload = lowered
-        super().answer(backend, id, ok, payload)
+    def exposed_request(self, message: LinkAsked) -> Raw:
+        return aggregate.expose_request(message.method, message.backend, message.params, self.listing.naming)
 
 
 class _Page(msgspec.Struct):

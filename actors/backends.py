@@ -3,7 +3,7 @@
 A link asks here before it connects, and tells how it went. Asking costs a message per connection, not per call.
 """
 
-from collections import deque
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from actors.protocol import breaker as br
 from actors.protocol import errors
+from actors.protocol.link_state import Phase
 from actors.protocol.table import StdioTarget
 from actors.runtime import Actor, Down, Ref
 from actors.services import Services
@@ -38,7 +39,7 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The handshake worked."""
+    """The handshake worked, or the backend answers again."""
 
     backend: str
 
@@ -48,7 +49,17 @@ class Failure:
     """A connection failed, or was lost."""
 
     backend: str
+    reason: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMoved:
+    """A link is in another phase."""
+
+    link: Ref
+    backend: str
+    phase: Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +83,19 @@ class Status:
     last_error: str = ""
 
 
-@dataclass(slots=True)
-class _Places:
-    """Child processes: who holds a place, who waits for one."""
+UP = {br.BreakerState.CLOSED: 1.0, br.BreakerState.HALF_OPEN: 0.5, br.BreakerState.OPEN: 0.0}
+"""What the gauge shows."""
 
-    held: set[Ref] = field(default_factory=set)
-    waiting: deque[tuple[Ref, str]] = field(default_factory=deque)
+STATES = {
+    Phase.IDLE: "idle",
+    Phase.CONNECTING: "connecting",
+    Phase.INITIALIZING: "connecting",
+    Phase.CONFIRMING: "connecting",
+    Phase.READY: "ready",
+    Phase.WAITING: "waiting",
+    Phase.CLOSED: "closing",
+}
+"""What people are told of a link's phase."""
 
 
 class Backends(Actor):
@@ -87,7 +105,12 @@ class Backends(Actor):
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._places = _Places()
+        self._places: dict[Ref, str] = {}
+        """The links that hold a place for a child process."""
+        self._waiting: dict[Ref, str] = {}
+        """Those that wait for one, in order."""
+        self._links: dict[Ref, tuple[str, str]] = {}
+        self._in_state: Counter[tuple[str, str]] = Counter()
         self.status: dict[str, Status] = {}
 
     def receive(self, message: Any) -> None:
@@ -95,21 +118,37 @@ class Backends(Actor):
             case AskPermit(link, backend):
                 self._ask(link, backend)
             case Connected(backend):
-                status = self._of(backend)
-                status.connections += 1
-                status.last_error = ""
-                self._set(backend, br.succeeded(status.breaker))
-            case Failure(backend, text):
-                status = self._of(backend)
-                status.last_error = text
-                self._set(backend, br.failed(status.breaker, self.ctx.now(), self._services.jitter()))
-            case Returned(link) | Down(ref=link):
+                self._connected(backend)
+            case Failure():
+                self._failed(message)
+            case LinkMoved(link, backend, phase):
+                self._moved(link, (backend, STATES[phase]))
+            case Returned(link):
+                self._returned(link)
+            case Down(ref=link):
+                self._moved(link, None)
+                self._waiting.pop(link, None)
+                self.ctx.cancel_timer(link)
                 self._returned(link)
             case _WaitOver(link):
                 self._wait_over(link)
 
+    # How the backends are
+
     def _of(self, backend: str) -> Status:
         return self.status.setdefault(backend, Status())
+
+    def _connected(self, backend: str) -> None:
+        status = self._of(backend)
+        status.connections += 1
+        status.last_error = ""
+        self._set(backend, br.succeeded(status.breaker))
+
+    def _failed(self, failure: Failure) -> None:
+        status = self._of(failure.backend)
+        status.last_error = failure.message
+        self._services.telemetry.count("stagedoor_backend_failures_total", (failure.backend, failure.reason))
+        self._set(failure.backend, br.failed(status.breaker, self.ctx.now(), self._services.jitter()))
 
     def _set(self, backend: str, breaker: br.Breaker) -> None:
         status = self._of(backend)
@@ -118,8 +157,21 @@ class Backends(Actor):
                 "backend_state", backend=backend, state=breaker.state.value, error=status.last_error
             )
         status.breaker = breaker
-        healthy = 1.0 if breaker.state is br.BreakerState.CLOSED else 0.0
-        self._services.telemetry.gauge("stagedoor_backend_up", healthy, (backend,))
+        self._services.telemetry.gauge("stagedoor_backend_up", UP[breaker.state], (backend,))
+
+    def _moved(self, link: Ref, state: tuple[str, str] | None) -> None:
+        """Keeps the numbers of links by backend and state; None: this one has ended."""
+        before = self._links.pop(link, None)
+        if before is None and state is not None:
+            self.ctx.monitor(link)
+        for key, change in ((before, -1), (state, 1)):
+            if key is not None:
+                self._in_state[key] += change
+                self._services.telemetry.gauge("stagedoor_backend_links", float(self._in_state[key]), key)
+        if state is not None:
+            self._links[link] = state
+
+    # Permits
 
     def _ask(self, link: Ref, backend: str) -> None:
         status = self._of(backend)
@@ -135,37 +187,38 @@ class Backends(Actor):
             link.reply(Denied(error.raw))
             return
         spec = self._services.table.value.backends.get(backend)
-        if spec is None or not isinstance(spec.target, StdioTarget):
+        if spec is None or not isinstance(spec.target, StdioTarget) or link in self._places:
             link.reply(Granted())
-            return
-        self._take_place(link, backend)
-
-    def _take_place(self, link: Ref, backend: str) -> None:
-        places = self._places
-        if len(places.held) < self._services.limits.child_processes:
-            places.held.add(link)
+        elif len(self._places) < self._services.limits.child_processes:
+            self._give_place(link, backend)
+        else:
+            self._waiting[link] = backend
             self.ctx.monitor(link)
-            link.reply(Granted())
-            return
-        places.waiting.append((link, backend))
-        self.ctx.set_timer(link, self._services.limits.process_wait, _WaitOver(link))
+            self.ctx.set_timer(link, self._services.limits.process_wait, _WaitOver(link))
+
+    def _give_place(self, link: Ref, backend: str) -> None:
+        self._places[link] = backend
+        self.ctx.monitor(link)
+        self._count_places(backend)
+        link.reply(Granted())
 
     def _returned(self, link: Ref) -> None:
-        places = self._places
-        if link in places.held:
-            places.held.discard(link)
-            self.ctx.demonitor(link)
-        while places.waiting and len(places.held) < self._services.limits.child_processes:
-            waiting, backend = places.waiting.popleft()
+        backend = self._places.pop(link, None)
+        if backend is not None:
+            self._count_places(backend)
+        while self._waiting and len(self._places) < self._services.limits.child_processes:
+            waiting = next(iter(self._waiting))
             self.ctx.cancel_timer(waiting)
-            if waiting.alive:
-                self._take_place(waiting, backend)
+            self._give_place(waiting, self._waiting.pop(waiting))
 
     def _wait_over(self, link: Ref) -> None:
-        for entry in list(self._places.waiting):
-            if entry[0] is link:
-                self._places.waiting.remove(entry)
-                error = errors.internal(
-                    "too many server processes are running", reason="backend_full", executed="no", backend=entry[1]
-                )
-                link.reply(Denied(error.raw))
+        backend = self._waiting.pop(link, None)
+        if backend is not None:
+            error = errors.internal(
+                "too many server processes are running", reason="backend_full", executed="no", backend=backend
+            )
+            link.reply(Denied(error.raw))
+
+    def _count_places(self, backend: str) -> None:
+        held = sum(1 for holder in self._places.values() if holder == backend)
+        self._services.telemetry.gauge("stagedoor_child_processes", float(held), (backend,))

@@ -3,6 +3,10 @@
 Merged lists are answered from here, so that a session which only looks around needs no connection of its own. The
 catalogue fetches over a link of its own, at most one per key, once for all who wait; it hears what changes while that
 link is up, and closes it when nobody has asked for a while. A backend that is away keeps its last list.
+
+Nobody waits longer than the list deadline, and for a backend that was slower than that nobody waits again: what is
+known is the answer, and what comes in the end is announced. A list that somebody had to do without is fetched until it
+is there.
 """
 
 from collections import OrderedDict
@@ -11,21 +15,24 @@ from typing import Any
 
 from msgspec import Raw
 
-from actors.link import (
+from actors.catalogue_messages import LIST_CHANGED, CatalogueChanged, Consult, Key, Listed
+from actors.link import LinkActor
+from actors.link_messages import (
     Call,
+    Cancel,
     CloseLink,
     GiveAnswer,
     Join,
-    LinkActor,
     LinkAsked,
     LinkDown,
     LinkOutcome,
     LinkReady,
     LinkTold,
+    Warm,
 )
 from actors.named import Named
 from actors.paging import Items, Paging
-from actors.protocol import capabilities, errors
+from actors.protocol import breaker, capabilities, errors
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
@@ -38,62 +45,19 @@ MAX_ENTRIES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """Whose view of which backend."""
-
-    principal: str
-    bits: str
-    backend: str
-
-
-@dataclass(frozen=True, slots=True)
-class Consult:
-    """What does this backend list? Listed follows, with `token`, within the list deadline."""
-
-    caller: Ref
-    token: int
-    key: Key
-    profile: Profile
-    method: str
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """The answer: `items` is None if nothing is known and nothing could be learned. `hello` as far as known."""
-
-    token: int
-    backend: str
-    method: str
-    items: Items | None
-    hello: Hello | None
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """A list of this key is no longer what it was: fetch it anew when it is asked for next."""
-
-    key: Key
-    method: str
-
-
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """The caller wants CatalogueChanged for this key while it lives."""
-
-    caller: Ref
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogueChanged:
-    """What was listed for this backend may have changed."""
-
-    backend: str
-    notification: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Overdue:
+    key: Key
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class _GiveUp:
+    key: Key
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
     key: Key
     method: str
 
@@ -104,15 +68,47 @@ class _IdleLink:
 
 
 @dataclass(slots=True)
+class _List:
+    """One list of one backend; `call` is the request that runs for it."""
+
+    items: Items | None = None
+    stale: bool = False
+    announced: bool = False
+    """That it is stale has been announced; `news` is the same of what the running fetch will bring."""
+    news: bool = True
+    slow: bool = False
+    """Its last fetch took longer than the list deadline."""
+    missed: bool = False
+    """Somebody was answered without it."""
+    fetching: bool = False
+    call: int | None = None
+    attempt: int = 0
+    waiting: list[Ref] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _Entry:
     profile: Profile
     link: Ref | None = None
+    ready: bool = False
     hello: Hello | None = None
-    lists: dict[str, Items] = field(default_factory=dict)
-    stale: set[str] = field(default_factory=set)
-    waiting: dict[str, list[tuple[Ref, int]]] = field(default_factory=dict)
-    fetching: set[str] = field(default_factory=set)
-    watchers: set[Ref] = field(default_factory=set)
+    lists: dict[str, _List] = field(default_factory=dict)
+    watchers: dict[Ref, None] = field(default_factory=dict)
+
+    @property
+    def fetching(self) -> bool:
+        return any(wanted.fetching for wanted in self.lists.values())
+
+    def outdate(self) -> None:
+        for wanted in self.lists.values():
+            wanted.stale = True
+
+
+@dataclass(slots=True)
+class _Fetch:
+    key: Key
+    method: str
+    paging: Paging
 
 
 class Catalogue(Actor):
@@ -126,7 +122,7 @@ class Catalogue(Actor):
         self._links = links
         self._backends = backends
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
-        self._calls: dict[int, tuple[Key, str, Paging]] = {}
+        self._fetches: dict[int, _Fetch] = {}
         self._next_call = 1
         self._by_link: dict[Ref, Key] = {}
         self._watching: dict[Ref, set[Key]] = {}
@@ -136,19 +132,17 @@ class Catalogue(Actor):
             case Consult() as consult:
                 self._consult(consult)
             case LinkOutcome(_, call, ok, payload):
-                found = self._calls.pop(call, None)
-                if found is not None:
-                    found[2].outcome(ok, payload)
-            case Watch(caller, key):
-                self._watch(caller, key)
-            case Changed(key, method):
-                entry = self._entries.get(key)
-                if entry is not None:
-                    entry.stale.add(method)
+                fetch = self._fetches.pop(call, None)
+                if fetch is not None:
+                    fetch.paging.outcome(ok, payload)
             case _Overdue(key, method):
                 self._overdue(key, method)
+            case _GiveUp(key, method):
+                self._give_up(key, method)
+            case _Again(key, method):
+                self._again(key, method)
             case _IdleLink(key):
-                self._close_link(key)
+                self._close_idle(key)
             case LinkReady() | LinkDown() | LinkTold():
                 self._from_link(message)
             case LinkAsked(link=link, id=id):
@@ -159,78 +153,134 @@ class Catalogue(Actor):
     # Questions
 
     def _consult(self, consult: Consult) -> None:
-        entry = self._entry(consult.key, consult.profile)
-        known = entry.lists.get(consult.method)
-        if known is not None and consult.method not in entry.stale:
-            self._touch(consult.key, entry)
-            consult.caller.reply(Listed(consult.token, consult.key.backend, consult.method, known, entry.hello))
+        key, method = consult.key, consult.method
+        entry = self._entry(key, consult.profile)
+        self._watch(consult.caller, key, entry)
+        wanted = entry.lists.setdefault(method, _List())
+        if wanted.items is not None and not wanted.stale and not wanted.fetching:
+            consult.caller.reply(Listed(key.backend, method, wanted.items))
+            self._used(key, entry)
             return
-        entry.waiting.setdefault(consult.method, []).append((consult.caller, consult.token))
-        timer = ("overdue", consult.key, consult.method)
-        self.ctx.set_timer(timer, self._services.limits.list_deadline, _Overdue(consult.key, consult.method))
-        self._fetch(consult.key, entry, consult.method)
+        wanted.waiting.append(consult.caller)
+        if len(wanted.waiting) == 1:
+            seconds = 0.0 if wanted.slow else self._services.limits.list_deadline
+            self.ctx.set_timer(("overdue", key, method), seconds, _Overdue(key, method))
+        self._fetch(key, entry, method, wanted)
 
     def _entry(self, key: Key, profile: Profile) -> _Entry:
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry(profile)
-            while len(self._entries) > MAX_ENTRIES:
-                oldest = next(iter(self._entries))
-                self._close_link(oldest)
-                self._entries.pop(oldest, None)
-                self._hellos.pop(oldest, None)
+            if len(self._entries) > MAX_ENTRIES:
+                self._forget(next(iter(self._entries)))
         self._entries.move_to_end(key)
         return entry
 
-    def _fetch(self, key: Key, entry: _Entry, method: str) -> None:
-        if method in entry.fetching:
+    def _forget(self, key: Key) -> None:
+        entry = self._entries[key]
+        for method, wanted in entry.lists.items():
+            self._end_fetch(key, entry, method, wanted)
+            self._answer(key, method, wanted)
+            self.ctx.cancel_timer(("again", key, method))
+        self._close_link(key, entry)
+        for watcher in entry.watchers:
+            self._unwatch(watcher, key)
+        del self._entries[key]
+        self._hellos.pop(key, None)
+
+    def _fetch(self, key: Key, entry: _Entry, method: str, wanted: _List) -> None:
+        if wanted.fetching:
             return
         link = self._link(key, entry)
         if link is None:
-            self._answer(key, entry, method)
+            self._answer(key, method, wanted)
             return
-        entry.fetching.add(method)
-        member = METHODS[method].items or ""
+        wanted.fetching = True
+        self.ctx.set_timer(("fetch", key, method), self._fetch_deadline(key), _GiveUp(key, method))
+        if entry.ready:
+            self._ask(key, entry, method, wanted)
+        else:
+            link.reply(Warm())
+
+    def _ask(self, key: Key, entry: _Entry, method: str, wanted: _List) -> None:
+        """The connection is up: a list that the backend does not declare is not asked for."""
+        link, caller = entry.link, self.ctx.ref
+        assert link is not None
+        # What is said to have changed while the pages come will be fetched once more.
+        wanted.stale, wanted.news, wanted.announced = False, not wanted.announced, False
+        if entry.hello is not None and not _offers(entry.hello, method):
+            self._fetched(key, entry, method, ())
+            return
 
         def ask(params: Raw) -> None:
-            call = self._next_call
+            call = wanted.call = self._next_call
             self._next_call += 1
-            self._calls[call] = (key, method, paging)
-            link.reply(Call(self.ctx.ref, call, method, params))
+            self._fetches[call] = _Fetch(key, method, paging)
+            link.reply(Call(caller, call, method, params))
 
         def done(items: Items | None, error: Raw) -> None:
-            self._fetched(key, method, items)
+            self._fetched(key, entry, method, items)
 
-        paging = Paging(member, ask, done)
+        paging = Paging(METHODS[method].items or "", ask, done)
         paging.start()
 
-    def _fetched(self, key: Key, method: str, items: Items | None) -> None:
-        entry = self._entries.get(key)
-        if entry is None:
-            return
-        entry.fetching.discard(method)
-        if items is not None:
-            before = entry.lists.get(method)
-            entry.lists[method] = items
-            entry.stale.discard(method)
-            if before is not None and before != items:
-                self._announce(entry, key, method)
-        elif entry.hello is not None and not _offers(entry.hello, method):
-            entry.lists[method] = ()  # it has no such feature: that is an answer
-        self._answer(key, entry, method)
+    def _fetch_deadline(self, key: Key) -> float:
+        spec = self._services.table.value.backends.get(key.backend)
+        longest = self._services.limits.request_deadline
+        return min(longest, spec.timeout) if spec is not None else longest
 
-    def _answer(self, key: Key, entry: _Entry, method: str) -> None:
+    def _fetched(self, key: Key, entry: _Entry, method: str, items: Items | None) -> None:
+        wanted = entry.lists[method]
+        self._end_fetch(key, entry, method, wanted)
+        if items is None:
+            wanted.stale, wanted.announced = True, wanted.announced or not wanted.news
+        else:
+            announce = wanted.missed or (wanted.news and wanted.items is not None and wanted.items != items)
+            wanted.items = items
+            wanted.slow, wanted.missed, wanted.attempt = False, False, 0
+            self.ctx.cancel_timer(("again", key, method))
+            if announce:
+                self._announce(entry, key, LIST_CHANGED[method], wanted.waiting)
+        self._answer(key, method, wanted)
+        self._used(key, entry)
+
+    def _end_fetch(self, key: Key, entry: _Entry, method: str, wanted: _List) -> None:
+        """It is over, or nobody waits for it any more."""
+        self.ctx.cancel_timer(("fetch", key, method))
+        wanted.fetching = False
+        call, wanted.call = wanted.call, None
+        if call is not None and self._fetches.pop(call, None) is not None and entry.link is not None:
+            entry.link.reply(Cancel(self.ctx.ref, call, "deadline exceeded"))
+
+    def _answer(self, key: Key, method: str, wanted: _List) -> None:
+        """Whoever waits gets what is known. What somebody had to do without is fetched again, until it is there."""
         self.ctx.cancel_timer(("overdue", key, method))
-        items = entry.lists.get(method)
-        for caller, token in entry.waiting.pop(method, []):
-            caller.reply(Listed(token, key.backend, method, items, entry.hello))
-        self._touch(key, entry)
+        waiting, wanted.waiting = wanted.waiting, []
+        for caller in waiting:
+            caller.reply(Listed(key.backend, method, wanted.items))
+        wanted.missed = wanted.missed or (wanted.items is None and bool(waiting))
+        if wanted.missed and not wanted.fetching:
+            wanted.attempt += 1
+            seconds = breaker.delay(wanted.attempt, self._services.jitter())
+            self.ctx.set_timer(("again", key, method), seconds, _Again(key, method))
+
+    def _again(self, key: Key, method: str) -> None:
+        entry = self._entries.get(key)
+        if entry is not None and entry.watchers and entry.lists[method].missed:
+            self._fetch(key, entry, method, entry.lists[method])
 
     def _overdue(self, key: Key, method: str) -> None:
-        """A slow backend never delays the others: whoever waits gets what is known; the fetch goes on."""
+        """A slow backend never delays the others: the fetch goes on, and what comes of it is announced."""
         entry = self._entries.get(key)
         if entry is not None:
-            self._answer(key, entry, method)
+            entry.lists[method].slow = True
+            self._answer(key, method, entry.lists[method])
+
+    def _give_up(self, key: Key, method: str) -> None:
+        """A request that is never answered must not be the last one."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._fetched(key, entry, method, None)
 
     # Links
 
@@ -240,6 +290,8 @@ class Catalogue(Actor):
         spec = self._services.table.value.backends.get(key.backend)
         if spec is None:
             return None
+        if entry.link is not None:
+            self._lost(entry.link)
         actor = LinkActor(spec, entry.profile, self._services, self._backends)
         try:
             link = self._links.start_child(actor)
@@ -251,30 +303,43 @@ class Catalogue(Actor):
         link.reply(Join(self.ctx.ref))
         return link
 
-    def _touch(self, key: Key, entry: _Entry) -> None:
+    def _used(self, key: Key, entry: _Entry) -> None:
         if entry.link is not None:
             self.ctx.set_timer(("idle", key), self._services.limits.link_idle, _IdleLink(key))
 
-    def _close_link(self, key: Key) -> None:
+    def _close_idle(self, key: Key) -> None:
         entry = self._entries.get(key)
-        if entry is not None and entry.link is not None and not entry.fetching:
-            entry.link.reply(CloseLink())
+        if entry is not None and not entry.fetching:
+            self._close_link(key, entry)
+
+    def _close_link(self, key: Key, entry: _Entry) -> None:
+        """From here on nobody listens to this backend: what it lists may change unheard."""
+        self.ctx.cancel_timer(("idle", key))
+        link, entry.link, entry.ready = entry.link, None, False
+        if link is not None:
+            del self._by_link[link]
+            link.reply(CloseLink())
+            entry.outdate()
 
     def _down(self, ref: Ref) -> None:
-        for watched in self._watching.pop(ref, set()):
-            entry = self._entries.get(watched)
-            if entry is not None:
-                entry.watchers.discard(ref)
-        key = self._by_link.pop(ref, None)
-        entry = self._entries.get(key) if key is not None else None
-        if key is None or entry is None or entry.link is not ref:
-            return
+        for key in self._watching.pop(ref, set()):
+            self._entries[key].watchers.pop(ref, None)
+        if ref in self._by_link:
+            self._lost(ref)
+
+    def _lost(self, link: Ref) -> None:
+        """A link's actor is gone, and with it what it was asked."""
+        key = self._by_link.pop(link)
+        entry = self._entries[key]
         entry.link = None
-        # Nobody listens to this backend any more: what it lists may change unheard.
-        entry.stale.update(entry.lists)
-        for method in list(entry.fetching):
-            entry.fetching.discard(method)
-            self._answer(key, entry, method)
+        self._disconnected(key, entry)
+
+    def _disconnected(self, key: Key, entry: _Entry) -> None:
+        entry.ready = False
+        entry.outdate()
+        for method, wanted in entry.lists.items():
+            if wanted.fetching:
+                self._fetched(key, entry, method, None)
 
     # What links say
 
@@ -284,43 +349,43 @@ class Catalogue(Actor):
 
     def _from_link(self, told: LinkReady | LinkDown | LinkTold) -> None:
         key = self._by_link.get(told.link)
-        entry = self._entries.get(key) if key is not None else None
-        if entry is None or key is None:
+        if key is None:
             return
+        entry = self._entries[key]
         match told:
-            case LinkReady(hello=hello, again=again):
+            case LinkReady(hello=hello):
+                entry.ready = True
                 entry.hello = self._hellos[key] = hello
-                if again:
-                    entry.stale.update(entry.lists)
+                for method, wanted in entry.lists.items():
+                    if wanted.fetching and wanted.call is None:
+                        self._ask(key, entry, method, wanted)
             case LinkDown():
-                entry.stale.update(entry.lists)
+                self._disconnected(key, entry)
             case LinkTold(method=notification):
-                changed = [m for m, n in NOTIFICATIONS.items() if n == notification]
+                changed = [w for m, w in entry.lists.items() if LIST_CHANGED[m] == notification]
+                for wanted in changed:
+                    wanted.stale = wanted.announced = True
                 if changed:
-                    entry.stale.update(changed)
-                    for watcher in entry.watchers:
-                        watcher.reply(CatalogueChanged(key.backend, notification))
+                    self._announce(entry, key, notification)
 
-    def _announce(self, entry: _Entry, key: Key, method: str) -> None:
+    def _announce(self, entry: _Entry, key: Key, notification: str, but: list[Ref] | None = None) -> None:
+        """Tells those who watch, but for those who get the list itself."""
         for watcher in entry.watchers:
-            watcher.reply(CatalogueChanged(key.backend, NOTIFICATIONS[method]))
+            if not but or watcher not in but:
+                watcher.reply(CatalogueChanged(key.backend, notification))
 
-    def _watch(self, caller: Ref, key: Key) -> None:
-        entry = self._entries.get(key)
-        if entry is not None and caller not in entry.watchers:
-            entry.watchers.add(caller)
-            if caller not in self._watching:
-                self.ctx.monitor(caller)
+    def _watch(self, caller: Ref, key: Key, entry: _Entry) -> None:
+        if caller not in entry.watchers:
+            entry.watchers[caller] = None
+            self.ctx.monitor(caller)
             self._watching.setdefault(caller, set()).add(key)
 
-
-NOTIFICATIONS = {
-    "tools/list": "notifications/tools/list_changed",
-    "prompts/list": "notifications/prompts/list_changed",
-    "resources/list": "notifications/resources/list_changed",
-    "resources/templates/list": "notifications/resources/list_changed",
-}
-"""What is said when a list has changed."""
+    def _unwatch(self, caller: Ref, key: Key) -> None:
+        keys = self._watching.get(caller, set())
+        keys.discard(key)
+        if not keys:
+            self._watching.pop(caller, None)
+            self.ctx.demonitor(caller)
 
 
 def _offers(hello: Hello, method: str) -> bool:

@@ -1,24 +1,24 @@
 """The server's face of a session: what turns the client's requests into calls on links, and what links say into events.
 
 Two kinds: `transparent` (one backend, as it is) and `aggregate` (several, under one roof). What both share is here: the
-session's links, opened when first needed, and the bookkeeping of calls.
+session's links, opened when first needed, and the bookkeeping of calls, questions and subscriptions.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
 from msgspec import Raw
 
-from actors.catalogue import CatalogueChanged, Key, Listed
-from actors.link import (
+from actors.catalogue_messages import CatalogueChanged, Key, Listed
+from actors.link import LinkActor
+from actors.link_messages import (
     Call,
     Cancel,
     GiveAnswer,
     Join,
-    LinkActor,
     LinkAsked,
     LinkDown,
     LinkOutcome,
@@ -36,11 +36,13 @@ from actors.protocol import events as ev
 from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
+from actors.protocol.lowering import Unbridgeable, client_result
 from actors.protocol.messages import RequestId
 from actors.protocol.session_state import Client
 from actors.protocol.table import BackendSpec, Endpoint, Table
 from actors.runtime import AtCapacity, Context, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
+from actors.subscriptions import SUBSCRIBE, Subscriptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +88,14 @@ class Host(Protocol):
 
 
 Waiter = Callable[[LinkOutcome], None]
-"""Gets the outcome of a call that the front made."""
+"""Gets the outcome of a call that the front made, or one that it wants to change before the client sees it."""
+
+SET_LEVEL = "logging/setLevel"
 
 
 class Front(ABC):
     """One session's front. `calls` maps the session's calls to the backend that runs each; calls of the front's own
-    have
-    negative numbers."""
+    have negative numbers."""
 
     def __init__(self, host: Host, endpoint: str, services: Services, tree: Tree) -> None:
         self.host = host
@@ -103,8 +106,10 @@ class Front(ABC):
         self.hellos: dict[str, Hello] = {}
         self.calls: dict[int, str] = {}
         self.waiters: dict[int, Waiter] = {}
-        self.subscriptions: tuple[str, ...] = ()
-        self._subscribing: dict[int, tuple[str, bool]] = {}
+        self.subscriptions = Subscriptions(lambda uris: host.save(session_record.subscriptions(uris)))
+        self._questions: dict[tuple[str, RequestId], str] = {}
+        self.levels: dict[str, str | None] = {}
+        self._ends: Counter[str] = Counter()
         self._own = 0
 
     # What a session asks of it
@@ -118,8 +123,12 @@ class Front(ABC):
         """A notification of a backend."""
 
     @abstractmethod
-    def asked(self, message: LinkAsked) -> None:
-        """A request of a backend."""
+    def exposed_request(self, message: LinkAsked) -> Raw:
+        """The params of a backend's request as the client sees them."""
+
+    @abstractmethod
+    def subscriptions_at(self, backend: str) -> tuple[str, ...]:
+        """The session's subscriptions that are this backend's, in its own words."""
 
     def listed(self, message: Listed) -> None:  # noqa: B027 - most fronts have nothing to do here
         """The catalogue's answer; only an aggregate asks it."""
@@ -133,69 +142,36 @@ class Front(ABC):
     def gather_due(self, method: str) -> None:  # noqa: B027 - most fronts have nothing to do here
         """A list deadline has passed; only an aggregate gathers."""
 
-    def note(self, call: int, method: str, params: Raw) -> None:
-        """Remembers what a call will have changed in the session if it succeeds."""
-        if method in ("resources/subscribe", "resources/unsubscribe"):
-            try:
-                uri = msgspec.json.decode(params, type=Located).uri
-            except (msgspec.DecodeError, RecursionError):
-                return
-            self._subscribing[call] = (uri, method == "resources/subscribe")
-
-    def _subscribed(self, message: LinkOutcome) -> None:
-        noted = self._subscribing.pop(message.call, None)
-        if noted is None or not message.ok:
-            return
-        uri, wanted = noted
-        rest = tuple(u for u in self.subscriptions if u != uri)
-        self.subscriptions = (*rest, uri) if wanted else rest
-        self.host.save(session_record.subscriptions(self.subscriptions))
-
     def restored(self, uris: tuple[str, ...]) -> None:
         """The session was rebuilt: its subscriptions are asked for again, on links of this life."""
-        self.subscriptions = uris
+        self.subscriptions.uris = uris
+        for backend in self.served.backends if self.served is not None else ():
+            self._resubscribe(backend)
+
+    def _resubscribe(self, backend: str) -> None:
+        """A link of its own subscribes by itself as soon as it is up; a shared one is told."""
+        uris = self.subscriptions_at(backend)
+        if not self._shared(backend):
+            if uris:
+                self.link(backend)
+            return
         for uri in uris:
-            self._own -= 1
-            call = self._own
-            self.waiters[call] = lambda outcome: None
-            self.dispatch(fx.Dispatch(call, "resources/subscribe", json.dumps({"uri": uri}), False))
-
-    def outcome(self, message: LinkOutcome) -> None:
-        """The outcome of a call on a link."""
-        self.calls.pop(message.call, None)
-        if self._subscribing:
-            self._subscribed(message)
-        waiter = self.waiters.pop(message.call, None)
-        if waiter is not None:
-            waiter(message)
-        elif message.call > 0:
-            self.host.event(ev.CallEnded(message.call, message.ok, message.payload))
-
-    def ready(self, message: LinkReady) -> None:
-        """A link is up."""
-        self.hellos[message.backend] = message.hello
-
-    def down(self, message: LinkDown) -> None:
-        """A link is down; it stays, and comes back with the next call."""
-        self.hellos.pop(message.backend, None)
-        self.host.event(ev.BackendLost(message.backend))
-
-    def withdrew(self, message: LinkWithdrew) -> None:
-        """A backend took a question back."""
-        self.host.event(ev.AskWithdrawn(message.backend, message.id))
+            self.own_call(backend, SUBSCRIBE, json.dumps({"uri": uri}), lambda outcome: None)
 
     def cancel(self, call: int, reason: str) -> None:
         """Nobody waits for this call any more."""
         self.waiters.pop(call, None)
+        self.subscriptions.forget(call)
         backend = self.calls.pop(call, None)
         link = self.links.get(backend) if backend is not None else None
         if link is not None:
             link.reply(Cancel(self.host.ctx.ref, call, reason))
 
     def broadcast(self, method: str, params: Raw) -> None:
-        """A notification of the client for every backend that is connected."""
-        for link in self.links.values():
-            link.reply(Notify(method, params))
+        """A notification of the client for every backend that is connected to it alone."""
+        for backend, link in self.links.items():
+            if not self._shared(backend):
+                link.reply(Notify(method, params))
 
     def tell(self, backend: str, method: str, params: Raw) -> None:
         """A notification of the client for one backend."""
@@ -204,32 +180,86 @@ class Front(ABC):
             link.reply(Notify(method, params))
 
     def answer(self, backend: str, id: RequestId, ok: bool, payload: Raw) -> None:
-        """The outcome of a backend's request."""
-        link = self.links.get(backend)
-        if link is not None:
-            link.reply(GiveAnswer(id, ok, payload))
-
-    def link_ended(self, ref: Ref) -> None:
-        """A link's actor is gone (it crashed, or the gateway is draining): its calls are lost."""
-        for backend, link in list(self.links.items()):
-            if link is ref:
-                del self.links[backend]
-                self.hellos.pop(backend, None)
-                self._lose(backend)
-
-    def _lose(self, backend: str) -> None:
-        error = errors.internal(
-            f"the connection to server {backend!r} ended", reason="link_ended", executed="unknown", backend=backend
-        ).raw
-        for call in [c for c, b in self.calls.items() if b == backend]:
-            self.outcome(LinkOutcome(backend, call, False, error))
-        self.host.event(ev.BackendLost(backend))
+        """The outcome of a backend's request, in the words of its revision."""
+        method = self._questions.pop((backend, id), None)
+        link, hello = self.links.get(backend), self.hellos.get(backend)
+        if link is None:
+            return
+        if ok and method is not None and hello is not None:
+            lowered = client_result(method, payload, hello.version)
+            if isinstance(lowered, Unbridgeable):
+                ok, payload = lowered.ok, lowered.payload
+            else:
+                payload = lowered
+        link.reply(GiveAnswer(id, ok, payload))
 
     def deadline(self, call: int) -> float:
         """Seconds that a call may take."""
         spec = self.table.backends.get(self.calls.get(call, ""))
         limit = self.services.limits.request_deadline
         return min(limit, spec.timeout) if spec is not None else limit
+
+    # What links say
+
+    def ready(self, message: LinkReady) -> None:
+        """A link is up. One that was being made when the client chose its log level is told now."""
+        backend = message.backend
+        self.hellos[backend] = message.hello
+        self._ends.pop(backend, None)
+        level = self.host.level
+        if level is not None and self.levels.get(backend) != level:
+            self.set_level(backend, level)
+
+    def down(self, message: LinkDown) -> None:
+        """A link is down; it stays, and comes back with the next call."""
+        self._disconnected(message.backend)
+
+    def outcome(self, message: LinkOutcome) -> None:
+        """The outcome of a call on a link."""
+        self.calls.pop(message.call, None)
+        self.subscriptions.settle(message.call, message.ok)
+        waiter = self.waiters.pop(message.call, None)
+        if waiter is not None:
+            waiter(message)
+        elif message.call > 0:
+            self.host.event(ev.CallEnded(message.call, message.ok, message.payload))
+
+    def asked(self, message: LinkAsked) -> None:
+        """A request of a backend."""
+        self._questions[message.backend, message.id] = message.method
+        params = self.exposed_request(message)
+        self.host.event(ev.Asked(message.backend, message.call, message.id, message.method, params))
+
+    def withdrew(self, message: LinkWithdrew) -> None:
+        """A backend took a question back."""
+        if self._questions.pop((message.backend, message.id), None) is not None:
+            self.host.event(ev.AskWithdrawn(message.backend, message.id))
+
+    def link_ended(self, ref: Ref) -> None:
+        """A link's actor is gone (it crashed, or the gateway is draining): its calls are lost. With subscriptions
+        another one takes its place."""
+        for backend, link in list(self.links.items()):
+            if link is ref:
+                self._lose(backend)
+                if ref.reason is not None and ref.reason.abnormal:
+                    self._resubscribe(backend)
+
+    def _lose(self, backend: str) -> None:
+        del self.links[backend]
+        self._ends[backend] += 1
+        error = errors.internal(
+            f"the connection to server {backend!r} ended", reason="link_ended", executed="unknown", backend=backend
+        ).raw
+        for call in [c for c, b in self.calls.items() if b == backend]:
+            self.outcome(LinkOutcome(backend, call, False, error))
+        self._disconnected(backend)
+
+    def _disconnected(self, backend: str) -> None:
+        """Its questions are void."""
+        self.hellos.pop(backend, None)
+        for question in [q for q in self._questions if q[0] == backend]:
+            del self._questions[question]
+        self.host.event(ev.BackendLost(backend))
 
     # For the two kinds
 
@@ -243,14 +273,28 @@ class Front(ABC):
         """The endpoint as it is configured now."""
         return self.table.endpoints.get(self.endpoint)
 
-    def own_call(self, backend: str, method: str, params: Raw, waiter: Waiter) -> bool:
-        """A call of the front's own. False if there is no link to make it on."""
+    def own_call(self, backend: str, method: str, params: Raw, waiter: Waiter) -> int:
+        """A call of the front's own: its number, 0 if there is no link to make it on."""
         self._own -= 1
-        self.waiters[self._own] = waiter
-        if self.call(self._own, backend, method, params, False):
-            return True
-        self.waiters.pop(self._own, None)
-        return False
+        call = self._own
+        self.waiters[call] = waiter
+        if self.call(call, backend, method, params, False):
+            return call
+        self.waiters.pop(call, None)
+        return 0
+
+    def set_level(self, backend: str, level: str) -> None:
+        """Tells a connected backend the log level, if it has logging."""
+        hello = self.hellos.get(backend)
+        if hello is None or self._shared(backend) or not capabilities.parse(hello.capabilities).has(("logging",)):
+            return
+        self.levels[backend] = level
+
+        def told(outcome: LinkOutcome) -> None:
+            if not outcome.ok and self.levels.get(backend) == level:
+                del self.levels[backend]
+
+        self.own_call(backend, SET_LEVEL, json.dumps({"level": level}), told)
 
     def call(self, call: int, backend: str, method: str, params: Raw, progress: bool) -> bool:
         """Passes a call to a backend's link, which is opened if there is none."""
@@ -264,8 +308,10 @@ class Front(ABC):
     def link(self, backend: str) -> Ref | None:
         """The session's link to a backend."""
         link = self.links.get(backend)
-        if link is not None and link.alive:
-            return link
+        if link is not None:
+            if link.alive:
+                return link
+            self._lose(backend)  # its Down is on the way, and will find another link here
         spec = self.table.backends.get(backend)
         if spec is None:
             return None
@@ -279,13 +325,28 @@ class Front(ABC):
         return link
 
     def _start(self, spec: BackendSpec) -> Ref:
-        name = f"link-{spec.name}-shared" if spec.sharing == "shared" else None
+        shared = spec.sharing == "shared"
+        name = f"link-{spec.name}-shared" if shared else None
         if name is not None:
-            shared = self.host.ctx.system.registry.whereis(name)
-            if shared is not None and shared.alive:
-                return shared
-        actor = LinkActor(spec, self.profile(spec), self.services, self.tree.backends, level=self.host.level)
+            running = self.host.ctx.system.registry.whereis(name)
+            if running is not None:
+                return running
+        level = None if shared else self.host.level
+        self.levels[spec.name] = level
+        actor = LinkActor(
+            spec,
+            self.profile(spec),
+            self.services,
+            self.tree.backends,
+            level=level,
+            subscriptions=() if shared else self.subscriptions_at(spec.name),
+            attempt=max(1, self._ends[spec.name]),
+        )
         return self.tree.links.start_child(actor, name)
+
+    def _shared(self, backend: str) -> bool:
+        spec = self.table.backends.get(backend)
+        return spec is not None and spec.sharing == "shared"
 
     def profile(self, spec: BackendSpec) -> Profile:
         """What a backend is told of the client."""
@@ -303,6 +364,7 @@ class Front(ABC):
     def end(self, call: int, ok: bool, payload: Raw) -> None:
         """Gives a call its outcome."""
         self.waiters.pop(call, None)
+        self.subscriptions.forget(call)
         if call > 0:
             self.host.event(ev.CallEnded(call, ok, payload))
 
@@ -310,11 +372,9 @@ class Front(ABC):
         """Gives a call an error of ours."""
         self.end(call, False, error.raw)
 
-
-class Located(msgspec.Struct):
-    """The member that names a resource."""
-
-    uri: str
+    def refuse_linkless(self, call: int) -> None:
+        """No link can be had: at a bound, or while the gateway ends."""
+        self.refuse(call, errors.internal("no connection to the server can be made", reason="no_link", executed="no"))
 
 
 def to_base36(number: int) -> str:

@@ -4,29 +4,32 @@ A backend that the session is connected to is asked over that connection, any ot
 merged lists are shared between sessions that see the same lists.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
-from actors.catalogue import Consult, Key, Listed, Watch
-from actors.link import LinkOutcome
+from actors.catalogue_messages import LIST_CHANGED, Consult, Listed
+from actors.filters import filtered, shown
+from actors.link_messages import LinkOutcome
 from actors.memo import Memo
 from actors.paging import Items, Paging
 from actors.protocol import aggregate, capabilities
 from actors.protocol.aggregate import Naming, item_name
 from actors.protocol.methods import METHODS
 from actors.protocol.naming import Names, Uris, build_names, build_uris
-from actors.transparent import shown
+from actors.protocol.table import Table
 
 if TYPE_CHECKING:
     from actors.aggregate import Aggregate
 
 TOOLS, PROMPTS = "tools/list", "prompts/list"
 RESOURCES, TEMPLATES = "resources/list", "resources/templates/list"
+NAMED_BY = {TOOLS: "name", PROMPTS: "name", RESOURCES: "uri", TEMPLATES: "uriTemplate"}
+"""The member that tells two items of a list apart."""
 
-GRACE = 1.0
+GRACE = 0.1
 """Seconds after the list deadline: the catalogue has one of its own, and answers first."""
 
 
@@ -47,8 +50,22 @@ class View:
 
 @dataclass(slots=True)
 class _Gathering:
+    """`shows`: what is gathered goes to the client at once, so that it need not be told of a change."""
+
     waiting: set[str]
     done: list[Callable[[], None]]
+    shows: bool
+
+
+@dataclass(slots=True)
+class _Own:
+    """A list that is being fetched over the session's own connection, by this call of the front's. `told`: that it has
+    changed was announced before; `slow`: the list deadline has passed."""
+
+    since: float
+    told: bool
+    call: int = 0
+    slow: bool = False
 
 
 class Listing:
@@ -58,113 +75,142 @@ class Listing:
         self._front = front
         self._memo = memo
         self._views: dict[str, dict[str, View | None]] = {}
-        self._stale: set[tuple[str, str]] = set()
+        self._stale: dict[tuple[str, str], bool] = {}
+        """Method and backend → whether that was announced."""
+        self._fetches: dict[tuple[str, str], _Own] = {}
         self._gathering: dict[str, _Gathering] = {}
-        self._watching: set[str] = set()
+        self._naming: tuple[Table, Naming] | None = None
 
     # Fetching
 
-    def gather(self, method: str, done: Callable[[], None]) -> None:
-        """Brings this list up to date for every backend, then calls `done`."""
+    def gather(self, method: str, done: Callable[[], None], *, shows: bool) -> None:
+        """Brings this list up to date for every backend, as far as that can be done in time; then calls `done`."""
         running = self._gathering.get(method)
         if running is not None:
             running.done.append(done)
+            running.shows = running.shows or shows
             return
-        missing = {b for b in self._front.backends if self._needs(method, b)}
-        if not missing:
+        wanted = [b for b in self._front.backends if self._wants(method, b)]
+        if not wanted:
             done()
             return
-        self._gathering[method] = _Gathering(set(missing), [done])
+        self._gathering[method] = _Gathering(set(wanted), [done], shows)
         seconds = self._front.services.limits.list_deadline
         self._front.host.ctx.set_timer(("gather", method), seconds + GRACE, GatherDue(method))
-        for backend in missing:
+        for backend in wanted:
             self._fetch(method, backend)
 
-    def is_complete(self, method: str) -> bool:
-        """Whether nothing of this list has to be fetched."""
-        return not any(self._needs(method, b) for b in self._front.backends)
+    def _wants(self, method: str, backend: str) -> bool:
+        """The catalogue is always asked, for it knows what is stale; an own connection says so itself."""
+        if backend not in self._front.hellos:
+            return True
+        running = self._fetches.get((method, backend))
+        if running is not None and running.slow:
+            return self._is_lost(running)
+        return self._views.get(method, {}).get(backend) is None or (method, backend) in self._stale
 
-    def _needs(self, method: str, backend: str) -> bool:
-        views = self._views.get(method, {})
-        return views.get(backend) is None or (method, backend) in self._stale
+    def _is_lost(self, running: _Own) -> bool:
+        return self._front.host.ctx.now() - running.since >= self._front.services.limits.request_deadline
 
     def _fetch(self, method: str, backend: str) -> None:
-        if backend in self._front.hellos:
-            self._fetch_own(method, backend)
-            return
         front = self._front
         spec = front.table.backends.get(backend)
-        if spec is None:
-            self._arrived(method, backend, None)
-            return
-        key = front.catalogue_key(backend)
-        front.tree.catalogue.reply(Consult(front.host.ctx.ref, 0, key, front.profile(spec), method))
+        if backend in front.hellos:
+            self._fetch_own(method, backend)
+        elif spec is None or not front.tree.catalogue.reply(
+            Consult(front.host.ctx.ref, front.catalogue_key(backend), front.profile(spec), method)
+        ):
+            self._arrived(method, backend, None, told=False)
 
     def _fetch_own(self, method: str, backend: str) -> None:
-        hello = self._front.hellos[backend]
-        if not capabilities.allows(capabilities.parse(hello.capabilities), method):
-            self._arrived(method, backend, ())
+        """Over the session's own connection, one fetch of a list at a time."""
+        front, key = self._front, (method, backend)
+        # What is said to have changed while the pages come will be fetched once more.
+        told = self._stale.pop(key, False)
+        if not capabilities.allows(capabilities.parse(front.hellos[backend].capabilities), method):
+            self._arrived(method, backend, (), told=told)
             return
+        running = self._fetches.get(key)
+        if running is not None:
+            if not self._is_lost(running):
+                return
+            front.cancel(running.call, "deadline exceeded")
+        own = self._fetches[key] = _Own(front.host.ctx.now(), told)
 
         def waiter(outcome: LinkOutcome) -> None:
             paging.outcome(outcome.ok, outcome.payload)
 
         def ask(params: Raw) -> None:
-            if not self._front.own_call(backend, method, params, waiter):
-                self._arrived(method, backend, None)
+            own.call = front.own_call(backend, method, params, waiter)
+            if not own.call:
+                done(None, Raw(b"null"))
 
         def done(items: Items | None, error: Raw) -> None:
-            self._arrived(method, backend, items)
+            self._fetches.pop(key, None)
+            if error:
+                self._stale.setdefault(key, own.told)
+                items = items if self._views.get(method, {}).get(backend) is None else None
+            self._arrived(method, backend, items, told=own.told)
 
         paging = Paging(METHODS[method].items or "", ask, done)
         paging.start()
 
     def listed(self, message: Listed) -> None:
         """The catalogue's answer."""
-        if message.backend not in self._watching:
-            self._watching.add(message.backend)
-            key: Key = self._front.catalogue_key(message.backend)
-            self._front.tree.catalogue.reply(Watch(self._front.host.ctx.ref, key))
-        self._arrived(message.method, message.backend, message.items)
+        told = self._stale.pop((message.method, message.backend), False)
+        self._arrived(message.method, message.backend, message.items, told=told)
 
-    def _arrived(self, method: str, backend: str, items: Items | None) -> None:
-        views = self._views.setdefault(method, {})
-        before = views.get(backend)
-        if items is not None:
-            views[backend] = View(items, self._memo.version(items))
-            self._stale.discard((method, backend))
-            if before is not None and before.version != self._memo.version(items):
-                self._front.list_changed(method)
-        else:
-            views.setdefault(backend, None)
+    def _arrived(self, method: str, backend: str, items: Items | None, *, told: bool) -> None:
         gathering = self._gathering.get(method)
-        if gathering is not None:
-            gathering.waiting.discard(backend)
-            if not gathering.waiting:
-                del self._gathering[method]
-                self._front.host.ctx.cancel_timer(("gather", method))
-                for done in gathering.done:
-                    done()
+        awaited = gathering is not None and backend in gathering.waiting
+        changed = self._take(method, backend, items)
+        if changed and not told and not (awaited and gathering is not None and gathering.shows):
+            self._front.list_changed(method)
+        if gathering is None or not awaited:
+            return
+        gathering.waiting.discard(backend)
+        if not gathering.waiting:
+            del self._gathering[method]
+            self._front.host.ctx.cancel_timer(("gather", method))
+            for done in gathering.done:
+                done()
+
+    def _take(self, method: str, backend: str, items: Items | None) -> bool:
+        """Keeps a list; True if it is another than the client can have been shown."""
+        views = self._views.setdefault(method, {})
+        known, before = backend in views, views.get(backend)
+        if items is None:
+            views.setdefault(backend, None)
+            return False
+        view = View(items, self._memo.version(items))
+        if before is not None and before.version == view.version:
+            return False
+        views[backend] = view
+        self._naming = None
+        return known
 
     def gather_due(self, method: str) -> None:
         """A slow backend does not hold the others up: what is known counts."""
         gathering = self._gathering.get(method)
-        if gathering is not None:
-            for backend in list(gathering.waiting):
-                self._arrived(method, backend, None)
+        for backend in list(gathering.waiting) if gathering is not None else ():
+            running = self._fetches.get((method, backend))
+            if running is not None:
+                running.slow = True
+            self._arrived(method, backend, None, told=False)
 
     def connected(self, backend: str) -> None:
         """The session has its own connection now: it may list other things than the catalogue knew."""
         for method, views in self._views.items():
-            if views.get(backend) is not None:
-                self._stale.add((method, backend))
-                self._fetch_own(method, backend)
+            if backend in views:
+                self._stale.setdefault((method, backend), False)
+        for method in [m for m, b in self._stale if b == backend]:
+            self._fetch_own(method, backend)
 
     def changed(self, backend: str, notification: str) -> None:
-        """The backend said so."""
-        for method in self._views:
-            if notification == f"notifications/{method.split('/')[0]}/list_changed":
-                self._stale.add((method, backend))
+        """The backend said so, and it is being announced."""
+        for method, views in self._views.items():
+            if LIST_CHANGED[method] == notification and backend in views:
+                self._stale[method, backend] = True
 
     # Looking
 
@@ -175,21 +221,24 @@ class Listing:
 
     def merged(self, method: str) -> list[Raw]:
         """The items of all backends, in their order, under their exposed names."""
-        views = self._present(method)
-        naming = self.naming
-        key = ("merged", self._front.endpoint, self._front.table.digest, method, _key(views))
-        value = self._memo.get(key, lambda: [i for b, v in views for i in self._exposed(method, b, v, naming)])
+        views, naming = self._present(method), self.naming
+        value = self._memo.get(self._key("merged", method, views), lambda: self._merge(method, views, naming))
         assert isinstance(value, list)
         return value
 
-    def _exposed(self, method: str, backend: str, view: View, naming: Naming) -> list[Raw]:
-        return aggregate.expose_items(method, backend, self._visible(method, backend, view), naming)
+    def _merge(self, method: str, views: list[tuple[str, View]], naming: Naming) -> list[Raw]:
+        exposed: dict[str, Raw] = {}
+        for backend, view in views:
+            for item in aggregate.expose_items(method, backend, self._visible(method, backend, view), naming):
+                # Of two things with one name the first one counts: the tables resolve it to that one.
+                exposed.setdefault(item_name(item, NAMED_BY[method]) or "", item)
+        return list(exposed.values())
 
-    def _visible(self, method: str, backend: str, view: View) -> Items:
+    def _visible(self, method: str, backend: str, view: View) -> Iterable[Raw]:
         spec = self._front.table.backends.get(backend)
-        if spec is None or method != TOOLS or (spec.enabled_tools is None and not spec.disabled_tools):
+        if spec is None or method != TOOLS or not filtered(spec):
             return view.items
-        return tuple(item for item in view.items if shown(spec, item_name(item) or ""))
+        return (item for item in view.items if shown(spec, item_name(item) or ""))
 
     def _present(self, method: str) -> list[tuple[str, View]]:
         views = self._views.get(method, {})
@@ -198,7 +247,10 @@ class Listing:
     @property
     def naming(self) -> Naming:
         """The tables over everything that is known."""
-        return Naming(self._names(TOOLS), self._names(PROMPTS), self._uris())
+        table = self._front.table
+        if self._naming is None or self._naming[0] is not table:
+            self._naming = (table, Naming(self._names(TOOLS), self._names(PROMPTS), self._uris()))
+        return self._naming[1]
 
     def _names(self, method: str) -> Names:
         views = self._present(method)
@@ -208,23 +260,23 @@ class Listing:
             lists = [(b, [n for i in self._visible(method, b, v) if (n := item_name(i))]) for b, v in views]
             return build_names(lists, separator)
 
-        value = self._memo.get(("names", self._front.endpoint, self._front.table.digest, method, _key(views)), make)
+        value = self._memo.get(self._key("names", method, views), make)
         assert isinstance(value, Names)
         return value
 
     def _uris(self) -> Uris:
-        resources, templates = self._present(RESOURCES), self._present(TEMPLATES)
+        views = [(m, b, v) for m in (RESOURCES, TEMPLATES) for b, v in self._present(m)]
 
         def make() -> Uris:
-            lists = [(b, [u for i in v.items if (u := item_name(i, "uri"))]) for b, v in resources]
-            lists += [(b, [u for i in v.items if (u := item_name(i, "uriTemplate"))]) for b, v in templates]
+            lists = [(b, [u for i in v.items if (u := item_name(i, NAMED_BY[m]))]) for m, b, v in views]
             return build_uris(self._front.backends, lists)
 
-        key = ("uris", self._front.endpoint, self._front.table.digest, _key(resources), _key(templates))
+        key = ("uris", self._front.endpoint, self._front.table.digest, *((m, b, v.version) for m, b, v in views))
         value = self._memo.get(key, make)
         assert isinstance(value, Uris)
         return value
 
-
-def _key(views: list[tuple[str, View]]) -> tuple[tuple[str, int], ...]:
-    return tuple((backend, view.version) for backend, view in views)
+    def _key(self, what: str, method: str, views: list[tuple[str, View]]) -> tuple[object, ...]:
+        """What a value is made of: the endpoint as it is configured, and the content of each list."""
+        front = self._front
+        return (what, front.endpoint, front.table.digest, method, *((b, v.version) for b, v in views))

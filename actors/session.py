@@ -13,11 +13,11 @@ import msgspec
 
 from actors import session_messages as sm
 from actors.aggregate import Aggregate, ChangeDue
-from actors.catalogue import CatalogueChanged, Listed
+from actors.catalogue_messages import CatalogueChanged, Listed
 from actors.effects import EFFECTS, refusal
 from actors.front import Front, Tree
 from actors.ledger import Ledger
-from actors.link import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkWithdrew
+from actors.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkWithdrew
 from actors.listing import GatherDue
 from actors.ports import Answer, Failed, Grant, Principal, Record, SessionKey
 from actors.protocol import effects as fx

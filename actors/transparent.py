@@ -4,20 +4,19 @@ Its own capabilities, instructions, names, URIs, cursors, errors and unknown mem
 what makes it a gateway (sessions that survive, filters), and leaves out what it does not carry: tasks.
 """
 
-from fnmatch import fnmatchcase
-
 import msgspec
 from msgspec import Raw
 
-from actors.front import Front
-from actors.link import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, Warm
+from actors.filters import filtered, shown
+from actors.front import SET_LEVEL, Front
+from actors.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, Warm
 from actors.protocol import capabilities, errors
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
-from actors.protocol.messages import EMPTY
 from actors.protocol.table import BackendSpec
+from actors.runtime import Ref
 
 
 class Transparent(Front):
@@ -33,17 +32,27 @@ class Transparent(Front):
         if effect.method == "initialize":
             self._begin(effect.call, backend)
             return
+        refusal = self._checked(backend, effect) or self.subscriptions.note(effect.call, effect.method, effect.params)
+        if refusal is not None:
+            self.refuse(effect.call, refusal)
+        elif not self.call(effect.call, backend, effect.method, effect.params, effect.progress):
+            self.refuse_linkless(effect.call)
+        elif effect.method == SET_LEVEL:
+            self.levels[backend] = self.host.level  # the link says it again after a loss
+
+    def _checked(self, backend: str, effect: fx.Dispatch) -> errors.ProtocolError | None:
+        """What the configuration hides can't be called either."""
         spec = self.table.backends[backend]
-        if _filtered(spec):
-            if effect.method == "tools/call" and not _named_is_shown(spec, effect.params):
-                self.refuse(effect.call, errors.invalid_params("Unknown tool"))
-                return
-            if effect.method == "tools/list":
-                self.waiters[effect.call] = lambda outcome: self._filter(spec, outcome)
-        self.note(effect.call, effect.method, effect.params)
-        if not self.call(effect.call, backend, effect.method, effect.params, effect.progress):
-            self.waiters.pop(effect.call, None)
-            self.refuse(effect.call, errors.internal("no connection to the server can be made", reason="no_link"))
+        if not filtered(spec):
+            return None
+        if effect.method == "tools/list":
+            self.waiters[effect.call] = lambda outcome: self._filter(spec, outcome)
+        elif effect.method == "tools/call" and not shown(spec, _name(effect.params)):
+            return errors.invalid_params(f"Unknown tool: {_name(effect.params)[:200]}")
+        return None
+
+    def subscriptions_at(self, backend: str) -> tuple[str, ...]:
+        return self.subscriptions.uris
 
     def _backend(self) -> str | None:
         served = self.served
@@ -56,22 +65,29 @@ class Transparent(Front):
     def _begin(self, call: int, backend: str) -> None:
         link = self.link(backend)
         if link is None:
-            self.refuse(call, errors.internal("no connection to the server can be made", reason="no_link"))
+            self.refuse_linkless(call)
             return
         self._initialize = call
         link.reply(Warm())
 
     def ready(self, message: LinkReady) -> None:
         super().ready(message)
-        if self._initialize is not None:
-            call, self._initialize = self._initialize, None
-            self.end(call, True, _welcome(message.hello, self.host.version))
+        self._settle_initialize(True, _welcome(message.hello, self.host.version))
 
     def down(self, message: LinkDown) -> None:
         super().down(message)
+        self._settle_initialize(False, message.payload)
+
+    def link_ended(self, ref: Ref) -> None:
+        super().link_ended(ref)
+        if not self.links:
+            error = errors.internal("the connection to the server ended", reason="link_ended", executed="no")
+            self._settle_initialize(False, error.raw)
+
+    def _settle_initialize(self, ok: bool, payload: Raw) -> None:
         if self._initialize is not None:
             call, self._initialize = self._initialize, None
-            self.end(call, False, message.payload)
+            self.end(call, ok, payload)
 
     # Messages of the backend
 
@@ -80,36 +96,25 @@ class Transparent(Front):
             ev.CallProgressed(message.backend, message.call, message.method, message.params, self.host.ctx.now())
         )
 
-    def asked(self, message: LinkAsked) -> None:
-        self.host.event(ev.Asked(message.backend, message.call, message.id, message.method, message.params))
+    def exposed_request(self, message: LinkAsked) -> Raw:
+        return message.params
 
     def _filter(self, spec: BackendSpec, outcome: LinkOutcome) -> None:
-        payload = outcome.payload
-        if outcome.ok:
-            try:
-                tools = [t for t in json.elements(json.members(payload).get("tools", EMPTY)) if shown(spec, _name(t))]
-                payload = json.replace_members(payload, {"tools": json.dumps(tools)})
-            except errors.Malformed as malformed:
-                self.end(outcome.call, False, malformed.error.raw)
-                return
-        self.end(outcome.call, outcome.ok, payload)
+        ok, payload = outcome.ok, outcome.payload
+        try:
+            tools = json.members(payload).get("tools") if ok else None
+            if tools is not None:
+                visible = [tool for tool in json.elements(tools) if shown(spec, _name(tool))]
+                payload = json.replace_members(payload, {"tools": json.dumps(visible)})
+        except errors.Malformed:
+            ok, payload = False, errors.internal("the server's list is malformed", reason="malformed").raw
+        self.end(outcome.call, ok, payload)
 
 
 def _welcome(hello: Hello, version: str) -> Raw:
     """The backend's InitializeResult, in the revision that the client negotiated."""
     declared = capabilities.transparent_server(hello.capabilities)
     return json.replace_members(hello.result, {"protocolVersion": json.dumps(version), "capabilities": declared})
-
-
-def _filtered(spec: BackendSpec) -> bool:
-    return spec.enabled_tools is not None or bool(spec.disabled_tools)
-
-
-def shown(spec: BackendSpec, name: str) -> bool:
-    """Whether the configuration lets this tool be seen and called."""
-    if any(fnmatchcase(name, pattern) for pattern in spec.disabled_tools):
-        return False
-    return spec.enabled_tools is None or any(fnmatchcase(name, pattern) for pattern in spec.enabled_tools)
 
 
 class _Named(msgspec.Struct):
@@ -121,7 +126,3 @@ def _name(item: Raw) -> str:
         return msgspec.json.decode(item, type=_Named).name
     except (msgspec.DecodeError, RecursionError):
         return ""
-
-
-def _named_is_shown(spec: BackendSpec, params: Raw) -> bool:
-    return shown(spec, _name(params))

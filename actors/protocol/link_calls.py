@@ -8,7 +8,7 @@ asked. That is the lease.
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import codec, errors, payload
+from actors.protocol import codec, errors, lowering, payload
 from actors.protocol import link_events as ev
 from actors.protocol.link_state import Link, Pending, Step, moved, without
 from actors.protocol.messages import Error, RequestId
@@ -77,9 +77,12 @@ def upstream_id(link: Link) -> str:
 
 
 def dispatch(link: Link, pending: Pending) -> Step:
-    """Sends a request under an id of ours. A progress token of the client's never goes upstream: ours does, or none."""
+    """Sends a request under an id of ours, in the words of the backend's revision. A progress token of the client's
+    never goes upstream: ours does, or none."""
     id = upstream_id(link)
     params = pending.params
+    if link.hello is not None:
+        params = lowering.client_request(pending.method, params, link.hello.version)
     if pending.progress or payload.mentions(params, b"progressToken"):
         try:
             params = payload.with_progress_token(params, id if pending.progress else None)

@@ -1,0 +1,97 @@
+"""The transport under a link: made, run, and replaced when it is lost. What an earlier one still says is not heard."""
+
+from typing import NamedTuple
+
+from actors import ports
+from actors.protocol import link_events as ev
+from actors.protocol.table import BackendSpec
+from actors.runtime import Context
+
+
+class FromTransport(NamedTuple):
+    """What a transport said, and which one it was."""
+
+    generation: int
+    event: ports.TransportEvent
+
+
+class Carrier:
+    """The transports of one link, of which the last is the present one. Nothing here waits."""
+
+    def __init__(self, spec: BackendSpec, connector: ports.Connector) -> None:
+        self.kind = ""
+        """Of the present transport, or the last one: the metrics label."""
+        self.tasks = 0
+        """Transports that have not come to their end, which may take a while after they were closed."""
+        self._spec = spec
+        self._connector = connector
+        self._transport: ports.Transport | None = None
+        self._generation = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether there is a transport."""
+        return self._transport is not None
+
+    def connect(self, ctx: Context) -> None:
+        """Makes a transport and runs it in a task of the actor, which gets FromTransport and TaskEnded."""
+        self._generation += 1
+        generation, ref = self._generation, ctx.ref
+
+        def emit(event: ports.TransportEvent) -> None:
+            ref.reply(FromTransport(generation, event))
+
+        self._transport = self._connector.connect(self._spec, emit)
+        self.kind = self._transport.kind
+        ctx.start_task(f"transport-{generation}", self._transport.run)
+        self.tasks += 1
+
+    def hears(self, said: FromTransport) -> bool:
+        """Whether the present transport said it."""
+        if said.generation != self._generation:
+            return False
+        if isinstance(said.event, ports.TransportClosed):
+            self._transport = None
+        return True
+
+    def task_ended(self, name: str) -> bool:
+        """A transport's task is over; True if it was the present one's, and had not said that it would end."""
+        self.tasks -= 1
+        if name != f"transport-{self._generation}" or self._transport is None:
+            return False
+        self._transport = None
+        return True
+
+    # The effects of the machine that go to the transport; without one they have no object
+
+    def send(self, effect: ev.Send) -> None:
+        """Puts a frame on it."""
+        if self._transport is not None:
+            self._transport.send(effect.frame, id=effect.id, tag=effect.tag)
+
+    def use_version(self, effect: ev.UseVersion) -> None:
+        """The handshake settled on a revision."""
+        if self._transport is not None:
+            self._transport.negotiated(effect.version)
+
+    def listen(self, effect: ev.Listen) -> None:
+        """Opens the stream for messages that belong to no request."""
+        if self._transport is not None:
+            self._transport.listen()
+
+    def forget(self, effect: ev.Forget) -> None:
+        """Nobody waits for this request any more."""
+        if self._transport is not None:
+            self._transport.forget(effect.id)
+
+    def reset(self, effect: ev.Reset) -> None:
+        """Drops the backend's session."""
+        if self._transport is not None:
+            self._transport.restart()
+
+    def hang(self, effect: ev.Hang) -> None:
+        """Closes it gracefully; its task goes on until that is done, unheard."""
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+            self._generation += 1

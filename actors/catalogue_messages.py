@@ -1,0 +1,52 @@
+"""What the catalogue is asked, and what it says."""
+
+from dataclasses import dataclass
+
+from actors.paging import Items
+from actors.protocol.link_state import Profile
+from actors.runtime import Ref
+
+LIST_CHANGED = {
+    "tools/list": "notifications/tools/list_changed",
+    "prompts/list": "notifications/prompts/list_changed",
+    "resources/list": "notifications/resources/list_changed",
+    "resources/templates/list": "notifications/resources/list_changed",
+}
+"""What is said when a list has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Whose view of which backend."""
+
+    principal: str
+    bits: str
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Consult:
+    """What does this backend list? Listed follows within the list deadline, and from then on, as long as the caller
+    lives, CatalogueChanged whenever what this backend lists may have changed."""
+
+    caller: Ref
+    key: Key
+    profile: Profile
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The answer: `items` is None if nothing is known and nothing could be learned."""
+
+    backend: str
+    method: str
+    items: Items | None
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueChanged:
+    """What was listed for this backend may have changed."""
+
+    backend: str
+    notification: str

@@ -1,0 +1,45 @@
+"""What one session is subscribed to, in the client's words; it is in the record, so a rebuilt session has it too."""
+
+from collections.abc import Callable
+
+from msgspec import Raw
+
+from actors.audience import located
+from actors.protocol import errors
+
+SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
+SUBSCRIPTIONS_MAX = 1024
+"""Resources that one session may be subscribed to."""
+
+
+class Subscriptions:
+    """Changes with the outcomes of calls; `changed` is called when it has."""
+
+    def __init__(self, changed: Callable[[tuple[str, ...]], object]) -> None:
+        self.uris: tuple[str, ...] = ()
+        self._changed = changed
+        self._noted: dict[int, tuple[str, bool]] = {}
+
+    def note(self, call: int, method: str, params: Raw) -> errors.ProtocolError | None:
+        """Remembers what a call will change if it succeeds; an error if that would be too much."""
+        uri = located(params) if method in (SUBSCRIBE, UNSUBSCRIBE) else None
+        if uri is None:
+            return None
+        if method == SUBSCRIBE and len(self.uris) + len(self._noted) >= SUBSCRIPTIONS_MAX:
+            return errors.internal("too many subscriptions in one session", reason="too_many", executed="no")
+        self._noted[call] = (uri, method == SUBSCRIBE)
+        return None
+
+    def forget(self, call: int) -> None:
+        """It will not be known what became of the call."""
+        self._noted.pop(call, None)
+
+    def settle(self, call: int, ok: bool) -> None:
+        """The outcome of a call, noted or not."""
+        noted = self._noted.pop(call, None)
+        if noted is None or not ok:
+            return
+        uri, wanted = noted
+        rest = tuple(u for u in self.uris if u != uri)
+        self.uris = (*rest, uri) if wanted else rest
+        self._changed(self.uris)
