@@ -88,7 +88,7 @@ def settle(session: Session, entry: ClientRequest, frame: bytes) -> Step:
 def answer(session: Session, post_id: ev.PostId, id: RequestId, frame: bytes) -> Step:
     """Puts an answer where its POST expects it; the last one ends the POST."""
     post = session.posts[post_id]
-    rest = post.open - {id}
+    rest = tuple(other for other in post.open if other != id)
     posts = dict(session.posts)
     if rest:
         kept = (*post.answers, frame) if post.stream is None and not post.broken else post.answers

@@ -128,7 +128,7 @@ def finished(link: Link, id: RequestId, ok: bool, payload: Raw) -> Step:
 
 def _restored(pending: Pending) -> ev.Effects:
     """A subscription was asked for again after a loss: only from here on is nothing missed, so it is said here that
-    something may have been (bridging §10: replay, then announce)."""
+    something may have been."""
     uri = member(pending.params, "uri") if pending.method == SUBSCRIBE else None
     return [] if uri is None else [ev.Tell(None, UPDATED, payload.dumps({"uri": uri}))]
 

@@ -1,7 +1,7 @@
 """Messages of the backend: outcomes of our requests, its own requests, its notifications.
 
 A message is passed on only as far as it is known whom it concerns: by the stream it came on, by our own id or token, or
-because only one call could have caused it (bridging §1, "Attribution").
+because only one call could have caused it. What concerns nobody is dropped and counted, never handed round.
 """
 
 import msgspec
@@ -31,7 +31,7 @@ def incoming(link: Link, event: ev.Incoming) -> Step:
 def _response(link: Link, message: Result | Error, related: RequestId | None) -> Step:
     id = message.id
     if id not in link.pending and isinstance(message, Error):
-        # An error whose id could not be read belongs to the request on whose stream it came (sessions §1).
+        # An error whose id could not be read belongs to the request on whose stream it came (2025-11-25 basic).
         id = related
     if id is None or id not in link.pending:
         return link, [ev.Tally("late_response")]

@@ -65,7 +65,7 @@ def _posted(session: Session, event: ev.Posted) -> Step:
     refusal = admission.refusal_of_post(session, event)
     if refusal is not None:
         return session, [refusal]
-    opened = frozenset(m.id for m in event.messages if isinstance(m, Request))
+    opened = tuple(m.id for m in event.messages if isinstance(m, Request))
     effects: fx.Effects = []
     if opened:
         post = Post(opened, event.batch, answers=_answers_to_refused(event))

@@ -31,9 +31,10 @@ class ClientRequest(Struct, frozen=True):
 
 
 class Post(Struct, frozen=True):
-    """A POST whose requests are not all answered. `stream`: it became one. `answers` wait for the others of a batch."""
+    """A POST; `open` are its requests without an answer, in order. `stream`: it became one. `answers` wait for the
+    others of a batch."""
 
-    open: frozenset[RequestId]
+    open: tuple[RequestId, ...]
     batch: bool = False
     stream: str | None = None
     broken: bool = False

@@ -1,4 +1,4 @@
-"""What backends ask of the client: gates, streams, answers, withdrawal (sessions-2025 §10; bridging §6; pitfall 30)."""
+"""What backends ask of the client: gates, streams, answers, withdrawal (2025-11-25 client features, SEP-2260)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a POST may bring and what it gets: ids, gates, batches, caps (sessions-2025 §§1, 3, 6.1, 12; pitfalls 5, 12, 14)."""
+"""What a POST may bring and what it gets: ids, gates, batches, caps."""
 
 from typing import Any
 

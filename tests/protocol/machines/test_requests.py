@@ -1,5 +1,4 @@
-"""The client's requests in flight: one outcome each, cancellation, deadlines, progress (sessions-2025 §§6.1, 9; pitfalls
-3, 6)."""
+"""The client's requests in flight: one outcome each, cancellation, deadlines, progress."""
 
 from typing import Any
 

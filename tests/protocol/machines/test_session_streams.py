@@ -1,5 +1,4 @@
-"""Which message goes on which stream (sessions-2025 §§6.1-6.3; pitfalls 3, 7-10): turn, priming, GET, box, resume, loss,
-drain."""
+"""Which message goes on which stream: turn, priming, GET, box, resume, loss, drain (2025-11-25 transports)."""
 
 import pytest
 
@@ -354,7 +353,7 @@ def test_a_drain_that_is_overdue_settles_what_is_in_flight(session: SessionDrive
     assert answers(effects)[2]["error"]["data"] == {"reason": "shutdown", "executed": "unknown"}
     assert not only(fx.AnswerBackend, effects).ok
     state = session.session
-    assert not (state.requests or state.posts or state.asks)
+    assert (state.requests, state.posts, state.asks) == ({}, {}, {})
 
 
 def test_a_handshake_that_ends_in_a_drain_is_recorded() -> None:

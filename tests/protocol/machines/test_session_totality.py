@@ -1,4 +1,4 @@
-"""Every phase of a session × every event, and the lifecycle (sessions-2025 §2)."""
+"""Every phase of a session × every event, and the lifecycle (2025-11-25 lifecycle)."""
 
 from typing import Any
 
@@ -257,7 +257,7 @@ def test_the_end_answers_everything_and_closes_everything(session: SessionDriver
     assert only(fx.AnswerBackend, effects).id == 2
     assert effects[-1] == fx.End("delete")
     state = session.session
-    assert not (state.requests or state.calls or state.posts or state.streams or state.asks or state.box)
+    assert not any((state.requests, state.calls, state.posts, state.streams, state.asks, state.box))
 
 
 def test_after_the_end_everything_is_refused_as_unknown(session: SessionDriver) -> None:

@@ -1,0 +1,282 @@
+"""Calls and messages on a link that is ready: ids, tokens, lease, questions, cancellation, attribution."""
+
+from typing import Any
+
+import pytest
+
+from actors.protocol import link_events as le
+from actors.protocol.link_messages import ASKED_MAX
+from actors.protocol.messages import Error, Notification, Request, Result
+from tests.protocol.machines.driving import (
+    PROFILE,
+    LinkDriver,
+    all_of,
+    finishes,
+    kinds,
+    only,
+    plain,
+    raw,
+    sent,
+)
+
+
+def log(text: str = "x") -> Notification:
+    return Notification("notifications/message", raw({"level": "info", "data": text}))
+
+
+# Ids and tokens
+
+
+def test_ids_upstream_are_ours_and_never_repeat(http: LinkDriver) -> None:
+    for key in range(5):
+        http.call(key)
+        http.result(http.latest("tools/call"))
+    http.step(le.Closed("gone", "gone"))
+    http.connect()
+    http.call("a")
+    assert list(http.wire) == [f"e.{n}" for n in range(1, 9)], "the driver checks that none comes twice"
+
+
+def test_a_result_is_the_outcome_of_its_call_whatever_the_order(pipe: LinkDriver) -> None:
+    pipe.call("a", "tools/list")
+    pipe.call("b", "prompts/list")
+    assert finishes(pipe.result("e.3", {"prompts": []})) == {"b": (True, {"prompts": []})}
+    assert finishes(pipe.result("e.2", {"tools": []})) == {"a": (True, {"tools": []})}
+    assert kinds(pipe.result("e.2")) == ["Tally"]
+
+
+@pytest.mark.parametrize("id", [2, "2", "e.9", "E.2", ""])
+def test_a_response_with_another_id_is_dropped(pipe: LinkDriver, id: Any) -> None:
+    pipe.call("a")
+    assert kinds(pipe.result(id)) == ["Tally"]
+    assert kinds(pipe.error(id)) == ["Tally"]
+
+
+@pytest.mark.parametrize("id", [None, 5, "odd"])
+def test_an_error_that_could_not_read_the_id_belongs_to_the_post_it_answers(http: LinkDriver, id: Any) -> None:
+    http.call("a")
+    http.call("b")
+    assert list(finishes(http.error(id, related="e.3"))) == ["b"]
+
+
+def test_progress_is_asked_for_with_a_token_of_ours_and_comes_to_its_call(http: LinkDriver) -> None:
+    http.call("a", progress=True, name="t", _meta={"progressToken": "theirs", "x": 1})
+    assert http.wire["e.2"][1]["_meta"] == {"progressToken": "e.2", "x": 1}
+    told = only(
+        le.Tell, http.receive(Notification("notifications/progress", raw({"progressToken": "e.2", "progress": 1})))
+    )
+    assert told.call == "a"
+
+
+def test_a_token_that_is_not_to_be_used_never_goes_upstream(http: LinkDriver) -> None:
+    http.call("a", name="t", _meta={"progressToken": 1.5})
+    assert http.wire["e.2"][1] == {"name": "t"}
+
+
+@pytest.mark.parametrize("token", ["e.2", "e.9", 2, None, [1]])
+def test_progress_that_nobody_asked_for_is_dropped(http: LinkDriver, token: Any) -> None:
+    http.call("a")
+    message = Notification("notifications/progress", raw({"progressToken": token, "progress": 1}))
+    assert kinds(http.receive(message)) == ["Tally"]
+
+
+# Failures
+
+
+@pytest.mark.parametrize("executed", ["no", "unknown"])
+def test_a_request_that_gets_no_response_says_whether_it_was_executed(http: LinkDriver, executed: Any) -> None:
+    http.call("a")
+    outcome = finishes(http.step(le.SendFailed("e.2", "connection_lost", "lost", executed)))
+    assert outcome["a"][1]["data"] == {"reason": "connection_lost", "executed": executed}
+    assert kinds(http.step(le.SendFailed("e.2", "x", "x", "no"))) == ["Tally"]
+    assert kinds(http.result("e.2")) == ["Tally"]
+
+
+# Cancellation
+
+
+def test_a_cancel_reaches_the_right_request_and_only_that(http: LinkDriver) -> None:
+    http.call("a")
+    http.call("b")
+    effects = http.step(le.Abandoned("a", "bored"))
+    assert sent(effects) == [
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "e.2", "reason": "bored"}}
+    ]
+    assert only(le.Forget, effects).id == "e.2"
+    assert kinds(http.result("e.2")) == ["Tally"]
+    assert list(finishes(http.result("e.3"))) == ["b"]
+
+
+def test_a_call_that_was_never_sent_is_cancelled_without_a_word() -> None:
+    driver = LinkDriver()
+    driver.call("a")
+    driver.call("b")
+    assert driver.step(le.Abandoned("a", "bored")) == []
+    driver.step(le.Started(False))
+    assert len(sent(driver.shake())) == 1
+
+
+# The lease
+
+
+def test_where_messages_are_not_related_eligible_calls_go_one_at_a_time(pipe: LinkDriver) -> None:
+    pipe.call("a")
+    assert pipe.call("b") == []
+    assert pipe.call("c", "prompts/get", name="p") == []
+    assert len(sent(pipe.call("d", "tools/list"))) == 1
+    effects = pipe.result("e.2")
+    assert list(finishes(effects)) == ["a"]
+    assert [m["method"] for m in sent(effects)] == ["tools/call"]
+    assert [m["method"] for m in sent(pipe.step(le.Abandoned("b", "bored")))] == [
+        "notifications/cancelled",
+        "prompts/get",
+    ]
+
+
+def test_related_messages_or_a_client_that_can_not_be_asked_need_no_lease(http: LinkDriver) -> None:
+    unasked = LinkDriver(profile=type(PROFILE)(raw({}), PROFILE.client_info, leased=False, prefix="e"))
+    unasked.connect()
+    for driver in (http, unasked):
+        assert all(len(sent(driver.call(key))) == 1 for key in "abc")
+
+
+# Questions of the backend
+
+
+def ask(id: Any = 7) -> Request:
+    return Request(id, "roots/list")
+
+
+def test_a_question_belongs_to_the_call_on_whose_stream_it_came(http: LinkDriver) -> None:
+    http.call("a")
+    http.call("b")
+    assert only(le.Ask, http.receive(ask(), related="e.3")).call == "b"
+    assert only(le.Ask, http.receive(ask(8))).call is None
+
+
+def test_without_streams_it_belongs_to_the_call_that_has_the_lease(pipe: LinkDriver) -> None:
+    pipe.call("l", "tools/list")
+    assert only(le.Ask, pipe.receive(ask(6))).call is None
+    pipe.call("a")
+    assert only(le.Ask, pipe.receive(ask())).call == "a"
+
+
+@pytest.mark.parametrize("id", [0, "0", -(2**70), "ü"])
+def test_its_answer_goes_back_once_under_its_own_id(http: LinkDriver, id: Any) -> None:
+    http.receive(ask(id))
+    [answer] = sent(http.step(le.AnswerGiven(id, True, raw({"roots": []}))))
+    assert answer == {"jsonrpc": "2.0", "id": id, "result": {"roots": []}}
+    assert type(answer["id"]) is type(id)
+    assert kinds(http.step(le.AnswerGiven(id, True, raw({"roots": []})))) == ["Tally"]
+
+
+def test_an_error_of_the_client_goes_back_as_it_is(http: LinkDriver) -> None:
+    http.receive(ask())
+    error = {"code": -1, "message": "rejected", "data": {"x": 1}}
+    assert sent(http.step(le.AnswerGiven(7, False, raw(error))))[0]["error"] == error
+
+
+def test_an_id_in_use_is_refused_and_a_number_is_not_its_text(http: LinkDriver) -> None:
+    http.receive(ask(7))
+    assert kinds(http.receive(ask("7"))) == ["Ask"]
+    assert sent(http.receive(ask(7)))[0]["error"]["code"] == -32600
+    assert len(http.link.asked) == 2
+
+
+def test_open_questions_are_bounded(http: LinkDriver) -> None:
+    for id in range(ASKED_MAX):
+        http.receive(ask(id))
+    assert sent(http.receive(ask("more")))[0]["error"]["data"] == {"reason": "too_many"}
+    assert len(http.link.asked) == ASKED_MAX
+
+
+def test_the_end_of_a_call_answers_the_questions_that_came_with_it(http: LinkDriver) -> None:
+    http.call("a")
+    http.call("b")
+    http.receive(ask(1), related="e.2")
+    http.receive(ask(2), related="e.3")
+    http.receive(ask(3))
+    for effects in (http.result("e.2"),):
+        assert kinds(effects) == ["Finish", "Send", "Withdraw"]
+        assert (sent(effects)[0]["id"], sent(effects)[0]["error"]["data"]) == (1, {"reason": "call_ended"})
+        assert only(le.Withdraw, effects).id == 1
+    effects = http.step(le.Abandoned("b", "bored"))
+    assert [m.get("id") for m in sent(effects)] == [None, 2]
+    assert list(http.link.asked) == [3]
+
+
+def test_a_question_of_a_call_that_has_ended_is_asked_of_nobody(http: LinkDriver) -> None:
+    http.call("a")
+    http.step(le.Abandoned("a", "bored"))
+    assert sent(http.receive(ask(), related="e.2"))[0]["error"]["data"] == {"reason": "call_ended"}
+    assert not http.link.asked
+
+
+def test_a_backend_takes_its_question_back(http: LinkDriver) -> None:
+    http.receive(ask(7))
+    cancelled = Notification("notifications/cancelled", raw({"requestId": 7}))
+    assert http.receive(cancelled) == [le.Withdraw(7)]
+    assert kinds(http.receive(cancelled)) == ["Tally"]
+    assert kinds(http.step(le.AnswerGiven(7, True, raw({})))) == ["Tally"]
+
+
+@pytest.mark.parametrize("params", [{}, {"requestId": "7"}, {"requestId": None}, {"requestId": 7.5}])
+def test_a_withdrawal_of_nothing_is_ignored(http: LinkDriver, params: Any) -> None:
+    http.receive(ask(7))
+    before = http.link
+    assert kinds(http.receive(Notification("notifications/cancelled", raw(params)))) == ["Tally"]
+    assert http.link is before
+
+
+def test_a_ping_is_answered_here_at_any_time(pipe: LinkDriver) -> None:
+    pipe.call("a")
+    assert sent(pipe.receive(Request("p", "ping"))) == [{"jsonrpc": "2.0", "id": "p", "result": {}}]
+
+
+# Notifications of the backend
+
+
+def test_a_log_belongs_to_its_stream_or_to_the_only_call_that_could_have_caused_it(
+    http: LinkDriver, pipe: LinkDriver
+) -> None:
+    http.call("a")
+    assert only(le.Tell, http.receive(log(), related="e.2")).call == "a"
+    assert only(le.Tell, http.receive(log())).call is None
+    assert only(le.Tell, pipe.receive(log())).call is None
+    pipe.call("a")
+    assert only(le.Tell, pipe.receive(log())).call == "a"
+
+
+def test_changes_belong_to_no_call_unless_they_came_on_its_stream(http: LinkDriver, pipe: LinkDriver) -> None:
+    changed = Notification("notifications/tools/list_changed")
+    pipe.call("a")
+    assert only(le.Tell, pipe.receive(changed)).call is None
+    http.call("a")
+    assert only(le.Tell, http.receive(changed, related="e.2")).call == "a"
+
+
+def test_a_notification_of_the_client_goes_out_where_there_is_a_connection(http: LinkDriver) -> None:
+    changed = le.Notified("notifications/roots/list_changed")
+    assert sent(http.step(changed)) == [{"jsonrpc": "2.0", "method": changed.method}]
+    assert kinds(LinkDriver().step(changed)) == ["Tally"]
+
+
+# The outcome of the link's own requests
+
+
+def test_what_the_link_asks_for_itself_is_told_to_nobody(http: LinkDriver) -> None:
+    http.call("l", "logging/setLevel", level="info")
+    http.result("e.2")
+    http.step(le.Closed("gone", "gone"))
+    http.connect()
+    own = http.latest("logging/setLevel")
+    assert own != "e.2"
+    assert http.receive(Error(own, raw({"code": -32601, "message": "no"}))) == []
+    assert kinds(http.receive(Result(own, raw({})))) == ["Tally"]
+
+
+def test_a_payload_passes_untouched(http: LinkDriver) -> None:
+    http.call("a")
+    value = {"content": [], "odd": [1.0, {"ü": None}], "_meta": {"x/y": 1}}
+    assert plain(only(le.Finish, http.result("e.2", value)).payload) == value
+    assert not all_of(le.Tally, http.call("b"))

@@ -1,0 +1,331 @@
+"""A link's phases and handshakes: the first one, those after a loss, those that fail (2025-11-25 lifecycle)."""
+
+from typing import Any
+
+import pytest
+
+from actors.protocol import link_events as le
+from actors.protocol.link_machine import TABLE
+from actors.protocol.link_state import Link
+from actors.protocol.link_table import LIVE, TRANSITIONS, Phase
+from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
+from tests.protocol.machines.driving import (
+    CLIENT,
+    FORMS,
+    HELLO,
+    INFO,
+    NEWEST,
+    OLD,
+    PROFILE,
+    LinkDriver,
+    all_of,
+    finishes,
+    kinds,
+    only,
+    plain,
+    raw,
+    sent,
+)
+
+EVENTS: dict[type, Any] = {
+    le.Called: le.Called("k", "tools/list"),
+    le.Wanted: le.Wanted(),
+    le.Abandoned: le.Abandoned("nobody", "bored"),
+    le.AnswerGiven: le.AnswerGiven(99, True, raw({})),
+    le.Notified: le.Notified("notifications/roots/list_changed"),
+    le.Started: le.Started(False),
+    le.ConnectRefused: le.ConnectRefused(raw({"code": -32603, "message": "down"})),
+    le.Incoming: le.Incoming(Result("nobody", raw({}))),
+    le.Accepted: le.Accepted(99),
+    le.SendFailed: le.SendFailed("nobody", "x", "x", "unknown"),
+    le.SessionForgotten: le.SessionForgotten("nobody"),
+    le.Closed: le.Closed("gone", "gone"),
+    le.ConnectExpired: le.ConnectExpired(),
+    le.RetryDue: le.RetryDue(),
+    le.Shut: le.Shut(),
+}
+
+
+def in_phase(phase: Phase) -> LinkDriver:
+    driver = LinkDriver(related=True, link=Link(PROFILE, subscriptions=("x:1",)) if phase is Phase.WAITING else None)
+    steps: dict[Phase, list[Any]] = {
+        Phase.IDLE: [],
+        Phase.CONNECTING: [le.Wanted()],
+        Phase.INITIALIZING: [le.Wanted(), le.Started(True)],
+        Phase.CONFIRMING: [le.Wanted(), le.Started(True), le.Incoming(Result("e.1", raw(HELLO)))],
+        Phase.READY: [le.Wanted(), le.Started(True), le.Incoming(Result("e.1", raw(HELLO))), le.Accepted(1)],
+        Phase.WAITING: [le.Wanted(), EVENTS[le.Closed]],
+        Phase.CLOSED: [le.Shut()],
+    }
+    for event in steps[phase]:
+        driver.step(event)
+    assert driver.link.phase is phase
+    return driver
+
+
+def test_every_event_has_an_example() -> None:
+    assert set(EVENTS) == set(le.LinkEvent.__args__)
+    assert {event for _, event in TABLE} == set(EVENTS)
+
+
+@pytest.mark.parametrize("event", EVENTS.values(), ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("phase", Phase, ids=lambda p: p.value)
+def test_an_event_is_served_or_dropped_without_touching_the_link(phase: Phase, event: Any) -> None:
+    driver = in_phase(phase)
+    before = driver.link
+    effects = driver.step(event)
+    if (phase, type(event)) in TABLE:
+        reached = {to for (origin, _), to in TRANSITIONS.items() if origin is phase}
+        assert driver.link.phase in {phase, *reached}
+    else:
+        assert driver.link is before
+        assert kinds(effects) == ["Tally"]
+
+
+@pytest.mark.parametrize("phase", Phase, ids=lambda p: p.value)
+@pytest.mark.parametrize(
+    "event",
+    [EVENTS[kind] for kind in (le.Abandoned, le.AnswerGiven, le.Incoming, le.SendFailed, le.SessionForgotten)],
+    ids=lambda e: type(e).__name__,
+)
+def test_what_is_about_nothing_there_is_changes_nothing(phase: Phase, event: Any) -> None:
+    driver = in_phase(phase)
+    before = driver.link
+    assert kinds(driver.step(event)) in ([], ["Tally"])
+    assert driver.link is before
+
+
+def test_every_phase_but_the_last_can_be_left_and_reached() -> None:
+    assert {phase for phase, _ in TRANSITIONS} == set(Phase) - {Phase.CLOSED}
+    assert set(TRANSITIONS.values()) == set(Phase)
+    assert all((phase, "lost") in TRANSITIONS for phase in LIVE)
+
+
+# The first handshake
+
+
+def test_nothing_is_opened_before_it_is_needed() -> None:
+    driver = LinkDriver()
+    assert kinds(driver.call("a")) == ["StartClock", "Connect"]
+    assert driver.call("b") == []
+    assert kinds(driver.step(le.Started(False))) == ["Send"]
+    method, params = driver.wire["e.1"]
+    assert method == "initialize"
+    assert params == {"protocolVersion": NEWEST, "capabilities": CLIENT, "clientInfo": INFO}
+
+
+def test_no_request_goes_out_before_initialized_is_accepted() -> None:
+    driver = LinkDriver(related=True)
+    driver.call("a")
+    driver.step(le.Started(True))
+    effects = driver.result("e.1", {**HELLO, "protocolVersion": FORMS})
+    assert kinds(effects) == ["UseVersion", "Send"]
+    assert only(le.UseVersion, effects).version == FORMS
+    assert (sent(effects)[0]["method"], only(le.Send, effects).tag) == ("notifications/initialized", 1)
+    assert kinds(driver.step(le.Accepted(0))) == ["Tally"]
+    effects = driver.step(le.Accepted(1))
+    assert kinds(effects) == ["StopClock", "Listen", "Ready", "Send"]
+    assert not only(le.Ready, effects).again
+    assert sent(effects)[0]["method"] == "tools/call"
+
+
+@pytest.mark.parametrize("version", [OLD, "2025-03-26", FORMS, NEWEST])
+def test_any_revision_with_a_handshake_is_taken(version: str) -> None:
+    driver = LinkDriver()
+    ready = only(le.Ready, driver.connect({**HELLO, "protocolVersion": version, "instructions": "do"}))
+    assert (ready.hello.version, ready.hello.instructions) == (version, "do")
+    assert plain(ready.hello.result)["serverInfo"] == INFO
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{**HELLO, "protocolVersion": "2026-07-28"}, {**HELLO, "protocolVersion": 5}, {}, {"protocolVersion": None}],
+    ids=["modern", "number", "empty", "null"],
+)
+def test_a_backend_that_speaks_no_such_revision_is_given_up(answer: Any) -> None:
+    driver = LinkDriver()
+    driver.call("a")
+    driver.step(le.Started(False))
+    effects = driver.result("e.1", answer)
+    assert kinds(effects) == ["StopClock", "Hang", "Finish", "Down"]
+    assert finishes(effects)["a"][1]["data"]["executed"] == "no"
+    assert driver.link.phase is Phase.IDLE
+
+
+@pytest.mark.parametrize(("id", "related"), [("e.1", None), (None, "e.1"), ("odd", "e.1"), (None, None)])
+def test_an_error_to_initialize_is_told_at_once(id: Any, related: Any) -> None:
+    driver = LinkDriver()
+    driver.call("a")
+    driver.step(le.Started(False))
+    effects = driver.error(id, related)
+    assert not finishes(effects)["a"][0]
+    assert only(le.Down, effects).reason == "initialize_refused"
+
+
+def test_before_the_handshake_a_backend_may_ping_and_log_and_no_more() -> None:
+    driver = LinkDriver()
+    driver.step(le.Wanted())
+    driver.step(le.Started(False))
+    assert sent(driver.receive(Request(5, "ping"))) == [{"jsonrpc": "2.0", "id": 5, "result": {}}]
+    assert sent(driver.receive(Request(6, "roots/list")))[0]["error"]["code"] == -32600
+    log = Notification("notifications/message", raw({"level": "info", "data": 1}))
+    assert driver.receive(log) == [le.Tell(None, log.method, log.params)]
+    assert kinds(driver.receive(Notification("notifications/tools/list_changed"))) == ["Tally"]
+    assert kinds(driver.receive(Result("odd", raw({})))) == ["Tally"]
+    assert driver.link.phase is Phase.INITIALIZING
+
+
+def test_a_backend_may_ask_while_initialized_is_on_its_way() -> None:
+    driver = in_phase(Phase.CONFIRMING)
+    assert driver.receive(Request("r", "roots/list")) == [le.Ask(None, "r", "roots/list", EMPTY)]
+    assert sent(driver.step(le.AnswerGiven("r", True, raw({"roots": []}))))[0]["result"] == {"roots": []}
+
+
+def test_a_connection_that_takes_too_long_is_given_up() -> None:
+    for phase in LIVE[:-1]:
+        driver = in_phase(phase)
+        driver.call("a")
+        effects = driver.step(le.ConnectExpired())
+        assert kinds(effects) == ["StopClock", "Hang", "Finish", "Down"]
+        assert finishes(effects)["a"][1]["data"] == {"reason": "connect_timeout", "executed": "no"}
+
+
+def test_a_connection_that_is_refused_fails_those_who_wait_and_says_nothing_of_health() -> None:
+    driver = LinkDriver()
+    driver.call("a")
+    driver.call("b")
+    payload = raw({"code": -32603, "message": "down", "data": {"reason": "backend_down"}})
+    effects = driver.step(le.ConnectRefused(payload))
+    assert kinds(effects) == ["StopClock", "Finish", "Finish", "Down"]
+    assert finishes(effects) == {"a": (False, plain(payload)), "b": (False, plain(payload))}
+    assert not only(le.Down, effects).counts
+
+
+def test_a_transport_that_comes_too_late_is_closed() -> None:
+    for phase in (Phase.IDLE, Phase.WAITING, Phase.CLOSED):
+        driver = in_phase(phase)
+        before = driver.link
+        assert driver.step(le.Started(True)) == [le.Hang()]
+        assert driver.link is before
+
+
+def test_a_wish_for_a_connection_is_never_left_without_an_answer() -> None:
+    for phase in Phase:
+        effects = in_phase(phase).step(le.Wanted())
+        expected = {
+            Phase.IDLE: ["StartClock", "Connect"],
+            Phase.WAITING: ["StartClock", "Connect"],
+            Phase.CLOSED: ["Down"],
+        }
+        assert kinds(effects) == expected.get(phase, [])
+
+
+@pytest.mark.parametrize("phase", [Phase.INITIALIZING, Phase.CONFIRMING])
+def test_a_404_in_the_handshake_is_a_wrong_endpoint(phase: Phase) -> None:
+    driver = in_phase(phase)
+    id = "e.1" if phase is Phase.INITIALIZING else None
+    assert only(le.Down, driver.step(le.SessionForgotten(id))).reason == "not_found"
+
+
+# Handshakes after a loss
+
+
+def subscribed() -> LinkDriver:
+    driver = LinkDriver(related=True)
+    driver.connect()
+    driver.call("s", "resources/subscribe", uri="x:1")
+    driver.result(driver.latest("resources/subscribe"))
+    driver.call("l", "logging/setLevel", level="error")
+    driver.result(driver.latest("logging/setLevel"))
+    return driver
+
+
+def test_level_and_subscriptions_are_said_again_then_what_may_have_been_missed() -> None:
+    driver = subscribed()
+    assert kinds(driver.step(le.Closed("gone", "gone"))) == ["StopClock", "Hang", "Down", "BackOff"]
+    driver.step(le.RetryDue())
+    driver.call("a")
+    driver.step(le.Started(True))
+    effects = driver.shake()
+    assert kinds(effects) == ["StopClock", "Listen", "Ready", "Send", "Send", "Tell", "Tell", "Tell", "Send"]
+    assert only(le.Ready, effects).again
+    assert [m["method"] for m in sent(effects)] == ["logging/setLevel", "resources/subscribe", "tools/call"]
+    assert {t.method for t in all_of(le.Tell, effects)} == {
+        "notifications/tools/list_changed",
+        "notifications/prompts/list_changed",
+        "notifications/resources/list_changed",
+    }
+    told = only(le.Tell, driver.result(driver.latest("resources/subscribe")))
+    assert (told.method, plain(told.params)) == ("notifications/resources/updated", {"uri": "x:1"})
+    assert driver.result(driver.latest("logging/setLevel")) == []
+
+
+def test_only_what_the_backend_declared_is_said_again_or_announced() -> None:
+    driver = subscribed()
+    driver.step(le.Closed("gone", "gone"))
+    driver.step(le.RetryDue())
+    driver.step(le.Started(True))
+    effects = driver.shake({**HELLO, "capabilities": {"resources": {"subscribe": True}}})
+    assert [m["method"] for m in sent(effects)] == ["resources/subscribe"]
+    assert [t.method for t in all_of(le.Tell, effects)] == ["notifications/resources/list_changed"]
+
+
+def test_a_level_or_subscription_that_was_refused_is_not_said_again() -> None:
+    driver = LinkDriver(related=True)
+    driver.connect()
+    driver.call("s", "resources/subscribe", uri="x:1")
+    driver.error(driver.latest("resources/subscribe"))
+    driver.call("l", "logging/setLevel", level="error")
+    driver.error(driver.latest("logging/setLevel"))
+    assert kinds(driver.step(le.Closed("gone", "gone"))) == ["StopClock", "Hang", "Down"]
+
+
+def test_an_unsubscription_ends_the_coming_back_by_itself() -> None:
+    driver = subscribed()
+    driver.call("u", "resources/unsubscribe", uri="x:1")
+    driver.result(driver.latest("resources/unsubscribe"))
+    driver.step(le.Closed("gone", "gone"))
+    assert driver.link.phase is Phase.IDLE
+
+
+def test_what_a_waiting_call_is_about_to_change_is_not_said_again() -> None:
+    driver = subscribed()
+    driver.step(le.Closed("gone", "gone"))
+    driver.call("u", "resources/unsubscribe", uri="x:1")
+    driver.call("m", "logging/setLevel", level="debug")
+    driver.step(le.Started(True))
+    assert [m["method"] for m in sent(driver.shake())] == ["resources/unsubscribe", "logging/setLevel"]
+
+
+def test_the_first_connection_of_a_later_link_sets_the_level_and_announces_nothing() -> None:
+    driver = LinkDriver(link=Link(PROFILE, level="error"))
+    effects = driver.connect()
+    assert [m["method"] for m in sent(effects)] == ["logging/setLevel"]
+    assert not all_of(le.Tell, effects)
+
+
+def test_a_call_does_not_wait_for_the_back_off() -> None:
+    driver = subscribed()
+    driver.step(le.Closed("gone", "gone"))
+    assert kinds(driver.call("a")) == ["StartClock", "Connect"]
+    assert kinds(driver.step(le.RetryDue())) == ["Tally"]
+
+
+def test_back_offs_grow_until_the_connection_is_ready() -> None:
+    driver = subscribed()
+    attempts = [only(le.BackOff, driver.step(le.Closed("gone", "gone"))).attempt]
+    for _ in range(3):
+        driver.step(le.RetryDue())
+        attempts.append(only(le.BackOff, driver.step(EVENTS[le.ConnectRefused])).attempt)
+    driver.step(le.RetryDue())
+    driver.step(le.Started(True))
+    driver.shake()
+    attempts.append(only(le.BackOff, driver.step(le.Closed("gone", "gone"))).attempt)
+    assert attempts == [1, 2, 3, 4, 1]
+
+
+def test_an_error_without_an_id_after_the_handshake_is_nobodys() -> None:
+    driver = LinkDriver()
+    driver.connect()
+    driver.call("a")
+    assert kinds(driver.receive(Error(None, raw({"code": -32700, "message": "?"})))) == ["Tally"]

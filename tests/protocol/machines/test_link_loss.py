@@ -1,0 +1,160 @@
+"""What is left when a connection or a session with a backend is gone: each call has its one outcome, which says whether
+it may have been executed (2025-11-25 transports, "Session Management")."""
+
+from typing import Any
+
+import pytest
+
+from actors.protocol import link_events as le
+from actors.protocol.link_table import Phase
+from actors.protocol.messages import Request
+from tests.protocol.machines.driving import (
+    LinkDriver,
+    all_of,
+    finishes,
+    kinds,
+    only,
+    sent,
+)
+
+LOST = le.Closed("gone", "it has ended")
+
+
+def executed(effects: list[Any]) -> dict[Any, str]:
+    return {call: payload["data"]["executed"] for call, (ok, payload) in finishes(effects).items() if not ok}
+
+
+def test_a_lost_connection_ends_every_call_and_voids_every_question(pipe: LinkDriver) -> None:
+    pipe.call("sent")
+    pipe.call("waiting")
+    pipe.receive(Request(7, "roots/list"))
+    effects = pipe.step(LOST)
+    assert kinds(effects) == ["StopClock", "Hang", "Finish", "Finish", "Withdraw", "Down"]
+    assert executed(effects) == {"sent": "unknown", "waiting": "no"}
+    assert only(le.Down, effects).counts
+    link = pipe.link
+    assert (link.phase, link.pending, link.waiting, link.asked) == (Phase.IDLE, {}, (), {})
+
+
+def test_a_link_that_is_shut_ends_every_call_and_takes_none(pipe: LinkDriver) -> None:
+    pipe.call("sent")
+    pipe.call("waiting")
+    effects = pipe.step(le.Shut())
+    assert kinds(effects) == ["StopClock", "Hang", "Finish", "Finish"]
+    assert executed(effects) == {"sent": "unknown", "waiting": "no"}
+    assert executed(pipe.call("late")) == {"late": "no"}
+    assert kinds(pipe.step(LOST)) == ["Tally"]
+
+
+def test_the_next_call_brings_the_connection_back(pipe: LinkDriver) -> None:
+    pipe.step(LOST)
+    assert kinds(pipe.call("a")) == ["StartClock", "Connect"]
+    pipe.step(le.Started(False))
+    effects = pipe.shake()
+    assert only(le.Ready, effects).again
+    assert sent(effects)[-1]["method"] == "tools/call"
+
+
+# 404: the backend does not know our session any more
+
+
+def test_the_refused_request_is_sent_once_more_after_a_handshake_without_the_old_session(http: LinkDriver) -> None:
+    http.call("refused")
+    http.call("running")
+    http.receive(Request(7, "roots/list"), related="e.3")
+    effects = http.step(le.SessionForgotten("e.2"))
+    assert kinds(effects) == ["StartClock", "Reset", "Finish", "Withdraw", "Send"]
+    assert executed(effects) == {"running": "unknown"}
+    assert sent(effects)[0]["method"] == "initialize"
+    effects = http.shake()
+    assert only(le.Ready, effects).again
+    assert sent(effects)[-1]["method"] == "tools/call"
+    assert finishes(http.result(http.latest("tools/call"))) == {"refused": (True, {})}
+
+
+def test_two_requests_that_are_refused_at_once_cause_one_handshake(http: LinkDriver) -> None:
+    http.call("a")
+    http.call("b")
+    effects = http.step(le.SessionForgotten("e.2"))
+    assert executed(effects) == {"b": "unknown"}
+    assert kinds(http.step(le.SessionForgotten("e.3"))) == ["Tally"]
+    assert kinds(http.step(le.SessionForgotten(None))) == ["Tally"]
+    assert [m["method"] for m in sent(http.shake())][-1:] == ["tools/call"]
+
+
+def test_a_session_lost_outside_of_a_request_is_made_anew(http: LinkDriver) -> None:
+    http.call("running")
+    effects = http.step(le.SessionForgotten(None))
+    assert executed(effects) == {"running": "unknown"}
+    assert not [m for m in sent(http.shake()) if m["method"] == "tools/call"]
+
+
+def test_calls_that_waited_for_the_lease_are_sent_after_it() -> None:
+    driver = LinkDriver(related=False)
+    driver.connect()
+    driver.call("a")
+    driver.call("b")
+    assert not finishes(driver.step(le.SessionForgotten("e.2")))
+    assert [m["method"] for m in sent(driver.shake())] == ["tools/call"]
+    assert list(finishes(driver.result(driver.latest("tools/call")))) == ["a"]
+
+
+def test_a_request_is_never_sent_a_third_time(http: LinkDriver) -> None:
+    http.call("a")
+    http.step(le.SessionForgotten("e.2"))
+    http.shake()
+    effects = http.step(le.SessionForgotten(http.latest("tools/call")))
+    assert executed(effects) == {"a": "no"}
+    assert only(le.Down, effects).reason == "session_lost"
+    assert http.link.phase is Phase.IDLE
+
+
+def test_a_backend_that_forgets_again_before_it_answered_a_call_is_down(http: LinkDriver) -> None:
+    http.step(le.SessionForgotten(None))
+    http.shake()
+    http.call("running")
+    assert executed(http.step(le.SessionForgotten(None))) == {"running": "unknown"}
+    assert http.link.phase is Phase.IDLE
+
+
+def test_a_backend_that_answers_in_between_may_forget_any_number_of_times(http: LinkDriver) -> None:
+    for n in range(4):
+        http.call(n)
+        http.step(le.SessionForgotten(http.latest("tools/call")))
+        http.shake()
+        assert list(finishes(http.result(http.latest("tools/call")))) == [n]
+
+
+def test_what_is_no_answer_of_the_backend_does_not_count_as_one(http: LinkDriver) -> None:
+    http.call("a")
+    http.step(le.SessionForgotten("e.2"))
+    http.shake()
+    http.call("b")
+    http.step(le.SendFailed(http.latest("tools/call"), "connection_lost", "lost", "unknown"))
+    effects = http.step(le.SessionForgotten(None))
+    assert only(le.Down, effects).reason == "session_lost"
+
+
+def test_a_late_404_for_a_request_that_has_ended_changes_nothing(http: LinkDriver) -> None:
+    http.call("a")
+    http.step(le.Abandoned("a", "bored"))
+    before = http.link
+    assert kinds(http.step(le.SessionForgotten("e.2"))) == ["Tally"]
+    assert http.link is before
+
+
+@pytest.mark.parametrize("phase", [Phase.INITIALIZING, Phase.CONFIRMING])
+def test_a_refused_request_that_can_not_be_sent_again_was_not_executed(http: LinkDriver, phase: Phase) -> None:
+    http.call("a")
+    http.step(le.SessionForgotten("e.2"))
+    if phase is Phase.CONFIRMING:
+        http.result(http.latest("initialize"), {"protocolVersion": "2025-11-25"})
+    assert http.link.phase is phase
+    assert executed(http.step(LOST)) == {"a": "no"}
+
+
+def test_a_retried_request_can_be_cancelled(http: LinkDriver) -> None:
+    http.call("a")
+    http.step(le.SessionForgotten("e.2"))
+    assert http.step(le.Abandoned("a", "bored")) == []
+    assert not all_of(le.Send, [e for e in http.shake() if isinstance(e, le.Send) and e.id])

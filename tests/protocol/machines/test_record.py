@@ -1,0 +1,226 @@
+"""A session is rebuilt from its record: what was in flight is settled, the rest goes on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
+from actors.protocol import session_record, streams
+from actors.protocol.session_state import Rules, Session
+from actors.protocol.session_table import Phase
+from tests.protocol.machines.driving import (
+    FORMS,
+    NEWEST,
+    SessionDriver,
+    all_of,
+    call,
+    kinds,
+    notification,
+    only,
+    plain,
+    request,
+    said,
+)
+
+
+@dataclass
+class Head:
+    seq: int
+    finished: bool = False
+
+
+@dataclass
+class Ledger:
+    """A store as simple as can be: keeps what effects say, and checks that appends are contiguous."""
+
+    fields: dict[str, bytes] = field(default_factory=lambda: dict(session_record.birth("p", "e")))
+    requests: dict[str, bytes] = field(default_factory=dict)
+    asked: dict[str, bytes] = field(default_factory=dict)
+    streams: dict[str, Head] = field(default_factory=dict)
+
+    def take(self, effects: list) -> list:
+        for effect in effects:
+            if isinstance(effect, fx.Save):
+                _change(self.fields, effect.fields)
+            elif isinstance(effect, fx.OpenStream):
+                assert effect.stream not in self.streams
+                self.streams[effect.stream] = Head(0 if effect.first is None else 1)
+                _change(self.requests, effect.requests)
+            elif isinstance(effect, fx.Append):
+                head = self.streams[effect.stream]
+                assert (effect.seq, head.finished) == (head.seq + 1, False)
+                head.seq += effect.data is not None
+                head.finished = effect.finish
+                _change(self.requests, effect.requests)
+                _change(self.asked, effect.asked)
+        return effects
+
+
+def _change(table: dict[str, bytes], changes: Mapping[str, bytes | None]) -> None:
+    for key, value in changes.items():
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
+
+
+class Recorded(SessionDriver):
+    """A session whose effects reach a store."""
+
+    def __init__(self, version: str = NEWEST) -> None:
+        super().__init__(version)
+        self.store = Ledger()
+
+    def step(self, event: ev.SessionEvent) -> list:
+        return self.store.take(super().step(event))
+
+    def restart(self) -> list:
+        """Another life, of which the first knows nothing; its effects."""
+        self.session, effects = session_record.rebuild(self.store, Session(self.session.epoch + 1, Rules()))
+        return self.store.take(effects)
+
+
+@pytest.fixture
+def recorded() -> Recorded:
+    driver = Recorded()
+    driver.initialize()
+    return driver
+
+
+def test_a_record_is_complete_once_the_handshake_is_over() -> None:
+    driver = Recorded()
+    assert not session_record.is_complete(driver.store.fields)
+    driver.begin()
+    driver.welcome()
+    assert not session_record.is_complete(driver.store.fields)
+    driver.post(notification("notifications/initialized"))
+    assert session_record.is_complete(driver.store.fields)
+
+
+def test_a_rebuilt_session_is_what_it_was(recorded: Recorded) -> None:
+    recorded.post(request(1, "logging/setLevel", level="error"))
+    recorded.end(1)
+    before = recorded.session
+    assert recorded.restart() == []
+    after = recorded.session
+    assert (after.phase, after.epoch) == (Phase.OPERATION, before.epoch + 1)
+    assert (after.version, after.client, after.level) == (before.version, before.client, "error")
+    assert after.server is not None
+    assert before.server is not None
+    assert after.server.tree == before.server.tree
+
+
+def test_subscriptions_are_kept(recorded: Recorded) -> None:
+    _change(recorded.store.fields, session_record.subscriptions(("x:1", "x:2")))
+    recorded.restart()
+    assert recorded.session.subscriptions == ("x:1", "x:2")
+    assert session_record.subscriptions(()) == {"subscriptions": None}
+
+
+def test_recorded_requests_get_one_error_each_and_their_streams_end() -> None:
+    driver = Recorded("2025-03-26")
+    driver.initialize()
+    driver.post(call(1), call("1"), call(3), batch=True)
+    driver.step(ev.StreamTurnDue(driver.last))
+    driver.end(3)
+    driver.post(call(4))
+    driver.step(ev.StreamTurnDue(driver.last))
+    effects = driver.restart()
+    assert [(s, m["id"], m["error"]["data"]) for s, m in said(effects)] == [
+        ("p1", 1, {"reason": "owner_lost", "executed": "unknown"}),
+        ("p1", "1", {"reason": "owner_lost", "executed": "unknown"}),
+        ("p2", 4, {"reason": "owner_lost", "executed": "unknown"}),
+    ]
+    assert [a.finish for a in all_of(fx.Append, effects)] == [False, True, True]
+    assert not driver.store.requests
+    assert all(head.finished for head in driver.store.streams.values())
+    assert not driver.session.streams
+
+
+def test_what_was_not_recorded_is_not_answered(recorded: Recorded) -> None:
+    recorded.post(call(1))
+    assert recorded.restart() == []
+
+
+def test_get_streams_survive_and_go_on_with_their_numbers(recorded: Recorded) -> None:
+    recorded.get()
+    recorded.tell(None, "notifications/tools/list_changed")
+    assert recorded.restart() == []
+    effects = recorded.get("g1", epoch=36, seq=1)
+    assert only(fx.Follow, effects).live
+    assert only(fx.Append, recorded.tell(None, "notifications/tools/list_changed")).seq == 3
+
+
+def test_no_stream_takes_the_name_of_one_that_has_a_log(recorded: Recorded) -> None:
+    for id in (1, 2):
+        recorded.post(call(id))
+        recorded.step(ev.StreamTurnDue(recorded.last))
+        recorded.end(id)
+    recorded.get()
+    recorded.restart()
+    recorded.post(call(3))
+    assert only(fx.OpenStream, recorded.step(ev.StreamTurnDue(recorded.last))).stream == "p3"
+    assert only(fx.OpenStream, recorded.get()).stream == "g2"
+
+
+def test_open_questions_are_withdrawn_and_answers_to_them_accepted(recorded: Recorded) -> None:
+    recorded.get()
+    recorded.ask(None)
+    recorded.post(call(1))
+    recorded.ask(1, own=2)
+    effects = recorded.restart()
+    assert [(s, m.get("method", m.get("id"))) for s, m in said(effects)] == [
+        ("g1", "notifications/cancelled"),
+        ("p1", "notifications/cancelled"),
+        ("p1", 1),
+    ]
+    assert not recorded.store.asked
+    assert kinds(recorded.answer("10.1", {"roots": []})) == ["Tally", "Accept"]
+
+
+def test_a_question_on_a_stream_that_is_over_leaves_the_record_later(recorded: Recorded) -> None:
+    recorded.store.asked["10.9"] = b"p7"
+    assert recorded.restart() == []
+    recorded.get()
+    assert only(fx.Append, recorded.tell(None, "notifications/tools/list_changed")).asked == {"10.9": None}
+    assert not recorded.store.asked
+
+
+def test_questions_of_two_lives_have_different_ids(recorded: Recorded) -> None:
+    recorded.get()
+    recorded.ask(None)
+    recorded.restart()
+    recorded.get()
+    [(_, message)] = said(recorded.ask(None))
+    assert message["id"] == "11.1"
+
+
+def test_the_box_outlives_the_process_but_for_chatter(recorded: Recorded) -> None:
+    recorded.tell(None, "notifications/resources/updated", uri="x:1")
+    recorded.tell(None, "notifications/message", level="error", data=1)
+    recorded.tell(None, "notifications/tools/list_changed")
+    recorded.restart()
+    effects = recorded.get()
+    assert [m["method"].split("/")[-1] for _, m in said(effects)] == ["updated", "list_changed"]
+    recorded.restart()
+    assert not recorded.session.box
+
+
+def test_what_waits_before_the_handshake_is_over_is_recorded_with_it() -> None:
+    driver = Recorded(FORMS)
+    driver.begin()
+    driver.welcome()
+    driver.tell(None, "notifications/tools/list_changed")
+    assert "box" not in driver.store.fields
+    driver.post(notification("notifications/initialized"))
+    assert plain(driver.store.fields["box"])[0][0] == "notifications/tools/list_changed"
+
+
+@given(st.integers() | st.text())
+def test_the_key_of_a_request_names_its_id(id: int | str) -> None:
+    back = session_record.request_id(streams.request_key(id))
+    assert (type(back), back) == (type(id), id)
