@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from socket import socket
 
 import trio
@@ -46,8 +47,11 @@ class Gateway:
         self.failed = False
         self.actors: GatewayActors | None = None
         self.store: Store | None = None
-        self.public = Connections(log)
-        self.admin = Connections(log)
+        self.public = Connections(log, partial(self._crashed, "public"))
+        self.admin = Connections(log, partial(self._crashed, "admin"))
+
+    def _crashed(self, listener: str) -> None:
+        self.metrics.count("stagedoor_connection_crashes_total", (listener,))
 
     def stop(self, reason: str) -> None:
         """Begins the drain."""

@@ -5,7 +5,7 @@ worker processes, signal handlers).
 """
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,8 +31,10 @@ class Connections:
     """The open connections of one listener group. `working` counts those that answer a request, `stalled` the clients
     cut because they did not read."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, crashed: Callable[[], object] = lambda: None) -> None:
         self.open: set[Connection] = set()
+        self.crashed = crashed
+        """Called when a connection, or the answer to a request, ends by a fault of ours."""
         self.working = 0
         self.stalled = 0
         self._log = log
@@ -48,6 +50,7 @@ class Connections:
         self._log.info("client_stalled")
 
     def on_crash(self, exit: Exit) -> None:
+        self.crashed()
         self._log.error("request_crashed", exc_info=exit.error)
 
     async def wait_quiet(self) -> None:
@@ -89,6 +92,7 @@ async def serve(
         exit = await boundary(connection.turn_away if turned_away else connection.run)
         known.open.discard(connection)
         if exit.abnormal:
+            known.crashed()
             log.error("connection_crashed", exc_info=exit.error)
 
     async with trio.open_nursery() as handlers:
