@@ -49,27 +49,57 @@ class Connection:
             self._wake()
         return True
 
+    @property
+    def numbered(self) -> bool:
+        """Whether its client has an event id, or gets one for sure: it can come back."""
+        return self._released > 0
+
     def release(self, seq: int) -> None:
         """Everything up to this number is in the log."""
         if seq > self._released:
             self._released = seq
             self._wake()
 
+    def retract(self) -> None:
+        """Takes back what was not released: it has not been seen, and comes again under another number."""
+        self._keep(lambda seq: seq <= self._released)
+
     def end(self) -> None:
         """Nothing more comes; what is in goes out first."""
         self._ended = True
         self._wake()
 
-    def cut(self, last_words: bytes = b"") -> None:
-        """Ends now: what was not written is left to the log. A stream that has ended is not cut short."""
+    def leave(self, words: bytes = b"") -> None:
+        """Ends, and the rest is left to the log. A client that has no id yet gets one, as soon as there is one; if none
+        is under way, it can't come back, and gets these last words."""
         if self._ended:
             return
-        self._frames.clear()
-        self._bytes = 0
-        if last_words:
-            self._frames.append((0, last_words))
+        released = [frame for frame in self._frames if frame[0] <= self._released]
+        kept = released or [*self._frames][:1]
+        numbered = self._released or any(seq for seq, _ in kept)
+        self._finish([*kept, *([] if numbered or not words else [(0, words)])])
+
+    def fail(self, words: bytes) -> None:
+        """The log is lost: nothing but what was released goes out, and to a client without an id these words."""
+        if self._ended and not self._frames:
+            return
+        kept = [frame for frame in self._frames if frame[0] <= self._released]
+        self._finish([*kept, *([] if self._released or not words else [(0, words)])])
+
+    def cut(self, last_words: bytes = b"") -> None:
+        """Ends now: what was not written is left to the log. A stream that has ended is not cut short."""
+        if not self._ended:
+            self._finish([(0, last_words)] if last_words else [])
+
+    def _finish(self, frames: list[tuple[int, bytes]]) -> None:
+        self._frames = deque(frames)
+        self._bytes = sum(len(frame) for _, frame in frames)
         self._ended = True
         self._wake()
+
+    def _keep(self, wanted: Callable[[int], bool]) -> None:
+        self._frames = deque(frame for frame in self._frames if wanted(frame[0]))
+        self._bytes = sum(len(frame) for _, frame in self._frames)
 
     def _wake(self) -> None:
         if self._waiter is not None:

@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from actors.follower import Follower
 from actors.named import Named
+from actors.owed import Owed
 from actors.ports import Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
 from actors.protocol import classify, errors
 from actors.protocol.codec import Batch
@@ -187,8 +188,7 @@ class SessionDoor:
             if not down.taken:
                 return None
             # It may have been given to a backend: said so, never tried again.
-            error = errors.internal("the session's actor ended", reason="actor_ended", executed="unknown")
-            return refuse(error, letter.id)
+            return letter.lost
         return answer
 
     # Resumption
@@ -220,6 +220,13 @@ class _Letter:
     bad: Bad = ()
     version: str | None = None
     id: RequestId | None = None
+
+    @property
+    def lost(self) -> Answer:
+        """Its actor took it, and ended before it said anything."""
+        owed = Owed()
+        owed.took(0, self.messages, self.batch)
+        return owed.answer(0)
 
 
 def _with_session(reply: Reply, session_id: str) -> Reply:

@@ -43,7 +43,11 @@ def _open_stream(session: "SessionActor", effect: fx.OpenStream) -> None:
     number = effect.post if effect.post is not None else effect.connection
     assert number is not None
 
+    if effect.post is not None:
+        session.owed.opens(effect.post, effect.stream)
+
     def opened(connection: Connection) -> None:
+        session.owed.streamed(number)
         reply = waiting.pop(number, None)
         if reply is None or not reply.answer(Streaming(connection)):
             connection.close()
@@ -53,6 +57,7 @@ def _open_stream(session: "SessionActor", effect: fx.OpenStream) -> None:
 
 def _append(session: "SessionActor", effect: fx.Append) -> None:
     session.recorder.append(effect)
+    session.owed.appended(effect.stream, effect.data, effect.finish)
 
 
 def _follow(session: "SessionActor", effect: fx.Follow) -> None:

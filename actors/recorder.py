@@ -2,37 +2,25 @@
 to the connection that carries the stream.
 
 When the store is away as a stream opens, the stream is *unrecorded*: its events have no ids and go out at once, and it
-can't be resumed. A stream that gave an id never turns unrecorded.
+can't be resumed. A stream that gave an id never turns unrecorded: while the store is away its connection is closed, its
+events are kept, and they are tried again until they are in the log.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import trio
 
 from actors.connection import Connection
 from actors.ports import NO_DELTAS, Deltas, Failed, Grant, Log, Refused, SessionKey, Store, Telemetry
-from actors.protocol import codec, errors, sse
 from actors.protocol import effects as fx
-from actors.protocol.messages import Error, RequestId, Result
+from actors.protocol import sse
 from actors.protocol.table import Limits
+from actors.track import Entry, Track
 from actors.usage import Usage
 
 LOST = (Refused.FENCED, Refused.GONE, Refused.ENDED)
 """The session is not ours any more; anything else is only the log's trouble, and the stream can go on without it."""
-
-
-@dataclass(slots=True)
-class _Track:
-    """What the recorder knows of one stream: up to `acked` is in the log; `held` are events on their way into it."""
-
-    acked: int = 0
-    held: deque[tuple[int, bytes]] = field(default_factory=deque)
-    connection: Connection | None = None
-    recorded: bool = True
-    opened: Callable[[], None] | None = None
-    finished: bool = False
 
 
 def handle(key: SessionKey) -> str:
@@ -45,18 +33,16 @@ def kind_of(stream: str) -> str:
     return "post" if stream.startswith("p") else "get"
 
 
-def _id_of(frame: bytes) -> RequestId | None:
-    """The id of a response of ours."""
-    message = codec.decode_message(frame)
-    return message.id if isinstance(message, Result | Error) else None
-
-
 def _ignore(outcome: object) -> None:
     """For a request whose failure changes nothing."""
 
 
 class Recorder:
-    """The streams of one session in one life. All methods are synchronous."""
+    """The streams of one session in one life. All methods are synchronous.
+
+    `failed(stream, reason)`: its log is lost. `closed(connection)`: nobody writes it any more. `later(stream)`: call
+    `retry` after a while. `words(connection)`: what to tell a client that was never given an id when its stream ends.
+    """
 
     def __init__(
         self,
@@ -69,6 +55,8 @@ class Recorder:
         streams: Counter[str],
         failed: Callable[[str, Refused], object],
         closed: Callable[[Connection], object],
+        later: Callable[[str], object],
+        words: Callable[[int], bytes],
     ) -> None:
         self.key = key
         self.grant = grant
@@ -80,7 +68,9 @@ class Recorder:
         self._streams = streams
         self._failed = failed
         self._closed = closed
-        self._tracks: dict[str, _Track] = {}
+        self._later = later
+        self._words = words
+        self._tracks: dict[str, Track] = {}
         self._usage = Usage(limits)
         self._live = True
 
@@ -89,10 +79,11 @@ class Recorder:
     def open(self, effect: fx.OpenStream, connection: int, opened: Callable[[Connection], None]) -> None:
         """Opens the stream in the log; `opened` runs when that is acknowledged, or the stream goes unrecorded."""
         carrier = self._connect(connection, effect.stream)
-        track = _Track(connection=carrier, opened=lambda: opened(carrier))
+        track = Track(connection=carrier, opened=lambda: opened(carrier))
         self._tracks[effect.stream] = track
         if effect.first is not None:
-            self._hold(track, effect.stream, 1, effect.first)
+            track.next = 2
+            carrier.put(1, self._frame(effect.stream, 1, effect.first))
         requests = dict(effect.requests)
         self._store.open(
             self.key, self.grant, effect.stream, requests, effect.first, lambda out: self._on_open(effect, track, out)
@@ -107,28 +98,18 @@ class Recorder:
         """Appends one event (or only the finish), and shows it to the reader once it is in the log."""
         track = self._tracks.get(effect.stream)
         if track is None:  # opened in an earlier life
-            track = self._tracks[effect.stream] = _Track(acked=effect.seq - 1)
+            track = self._tracks[effect.stream] = Track(acked=effect.seq - 1, next=effect.seq)
         track.finished = track.finished or effect.finish
-        if effect.data is not None:
-            self._hold(track, effect.stream, effect.seq, effect.data)
+        entry = Entry(effect)
         if not track.recorded:
-            if track.connection is None and effect.finish:
-                self._telemetry.count("stagedoor_answers_dropped_total", ("unrecorded",))
-            self._acked(effect.stream, track, effect.seq)
-            return
-        self._make_room(effect)
-        deltas = Deltas(requests=effect.requests, asked=effect.asked) if effect.requests or effect.asked else NO_DELTAS
-        data = [effect.data] if effect.data is not None else []
-        self._store.append(
-            self.key,
-            self.grant,
-            effect.stream,
-            effect.seq,
-            data,
-            lambda out: self._on_append(effect, track, out),
-            finish=effect.finish,
-            deltas=deltas,
-        )
+            self._pass(track, entry)
+            self._settle(effect.stream, track)
+        elif track.stalled:
+            self._keep(track, entry)
+        else:
+            track.pending.append(entry)
+            self._make_room(effect)
+            self._issue(track, entry)
 
     def holds(self, stream: str) -> bool:
         """Whether events of it may be on their way into the log."""
@@ -137,14 +118,22 @@ class Recorder:
     def follow(self, effect: fx.Follow, connection: int) -> tuple[Connection, int]:
         """A live stream goes on over a new connection: the events still on their way into the log are its first; what
         is before them (up to the number returned) is for the reader to fetch from the log."""
-        track = self._tracks.setdefault(effect.stream, _Track(acked=effect.head))
+        track = self._tracks.setdefault(effect.stream, Track(acked=effect.head, next=effect.head + 1))
         carrier = self._connect(connection, effect.stream)
         track.connection = carrier
         carrier.release(track.acked)
-        for seq, frame in track.held:
-            if seq > effect.seq:
-                carrier.put(seq, frame)
+        for entry in () if track.stalled else track.pending:
+            if entry.seq > effect.seq and entry.frame:
+                self._put(carrier, entry)
         return carrier, track.acked
+
+    def retry(self, stream: str) -> None:
+        """The store may be back: everything once more, in order. What was done before all the same is not done
+        twice."""
+        track = self._tracks.get(stream)
+        if track is not None and track.stalled:
+            track.stalled = False
+            self._again(track)
 
     def close(self, connection: int, retry: int | None) -> None:
         """Closes a connection of ours, with a hint when to come back."""
@@ -152,18 +141,77 @@ class Recorder:
         if carrier is not None:
             carrier.cut(sse.encode_retry(retry) if retry is not None else b"")
 
-    def stop(self) -> None:
-        """The life is over: streams that have their last event still bring it to the reader, all others are cut."""
+    def stop(self, *, crashed: bool = False) -> None:
+        """The life is over: streams that have their last event still bring it to the reader, all others are left. After
+        a crash nothing is trusted to come any more."""
         self._live = False
-        finished = {t.connection for t in self._tracks.values() if t.finished}
         for carrier in list(self.connections.values()):
-            if carrier not in finished:
-                carrier.cut()
+            track = self._tracks.get(carrier.stream)
+            if track is None or track.connection is not carrier:
+                carrier.leave()
+            elif crashed or track.stalled:
+                self._rescue(track, carrier)
+            elif not track.finished:
+                carrier.leave(self._words(carrier.id))
 
     @property
     def busy(self) -> bool:
         """Whether anything is on its way into the log or to a reader."""
-        return bool(self.connections) or any(t.held or t.opened for t in self._tracks.values())
+        return bool(self.connections) or any(t.pending or t.opened for t in self._tracks.values())
+
+    # On the way into the log
+
+    def _issue(self, track: Track, entry: Entry) -> None:
+        effect = entry.effect
+        stream, attempt = effect.stream, track.attempt
+        entry.seq = track.next
+        if effect.data is not None:
+            track.next += 1
+            entry.frame = self._frame(stream, entry.seq, effect.data)
+            if track.connection is not None:
+                self._put(track.connection, entry)
+        asked = track.take_asked(entry)
+        self._store.append(
+            self.key,
+            self.grant,
+            stream,
+            entry.seq,
+            [effect.data] if effect.data is not None else [],
+            lambda out: self._on_append(track, entry, attempt, out),
+            finish=effect.finish,
+            deltas=Deltas(requests=effect.requests, asked=asked) if effect.requests or asked else NO_DELTAS,
+        )
+
+    def _again(self, track: Track) -> None:
+        """Brings everything on its way anew; outcomes of what was on its way before count no more."""
+        track.attempt += 1
+        track.next = track.acked + 1
+        if track.connection is not None:
+            track.connection.retract()
+        for entry in list(track.pending):
+            if track.stalled:
+                return
+            self._issue(track, entry)
+
+    def _pass(self, track: Track, entry: Entry) -> None:
+        """Past the log: at once, and without an id."""
+        effect, carrier = entry.effect, track.connection
+        if carrier is None and effect.finish:
+            self._telemetry.count("stagedoor_answers_dropped_total", ("unrecorded",))
+        if carrier is not None and effect.data is not None and not carrier.put(0, sse.encode_event(effect.data, None)):
+            self._slow(carrier)
+
+    def _keep(self, track: Track, entry: Entry) -> None:
+        """The store is away: answers wait for it, all of them, the rest within the bounds of a connection."""
+        limits = self._limits
+        full = track.held() + entry.size > limits.outbox_bytes
+        if not entry.answers and (full or len(track.pending) >= limits.outbox_events):
+            self._telemetry.count("stagedoor_events_shed_total", ("away",))
+            track.asked |= entry.effect.asked
+            return
+        if full:
+            entry.shrink()
+        track.pending.append(entry)
 
     def _make_room(self, effect: fx.Append) -> None:
         """At the cap finished streams go, oldest first; a resume of one of them gets the gap error."""
@@ -174,82 +222,114 @@ class Recorder:
 
     # What comes back
 
-    def _on_open(self, effect: fx.OpenStream, track: _Track, outcome: object) -> None:
+    def _on_open(self, effect: fx.OpenStream, track: Track, outcome: object) -> None:
+        opened, track.opened = track.opened, None
         if isinstance(outcome, Failed):
             if outcome.reason in LOST:
+                carrier = track.connection
                 self._give_up(effect.stream, track, outcome)
+                if carrier is not None:
+                    carrier.close()  # nobody was given it
                 return
-            track.recorded = False
-            track.held.clear()
-            self._telemetry.count("stagedoor_streams_unrecorded_total")
-        opened, track.opened = track.opened, None
-        if effect.first is not None:
-            self._acked(effect.stream, track, 1)
+            self._go_unrecorded(effect.stream, track)
+        elif effect.first is not None:
+            self._advance(effect.stream, track, 1)
         if opened is not None:
             opened()
 
-    def _on_append(self, effect: fx.Append, track: _Track, outcome: object) -> None:
-        if isinstance(outcome, Failed):
-            if outcome.reason is Refused.FULL and effect.finish and effect.data is not None:
-                self._answer_small(effect, track, effect.data)
-            else:
-                self._give_up(effect.stream, track, outcome)
-            return
-        self._acked(effect.stream, track, effect.seq)
-
-    def _answer_small(self, effect: fx.Append, track: _Track, data: bytes) -> None:
-        """The log has no room for this answer, but always for a small one that says so."""
-        error = errors.internal("the answer is too large for the log", reason="answer_too_large", executed="yes")
-        small = codec.encode_error(_id_of(data), error)
-        if len(small) >= len(data):
-            self._give_up(effect.stream, track, Failed(Refused.FULL))
-            return
+    def _go_unrecorded(self, stream: str, track: Track) -> None:
+        self._telemetry.count("stagedoor_streams_unrecorded_total")
+        track.recorded = False
+        track.attempt += 1
         if track.connection is not None:
-            # The large one is held there, and must never be released.
-            track.connection.cut()
-        track.held.clear()
-        self._telemetry.count("stagedoor_events_shed_total", ("answer",))
-        track.finished = False
-        self.append(fx.Append(effect.stream, effect.seq, small, True, effect.requests, effect.asked))
+            track.connection.retract()
+        pending = list(track.pending)
+        track.pending.clear()
+        for entry in pending:
+            self._pass(track, entry)
+        self._settle(stream, track)
 
-    def _give_up(self, stream: str, track: _Track, outcome: Failed) -> None:
+    def _on_append(self, track: Track, entry: Entry, attempt: int, outcome: object) -> None:
+        if attempt != track.attempt or self._tracks.get(entry.effect.stream) is not track:
+            return
+        if not isinstance(outcome, Failed):
+            track.pending.popleft()
+            self._advance(entry.effect.stream, track, track.acked if entry.effect.data is None else entry.seq)
+            return
+        self._telemetry.count("stagedoor_store_errors_total", ("append", outcome.reason.value))
+        if outcome.reason is Refused.AWAY and self._live:
+            self._stall(entry.effect.stream, track)
+        elif outcome.reason is Refused.FULL and self._live:
+            self._shed(track, entry)
+        else:
+            self._give_up(entry.effect.stream, track, outcome)
+
+    def _stall(self, stream: str, track: Track) -> None:
+        """A client that has an id comes back for the rest; one that has none waits with us."""
+        track.stalled = True
+        track.attempt += 1
+        if track.connection is not None and track.connection.numbered:
+            track.connection.leave()
+        elif track.connection is not None:
+            track.connection.retract()
+        self._later(stream)
+
+    def _shed(self, track: Track, entry: Entry) -> None:
+        """The log has no room for this: an event that nobody has seen is dropped, an answer made small, and if it is,
+        room will come."""
+        if not entry.answers:
+            track.drop(entry)
+        elif not entry.shrink():
+            self._stall(entry.effect.stream, track)
+            return
+        self._telemetry.count("stagedoor_events_shed_total", ("answer" if entry.answers else "full",))
+        self._again(track)
+
+    def _give_up(self, stream: str, track: Track, outcome: Failed) -> None:
         self._log.warning(
             "stream_lost", session=handle(self.key), stream=stream, reason=outcome.reason.value, detail=outcome.detail
         )
-        self._telemetry.count("stagedoor_events_lost_total", (), len(track.held))
-        self._telemetry.count("stagedoor_store_errors_total", ("append", outcome.reason.value))
+        self._telemetry.count("stagedoor_events_lost_total", (), len(track.pending))
         if outcome.reason is Refused.FENCED:
             self._telemetry.count("stagedoor_fenced_writes_total")
         self._tracks.pop(stream, None)
         if track.connection is not None:
-            track.connection.cut()
+            self._rescue(track, track.connection)
         if self._live:
             self._failed(stream, outcome.reason)
 
-    def _hold(self, track: _Track, stream: str, seq: int, data: bytes) -> None:
-        id = f"{stream}:{self.grant.epoch}-{seq}" if track.recorded else None
-        frame = sse.encode_event(data, id)
-        if track.recorded:
-            track.held.append((seq, frame))
-        if track.connection is not None and not track.connection.put(seq, frame):
-            self._slow(track.connection)
+    def _rescue(self, track: Track, carrier: Connection) -> None:
+        """Nothing more can be had from the log. A client that has no id gets what is there and what is owed, for it
+        can't come back."""
+        there = b"".join(sse.encode_event(e.effect.data, None) for e in track.pending if e.effect.data is not None)
+        carrier.fail(there + self._words(carrier.id))
+
+    def _frame(self, stream: str, seq: int, data: bytes) -> bytes:
+        return sse.encode_event(data, f"{stream}:{self.grant.epoch}-{seq}")
+
+    def _put(self, carrier: Connection, entry: Entry) -> None:
+        if not carrier.put(entry.seq, entry.frame):
+            self._slow(carrier)
 
     def _slow(self, connection: Connection) -> None:
-        """A reader that does not read: cut, counted, logged once; the log has what it missed."""
+        """A reader that does not read: let go, counted, logged once; the log has what it missed."""
         self._telemetry.count("stagedoor_slow_consumers_total", (kind_of(connection.stream),))
         self._log.warning("slow_consumer", session=handle(self.key), stream=connection.stream)
-        connection.cut()
+        connection.leave()
 
-    def _acked(self, stream: str, track: _Track, seq: int) -> None:
+    def _advance(self, stream: str, track: Track, seq: int) -> None:
+        """Everything up to this number is in the log."""
         track.acked = max(track.acked, seq)
-        while track.held and track.held[0][0] <= seq:
-            track.held.popleft()
         if track.connection is not None:
             track.connection.release(track.acked)
-            if track.finished and not track.held:
-                track.connection.end()
-        if track.finished and not track.held:
+        self._settle(stream, track)
+
+    def _settle(self, stream: str, track: Track) -> None:
+        """The end of a stream that has its last event."""
+        if track.finished and not track.pending:
             self._tracks.pop(stream, None)
+            if track.connection is not None:
+                track.connection.end()
 
     def _connect(self, id: int, stream: str) -> Connection:
         limits = (self._limits.outbox_events, self._limits.outbox_bytes)

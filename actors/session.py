@@ -19,16 +19,16 @@ from actors.front import Front, Tree
 from actors.ledger import Ledger
 from actors.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkWithdrew
 from actors.listing import GatherDue
+from actors.owed import Owed
 from actors.ports import Answer, Failed, Grant, Principal, Record, SessionKey
 from actors.protocol import effects as fx
 from actors.protocol import errors, session_record
 from actors.protocol import events as ev
-from actors.protocol.errors import encode_error_body
 from actors.protocol.messages import Request
 from actors.protocol.session_machine import step
 from actors.protocol.session_state import Client, Rules, Session
 from actors.protocol.session_table import Phase
-from actors.record_keeper import RecordKeeper
+from actors.record_keeper import RETRY, RecordKeeper
 from actors.recorder import Recorder
 from actors.runtime import SHUTDOWN, Actor, Down, Exit, Reply
 from actors.services import Services
@@ -74,6 +74,7 @@ class SessionActor(Actor):
         self.principal = identity.principal
         self.services = services
         self.posts: dict[int, Reply] = {}
+        self.owed = Owed()
         self.gets: dict[int, Reply] = {}
         self.ending: list[Reply] = []
         self.running: dict[int, tuple[float, str, str]] = {}
@@ -140,6 +141,7 @@ class SessionActor(Actor):
     def answer_post(self, post: int, answer: Answer) -> bool:
         """Settles a waiting POST; False if nobody waits any more."""
         reply = self.posts.pop(post, None)
+        self.owed.answered(post)
         return reply is not None and reply.answer(answer)
 
     def begin_call(self, effect: fx.Dispatch) -> None:
@@ -174,6 +176,8 @@ class SessionActor(Actor):
             self._ledger.streams,
             failed=lambda stream, reason: self.ctx.ref.reply(sm.StreamLost(stream, reason)),
             closed=lambda connection: self.ctx.ref.reply(sm.ConnectionGone(connection.id, connection.stream)),
+            later=lambda stream: self.ctx.set_timer(("log", stream), RETRY, sm.LogDue(stream)),
+            words=self.owed.words,
         )
         self._active = self._began = self.ctx.now()
         if self._record is not None:
@@ -226,13 +230,13 @@ class SessionActor(Actor):
     def stopped(self, reason: Exit) -> None:
         """Whoever still waits is told."""
         self._ledger.add(self.principal, -len(self._state.requests))
-        error = errors.internal("the session's actor ended", reason="actor_ended", executed="unknown")
         for post, reply in self.posts.items():
-            id = next((r.id for r in self._state.requests.values() if r.post == post), None)
-            reply.answer(Answer(200, encode_error_body(error, id)))
+            reply.answer(self.owed.answer(post))
+        gone = self._state.phase is Phase.CLOSED
+        restored = errors.overloaded("the session is being restored")
         for reply in self.gets.values():
-            reply.answer(refusal(errors.session_not_found()))
-        self.recorder.stop()
+            reply.answer(refusal(errors.session_not_found() if gone else restored))
+        self.recorder.stop(crashed=reason.error is not None)
         if self._state.phase is Phase.CLOSED:
             seconds = self.ctx.now() - self._began
             labels = ("", "http", self._state.version)
@@ -256,11 +260,13 @@ class SessionActor(Actor):
             self.services.telemetry.count("stagedoor_version_mismatches_total")
         post = self._number()
         self.posts[post] = message.reply
+        self.owed.took(post, message.messages, message.batch)
         message.reply.on_abandon = lambda: self.ctx.ref.reply(sm.PostGone(post))
         self.event(ev.Posted(post, message.messages, message.batch, self._active, message.refused))
 
     def _post_gone(self, message: sm.PostGone) -> None:
         if self.posts.pop(message.post, None) is not None:
+            self.owed.answered(message.post)
             self.event(ev.PostBroken(message.post))
 
     def _get(self, message: sm.GetEvents) -> None:
@@ -288,6 +294,10 @@ class SessionActor(Actor):
         self.front.told(message)
 
     # The store
+
+    def _stream_lost(self, message: sm.StreamLost) -> None:
+        self.owed.ended(message.stream)
+        self.event(ev.StreamFailed(message.stream, message.reason.value))
 
     def _saved(self, message: sm.Saved) -> None:
         lost = self.keeper.saved(message.outcome)
@@ -356,8 +366,9 @@ HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     sm.EndSession: SessionActor._end_session,
     sm.PostGone: SessionActor._post_gone,
     sm.ConnectionGone: SessionActor._connection_gone,
-    sm.StreamLost: lambda self, m: self.event(ev.StreamFailed(m.stream, m.reason.value)),
+    sm.StreamLost: SessionActor._stream_lost,
     sm.Saved: SessionActor._saved,
+    sm.LogDue: lambda self, m: self.recorder.retry(m.stream),
     sm.SaveDue: lambda self, m: self.keeper.retry(),
     sm.Released: SessionActor._released,
     sm.Reclaimed: SessionActor._reclaimed,

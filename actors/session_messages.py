@@ -102,6 +102,12 @@ class DrainDue(Struct, frozen=True):
     """The drain is nearly over."""
 
 
+class LogDue(Struct, frozen=True):
+    """Time to try again what the store had no ear for."""
+
+    stream: str
+
+
 class TurnDue(Struct, frozen=True):
     """An answer takes long."""
 

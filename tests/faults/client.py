@@ -147,9 +147,10 @@ def _parse(block: str) -> Event | None:
 
 @dataclass
 class Fate:
-    """What came of one request. `id`: whether an event id was given before that."""
+    """What came of one request. `id`: whether an event id was given before that; if it was, the rest can be `lost` (the
+    gap error), or the session `gone`; if not, the connection can be `broken`."""
 
-    kind: Literal["answered", "refused", "broken", "lost", "hanging"]
+    kind: Literal["answered", "refused", "broken", "lost", "gone", "hanging"]
     id: bool = False
     status: int = 200
     response: Message | None = None
@@ -202,6 +203,7 @@ class Client:
         await exchange.send(self.target, self._headers(body, after, more), body)
         await self._at("sent", exchange)
         await exchange.head()
+        self.session = exchange.headers.get("mcp-session-id", self.session)
         await self._at("head", exchange)
         return exchange
 
@@ -252,8 +254,6 @@ class Client:
         fate = (await self._fates_of([message], "initialize"))[0]
         if not fate.ok:
             return False
-        heads = [e.headers for e in self.exchanges if e.sent is message]
-        self.session = heads[0].get("mcp-session-id")
         assert self.session, "no session id with the answer to initialize"
         return await self.notify("notifications/initialized") == 202
 
@@ -355,7 +355,8 @@ class Client:
             if found.whole:
                 return Fate("answered", True)
             if exchange.status not in TRY_AGAIN and exchange.status != 200:
-                return Fate("lost", True, exchange.status, _json(exchange.body))
+                kind: Literal["gone", "lost"] = "gone" if exchange.status == 404 else "lost"
+                return Fate(kind, True, exchange.status, _json(exchange.body))
         return Fate("hanging", True)
 
     async def _read(self, exchange: Exchange, found: _Found) -> None:

@@ -28,7 +28,7 @@ def _at(point: Point, do: Do, *, events: int = 0, method: str = "POST", requests
             world.fire(f"{point} {exchange!r}")
             await do(world, exchange)
 
-        world.victim.trouble = trouble
+        world.trouble = trouble
 
     return install
 
@@ -58,7 +58,7 @@ async def half_close(world: World, exchange: Exchange) -> None:
 
 async def stall(world: World, exchange: Exchange) -> None:
     """Reads nothing for longer than a write may take."""
-    await trio.sleep(120)
+    await trio.sleep(50)
 
 
 async def two_gets(world: World, exchange: Exchange) -> None:
@@ -112,7 +112,7 @@ PLANS = (
     _plan("its connection breaks after the head", _at("head", leave), "stream", allowed=BROKEN),
     _plan("its connection breaks after the first event", _at("event", leave, events=1), "stream", harmless=True),
     _plan("its connection breaks in mid-stream", _at("event", leave, events=2), "stream", harmless=True),
-    _plan("its connection breaks late in the stream", _at("event", leave, events=4), "report", harmless=True),
+    _plan("its connection breaks late in the stream", _at("event", leave, events=4), "report", harmless=True, without=frozenset({"resume"})),
     _plan("it goes with the rest unread", _at("event", leave_unread, events=1), "stream", harmless=True),
     _plan("its GET stream breaks", _at("event", leave, events=2, method="GET", requests=False), "get", harmless=True),
     _plan("its resumed stream breaks", _at("event", leave, events=1, method="GET", requests=False), "resume", harmless=True),

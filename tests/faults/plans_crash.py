@@ -52,7 +52,7 @@ def _session(*kinds: type) -> Which:
 def _link(*kinds: str) -> Which:
     def which(world: World, self: Any, args: tuple[Any, ...]) -> bool:
         bystander = world.bystanders_actor
-        return type(args[0]).__name__ in kinds and all(caller is not bystander for caller in self._joined)
+        return type(args[0]).__name__ in kinds and bystander not in self._audience.members
 
     return which
 
@@ -76,11 +76,11 @@ def _plan(name: str, install: Callable[[World], None], *needs: str, **more: Any)
 PLANS = (
     _plan("the session, at a POST", _crash(SessionActor, "receive", _session(sm.PostMessages))),
     _plan("the session, after a POST", _crash(SessionActor, "receive", _session(sm.PostMessages), after=True)),
-    _plan("the session, at an outcome", _crash(SessionActor, "receive", _session(link.LinkOutcome)), "call"),
-    _plan("the session, after an outcome", _crash(SessionActor, "receive", _session(link.LinkOutcome), after=True), "call"),
+    _plan("the session, at an outcome", _crash(SessionActor, "receive", _session(link.LinkOutcome)), "answers"),
+    _plan("the session, after an outcome", _crash(SessionActor, "receive", _session(link.LinkOutcome), after=True), "answers"),
     _plan("the session, at a notification", _crash(SessionActor, "receive", _session(link.LinkTold)), "report"),
     _plan("the session, at a question", _crash(SessionActor, "receive", _session(link.LinkAsked)), "ask"),
-    _plan("the session, when an answer takes long", _crash(SessionActor, "receive", _session(sm.TurnDue)), "report"),
+    _plan("the session, when an answer takes long", _crash(SessionActor, "receive", _session(sm.TurnDue)), "slow"),
     _plan("the session, at a GET", _crash(SessionActor, "receive", _session(sm.GetEvents)), "get"),
     _plan("the session, at a resumption", _crash(SessionActor, "receive", _session(sm.GetEvents)), "resume"),
     _plan("the session, at its end", _crash(SessionActor, "receive", _session(sm.EndSession)), "delete"),
@@ -97,7 +97,7 @@ PLANS = (
     _plan("the backends, at a permit", _crash(Backends, "receive", _any(AskPermit)), "connects"),
     _plan("the backends, at a success", _crash(Backends, "receive", _any(Connected)), "connects"),
     _plan("the front, at a call", _crash(Front, "call", _front), "call"),
-    _plan("the front, at an outcome", _crash(Front, "outcome", _front), "call"),
+    _plan("the front, at an outcome", _crash(Front, "outcome", _front), "answers"),
     _plan("the recorder, at an append", _crash(Recorder, "append", _recorder), "opens"),
     _plan("the recorder, at an acknowledgement", _crash(Recorder, "_on_append", _recorder), "opens"),
     _plan("the recorder, at a new stream", _crash(Recorder, "open", _recorder), "opens"),

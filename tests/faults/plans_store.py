@@ -28,8 +28,8 @@ def _plan(name: str, install: Callable[[World], None], *needs: str, **more: Any)
 LOST: Mapping[Refused, frozenset[str]] = {
     Refused.AWAY: frozenset(),
     Refused.FULL: frozenset(),
-    Refused.FENCED: frozenset({"lost"}),
-    Refused.GONE: frozenset({"lost"}),
+    Refused.FENCED: frozenset({"lost", "gone"}),
+    Refused.GONE: frozenset({"lost", "gone"}),
 }
 """The outcomes that a refusal excuses: only a session that is gone, or another's, may lose an answer."""
 
@@ -71,7 +71,7 @@ AWAY = (
     _plan("release is refused", _rule("release"), "back"),
     _plan("end is refused", _rule("end"), "delete"),
     _plan("replay is refused", _rule("replay"), "resume", harmless=True),
-    _plan("the log is gone at the replay", _rule("replay", reason=Refused.GONE), "resume", allowed=frozenset({"lost"})),
+    _plan("the log is gone at the replay", _rule("replay", reason=Refused.GONE), "resume", allowed=frozenset({"lost", "gone"})),
     _plan("an append is done, but not said", _rule("append", effect="lost", first=2), "opens"),
     _plan("a save is done, but not said", _rule("save", effect="lost"), "saves"),
     _plan("away for five seconds", _rule(*ALL, effect="hold", seconds=5.0, times=EVERY), "opens"),

@@ -18,9 +18,9 @@ OUR_ERROR = -32603
 """The code of what went wrong between client and server."""
 
 
-def check(world: World, allowed: frozenset[str]) -> None:
+def check(world: World, allowed: frozenset[str], *, spared: bool = True) -> None:
     """Raises AssertionError with everything that was broken. `allowed`: kinds of outcome beside an answer."""
-    wrong = [*_outcomes(world, allowed), *_streams(world), *_isolation(world)]
+    wrong = [*_outcomes(world, allowed, spared), *_streams(world), *_isolation(world)]
     assert not wrong, "\n".join([*wrong, "", *map(repr, _of_interest(world))])
 
 
@@ -31,9 +31,9 @@ def _of_interest(world: World) -> list[Exchange]:
 # One outcome -----------------------------------------------------------------------------------------------------
 
 
-def _outcomes(world: World, allowed: frozenset[str]) -> Iterator[str]:
+def _outcomes(world: World, allowed: frozenset[str], spare: bool) -> Iterator[str]:
     for client in world.clients:
-        spared = client is world.bystander
+        spared = spare and client is world.bystander
         for key, fate in client.fates:
             yield from (f"{key}: {wrong}; {fate}" for wrong in _outcome(world, key, fate, allowed, spared))
         yield from _answers(client)

@@ -17,7 +17,7 @@ from tests.support.mcp_backend import Backend, Kind, Link, Request
 TICK = 0.2
 """Seconds between two things that a tool does."""
 
-PATIENCE = 600.0
+PATIENCE = 100.0
 """Seconds that a tool waits for an answer."""
 
 FORM = {"message": "go on?", "requestedSchema": {"type": "object", "properties": {"yes": {"type": "boolean"}}}}
@@ -97,10 +97,12 @@ async def ask(request: Request) -> str:
     """Asks the user, then the model."""
     said = []
     for method, params in QUESTIONS:
+        await trio.sleep(TICK)
         outcome: dict[str, Any] = {}
         with trio.move_on_after(PATIENCE):
             outcome = await request.ask(method, {**params, "_meta": {"key": key_of(request)}}).outcome()
         said.append("answered" if "result" in outcome else "refused")
+    await trio.sleep(TICK)
     return "ask " + ",".join(said)
 
 

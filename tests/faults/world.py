@@ -25,7 +25,7 @@ from gateway.http.app import McpApp
 from gateway.http.config import ServeConfig
 from gateway.http.security import Security
 from gateway.http.serve import Connections, serve
-from tests.faults.client import Client, Exchange
+from tests.faults.client import Client, Exchange, Point, Trouble
 from tests.faults.server import Server
 from tests.faults.store import FaultyStore
 from tests.support.harness import Gateway, open_gateway
@@ -65,6 +65,8 @@ class World:
         self.clients: list[Client] = []
         self.patches = ExitStack()
         self.between: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.trouble: Trouble | None = None
+        """With the connections of everybody but the bystander."""
         self.life: Life
         self.victim: Client
         self.bystander: Client
@@ -143,8 +145,13 @@ class World:
     def client(self, who: str, **more: Any) -> Client:
         """One that has not said anything yet."""
         client = Client(lambda: self.life.path, who, **more)
+        client.trouble = self._meddle if who != "bystander" else None
         self.clients.append(client)
         return client
+
+    async def _meddle(self, point: Point, exchange: Exchange) -> None:
+        if self.trouble is not None:
+            await self.trouble(point, exchange)
 
     def is_victims(self, key: str) -> bool:
         """Whether this session is the victim's, or one of somebody who is not the bystander."""
