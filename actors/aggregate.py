@@ -178,7 +178,7 @@ class Aggregate(Front):
 
     def _list(self, effect: fx.Dispatch) -> None:
         if not self.listing.known(effect.method):
-            self.refuse(effect.call, errors.internal("no server could be asked", reason="backends_down"))
+            self.refuse(effect.call, errors.internal("no server could be asked", reason="backends_down", executed="no"))
             return
         items = self.listing.merged(effect.method)
         try:

@@ -27,7 +27,7 @@ class Transparent(Front):
     def dispatch(self, effect: fx.Dispatch) -> None:
         backend = self._backend()
         if backend is None:
-            self.refuse(effect.call, errors.internal("this server is no longer configured", reason="unconfigured"))
+            self.refuse(effect.call, errors.internal("this server is no longer configured", reason="unconfigured", executed="no"))
             return
         if effect.method == "initialize":
             self._begin(effect.call, backend)
