@@ -27,7 +27,8 @@ class Transparent(Front):
     def dispatch(self, effect: fx.Dispatch) -> None:
         backend = self._backend()
         if backend is None:
-            self.refuse(effect.call, errors.internal("this server is no longer configured", reason="unconfigured", executed="no"))
+            error = errors.internal("this server is no longer configured", reason="unconfigured", executed="no")
+            self.refuse(effect.call, error)
             return
         if effect.method == "initialize":
             self._begin(effect.call, backend)
