@@ -74,9 +74,13 @@ class RecordKeeper:
             self._write()
 
     def release(self) -> None:
-        """Gives the ownership back, after everything that was written before."""
+        """Gives the ownership back, after everything that has changed."""
         if self._dirty:
-            self.flush()
+            # Nobody will hear of the write that is under way, and the next one must not wait for that: the store keeps
+            # the order.
+            self._writing, self._dirty = {**(self._writing or {}), **self._dirty}, {}
+            self._rev += 1
+            self._write()
         self._services.store.release(self._key, self.grant, ignore)
 
 
