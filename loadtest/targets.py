@@ -202,7 +202,7 @@ TARGETS = {
     "stagedoor-aggregate": Target(
         stagedoor_aggregate, "Stagedoor in memory, HTTP backend, on /mcp", 9_000, 2_000, PASSIVE, True
     ),
-    "stagedoor-stdio": Target(stagedoor_stdio, "Stagedoor in memory, one shared stdio backend", resumes=True),
-    "mcp-proxy": Target(mcp_proxy, "mcp-proxy (PyPI), one stdio backend", 500, 200),
-    "fastmcp": Target(fastmcp, "FastMCP's proxy, HTTP backend", 200, 100),
+    "stagedoor-stdio": Target(stagedoor_stdio, "Stagedoor in memory, one shared stdio backend"),
+    "mcp-proxy": Target(mcp_proxy, "mcp-proxy (PyPI), one stdio backend", 1_000, 200),
+    "fastmcp": Target(fastmcp, "FastMCP's proxy, HTTP backend", 1_000, 200),
 }
