@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
@@ -28,6 +28,16 @@ SAY: Mapping[str, Any] = {"type": "object", "properties": {"text": {"type": "str
 def text(value: str) -> Message:
     """A tool's result of one text."""
     return {"content": [{"type": "text", "text": value}]}
+
+
+class HttpAnswer(NamedTuple):
+    """An answer on the HTTP level."""
+
+    status: int
+    body: bytes = b""
+    kind: str = "application/json"
+    lost: bool = False
+    """The server has forgotten the session."""
 
 
 @dataclass(eq=False)
@@ -99,7 +109,6 @@ class Connection:
         self._ids: set[tuple[type, Id]] = set()
         self._asked: dict[str, tuple[str, trio.Event, list[Message]]] = {}
         self._next_ask = 1
-        self._changed = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
         return f"<Connection to {self.backend.name}, {len(self.received)} received>"
@@ -114,7 +123,7 @@ class Connection:
             self._take(message)
         except Exception as fault:  # kept for the end of the test
             self.backend.faults.append(fault)
-        self._changed.unpark_all()
+        self.backend.changed.unpark_all()
 
     def _take(self, message: Message) -> None:
         if "method" not in message:
@@ -207,7 +216,7 @@ class Connection:
         """The so-manieth message with this method."""
         with trio.fail_after(WAIT):
             while len(self.of(method)) < count:
-                await self._changed.park()
+                await self.backend.changed.park()
         return self.of(method)[count - 1]
 
     async def wait_ended(self) -> None:
@@ -244,6 +253,8 @@ class Backend:
         self.connections: list[Connection] = []
         self.headers: list[dict[str, str]] = []
         """Of each HTTP request, where there are any."""
+        self.http_answers: dict[str, list[HttpAnswer]] = {}
+        """Over HTTP: what the next POSTs with this method get instead of an answer of the handlers."""
         self.handlers: dict[str, Handler] = {
             "initialize": self._initialize,
             "ping": self._nothing,
@@ -252,7 +263,8 @@ class Backend:
         self.items: dict[str, list[Message]] = {}
         self.tools: dict[str, Handler] = {}
         self._nursery = nursery
-        self._changed = trio.lowlevel.ParkingLot()
+        self.changed = trio.lowlevel.ParkingLot()
+        """Wakes whoever waits for a connection or for a message on any of them."""
 
     def __repr__(self) -> str:
         return f"<Backend {self.name}, {len(self.connections)} connections>"
@@ -321,7 +333,7 @@ class Backend:
         """A new connection."""
         connection = Connection(self, write)
         self.connections.append(connection)
-        self._changed.unpark_all()
+        self.changed.unpark_all()
         return connection
 
     def serve(self, request: Request) -> None:
@@ -387,7 +399,7 @@ class Backend:
         """The so-manieth connection, as soon as it is there."""
         with trio.fail_after(WAIT):
             while len(self.connections) < number:
-                await self._changed.park()
+                await self.changed.park()
         return self.connections[number - 1]
 
     def of(self, method: str) -> list[Message]:

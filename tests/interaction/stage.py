@@ -26,7 +26,7 @@ from gateway.store.redis import open_redis_store
 from tests.interaction.backend import Backend
 from tests.interaction.transports import Kind, reached
 from tests.support.schemas import NEWEST
-from tests.support.wire_client import AsgiHttp, WireClient
+from tests.support.wire_client import WAIT, AsgiHttp, WireClient
 
 REAL_TIME = Limits(stream_after=0.02, list_deadline=3.0, server_request_wait=0.3, drain_deadline=3.0)
 """Where time is real, what a test waits for must come soon."""
@@ -273,6 +273,13 @@ class Stage:
         """All actors end at once; nothing is said to anybody."""
         self._life.over.set()
         await self._life.ended.wait()
+
+    async def recorded(self) -> None:
+        """Until every session's record is written."""
+        with trio.fail_after(WAIT):
+            for alive in self.actors.sessions.table.values():
+                while not alive.ref.cell.actor.keeper.settled:
+                    await trio.sleep(0)
 
     async def restart(self) -> None:
         """A drain, and a start on the same store."""

@@ -16,7 +16,7 @@ import h11
 import trio
 
 from actors.protocol.table import HttpTarget, NativeTarget, StdioTarget, Target
-from tests.interaction.backend import Backend, Connection, Id
+from tests.interaction.backend import Backend, Connection, HttpAnswer, Id
 
 Kind = Literal["inproc", "stdio", "http"]
 
@@ -151,12 +151,6 @@ class HttpServer:
         self._backend = backend
         self._sessions: dict[str, HttpSession] = {}
 
-    def forget_sessions(self) -> None:
-        """As a restart of the server would."""
-        for session in self._sessions.values():
-            session.connection.end()
-        self._sessions.clear()
-
     async def serve(self, stream: trio.SocketStream) -> None:
         """One connection."""
         wire = _Http1(stream)
@@ -194,10 +188,20 @@ class HttpServer:
             session.connection.feed(body)
             await wire.answer(202)
             return
+        special = self._backend.http_answers.get(message["method"])
+        if special:
+            await self._answer_specially(wire, session, special.pop(0))
+            return
         answer = session.posts[message["id"]] = _Body()
         session.connection.feed(body)
         header = [("Mcp-Session-Id", session.id)] if message["method"] == "initialize" else []
         await self._answer(wire, answer, header)
+
+    async def _answer_specially(self, wire: _Http1, session: HttpSession, answer: HttpAnswer) -> None:
+        if answer.lost:
+            self._sessions.pop(session.id, None)
+            session.connection.end()
+        await wire.answer(answer.status, answer.body, [("Content-Type", answer.kind)])
 
     async def _answer(self, wire: _Http1, body: _Body, header: list[tuple[str, str]]) -> None:
         first = await body.receive.receive()
