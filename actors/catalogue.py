@@ -219,7 +219,10 @@ class Catalogue(Actor):
             link.reply(Call(caller, call, method, params))
 
         def done(items: Items | None, error: Raw) -> None:
+            if error and wanted.items is not None:
+                items = None  # a part is no better than the whole that is known
             self._fetched(key, entry, method, items)
+            wanted.stale = wanted.stale or bool(error)
 
         paging = Paging(METHODS[method].items or "", ask, done)
         paging.start()
