@@ -103,6 +103,9 @@ class Exchange:
         self.body = b""
         self.parser = SseParser()
         self.scope = trio.CancelScope()
+        self.reading = trio.Event()
+        """Unset: the client takes nothing, and what the server writes waits."""
+        self.reading.set()
         self._head = trio.Event()
         self._ended = trio.Event()
         self._chunks, self._next_chunk = trio.open_memory_channel[bytes](100_000)
@@ -114,6 +117,7 @@ class Exchange:
     # The server's side
 
     async def send(self, message: Mapping[str, Any]) -> None:
+        await self.reading.wait()
         if message["type"] == "http.response.start":
             self.status = message["status"]
             for name, value in message["headers"]:
@@ -124,7 +128,6 @@ class Exchange:
             self._chunks.send_nowait(message["body"])
             if not message["more_body"]:
                 self.close()
-        await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -182,6 +185,10 @@ class Exchange:
     async def wait_ended(self, within: float = WAIT) -> None:
         with trio.fail_after(within):
             await self._ended.wait()
+
+    def stall(self) -> None:
+        """The client stops reading."""
+        self.reading = trio.Event()
 
     def cut(self) -> None:
         """The connection breaks."""
