@@ -93,7 +93,7 @@ class SessionDoor:
             return refuse(errors.overloaded())
         except ActorDown:
             return refuse(errors.overloaded("the session is being restored"))
-        return await self._begin(outcome) if isinstance(outcome, Follower) else outcome
+        return await self._begin(outcome, found) if isinstance(outcome, Follower) else outcome
 
     async def delete(self, delete: Delete) -> Answer:
         """A DELETE: the end of a session."""
@@ -193,7 +193,7 @@ class SessionDoor:
 
     # Resumption
 
-    async def _begin(self, follower: Follower) -> Reply:
+    async def _begin(self, follower: Follower, session: Ref) -> Reply:
         begun = False
         try:
             failed = await follower.begin()
@@ -208,6 +208,9 @@ class SessionDoor:
             self._services.telemetry.count("stagedoor_events_replayed_total", (), follower.replayed)
             return Streaming(follower)
         self._services.telemetry.count("stagedoor_resumes_total", ("missed",))
+        if not session.alive:
+            # It ended meanwhile, and its logs with it; whether for good is found out by coming back.
+            return refuse(errors.overloaded("the session is being restored"))
         return refuse(_resume_refusal(failed))
 
 

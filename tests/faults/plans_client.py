@@ -8,14 +8,16 @@ from typing import Any
 import trio
 
 from tests.faults.client import Client, Exchange, Point
+from tests.faults.plans_backend import flood, on_call
 from tests.faults.play import Plan
-from tests.faults.plans_backend import _on_call, flood
 from tests.faults.world import World
 
 Do = Callable[[World, Exchange], Awaitable[None]]
 
 
-def _at(point: Point, do: Do, *, events: int = 0, method: str = "POST", requests: bool = True) -> Callable[[World], None]:
+def _at(
+    point: Point, do: Do, *, events: int = 0, method: str = "POST", requests: bool = True
+) -> Callable[[World], None]:
     """Once, at this point of an exchange; `events` must have come; `requests`: it carries a request."""
 
     def install(world: World) -> None:
@@ -23,7 +25,7 @@ def _at(point: Point, do: Do, *, events: int = 0, method: str = "POST", requests
             if world.fired or at != point or exchange.method != method or len(exchange.events) < events:
                 return
             sent = exchange.sent if isinstance(exchange.sent, list) else [exchange.sent]
-            if requests and not any(isinstance(m, dict) and "id" in m and "method" in m for m in sent):
+            if method == "POST" and not any(isinstance(m, dict) and "id" in m and "method" in m for m in sent):
                 return
             world.fire(f"{point} {exchange!r}")
             await do(world, exchange)
@@ -112,10 +114,21 @@ PLANS = (
     _plan("its connection breaks after the head", _at("head", leave), "stream", allowed=BROKEN),
     _plan("its connection breaks after the first event", _at("event", leave, events=1), "stream", harmless=True),
     _plan("its connection breaks in mid-stream", _at("event", leave, events=2), "stream", harmless=True),
-    _plan("its connection breaks late in the stream", _at("event", leave, events=4), "report", harmless=True, without=frozenset({"resume"})),
+    _plan(
+        "its connection breaks late in the stream",
+        _at("event", leave, events=4),
+        "report",
+        harmless=True,
+        without=frozenset({"resume"}),
+    ),
     _plan("it goes with the rest unread", _at("event", leave_unread, events=1), "stream", harmless=True),
-    _plan("its GET stream breaks", _at("event", leave, events=2, method="GET", requests=False), "get", harmless=True),
-    _plan("its resumed stream breaks", _at("event", leave, events=1, method="GET", requests=False), "resume", harmless=True),
+    _plan("its GET stream breaks", _at("event", leave, events=2, method="GET"), "get", harmless=True),
+    _plan(
+        "its resumed stream breaks",
+        _at("event", leave, events=1, method="GET"),
+        "resume",
+        harmless=True,
+    ),
     _plan("it sends no more", _at("sent", half_close), allowed=BROKEN),
     _plan("it opens too many GET streams", _at("event", two_gets, events=1), "stream", harmless=True),
     _plan("its stream is resumed elsewhere", _at("event", resume_at_once, events=1), "stream", harmless=True),
@@ -123,7 +136,7 @@ PLANS = (
     _plan("it stalls", _at("event", stall, events=1), "stream", harmless=True),
     _plan(
         "it stalls in a flood",
-        _both(_on_call(flood), _at("event", stall, events=1)),
+        _both(on_call(flood), _at("event", stall, events=1)),
         "call",
         harmless=True,
         limits={"outbox_events": 64},

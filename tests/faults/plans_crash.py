@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actors import catalogue, front, link, router
+from actors import catalogue, link, router
 from actors import session_messages as sm
 from actors.backends import AskPermit, Backends, Connected
 from actors.catalogue import Catalogue
@@ -57,6 +57,10 @@ def _link(*kinds: str) -> Which:
     return which
 
 
+def _rebuilt(world: World, self: Any, args: tuple[Any, ...]) -> bool:
+    return self._record is not None
+
+
 def _any(*kinds: type) -> Which:
     return lambda world, self, args: isinstance(args[0], kinds)
 
@@ -77,17 +81,21 @@ PLANS = (
     _plan("the session, at a POST", _crash(SessionActor, "receive", _session(sm.PostMessages))),
     _plan("the session, after a POST", _crash(SessionActor, "receive", _session(sm.PostMessages), after=True)),
     _plan("the session, at an outcome", _crash(SessionActor, "receive", _session(link.LinkOutcome)), "answers"),
-    _plan("the session, after an outcome", _crash(SessionActor, "receive", _session(link.LinkOutcome), after=True), "answers"),
+    _plan(
+        "the session, after an outcome",
+        _crash(SessionActor, "receive", _session(link.LinkOutcome), after=True),
+        "answers",
+    ),
     _plan("the session, at a notification", _crash(SessionActor, "receive", _session(link.LinkTold)), "report"),
     _plan("the session, at a question", _crash(SessionActor, "receive", _session(link.LinkAsked)), "ask"),
     _plan("the session, when an answer takes long", _crash(SessionActor, "receive", _session(sm.TurnDue)), "slow"),
     _plan("the session, at a GET", _crash(SessionActor, "receive", _session(sm.GetEvents)), "get"),
     _plan("the session, at a resumption", _crash(SessionActor, "receive", _session(sm.GetEvents)), "resume"),
     _plan("the session, at its end", _crash(SessionActor, "receive", _session(sm.EndSession)), "delete"),
-    _plan("the session, as it is rebuilt", _crash(SessionActor, "started", lambda w, s, a: s._record is not None), "back"),
+    _plan("the session, as it is rebuilt", _crash(SessionActor, "started", _rebuilt), "back"),
     _plan("the link, at a call", _crash(LinkActor, "receive", _link("Call")), "call"),
     _plan("the link, after a call", _crash(LinkActor, "receive", _link("Call"), after=True), "call"),
-    _plan("the link, at what the server says", _crash(LinkActor, "receive", _link("_FromTransport")), "call"),
+    _plan("the link, at what the server says", _crash(LinkActor, "receive", _link("FromTransport")), "call"),
     _plan("the catalogue, at a question", _crash(Catalogue, "receive", _any(catalogue.Consult)), "lists"),
     _plan("the catalogue, at a list", _crash(Catalogue, "receive", _any(link.LinkOutcome)), "lists"),
     _plan("the router, at a new session", _crash(Router, "receive", _any(router.OpenSession)), "new"),

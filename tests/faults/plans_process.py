@@ -47,7 +47,13 @@ BROKEN = frozenset({"broken"})
 PLANS = (
     _plan("is drained at once", _after(0.0, "drain"), allowed=BROKEN),
     _plan("is drained in the middle", _after(0.5, "drain"), "stream", allowed=BROKEN),
-    _plan("is drained, and has little time", _after(0.5, "drain"), "stream", allowed=BROKEN, limits={"drain_deadline": 1.2}),
+    _plan(
+        "is drained, and has little time",
+        _after(0.5, "drain"),
+        "stream",
+        allowed=BROKEN,
+        limits={"drain_deadline": 1.2},
+    ),
     _plan("is killed at once", _after(0.0, "kill"), allowed=BROKEN),
     _plan("is killed in the middle", _after(0.5, "kill"), "stream", allowed=BROKEN),
     _plan("is killed late", _after(0.65, "kill"), "report", allowed=BROKEN),

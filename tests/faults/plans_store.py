@@ -25,11 +25,12 @@ def _plan(name: str, install: Callable[[World], None], *needs: str, **more: Any)
     return Plan(f"store: {name}", install, frozenset(needs), **more)
 
 
+LOSES = frozenset({"lost", "gone"})
 LOST: Mapping[Refused, frozenset[str]] = {
     Refused.AWAY: frozenset(),
     Refused.FULL: frozenset(),
-    Refused.FENCED: frozenset({"lost", "gone"}),
-    Refused.GONE: frozenset({"lost", "gone"}),
+    Refused.FENCED: LOSES,
+    Refused.GONE: LOSES,
 }
 """The outcomes that a refusal excuses: only a session that is gone, or another's, may lose an answer."""
 
@@ -63,6 +64,7 @@ SAVES = tuple(
     if reason is not Refused.FULL
 )
 
+HELD = {"effect": "hold", "times": EVERY}
 AWAY = (
     _plan("create is refused", _rule("create"), "new"),
     _plan("read is refused", _rule("read"), "back"),
@@ -71,12 +73,21 @@ AWAY = (
     _plan("release is refused", _rule("release"), "back"),
     _plan("end is refused", _rule("end"), "delete"),
     _plan("replay is refused", _rule("replay"), "resume", harmless=True),
-    _plan("the log is gone at the replay", _rule("replay", reason=Refused.GONE), "resume", allowed=frozenset({"lost", "gone"})),
+    _plan(
+        "the log is gone at the replay",
+        _rule("replay", reason=Refused.GONE),
+        "resume",
+        allowed=LOSES,
+    ),
     _plan("an append is done, but not said", _rule("append", effect="lost", first=2), "opens"),
     _plan("a save is done, but not said", _rule("save", effect="lost"), "saves"),
-    _plan("away for five seconds", _rule(*ALL, effect="hold", seconds=5.0, times=EVERY), "opens"),
-    _plan("away for half a minute", _rule(*ALL, effect="hold", seconds=30.0, times=EVERY), "opens"),
-    _plan("away for half a minute, from the second append on", _rule("append", effect="hold", seconds=30.0, first=2, times=EVERY), "opens"),
+    _plan("away for five seconds", _rule(*ALL, seconds=5.0, **HELD), "opens"),
+    _plan("away for half a minute", _rule(*ALL, seconds=30.0, **HELD), "opens"),
+    _plan(
+        "away for half a minute, from the second append on",
+        _rule("append", seconds=30.0, first=2, **HELD),
+        "opens",
+    ),
 )
 
 LATE = (

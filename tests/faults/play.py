@@ -64,7 +64,7 @@ async def play(plan: Plan, scenario: Scenario) -> None:
 
 def _fine(scenario: Scenario, fate: Any) -> bool:
     cancelled = fate.error.get("code") == -32800 and "cancel" in scenario.has
-    ended = "delete" in scenario.has and fate.error.get("data", {}).get("reason") == "delete"
+    ended = "delete" in scenario.has and fate.error.get("data", {}).get("reason") in ("delete", "actor_ended")
     return fate.ok or cancelled or ended or fate.kind in scenario.allowed
 
 

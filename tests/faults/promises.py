@@ -144,7 +144,7 @@ def _isolation(world: World) -> Iterator[str]:
             if any(other in heard for other in others):
                 yield f"{client.who} has heard what is another's: {exchange!r}"
     for server in (world.alpha, world.beta):
-        for link, people in server.served.items():
+        for people in server.served.values():
             if len(people) > 1:
                 yield f"{server.name} got requests of {sorted(people)} on one connection"
 

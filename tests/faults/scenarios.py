@@ -189,7 +189,5 @@ SCENARIOS = (
         allowed=frozenset({"gone"}),
     ),
     Scenario("a new session", begins_anew, CALL | REPORT | {"new", "saves", "delete", "steps", "connects"}, "alpha"),
-    Scenario(
-        "a session that was idle", comes_back, CALL | REPORT | {"lists", "back", "saves", "steps", "connects"}
-    ),
+    Scenario("a session that was idle", comes_back, CALL | REPORT | {"lists", "back", "saves", "steps", "connects"}),
 )

@@ -53,7 +53,9 @@ class Life:
 class World:
     """`fired` says what the plan has done."""
 
-    def __init__(self, limits: Limits, kind: Kind, nursery: trio.Nursery, folder: str) -> None:
+    def __init__(
+        self, limits: Limits, kind: Kind, nursery: trio.Nursery, folder: str, first: trio.CancelScope | None
+    ) -> None:
         self.limits = limits
         self.nursery = nursery
         self.tools = nursery
@@ -72,6 +74,7 @@ class World:
         self.bystander: Client
         self._folder = folder
         self._lives = 0
+        self._first = first
 
     # Lives
 
@@ -86,7 +89,8 @@ class World:
         listener.bind(path)
         listener.listen(100)
         listener.setblocking(False)
-        stopping, scope = trio.Event(), trio.CancelScope()
+        stopping = trio.Event()
+        scope, self._first = self._first or trio.CancelScope(), None
         life: Life | None = None
         with scope:
             async with open_gateway(self.alpha, self.beta, store=self.store, **vars_of(self.limits)) as gateway:
@@ -121,8 +125,8 @@ class World:
                     self.crashes += gateway.crashes
                     gateway.crashes.clear()
         listener.close()
-        assert life is not None
-        life.over.set()
+        if life is not None:
+            life.over.set()
 
     async def drain(self) -> None:
         """SIGTERM to the end, and a start on the same store."""
@@ -139,6 +143,12 @@ class World:
         self.life.scope.cancel()
         await self.life.over.wait()
         await self.begin()
+
+    async def revive(self) -> None:
+        """Whenever a life ends, the next one begins."""
+        while True:
+            await self.life.over.wait()
+            await self.begin()
 
     # People
 
@@ -199,14 +209,20 @@ def vars_of(limits: Limits) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def open_world(kind: Kind = "http", limits: Mapping[str, Any] | None = None) -> AsyncIterator[World]:
-    """A world with its first life."""
+async def open_world(
+    kind: Kind = "http", limits: Mapping[str, Any] | None = None, first: trio.CancelScope | None = None
+) -> AsyncIterator[World]:
+    """A world with its first life, which ends when `first` is cancelled."""
     with tempfile.TemporaryDirectory(prefix="stagedoor-faults-") as folder:
         async with trio.open_nursery() as nursery:
-            world = World(replace(Limits(), **(limits or {})), kind, nursery, folder)
+            world = World(replace(Limits(), **(limits or {})), kind, nursery, folder, first)
             with world.patches:
                 await world.begin()
-                yield world
+                try:
+                    yield world
+                finally:
+                    for exchange in world.exchanges:
+                        exchange.stream.socket.close()
                 world.life.scope.cancel()
                 await world.life.over.wait()
                 nursery.cancel_scope.cancel()

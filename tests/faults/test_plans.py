@@ -1,0 +1,40 @@
+"""Every fault plan in every scenario in which it can happen: the promises hold, and the fault did happen."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.plans import MATRIX, PLANS
+from tests.faults.play import Plan, play
+from tests.faults.scenarios import SCENARIOS, Scenario
+from tests.faults.world import World, run
+
+NOTHING = Plan("nothing happens", lambda world: world.fire("nothing"), harmless=True)
+
+
+def _names(*of: tuple[Plan, Scenario]) -> list[str]:
+    return [f"{plan} / {scenario}" for plan, scenario in of]
+
+
+@pytest.mark.parametrize(("plan", "scenario"), MATRIX, ids=_names(*MATRIX))
+def test_the_promises_hold(plan: Plan, scenario: Scenario) -> None:
+    run(lambda: play(plan, scenario))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_without_a_fault_every_request_has_a_result(scenario: Scenario) -> None:
+    run(lambda: play(NOTHING, scenario))
+
+
+def test_every_plan_is_played_somewhere() -> None:
+    assert {plan.name for plan, _ in MATRIX} == {plan.name for plan in PLANS}
+    assert len({plan.name for plan in PLANS}) == len(PLANS), "two plans of one name"
+
+
+def test_a_fault_that_never_happens_is_noticed() -> None:
+    def forget(world: World) -> None:
+        """Does nothing."""
+
+    with pytest.raises(ExceptionGroup) as raised:
+        run(lambda: play(Plan("forgotten", forget), SCENARIOS[0]))
+    assert "the fault never happened" in str(raised.value.exceptions)
