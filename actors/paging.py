@@ -13,6 +13,8 @@ MAX_PAGES = 100
 """A backend that never ends its list is cut off here."""
 MAX_ITEMS = 10_000
 """The same, by items."""
+MAX_BYTES = 16 * 1024 * 1024
+"""The same, by their size."""
 
 Items = tuple[Raw, ...]
 
@@ -22,8 +24,8 @@ class _Cursor(msgspec.Struct):
 
 
 class Paging:
-    """One fetch. `ask` sends a request, whose outcome the owner hands to `outcome`; `done` gets the items, or the
-    JSON-RPC error object if not even the first page came."""
+    """One fetch. `ask` sends a request, whose outcome the owner hands to `outcome`; `done` gets the items that came
+    (None: not even one page), and what cut them short (EMPTY: they are all)."""
 
     def __init__(self, member: str, ask: Callable[[Raw], None], done: Callable[[Items | None, Raw], None]) -> None:
         self._member = member
@@ -31,6 +33,7 @@ class Paging:
         self._done = done
         self._items: list[Raw] = []
         self._pages = 0
+        self._bytes = 0
         self._cursors: set[str] = set()
 
     def start(self) -> None:
@@ -51,9 +54,11 @@ class Paging:
             return
         self._pages += 1
         self._items += [Raw(bytes(item)) for item in items]
+        self._bytes += sum(map(len, items))
         # An empty cursor is a cursor (2025-11-25 server/utilities/pagination); one seen before is a loop.
         more = cursor is not None and cursor not in self._cursors
-        if not more or self._pages >= MAX_PAGES or len(self._items) >= MAX_ITEMS:
+        full = self._pages >= MAX_PAGES or len(self._items) >= MAX_ITEMS or self._bytes >= MAX_BYTES
+        if not more or full:
             self._done(tuple(self._items[:MAX_ITEMS]), EMPTY)
             return
         self._cursors.add(cursor or "")
