@@ -137,6 +137,7 @@ class Stage:
         self.faults: list[BaseException] = []
         self.crashes: list[tuple[str, BaseException]] = []
         self.http: AsgiHttp
+        self.overloaded = False
         self.sealer = lifecycle.ephemeral_sealer()
         self._redis_url = redis_url
         self._memory: MemoryStore | None = None
@@ -231,7 +232,7 @@ class Stage:
             services = lifecycle.services_for(
                 self._table(), self.limits, store, connector, self.sealer, self.telemetry, self.log
             )
-            actors = GatewayActors(system, services)
+            actors = GatewayActors(system, services, lambda: self.overloaded)
             security = Security("127.0.0.1", 8080, tokens=self.tokens)
             table = services.table
             app = McpApp(actors.door, security, self.limits, known=lambda name: name in table.value.endpoints)

@@ -527,6 +527,30 @@ async def test_the_requests_of_one_principal_are_bounded_over_its_sessions(stage
 
 
 @JUMPING
+@pytest.mark.requirement("overload")
+async def test_an_overloaded_gateway_takes_no_new_work_and_goes_on_with_what_it_has(stage: Stage, route: Route) -> None:
+    backend = await stage.backend()
+
+    @backend.tool("ask")
+    async def ask(request: Request) -> dict:
+        return text(str(await request.ask("roots/list")))
+
+    client = await stage.connect(route.path, capabilities={"roots": {}})
+    call = client.start_call(route.name("ask"))
+    question = await call.message("roots/list")
+    stage.overloaded = True
+    late, new = client.start_call(route.name("ask"), id=7), stage.client(route.path)
+    await refused(late.exchange, 503, id=7)
+    assert int(late.exchange.headers["retry-after"]) > 0
+    await refused(new.start("initialize", new.introduction(), id=8).exchange, 503, id=8)
+    await client.answer(question, {"roots": []})
+    assert await call.result() == text("{'roots': []}")
+    stage.overloaded = False
+    assert await new.connect()
+    assert len(backend.of("tools/call")) == 1
+
+
+@JUMPING
 @pytest.mark.requirement("draining")
 async def test_while_the_gateway_drains_new_sessions_are_503_and_work_in_hand_is_finished(stage: Stage) -> None:
     backend = await stage.backend()

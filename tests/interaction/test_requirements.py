@@ -1,0 +1,69 @@
+"""The manifest and the tests belong together: no clause without a test, no test for a clause that is not there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.interaction.requirements import ELSEWHERE, REQUIREMENTS
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(file: Path) -> Iterator[Function]:
+    """The tests of a file."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, Function) and node.name.startswith("test_"):
+            yield node
+
+
+def claims(test: Function) -> Iterator[str]:
+    """The clauses that a test says it proves."""
+    for decorator in test.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.requirement":
+            for argument in decorator.args:
+                assert isinstance(argument, ast.Constant), f"{test.name}: clauses are named in place"
+                yield str(argument.value)
+
+
+@cache
+def proofs() -> dict[str, list[str]]:
+    """Clause → its tests."""
+    found: dict[str, list[str]] = {}
+    for file in sorted(HERE.glob("test_*.py")):
+        for test in functions(file):
+            for clause in claims(test):
+                found.setdefault(clause, []).append(f"{file.name}::{test.name}")
+    for clause, test in ELSEWHERE.items():
+        found.setdefault(clause, []).append(test)
+    return found
+
+
+@pytest.mark.parametrize("clause", REQUIREMENTS)
+def test_a_clause_has_a_test(clause: str) -> None:
+    assert proofs().get(clause), f"nothing proves: {REQUIREMENTS[clause].text} ({REQUIREMENTS[clause].source})"
+
+
+def test_every_claim_is_a_clause() -> None:
+    unknown = {clause: tests for clause, tests in proofs().items() if clause not in REQUIREMENTS}
+    assert not unknown
+
+
+@pytest.mark.parametrize("test", ELSEWHERE.values())
+def test_a_test_named_of_another_folder_is_there(test: str) -> None:
+    file, _, name = test.partition("::")
+    assert name in {found.name for found in functions(ROOT / file)}
+
+
+def test_every_clause_says_what_and_where() -> None:
+    for name, clause in REQUIREMENTS.items():
+        assert name == name.lower()
+        assert clause.text
+        assert clause.source
