@@ -67,10 +67,16 @@ class Aggregate(Front):
         return served.backends if served is not None else ()
 
     def catalogue_key(self, backend: str) -> Key:
-        """Whose view of the backend this session sees."""
+        """Whose view of the backend this session sees; all share that of a shared connection."""
+        if self.shares(backend):
+            return Key("", "", backend)
         client = self.host.client
         bits = capabilities.bits_key(client.bits) if client is not None else ""
         return Key(self.host.principal.name, bits, backend)
+
+    def lists_itself(self, backend: str) -> bool:
+        """Whether the session has a connection of its own, over which it may see other things than others."""
+        return backend in self.hellos and not self.shares(backend)
 
     # Requests
 
@@ -227,7 +233,7 @@ class Aggregate(Front):
         self.listing.listed(message)
 
     def changed(self, message: CatalogueChanged) -> None:
-        if message.backend not in self.hellos:
+        if not self.lists_itself(message.backend):
             self.listing.changed(message.backend, message.notification)
             self.announce(message.notification)
 
@@ -253,7 +259,8 @@ class Aggregate(Front):
 
     def ready(self, message: LinkReady) -> None:
         super().ready(message)
-        self.listing.connected(message.backend)
+        if self.lists_itself(message.backend):
+            self.listing.connected(message.backend)
 
     def outcome(self, message: LinkOutcome) -> None:
         method = self._methods.pop(message.call, None)

@@ -16,13 +16,13 @@ from typing import Any
 from msgspec import Raw
 
 from actors.catalogue_messages import LIST_CHANGED, CatalogueChanged, Consult, Key, Listed
-from actors.link import LinkActor
+from actors.link import LinkActor, start_link
 from actors.link_messages import (
     Call,
     Cancel,
-    CloseLink,
     GiveAnswer,
     Join,
+    Leave,
     LinkAsked,
     LinkDown,
     LinkOutcome,
@@ -295,9 +295,12 @@ class Catalogue(Actor):
             return None
         if entry.link is not None:
             self._lost(entry.link)
-        actor = LinkActor(spec, entry.profile, self._services, self._backends)
+
+        def make() -> LinkActor:
+            return LinkActor(spec, entry.profile, self._services, self._backends)
+
         try:
-            link = self._links.start_child(actor)
+            link = start_link(spec, self.ctx.system.registry, self._links, make)
         except (AtCapacity, SystemClosed):
             return None
         entry.link = link
@@ -321,7 +324,8 @@ class Catalogue(Actor):
         link, entry.link, entry.ready = entry.link, None, False
         if link is not None:
             del self._by_link[link]
-            link.reply(CloseLink())
+            self.ctx.demonitor(link)
+            link.reply(Leave(self.ctx.ref))
             entry.outdate()
 
     def _down(self, ref: Ref) -> None:

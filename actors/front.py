@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Raw
 
 from actors.catalogue_messages import CatalogueChanged, Key, Listed
-from actors.link import LinkActor
+from actors.link import LinkActor, start_link
 from actors.link_messages import (
     Call,
     Cancel,
@@ -151,7 +151,7 @@ class Front(ABC):
     def _resubscribe(self, backend: str) -> None:
         """A link of its own subscribes by itself as soon as it is up; a shared one is told."""
         uris = self.subscriptions_at(backend)
-        if not self._shared(backend):
+        if not self.shares(backend):
             if uris:
                 self.link(backend)
             return
@@ -170,7 +170,7 @@ class Front(ABC):
     def broadcast(self, method: str, params: Raw) -> None:
         """A notification of the client for every backend that is connected to it alone."""
         for backend, link in self.links.items():
-            if not self._shared(backend):
+            if not self.shares(backend):
                 link.reply(Notify(method, params))
 
     def tell(self, backend: str, method: str, params: Raw) -> None:
@@ -286,7 +286,7 @@ class Front(ABC):
     def set_level(self, backend: str, level: str) -> None:
         """Tells a connected backend the log level, if it has logging."""
         hello = self.hellos.get(backend)
-        if hello is None or self._shared(backend) or not capabilities.parse(hello.capabilities).has(("logging",)):
+        if hello is None or self.shares(backend) or not capabilities.parse(hello.capabilities).has(("logging",)):
             return
         self.levels[backend] = level
 
@@ -326,25 +326,18 @@ class Front(ABC):
 
     def _start(self, spec: BackendSpec) -> Ref:
         shared = spec.sharing == "shared"
-        name = f"link-{spec.name}-shared" if shared else None
-        if name is not None:
-            running = self.host.ctx.system.registry.whereis(name)
-            if running is not None:
-                return running
-        level = None if shared else self.host.level
-        self.levels[spec.name] = level
-        actor = LinkActor(
-            spec,
-            self.profile(spec),
-            self.services,
-            self.tree.backends,
-            level=level,
-            subscriptions=() if shared else self.subscriptions_at(spec.name),
-            attempt=max(1, self._ends[spec.name]),
-        )
-        return self.tree.links.start_child(actor, name)
+        level = self.levels[spec.name] = None if shared else self.host.level
 
-    def _shared(self, backend: str) -> bool:
+        def make() -> LinkActor:
+            uris = () if shared else self.subscriptions_at(spec.name)
+            attempt = max(1, self._ends[spec.name])
+            profile, backends = self.profile(spec), self.tree.backends
+            return LinkActor(spec, profile, self.services, backends, level=level, subscriptions=uris, attempt=attempt)
+
+        return start_link(spec, self.host.ctx.system.registry, self.tree.links, make)
+
+    def shares(self, backend: str) -> bool:
+        """Whether the connection to a backend is not the session's own."""
         spec = self.table.backends.get(backend)
         return spec is not None and spec.sharing == "shared"
 

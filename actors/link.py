@@ -15,9 +15,9 @@ from actors.carrier import Carrier, FromTransport
 from actors.link_messages import (
     Call,
     Cancel,
-    CloseLink,
     GiveAnswer,
     Join,
+    Leave,
     LinkAsked,
     LinkDown,
     LinkOutcome,
@@ -37,14 +37,14 @@ from actors.protocol.messages import Error, RequestId
 from actors.protocol.methods import METHODS
 from actors.protocol.session_record import error_type, tool_name
 from actors.protocol.table import BackendSpec
-from actors.runtime import NORMAL, Actor, Down, Ref, TaskEnded
+from actors.runtime import NORMAL, Actor, Down, DynamicSupervisor, Ref, Registry, TaskEnded
 from actors.services import Services
+from actors.subscriptions import SUBSCRIBE, UNSUBSCRIBE
 
 CLOSE_WITHIN = 6.0
 """Seconds for a graceful close (DELETE, or stdin closed, TERM, KILL); then the transport's task is cancelled."""
 OWED_AGAIN = 0.1
 """Seconds after which what found no room in a mailbox is offered again."""
-SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 
 
 class _Due(Enum):
@@ -142,8 +142,9 @@ class LinkActor(Actor):
                 self._left(ref)
             case Warm():
                 self._step(ev.Wanted())
-            case CloseLink():
-                self._shut()
+            case Leave(caller):
+                self.ctx.demonitor(caller)
+                self._left(caller)
             case _Due.CLOSE:
                 self.ctx.stop(NORMAL)
 
@@ -356,11 +357,17 @@ class LinkActor(Actor):
     def _stop_clock(self, effect: ev.StopClock) -> None:
         self.ctx.cancel_timer("connect")
 
-    def _tally(self, effect: ev.Tally) -> None:
-        self._drop(effect.what)
-
     def _drop(self, what: str) -> None:
         self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
+
+
+def start_link(spec: BackendSpec, registry: Registry, links: DynamicSupervisor, make: Callable[[], LinkActor]) -> Ref:
+    """A new link, or for a shared backend the one that everybody uses. Raises AtCapacity, SystemClosed."""
+    if spec.sharing != "shared":
+        return links.start_child(make())
+    name = f"link-{spec.name}-shared"
+    running = registry.whereis(name)
+    return running if running is not None else links.start_child(make(), name)
 
 
 def _key(call: ev.CallKey) -> tuple[Ref, int]:
@@ -386,5 +393,5 @@ EFFECTS: dict[type, Callable[[LinkActor, Any], None]] = {
     ev.BackOff: LinkActor._back_off,
     ev.StartClock: LinkActor._start_clock,
     ev.StopClock: LinkActor._stop_clock,
-    ev.Tally: LinkActor._tally,
+    ev.Tally: lambda link, effect: link._drop(effect.what),
 }

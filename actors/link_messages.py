@@ -56,8 +56,10 @@ class Notify(Struct, frozen=True):
     params: Raw = EMPTY
 
 
-class CloseLink(Struct, frozen=True):
-    """End the connection gracefully, and the actor with it."""
+class Leave(Struct, frozen=True):
+    """The caller needs it no more; the last one to leave closes it, gracefully."""
+
+    caller: Ref
 
 
 # From the link -----------------------------------------------------------------------------------------------

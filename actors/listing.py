@@ -102,7 +102,7 @@ class Listing:
 
     def _wants(self, method: str, backend: str) -> bool:
         """The catalogue is always asked, for it knows what is stale; an own connection says so itself."""
-        if backend not in self._front.hellos:
+        if not self._front.lists_itself(backend):
             return True
         running = self._fetches.get((method, backend))
         if running is not None and running.slow:
@@ -115,7 +115,7 @@ class Listing:
     def _fetch(self, method: str, backend: str) -> None:
         front = self._front
         spec = front.table.backends.get(backend)
-        if backend in front.hellos:
+        if front.lists_itself(backend):
             self._fetch_own(method, backend)
         elif spec is None or not front.tree.catalogue.reply(
             Consult(front.host.ctx.ref, front.catalogue_key(backend), front.profile(spec), method)
