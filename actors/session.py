@@ -25,6 +25,7 @@ from actors.protocol import effects as fx
 from actors.protocol import errors, session_record
 from actors.protocol import events as ev
 from actors.protocol.messages import Request
+from actors.protocol.methods import METHODS
 from actors.protocol.session_machine import step
 from actors.protocol.session_state import Client, Rules, Session
 from actors.protocol.session_table import Phase
@@ -145,9 +146,10 @@ class SessionActor(Actor):
         return reply is not None and reply.answer(answer)
 
     def begin_call(self, effect: fx.Dispatch) -> None:
-        """Notes when it began, for the metrics."""
+        """Notes when it began, for the metrics, in which nothing stands that a client can choose freely."""
+        method = effect.method if effect.method in METHODS else ""
         tool = session_record.tool_name(effect.params) if effect.method == "tools/call" else ""
-        self.running[effect.call] = (self.ctx.now(), effect.method, tool)
+        self.running[effect.call] = (self.ctx.now(), method, tool)
 
     def _observe(self, event: ev.CallEnded) -> None:
         started = self.running.pop(event.call, None)

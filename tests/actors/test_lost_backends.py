@@ -1,0 +1,478 @@
+"""Backends that die, hang, refuse, forget, or talk nonsense: who is told, who is not, and how they come back."""
+
+import pytest
+import trio
+
+from actors.ports import Principal
+from tests.support.door_client import RpcError
+from tests.support.harness import Gateway, open_gateway
+from tests.support.mcp_backend import Backend
+
+KINDS = pytest.mark.parametrize("kind", ["stdio", "http", "inproc"])
+WORK = {"tools": ("echo", "work"), "held": {"work"}}
+
+
+async def failure(gateway: Gateway, client, name: str) -> RpcError:
+    with pytest.raises(RpcError) as caught:
+        await client.tool(name)
+    return caught.value
+
+
+# A loss -------------------------------------------------------------------------------------------------------
+
+
+@KINDS
+async def test_its_callers_are_told_at_once_and_nobody_else_notices(autojump_clock, kind):
+    alpha, beta = Backend("alpha", kind=kind, **WORK), Backend("beta", kind=kind, **WORK)
+    async with open_gateway(alpha, beta) as gateway:
+        client, other = await gateway.connect(), await gateway.connect()
+        dying = [client.begin("tools/call", {"name": "alpha__work"}) for _ in range(3)]
+        lost = await alpha.next()
+        for _ in dying[1:]:
+            await alpha.next()
+        spared = client.begin("tools/call", {"name": "beta__work"})
+        his = other.begin("tools/call", {"name": "alpha__work"})
+        survivors = [await beta.next(), await alpha.next()]
+        before = trio.current_time()
+        lost.link.die("signal 9")
+        for call in dying:
+            error = await call.error()
+            assert error.code == -32603
+            assert error.data["executed"] == "unknown"
+            assert "signal 9" in error.message
+        assert trio.current_time() - before < 0.5
+        for request in survivors:
+            request.text("unharmed")
+        for call in (spared, his):
+            assert (await call.result())["content"][0]["text"] == "unharmed"
+
+
+@KINDS
+async def test_it_comes_back_with_the_next_call(autojump_clock, kind):
+    alpha = Backend("alpha", kind=kind)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        for _ in range(4):
+            assert await client.tool("alpha__echo") == "alpha: echo"
+            alpha.link.die()
+            await gateway.settle()
+
+
+async def test_with_a_subscription_it_comes_back_by_itself_subscribes_again_and_says_what_may_have_changed(
+    autojump_clock,
+):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        events = client.listen()
+        await client.call("logging/setLevel", {"level": "error"})
+        await client.call("resources/subscribe", {"uri": "alpha+test:///a"})
+        own = alpha.link
+        alpha.down = True
+        own.die()
+        await trio.sleep(20)
+        alpha.down = False
+        update = await events.next("notifications/resources/updated")
+        assert update["params"]["uri"] == "alpha+test:///a"
+        for kind in ("tools", "prompts", "resources"):
+            await events.next(f"notifications/{kind}/list_changed")
+        assert alpha.link.params_of("resources/subscribe") == [{"uri": "test:///a"}]
+        assert alpha.link.params_of("logging/setLevel") == [{"level": "error"}]
+        methods = alpha.link.methods
+        assert methods.index("logging/setLevel") < methods.index("resources/subscribe")
+        assert len([link for link in alpha.links if link is not own]) < 12
+
+
+async def test_without_a_subscription_nobody_calls_it_back(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        alpha.link.die()
+        await trio.sleep(600)
+        assert len(alpha.links) == 1
+        assert await client.tool("echo") == "alpha: echo"
+
+
+async def test_an_unsubscribed_resource_is_not_asked_for_again(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        await client.call("resources/subscribe", {"uri": "test:///a"})
+        await client.call("resources/subscribe", {"uri": "test:///b"})
+        await client.call("resources/unsubscribe", {"uri": "test:///a"})
+        alpha.link.die()
+        await trio.sleep(5)
+        assert alpha.link.params_of("resources/subscribe") == [{"uri": "test:///b"}]
+
+
+async def test_a_subscription_that_the_backend_refused_is_none(autojump_clock):
+    alpha = Backend("alpha", mute={"resources/subscribe"})
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        call = client.begin("resources/subscribe", {"uri": "test:///a"})
+        (await alpha.next("resources/subscribe")).error(-32602, "no")
+        await call.error()
+        cancelled = client.begin("resources/subscribe", {"uri": "test:///b"})
+        await alpha.next("resources/subscribe")
+        await client.cancel(cancelled)
+        alpha.link.die()
+        await trio.sleep(60)
+        assert len(alpha.links) == 1
+
+
+async def test_subscriptions_of_one_session_are_bounded(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        for n in range(1024):
+            await client.call("resources/subscribe", {"uri": f"test:///{n}"})
+        with pytest.raises(RpcError, match="too many subscriptions"):
+            await client.call("resources/subscribe", {"uri": "test:///more"})
+        await client.call("resources/unsubscribe", {"uri": "test:///0"})
+        await client.call("resources/subscribe", {"uri": "test:///more"})
+
+
+# A lost session (HTTP 404) --------------------------------------------------------------------------------------
+
+
+async def test_a_backend_that_forgot_the_session_gets_the_refused_call_once_more_after_a_new_handshake(autojump_clock):
+    alpha = Backend("alpha", kind="http", **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        await client.call("resources/subscribe", {"uri": "alpha+test:///a"})
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        request.link.lose_session(request)
+        again = await alpha.next()
+        assert again.link is request.link
+        assert request.link.transport.restarts == 1
+        assert request.link.methods.count("initialize") == 2
+        assert request.link.params_of("resources/subscribe") == [{"uri": "test:///a"}] * 2
+        again.text("at last")
+        assert (await call.result())["content"][0]["text"] == "at last"
+        assert gateway.telemetry.total("stagedoor_backend_sessions_lost_total", "alpha") == 1
+
+
+async def test_a_backend_that_keeps_forgetting_is_an_error(autojump_clock):
+    alpha = Backend("alpha", kind="http", **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        for _ in range(2):
+            request = await alpha.next()
+            request.link.lose_session(request)
+        error = await call.error()
+        assert error.code == -32603
+        assert error.data["reason"] == "session_lost"
+
+
+# Connections that cannot be made ----------------------------------------------------------------------------------
+
+
+async def test_a_backend_that_never_gets_ready_fails_after_the_connect_deadline_and_nothing_was_executed(
+    autojump_clock,
+):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        await client.names()
+        alpha.silent = True
+        before = trio.current_time()
+        error = await failure(gateway, client, "alpha__echo")
+        assert 30 <= trio.current_time() - before < 31
+        assert error.data == {"reason": "connect_timeout", "executed": "no"}
+        await gateway.settle()
+        assert alpha.link.transport.closed
+
+
+async def test_after_repeated_failures_it_fails_fast_and_is_tried_again_later(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        await client.names()
+        alpha.down = True
+        for _ in range(20):
+            await failure(gateway, client, "alpha__echo")
+        tried = len(alpha.links)
+        assert tried <= 6
+        error = await failure(gateway, client, "alpha__echo")
+        assert error.data["reason"] == "backend_down"
+        assert error.data["executed"] == "no"
+        assert "scripted: down" in error.message
+        assert gateway.telemetry.gauges["stagedoor_backend_up", ("alpha",)] == 0.0
+        alpha.down = False
+        await trio.sleep(31)
+        assert await client.tool("alpha__echo") == "alpha: echo"
+        assert gateway.telemetry.gauges["stagedoor_backend_up", ("alpha",)] == 1.0
+
+
+async def test_a_connection_that_refuses_calls_counts_and_one_that_answers_again_clears_it(autojump_clock):
+    alpha = Backend("alpha", kind="http", **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        for _ in range(5):
+            call = client.begin("tools/call", {"name": "alpha__work"})
+            request = await alpha.next()
+            request.link.transport._say(refused(request.id))
+            assert (await call.error()).data["executed"] == "no"
+        assert gateway.telemetry.gauges["stagedoor_backend_up", ("alpha",)] == 0.0
+        assert await client.tool("alpha__echo") == "alpha: echo"
+        assert gateway.telemetry.gauges["stagedoor_backend_up", ("alpha",)] == 1.0
+
+
+def refused(id):
+    from actors.ports import RequestFailed
+
+    return RequestFailed(id, "connection_refused", "nobody listens", "no")
+
+
+# The bound on processes -------------------------------------------------------------------------------------------
+
+
+async def test_beyond_the_bound_on_processes_a_call_waits_and_then_fails(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha, child_processes=3) as gateway:
+        clients = [await gateway.connect() for _ in range(3)]
+        assert await clients[0].tool("alpha__echo") == "alpha: echo"
+        assert await clients[1].tool("alpha__echo") == "alpha: echo"
+        before = trio.current_time()
+        error = await failure(gateway, clients[2], "alpha__echo")
+        assert 10 <= trio.current_time() - before < 11
+        assert error.code == -32603
+        assert error.data == {"reason": "backend_full", "executed": "no", "backend": "alpha"}
+        assert gateway.telemetry.gauges["stagedoor_child_processes", ("alpha",)] == 3.0
+        waiting = clients[2].begin("tools/call", {"name": "alpha__echo"})
+        await trio.sleep(5)
+        await clients[0].delete()
+        assert (await waiting.result())["content"][0]["text"] == "alpha: echo"
+
+
+async def test_a_place_is_kept_for_who_restarts_its_own_process(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha, child_processes=1) as gateway:
+        client = await gateway.connect("alpha")
+        for _ in range(3):
+            alpha.link.die()
+            await gateway.settle()
+            assert await client.tool("echo") == "alpha: echo"
+
+
+async def test_connections_over_http_take_no_place(autojump_clock):
+    alpha = Backend("alpha", kind="http")
+    async with open_gateway(alpha, child_processes=1) as gateway:
+        for _ in range(3):
+            client = await gateway.connect("alpha")
+            assert await client.tool("echo") == "alpha: echo"
+        assert len(alpha.open) == 3
+
+
+async def test_a_place_that_comes_too_late_starts_no_process(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha, child_processes=1, process_wait=40.0, link_connect=20.0) as gateway:
+        holder = await gateway.connect("alpha")
+        late = gateway.client("alpha")
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        error = await late.begin("initialize", params).error()
+        assert error.data["reason"] == "connect_timeout"
+        await holder.delete()
+        await trio.sleep(30)
+        assert len(alpha.links) == 1
+        assert gateway.left()["links"] == 0
+
+
+# Nonsense -----------------------------------------------------------------------------------------------------
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"not json",
+        b"\xff\xfe",
+        b"[" * 5000,
+        b"[]",
+        b"{}",
+        b"null",
+        b'{"jsonrpc":"2.0"}',
+        b'{"jsonrpc":"1.0","method":"x"}',
+        b'{"jsonrpc":"2.0","id":1.5,"result":{}}',
+        b'{"jsonrpc":"2.0","id":"nobody","result":{}}',
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"m"}}',
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"who"}}',
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":5}',
+        b'{"jsonrpc":"2.0","method":"notifications/unheard/list_changed"}',
+        b'[{"jsonrpc":"2.0","method":"notifications/message"},7,{"jsonrpc":"2.0","id":9,"method":"ping"}]',
+    ],
+)
+async def test_nonsense_between_two_messages_harms_no_call(autojump_clock, kind, frame):
+    alpha = Backend("alpha", kind=kind, **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        request.link.garbage(frame)
+        request.text("fine")
+        assert (await call.result())["content"][0]["text"] == "fine"
+        assert len(alpha.open) == 2
+
+
+async def test_a_malformed_answer_fails_its_own_call_only(autojump_clock):
+    alpha = Backend("alpha", **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        first = client.begin("tools/call", {"name": "alpha__work"})
+        lost = await alpha.next()
+        second = client.begin("tools/call", {"name": "alpha__work"})
+        kept = await alpha.next()
+        lost.link.garbage(
+            b'{"jsonrpc":"2.0","id":"%s","result":{},"error":{"code":1,"message":"both"}}' % str(lost.id).encode()
+        )
+        error = await first.error()
+        assert error.data["executed"] == "unknown"
+        kept.text("kept")
+        assert (await second.result())["content"][0]["text"] == "kept"
+
+
+async def test_a_malformed_question_is_answered_with_an_error_whatever_its_id(autojump_clock):
+    alpha = Backend("alpha", **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        request.link.garbage(b'{"jsonrpc":"2.0","id":"%s","method":5}' % str(request.id).encode())
+        await gateway.settle()
+        answer = request.link.messages[-1]
+        assert (answer["id"], answer["error"]["code"]) == (request.id, -32600)
+        request.text("fine")
+        await call.result()
+
+
+async def test_a_second_answer_is_dropped_and_counted(autojump_clock):
+    alpha = Backend("alpha", **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        request.text("one")
+        request.text("two")
+        assert (await call.result())["content"][0]["text"] == "one"
+        await gateway.settle()
+        assert gateway.telemetry.total("stagedoor_messages_dropped_total", "late_response") == 1
+
+
+async def test_a_backend_that_never_answers_is_told_to_cancel_at_the_deadline(autojump_clock):
+    alpha = Backend("alpha", timeout=20.0, **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        before = trio.current_time()
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        error = await call.error()
+        assert 20 <= trio.current_time() - before < 21
+        assert error.data == {"reason": "timeout", "executed": "unknown"}
+        await request.cancelled.wait()
+        request.text("too late")
+        assert await client.tool("alpha__echo") == "alpha: echo"
+
+
+# Crashes of the gateway's own -----------------------------------------------------------------------------------
+
+
+async def test_a_crash_in_one_connections_actor_is_an_error_for_its_callers_and_nothing_for_others(autojump_clock):
+    alpha, beta = Backend("alpha", **WORK), Backend("beta", **WORK)
+    async with open_gateway(alpha, beta) as gateway:
+        client = await gateway.connect()
+        await client.call("resources/subscribe", {"uri": "alpha+test:///a"})
+        own = alpha.link
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        spared = client.begin("tools/call", {"name": "beta__work"})
+        kept = await beta.next()
+        crash_link(gateway, "alpha")
+        assert (await call.error()).data["executed"] == "unknown"
+        kept.text("kept")
+        await spared.result()
+        events = client.listen()
+        assert (await events.next("notifications/resources/updated"))["params"]["uri"] == "alpha+test:///a"
+        assert alpha.link is not own
+        assert own.transport.closed
+        assert await client.tool("alpha__echo") == "alpha: echo"
+        request.text("nobody hears this")
+        gateway.crashes.clear()
+
+
+async def test_a_crash_while_a_transparent_session_begins_is_an_error(autojump_clock):
+    alpha = Backend("alpha", mute={"initialize"})
+    async with open_gateway(alpha) as gateway:
+        client = gateway.client("alpha")
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        begun = client.begin("initialize", params)
+        await alpha.next("initialize")
+        crash_link(gateway, "alpha")
+        assert (await begun.error()).code == -32603
+        gateway.crashes.clear()
+
+
+async def test_a_connection_that_crashes_again_and_again_is_replaced_ever_more_slowly(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        await client.call("resources/subscribe", {"uri": "test:///a"})
+        alpha.mute.add("initialize")
+        start = trio.current_time()
+        for _ in range(5):
+            crash_link(gateway, "alpha")
+            await alpha.connected(len(alpha.links) + 1)
+            await gateway.settle()
+        assert trio.current_time() - start > 3.5
+        gateway.crashes.clear()
+
+
+def crash_link(gateway: Gateway, backend: str) -> None:
+    """The session's own link to this backend, the newest."""
+    registry = gateway.system.registry
+    refs = [ref for name, ref in registry._refs.items() if name.startswith("LinkActor")]
+    ref = [ref for ref in refs if backend in repr(ref.cell.actor)][-1]
+    ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
+    ref.reply("anything")
+
+
+# Ends ---------------------------------------------------------------------------------------------------------
+
+
+@KINDS
+async def test_a_link_ends_with_its_session_and_closes_gracefully(autojump_clock, kind):
+    alpha = Backend("alpha", kind=kind)
+    async with open_gateway(alpha, link_idle=5.0) as gateway:
+        before = gateway.left()
+        client = await gateway.connect(principal=Principal("ann"))
+        await client.tool("alpha__echo")
+        own = alpha.link
+        assert await client.delete() == 200
+        await trio.sleep(10)
+        assert own.transport.closed
+        assert alpha.open == []
+        assert gateway.left() == before
+
+
+async def test_a_call_in_flight_is_cancelled_at_the_backend_when_its_session_ends(autojump_clock):
+    alpha = Backend("alpha", **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        await client.delete()
+        await request.cancelled.wait()
+        assert (await call.error()).data["executed"] == "unknown"
+
+
+async def test_a_drain_closes_every_connection_gracefully(autojump_clock):
+    alpha, beta = Backend("alpha", kind="http"), Backend("beta")
+    async with open_gateway(alpha, beta) as gateway:
+        client = await gateway.connect()
+        await client.tool("alpha__echo")
+        await client.tool("beta__echo")
+        await gateway.system.drain(8)
+        for link in (*alpha.links, *beta.links):
+            assert link.transport._end is not None
+            assert link.transport._end.reason == "closed"

@@ -1,0 +1,115 @@
+"""What the backend side measures: names, labels and values."""
+
+import trio
+
+from tests.support.harness import Gateway, open_gateway
+from tests.support.mcp_backend import Backend
+
+OPERATION = "mcp_client_operation_duration_seconds"
+
+
+def links(gateway: Gateway, backend: str) -> dict[str, float]:
+    """How many connections are in which state."""
+    gauges = gateway.telemetry.gauges.items()
+    return {
+        labels[1]: n for (name, labels), n in gauges if name == "stagedoor_backend_links" and labels[0] == backend and n
+    }
+
+
+async def test_each_call_to_a_backend_is_observed_with_method_tool_error_transport_revision_and_server(autojump_clock):
+    for kind in ("stdio", "http", "inproc"):
+        alpha = Backend("alpha", tools=("echo", "work"), held={"work"}, kind=kind, version="2025-06-18")
+        async with open_gateway(alpha) as gateway:
+            client = await gateway.connect()
+            await client.names()
+            call = client.begin("tools/call", {"name": "alpha__work"})
+            request = await alpha.next()
+            await trio.sleep(2)
+            request.error(-32001, "no")
+            await call.error()
+            await client.tool("alpha__echo")
+            common = {"network_transport": kind, "mcp_protocol_version": "2025-06-18", "server": "alpha"}
+            seen = gateway.telemetry.observations(OPERATION, mcp_method_name="tools/call", **common)
+            assert [(o["gen_ai_tool_name"], o["error_type"]) for o in seen] == [("work", "-32001"), ("echo", "")]
+            [seconds] = [
+                s for n, s, o in gateway.telemetry.observed if n == OPERATION and o["gen_ai_tool_name"] == "work"
+            ]
+            assert 2 <= seconds < 2.1
+            assert gateway.telemetry.observations(OPERATION, mcp_method_name="tools/list", **common)
+
+
+async def test_a_method_that_no_revision_has_is_no_label(autojump_clock):
+    alpha = Backend("alpha")
+    alpha.results["made/up"] = lambda r: {}
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        await client.call("made/up")
+        assert all(
+            o["mcp_method_name"] != "made/up" for _, _, o in gateway.telemetry.observed if "mcp_method_name" in o
+        )
+
+
+async def test_connections_are_counted_by_backend_and_state(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha, link_idle=50.0) as gateway:
+        client = await gateway.connect()
+        await client.tool("alpha__echo")
+        assert links(gateway, "alpha") == {"ready": 2.0}
+        await client.call("resources/subscribe", {"uri": "alpha+test:///a"})
+        alpha.down = True
+        alpha.links[1].die()
+        alpha.links[0].die()
+        await gateway.settle()
+        assert links(gateway, "alpha") == {"idle": 1.0, "waiting": 1.0}
+        alpha.down = False
+        alpha.silent = True
+        await trio.sleep(20)
+        assert links(gateway, "alpha") == {"idle": 1.0, "connecting": 1.0}
+        await client.delete()
+        await trio.sleep(100)
+        assert links(gateway, "alpha") == {}
+
+
+async def test_failures_are_counted_by_backend_and_reason(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        alpha.link.die()
+        await gateway.settle()
+        assert gateway.telemetry.total("stagedoor_backend_failures_total", "alpha", "exited") == 1
+        alpha.down = True
+        await client.begin("tools/call", {"name": "echo"}).error()
+        assert gateway.telemetry.total("stagedoor_backend_failures_total", "alpha", "spawn_failed") == 1
+
+
+async def test_a_close_on_purpose_is_no_failure(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        await client.delete()
+        await gateway.settle()
+        assert gateway.telemetry.total("stagedoor_backend_failures_total") == 0
+
+
+async def test_processes_are_counted_and_connections_over_http_are_not(autojump_clock):
+    alpha, beta = Backend("alpha"), Backend("beta", kind="http")
+    async with open_gateway(alpha, beta) as gateway:
+        client = await gateway.connect("alpha")
+        await gateway.connect("beta")
+        assert gateway.telemetry.gauges["stagedoor_child_processes", ("alpha",)] == 1.0
+        assert ("stagedoor_child_processes", ("beta",)) not in gateway.telemetry.gauges
+        await client.delete()
+        await gateway.settle()
+        assert gateway.telemetry.gauges["stagedoor_child_processes", ("alpha",)] == 0.0
+
+
+async def test_operators_see_the_last_error_and_how_often_it_connected(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        alpha.link.die("segmentation fault")
+        await gateway.settle()
+        status = gateway.actors.backends.status["alpha"]
+        assert (status.connections, status.last_error) == (1, "segmentation fault")
+        await client.tool("echo")
+        assert (status.connections, status.last_error) == (2, "")
