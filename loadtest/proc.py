@@ -44,8 +44,8 @@ def raise_file_limit() -> int:
     return hard
 
 
-def machine() -> dict[str, str | int]:
-    """What the numbers were measured on."""
+def machine() -> dict[str, str | int | float]:
+    """What the numbers were measured on, and how busy it was with other things just before."""
     model = "unknown"
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -55,4 +55,5 @@ def machine() -> dict[str, str | int]:
         "cpus": os.cpu_count() or 0,
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 1),
     }

@@ -193,13 +193,13 @@ def main() -> None:
     proc.raise_file_limit()
     os.sched_setaffinity(0, {OTHER_CPU})
     gc.set_threshold(200_000, 50, 1000)
-    began = datetime.now(UTC)
+    began, machine = datetime.now(UTC), proc.machine()
     rows = compare(options)
     memory = [held_by(name, options.scale) for name in options.targets if options.scale and TARGETS[name].sessions]
     report = {
         "at": began.isoformat(timespec="seconds"),
         "commit": commit(),
-        "machine": proc.machine(),
+        "machine": machine,
         "seconds": options.seconds,
         "rounds": options.rounds,
         "targets": {name: TARGETS[name].what for name in options.targets},

@@ -64,7 +64,7 @@ def render(report: dict[str, Any]) -> str:
     lines = [
         f"Measured {report['at']} at commit {report['commit']}; medians of {report['rounds']} rounds of "
         f"{report['seconds']:g} s. {machine['cpu']}, {machine['cpus']} CPUs, Python {machine['python']}, "
-        f"{machine['system']}.",
+        f"{machine['system']}; load average {machine['load']:.1f} before it began.",
         "Server on one CPU, load, backend and Redis on another. CPU is the server process's own, all threads.",
         f"A floor is what the floor uses for a call with {UNIT_LOAD}; '× floor here' is the floor under the same load.",
         "",
