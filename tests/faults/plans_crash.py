@@ -14,6 +14,7 @@ from actors.link import LinkActor
 from actors.recorder import Recorder
 from actors.router import Router
 from actors.session import SessionActor
+from gateway.native.session import Session as NativeSession
 from tests.faults.play import Plan
 from tests.faults.world import World
 
@@ -25,13 +26,13 @@ class BugError(Exception):
 Which = Callable[[World, Any, tuple[Any, ...]], bool]
 
 
-def _crash(owner: type, method: str, which: Which, *, after: bool = False) -> Callable[[World], None]:
-    """The first such call raises: before it has done anything, or when all is done."""
+def _crash(owner: type, method: str, which: Which, *, after: bool = False, times: int = 1) -> Callable[[World], None]:
+    """The first such calls raise: before they have done anything, or when all is done."""
 
     def install(world: World) -> None:
         def make(original: Any) -> Any:
             def crashing(self: Any, *args: Any, **more: Any) -> Any:
-                if world.fired or not which(world, self, args):
+                if len(world.fired) == times or not which(world, self, args):
                     return original(self, *args, **more)
                 world.fire(f"{owner.__name__}.{method} {args!r}")
                 if after:
@@ -77,6 +78,28 @@ def _plan(name: str, install: Callable[[World], None], *needs: str, **more: Any)
     return Plan(f"bug: {name}", install, frozenset(needs), crashes=True, **more)
 
 
+def _in_handler(world: World) -> None:
+    def bug(key: str) -> None:
+        if not world.fired and not key.startswith("bystander"):
+            world.fire(key)
+            raise BugError(f"scripted, in the handler of {key}")
+
+    world.alpha.bug = bug
+
+
+def _handler_exits(world: World) -> None:
+    def bug(key: str) -> None:
+        if not world.fired and not key.startswith("bystander"):
+            world.fire(key)
+            raise SystemExit(3)
+
+    world.alpha.bug = bug
+
+
+def _native(world: World, self: Any, args: tuple[Any, ...]) -> bool:
+    return b"tools/call" in args[0] and b"bystander" not in args[0]
+
+
 PLANS = (
     _plan("the session, at a POST", _crash(SessionActor, "receive", _session(sm.PostMessages))),
     _plan("the session, after a POST", _crash(SessionActor, "receive", _session(sm.PostMessages), after=True)),
@@ -109,4 +132,13 @@ PLANS = (
     _plan("the recorder, at an append", _crash(Recorder, "append", _recorder), "opens"),
     _plan("the recorder, at an acknowledgement", _crash(Recorder, "_on_append", _recorder), "opens"),
     _plan("the recorder, at a new stream", _crash(Recorder, "open", _recorder), "opens"),
+    _plan(
+        "the session, twice",
+        _crash(SessionActor, "receive", _session(sm.PostMessages), times=2),
+        "steps",
+        allowed=frozenset({"gone"}),
+    ),
+    _plan("a handler of a server in this process", _in_handler, "call", kind="inproc", harmless=True),
+    _plan("a handler of a server in this process exits", _handler_exits, "call", kind="inproc", harmless=True),
+    _plan("a server in this process", _crash(NativeSession, "_read", _native), "call", kind="inproc"),
 )

@@ -66,6 +66,15 @@ SAVES = tuple(
 
 HELD = {"effect": "hold", "times": EVERY}
 AWAY = (
+    _plan(
+        "acknowledged events are lost",
+        _rule("append", reason=Refused.SEQ, first=2),
+        "opens",
+        allowed=frozenset({"lost"}),
+    ),
+    _plan(
+        "a stream of that name is there", _rule("open", reason=Refused.EXISTS), "opens", allowed=frozenset({"broken"})
+    ),
     _plan("create is refused", _rule("create"), "new"),
     _plan("read is refused", _rule("read"), "back"),
     _plan("claim is refused", _rule("claim"), "back"),
@@ -91,9 +100,24 @@ AWAY = (
 )
 
 LATE = (
-    _plan("acknowledges late", _rule(*WRITES, effect="late", seconds=0.3, times=EVERY), "opens", harmless=True),
-    _plan("acknowledges very late", _rule(*WRITES, effect="late", seconds=9.0, times=EVERY), "opens", harmless=True),
-    _plan("one acknowledgement is late", _rule("append", effect="late", seconds=2.0), "opens", harmless=True),
+    _plan(
+        "acknowledges late",
+        _rule(*WRITES, effect="late", seconds=0.3, times=EVERY),
+        "opens",
+        complete=True,
+    ),
+    _plan(
+        "acknowledges very late",
+        _rule(*WRITES, effect="late", seconds=9.0, times=EVERY),
+        "opens",
+        harmless=True,
+    ),
+    _plan(
+        "one acknowledgement is late",
+        _rule("append", effect="late", seconds=2.0),
+        "opens",
+        complete=True,
+    ),
 )
 
 PLANS = (*APPENDS, *OPENS, *SAVES, *AWAY, *LATE)

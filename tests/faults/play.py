@@ -21,9 +21,9 @@ SOON = 20.0
 class Plan:
     """One fault. `install` arms it when the scenario begins; it tells the world when it fires.
 
-    `needs`: what must happen in a scenario for it to fire. `allowed`: kinds of outcome, beside an answer and a refusal,
-    that it excuses. `harmless`: every request has a result all the same. `spares`: the bystander notices nothing.
-    `crashes`: actors that crash by it.
+    `needs`: what must happen in a scenario for it to fire, and `without`: what must not. `allowed`: kinds of outcome,
+    beside an answer and a refusal, that it excuses. `harmless`: every request has a result all the same; `complete`:
+    and nothing that a server reported is missing. `spares`: the bystander notices nothing. `crashes`: actors crash.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Plan:
     without: frozenset[str] = frozenset()
     allowed: frozenset[str] = frozenset()
     harmless: bool = False
+    complete: bool = False
     spares: bool = True
     crashes: bool = False
     kind: Kind = "http"
@@ -47,7 +48,7 @@ class Plan:
 
 async def play(plan: Plan, scenario: Scenario) -> None:
     """Raises AssertionError for a promise that was broken, or a fault that never happened."""
-    async with open_world(plan.kind, plan.limits) as world:
+    async with open_world(plan.kind, {**scenario.limits, **plan.limits}) as world:
         await set_out(world, scenario)
         plan.install(world)
         await act(world, scenario, watched=plan.spares)
@@ -55,7 +56,9 @@ async def play(plan: Plan, scenario: Scenario) -> None:
         fates = [one for client in world.clients for one in client.fates]
         await recover(world, spared=plan.spares)
         promises.check(world, plan.allowed | scenario.allowed, spared=plan.spares)
-        failed = [one for one in fates if plan.harmless and not _fine(scenario, one[1])]
+        if plan.complete:
+            promises.check_reports(world)
+        failed = [one for one in fates if (plan.harmless or plan.complete) and not _fine(scenario, one[1])]
         assert not failed, f"this fault is harmless, but: {failed}"
         await promises.check_nothing_left(world)
         assert plan.crashes or not world.life.gateway.crashes + world.crashes, world.life.gateway.crashes
@@ -63,9 +66,10 @@ async def play(plan: Plan, scenario: Scenario) -> None:
 
 
 def _fine(scenario: Scenario, fate: Any) -> bool:
+    too_many = fate.status == 429 and "too many" in scenario.has
     cancelled = fate.error.get("code") == -32800 and "cancel" in scenario.has
     ended = "delete" in scenario.has and fate.error.get("data", {}).get("reason") in ("delete", "actor_ended")
-    return fate.ok or cancelled or ended or fate.kind in scenario.allowed
+    return fate.ok or too_many or cancelled or ended or fate.kind in scenario.allowed
 
 
 async def set_out(world: World, scenario: Scenario) -> None:
@@ -106,7 +110,7 @@ async def recover(world: World, *, spared: bool = True) -> None:
     for rule in world.store.rules:
         rule.methods = frozenset()
     world.alpha.fault = lambda request: False
-    world.alpha.down = world.alpha.silent = False
+    world.alpha.bug = lambda key: None
     for client in (world.victim, world.bystander):
         for attempt in range(8):
             fate = await client.call("quick")

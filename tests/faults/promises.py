@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ OUR_ERROR = -32603
 
 def check(world: World, allowed: frozenset[str], *, spared: bool = True) -> None:
     """Raises AssertionError with everything that was broken. `allowed`: kinds of outcome beside an answer."""
-    wrong = [*_outcomes(world, allowed, spared), *_streams(world), *_isolation(world)]
+    wrong = [*world.wrong, *_outcomes(world, allowed, spared), *_streams(world), *_isolation(world)]
     assert not wrong, "\n".join([*wrong, "", *map(repr, _of_interest(world))])
 
 
@@ -90,6 +91,21 @@ def _events(client: Client) -> Iterator[tuple[Exchange, Event]]:
     for exchange in client.exchanges:
         for event in exchange.events:
             yield exchange, event
+
+
+def check_reports(world: World) -> None:
+    """Every report of a tool that ran to its end has come, once; and news of a resource that is subscribed to."""
+    for client in world.clients:
+        finished = {key for key, fate in client.fates if f"stream {key}" in json.dumps(fate.response)}
+        said = Counter(
+            message["params"]["data"]["key"]
+            for _, event in _events(client)
+            if (message := event.message or {}).get("method") == "notifications/message"
+        )
+        wrong = {key: said[key] for key in finished if said[key] != 3}
+        assert not wrong, f"{client.who} heard of three steps of each but these: {wrong}"
+    subscribed = any(key == "resources/subscribe" and fate.ok for key, fate in world.victim.fates)
+    assert not subscribed or world.victim.heard, "no news of the resource"
 
 
 # Streams ---------------------------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import trio
 
@@ -26,6 +27,7 @@ class Scenario:
     endpoint: str = ""
     revision: str = "2025-11-25"
     allowed: frozenset[str] = frozenset()
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.name
@@ -152,6 +154,14 @@ async def begins_anew(world: World) -> None:
         await trio.sleep(3)
 
 
+async def calls_too_much(world: World) -> None:
+    """More at a time than a session may."""
+    async with trio.open_nursery() as nursery:
+        for tool in ("stream", "wait", "quick", "stream", "wait", "quick", "ask"):
+            nursery.start_soon(world.victim.follow, world.victim.tool(tool, token=True))
+            await trio.sleep(0.01)
+
+
 async def comes_back(world: World) -> None:
     """The victim is away for so long that its session leaves memory."""
     await world.victim.request("ping")
@@ -187,6 +197,13 @@ SCENARIOS = (
         deletes_in_flight,
         CALL | REPORT | {"slow", "ask", "delete", "connects"},
         allowed=frozenset({"gone"}),
+    ),
+    Scenario(
+        "more calls than allowed",
+        calls_too_much,
+        CALL | REPORT | {"slow", "too many"},
+        "alpha",
+        limits={"requests_per_session": 3},
     ),
     Scenario("a new session", begins_anew, CALL | REPORT | {"new", "saves", "delete", "steps", "connects"}, "alpha"),
     Scenario("a session that was idle", comes_back, CALL | REPORT | {"lists", "back", "saves", "steps", "connects"}),

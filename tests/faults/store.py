@@ -8,7 +8,7 @@ and not said), acknowledgements of one session stay in order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -77,6 +77,8 @@ class FaultyStore:
         self.rules: list[Rule] = []
         self.whose: Callable[[SessionKey], bool] = lambda key: True
         self.calls: list[tuple[str, SessionKey]] = []
+        self.said: set[tuple[SessionKey, str, int]] = set()
+        """Events whose append was acknowledged: session, stream, number."""
         self._nursery = nursery
         self._acknowledgements: dict[SessionKey, _Acknowledgements] = {}
 
@@ -92,7 +94,9 @@ class FaultyStore:
     def open(
         self, key: SessionKey, grant: Grant, stream: str, requests: Mapping[str, bytes], first: bytes | None, done: Done
     ) -> None:
-        self._call("open", key, partial(self.inner.open, key, grant, stream, requests, first), done)
+        numbers = [1] if first is not None else []
+        do = partial(self.inner.open, key, grant, stream, requests, first)
+        self._call("open", key, do, self._noting(key, stream, numbers, done))
 
     def append(
         self,
@@ -107,7 +111,15 @@ class FaultyStore:
         deltas: Deltas = NO_DELTAS,
     ) -> None:
         do = partial(self.inner.append, key, grant, stream, seq, data, finish=finish, deltas=deltas)
-        self._call("append", key, do, done)
+        self._call("append", key, do, self._noting(key, stream, range(seq, seq + len(data)), done))
+
+    def _noting(self, key: SessionKey, stream: str, numbers: Iterable[int], done: Done) -> Done:
+        def note(outcome: object) -> None:
+            if outcome is None:
+                self.said |= {(key, stream, number) for number in numbers}
+            done(outcome)
+
+        return note
 
     def save(self, key: SessionKey, grant: Grant, rev: int, deltas: Deltas, done: Done) -> None:
         self._call("save", key, partial(self.inner.save, key, grant, rev, deltas), done)

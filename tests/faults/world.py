@@ -26,10 +26,11 @@ from gateway.http.config import ServeConfig
 from gateway.http.security import Security
 from gateway.http.serve import Connections, serve
 from tests.faults.client import Client, Exchange, Point, Trouble
+from tests.faults.native import NativeBackend
 from tests.faults.server import Server
 from tests.faults.store import FaultyStore
 from tests.support.harness import Gateway, open_gateway
-from tests.support.mcp_backend import Backend, Kind
+from tests.support.mcp_backend import Kind
 
 PEOPLE = ("victim", "twin", "bystander", "later")
 LONG = 40_000.0
@@ -60,9 +61,11 @@ class World:
         self.nursery = nursery
         self.tools = nursery
         self.store = FaultyStore(limits, nursery)
-        self.alpha: Any = Server("alpha", nursery, kind, PEOPLE)
+        self.alpha: Any = NativeBackend("alpha") if kind == "inproc" else Server("alpha", nursery, kind, PEOPLE)
         self.beta = Server("beta", nursery, kind, PEOPLE)
         self.fired: list[str] = []
+        self.wrong: list[str] = []
+        """What was seen on the way that may not be."""
         self.crashes: list[tuple[str, BaseException]] = []
         self.clients: list[Client] = []
         self.patches = ExitStack()
@@ -160,8 +163,17 @@ class World:
         return client
 
     async def _meddle(self, point: Point, exchange: Exchange) -> None:
+        if point == "event" and exchange.after is None and (id := exchange.events[-1].id) is not None:
+            self._look_in_log(exchange, id)
         if self.trouble is not None:
             await self.trouble(point, exchange)
+
+    def _look_in_log(self, exchange: Exchange, id: str) -> None:
+        """What is on the wire was acknowledged before. (A replay reads what is in the log, acknowledged or not.)"""
+        stream, _, position = id.partition(":")
+        place = (session_key(exchange.session), stream, int(position.partition("-")[2]))
+        if exchange.session and place not in self.store.said:
+            self.wrong.append(f"{id} was on the wire before it was in the log: {exchange!r}")
 
     def is_victims(self, key: str) -> bool:
         """Whether this session is the victim's, or one of somebody who is not the bystander."""
@@ -177,11 +189,6 @@ class World:
     def gateway(self) -> Gateway:
         """Of the present life."""
         return self.life.gateway
-
-    @property
-    def servers(self) -> tuple[Backend, ...]:
-        """Those that count."""
-        return (self.alpha, self.beta)
 
     @property
     def exchanges(self) -> list[Exchange]:
