@@ -1,8 +1,8 @@
 """A client on real HTTP that keeps a transcript, and follows up each request to its end as a good client does.
 
-Each exchange has a connection of its own to a unix socket: the kernel passes its bytes on in one step, so that a clock
-that jumps never jumps while they are under way. A stream that breaks is resumed after its last event until the answer
-has come, or until it is said that it never will. `trouble` may meddle at every step of an exchange.
+Each exchange has a connection of its own. (To a unix socket, where the clock jumps: the kernel passes its bytes on in
+one step, so that the clock never jumps while they are under way.) A stream that breaks is resumed after its last event
+until the answer has come, or until it is said that it never will. `trouble` may meddle at every step of an exchange.
 """
 
 from __future__ import annotations
@@ -174,10 +174,16 @@ class Client:
     """One client. `fates` are the outcomes of its requests, by session and id."""
 
     def __init__(
-        self, path: Callable[[], str], who: str, *, revision: str = NEWEST, endpoint: str = "", asks: bool = True
+        self,
+        connect: Callable[[], Awaitable[trio.SocketStream]],
+        who: str,
+        *,
+        revision: str = NEWEST,
+        endpoint: str = "",
+        asks: bool = True,
     ) -> None:
-        self.path = path
         self.who = who
+        self._connect = connect
         self.revision = revision
         self.target = f"/mcp/{endpoint}" if endpoint else "/mcp"
         self.prefix = "" if endpoint else "alpha__"
@@ -210,7 +216,7 @@ class Client:
     async def _connected(self) -> trio.SocketStream:
         for _ in range(ATTEMPTS):
             try:
-                return await trio.open_unix_socket(self.path())
+                return await self._connect()
             except OSError:
                 await trio.sleep(1)  # a process that is being started
         raise AssertionError("nobody listens")
@@ -286,9 +292,10 @@ class Client:
         return {"jsonrpc": "2.0", "id": id, "method": method, **({} if params is None else {"params": params})}
 
     def tool(self, name: str, *, token: bool = False) -> Message:
-        """A call of a tool, under a key of its own."""
+        """A call of a tool, under a key of its own; of another server than usual if the name says so."""
         key, self._next_key = f"{self.who}.{self._next_key}", self._next_key + 1
-        message = self._request("tools/call", {"name": self.prefix + name, "arguments": {"key": key}})
+        exposed = name if "__" in name else self.prefix + name
+        message = self._request("tools/call", {"name": exposed, "arguments": {"key": key}})
         if token:
             message["params"]["_meta"] = {"progressToken": message["id"]}
         return message

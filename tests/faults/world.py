@@ -157,7 +157,7 @@ class World:
 
     def client(self, who: str, **more: Any) -> Client:
         """One that has not said anything yet."""
-        client = Client(lambda: self.life.path, who, **more)
+        client = Client(lambda: trio.open_unix_socket(self.life.path), who, **more)
         client.trouble = self._meddle if who != "bystander" else None
         self.clients.append(client)
         return client
