@@ -18,12 +18,11 @@ class FromTransport(NamedTuple):
 class Carrier:
     """The transports of one link, of which the last is the present one. Nothing here waits."""
 
-    def __init__(self, spec: BackendSpec, connector: ports.Connector) -> None:
+    def __init__(self, connector: ports.Connector) -> None:
         self.kind = ""
         """Of the present transport, or the last one: the metrics label."""
         self.tasks = 0
         """Transports that have not come to their end, which may take a while after they were closed."""
-        self._spec = spec
         self._connector = connector
         self._transport: ports.Transport | None = None
         self._generation = 0
@@ -33,7 +32,7 @@ class Carrier:
         """Whether there is a transport."""
         return self._transport is not None
 
-    def connect(self, ctx: Context) -> None:
+    def connect(self, ctx: Context, spec: BackendSpec) -> None:
         """Makes a transport and runs it in a task of the actor, which gets FromTransport and TaskEnded."""
         self._generation += 1
         generation, ref = self._generation, ctx.ref
@@ -41,7 +40,7 @@ class Carrier:
         def emit(event: ports.TransportEvent) -> None:
             ref.reply(FromTransport(generation, event))
 
-        self._transport = self._connector.connect(self._spec, emit)
+        self._transport = self._connector.connect(spec, emit)
         self.kind = self._transport.kind
         ctx.start_task(f"transport-{generation}", self._transport.run)
         self.tasks += 1

@@ -10,13 +10,14 @@ is there.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Raw
 
+from actors.catalogue_entry import Entry, Known
 from actors.catalogue_messages import LIST_CHANGED, CatalogueChanged, Consult, Key, Listed
-from actors.link import LinkActor, start_link
+from actors.link import LinkActor
 from actors.link_messages import (
     Call,
     Cancel,
@@ -30,6 +31,7 @@ from actors.link_messages import (
     LinkTold,
     Warm,
 )
+from actors.links import start_link
 from actors.named import Named
 from actors.paging import Items, Paging
 from actors.protocol import breaker, capabilities, errors
@@ -68,43 +70,6 @@ class _IdleLink:
 
 
 @dataclass(slots=True)
-class _List:
-    """One list of one backend; `call` is the request that runs for it."""
-
-    items: Items | None = None
-    stale: bool = False
-    announced: bool = False
-    """That it is stale has been announced; `news` is the same of what the running fetch will bring."""
-    news: bool = True
-    slow: bool = False
-    """Its last fetch took longer than the list deadline."""
-    missed: bool = False
-    """Somebody was answered without it."""
-    fetching: bool = False
-    call: int | None = None
-    attempt: int = 0
-    waiting: list[Ref] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Entry:
-    profile: Profile
-    link: Ref | None = None
-    ready: bool = False
-    hello: Hello | None = None
-    lists: dict[str, _List] = field(default_factory=dict)
-    watchers: dict[Ref, None] = field(default_factory=dict)
-
-    @property
-    def fetching(self) -> bool:
-        return any(wanted.fetching for wanted in self.lists.values())
-
-    def outdate(self) -> None:
-        for wanted in self.lists.values():
-            wanted.stale = True
-
-
-@dataclass(slots=True)
 class _Fetch:
     key: Key
     method: str
@@ -121,7 +86,7 @@ class Catalogue(Actor):
         self._services = services
         self._links = links
         self._backends = backends
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Key, Entry] = OrderedDict()
         self._fetches: dict[int, _Fetch] = {}
         self._next_call = 1
         self._by_link: dict[Ref, Key] = {}
@@ -156,7 +121,7 @@ class Catalogue(Actor):
         key, method = consult.key, consult.method
         entry = self._entry(key, consult.profile)
         self._watch(consult.caller, key, entry)
-        wanted = entry.lists.setdefault(method, _List())
+        wanted = entry.lists.setdefault(method, Known())
         if wanted.items is not None and not wanted.stale and not wanted.fetching:
             consult.caller.reply(Listed(key.backend, method, wanted.items))
             self._used(key, entry)
@@ -167,10 +132,10 @@ class Catalogue(Actor):
             self.ctx.set_timer(("overdue", key, method), seconds, _Overdue(key, method))
         self._fetch(key, entry, method, wanted)
 
-    def _entry(self, key: Key, profile: Profile) -> _Entry:
+    def _entry(self, key: Key, profile: Profile) -> Entry:
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(profile)
+            entry = self._entries[key] = Entry(profile)
             if len(self._entries) > MAX_ENTRIES:
                 self._forget(next(iter(self._entries)))
         self._entries.move_to_end(key)
@@ -188,7 +153,7 @@ class Catalogue(Actor):
         del self._entries[key]
         self._hellos.pop(key, None)
 
-    def _fetch(self, key: Key, entry: _Entry, method: str, wanted: _List) -> None:
+    def _fetch(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         if wanted.fetching:
             return
         link = self._link(key, entry)
@@ -202,7 +167,7 @@ class Catalogue(Actor):
         else:
             link.reply(Warm())
 
-    def _ask(self, key: Key, entry: _Entry, method: str, wanted: _List) -> None:
+    def _ask(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         """The connection is up: a list that the backend does not declare is not asked for."""
         link, caller = entry.link, self.ctx.ref
         assert link is not None
@@ -232,7 +197,7 @@ class Catalogue(Actor):
         longest = self._services.limits.request_deadline
         return min(longest, spec.timeout) if spec is not None else longest
 
-    def _fetched(self, key: Key, entry: _Entry, method: str, items: Items | None) -> None:
+    def _fetched(self, key: Key, entry: Entry, method: str, items: Items | None) -> None:
         wanted = entry.lists[method]
         self._end_fetch(key, entry, method, wanted)
         if items is None:
@@ -247,7 +212,7 @@ class Catalogue(Actor):
         self._answer(key, method, wanted)
         self._used(key, entry)
 
-    def _end_fetch(self, key: Key, entry: _Entry, method: str, wanted: _List) -> None:
+    def _end_fetch(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         """It is over, or nobody waits for it any more."""
         self.ctx.cancel_timer(("fetch", key, method))
         wanted.fetching = False
@@ -255,7 +220,7 @@ class Catalogue(Actor):
         if call is not None and self._fetches.pop(call, None) is not None and entry.link is not None:
             entry.link.reply(Cancel(self.ctx.ref, call, "deadline exceeded"))
 
-    def _answer(self, key: Key, method: str, wanted: _List) -> None:
+    def _answer(self, key: Key, method: str, wanted: Known) -> None:
         """Whoever waits gets what is known. What somebody had to do without is fetched again, until it is there."""
         self.ctx.cancel_timer(("overdue", key, method))
         waiting, wanted.waiting = wanted.waiting, []
@@ -287,7 +252,7 @@ class Catalogue(Actor):
 
     # Links
 
-    def _link(self, key: Key, entry: _Entry) -> Ref | None:
+    def _link(self, key: Key, entry: Entry) -> Ref | None:
         if entry.link is not None and entry.link.alive:
             return entry.link
         spec = self._services.table.value.backends.get(key.backend)
@@ -309,7 +274,7 @@ class Catalogue(Actor):
         link.reply(Join(self.ctx.ref))
         return link
 
-    def _used(self, key: Key, entry: _Entry) -> None:
+    def _used(self, key: Key, entry: Entry) -> None:
         if entry.link is not None:
             self.ctx.set_timer(("idle", key), self._services.limits.link_idle, _IdleLink(key))
 
@@ -318,7 +283,7 @@ class Catalogue(Actor):
         if entry is not None and not entry.fetching:
             self._close_link(key, entry)
 
-    def _close_link(self, key: Key, entry: _Entry) -> None:
+    def _close_link(self, key: Key, entry: Entry) -> None:
         """From here on nobody listens to this backend: what it lists may change unheard."""
         self.ctx.cancel_timer(("idle", key))
         link, entry.link, entry.ready = entry.link, None, False
@@ -341,7 +306,7 @@ class Catalogue(Actor):
         entry.link = None
         self._disconnected(key, entry)
 
-    def _disconnected(self, key: Key, entry: _Entry) -> None:
+    def _disconnected(self, key: Key, entry: Entry) -> None:
         entry.ready = False
         entry.outdate()
         for method, wanted in entry.lists.items():
@@ -375,13 +340,13 @@ class Catalogue(Actor):
                 if changed:
                     self._announce(entry, key, notification)
 
-    def _announce(self, entry: _Entry, key: Key, notification: str, but: list[Ref] | None = None) -> None:
+    def _announce(self, entry: Entry, key: Key, notification: str, but: list[Ref] | None = None) -> None:
         """Tells those who watch, but for those who get the list itself."""
         for watcher in entry.watchers:
             if not but or watcher not in but:
                 watcher.reply(CatalogueChanged(key.backend, notification))
 
-    def _watch(self, caller: Ref, key: Key, entry: _Entry) -> None:
+    def _watch(self, caller: Ref, key: Key, entry: Entry) -> None:
         if caller not in entry.watchers:
             entry.watchers[caller] = None
             self.ctx.monitor(caller)

@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Raw
 
 from actors.catalogue_messages import CatalogueChanged, Key, Listed
-from actors.link import LinkActor, start_link
+from actors.link import LinkActor
 from actors.link_messages import (
     Call,
     Cancel,
@@ -27,6 +27,7 @@ from actors.link_messages import (
     LinkWithdrew,
     Notify,
 )
+from actors.links import start_link
 from actors.memo import Memo
 from actors.named import Named
 from actors.ports import Principal

@@ -6,11 +6,14 @@ callers.
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Raw
 
 from actors import ports
 from actors.audience import Audience, located
 from actors.backends import AskPermit, Connected, Denied, Failure, Granted, LinkMoved, Returned
+from actors.call_times import CallTimes
 from actors.carrier import Carrier, FromTransport
 from actors.link_messages import (
     Call,
@@ -35,9 +38,8 @@ from actors.protocol.link_machine import step
 from actors.protocol.link_state import Link, Phase, Profile
 from actors.protocol.messages import Error, RequestId
 from actors.protocol.methods import METHODS
-from actors.protocol.session_record import error_type, tool_name
 from actors.protocol.table import BackendSpec
-from actors.runtime import NORMAL, Actor, Down, DynamicSupervisor, Ref, Registry, TaskEnded
+from actors.runtime import NORMAL, Actor, Down, Ref, TaskEnded
 from actors.services import Services
 from actors.subscriptions import SUBSCRIBE, UNSUBSCRIBE
 
@@ -52,15 +54,6 @@ class _Due(Enum):
     RETRY = "retry"
     OWED = "owed"
     CLOSE = "close"
-
-
-class _Running(NamedTuple):
-    """A call in hand: when it came, and what it is called in the metrics. `uri`: it subscribes to this."""
-
-    at: float
-    method: str
-    tool: str
-    uri: str | None
 
 
 class LinkActor(Actor):
@@ -83,7 +76,7 @@ class LinkActor(Actor):
         subscriptions: tuple[str, ...] = (),
         attempt: int = 1,
     ) -> None:
-        self._spec = spec
+        self._backend = spec.name  # and not the spec: each connection is made as it is configured then
         self._services = services
         self._backends = backends
         lost = bool(subscriptions)
@@ -95,18 +88,21 @@ class LinkActor(Actor):
             level=level,
             subscriptions=subscriptions,
         )
-        self._carrier = Carrier(spec, services.connector)
+        self._carrier = Carrier(services.connector)
         self._audience = Audience(spec.sharing == "shared", self._drop)
-        self._calls: dict[ev.CallKey, _Running] = {}
+        self._calls = CallTimes(spec.name, services.telemetry)
+        self._subscribing: dict[ev.CallKey, str] = {}
+        """Calls that subscribe on a shared connection, and to what."""
         self._own = 0
         self._unreachable = False
         self._owing = False
         self._closing = False
 
     def __repr__(self) -> str:
-        return f"<LinkActor {self._spec.name}: {self._link.phase.value}, {len(self._link.pending)} pending>"
+        return f"<LinkActor {self._backend}: {self._link.phase.value}, {len(self._link.pending)} pending>"
 
     def started(self) -> None:
+        self._backends.reply(LinkMoved(self.ctx.ref, self._backend, self._link.phase))
         if self._link.phase is Phase.WAITING:
             self._back_off(ev.BackOff(self._link.attempt))
 
@@ -120,8 +116,7 @@ class LinkActor(Actor):
             case GiveAnswer(id, ok, payload):
                 self._step(ev.AnswerGiven(id, ok, payload))
             case Cancel(caller, call, reason):
-                self._calls.pop((caller, call), None)
-                self._step(ev.Abandoned((caller, call), reason))
+                self._abandon((caller, call), reason)
             case Notify(method, params):
                 self._step(ev.Notified(method, params))
             case Join(caller):
@@ -129,7 +124,7 @@ class LinkActor(Actor):
             case Granted():
                 self._connect()
             case Denied(payload):
-                self._step(ev.ConnectRefused(payload))
+                self._denied(payload)
             case _Due.CONNECT:
                 self._step(ev.ConnectExpired())
             case _Due.RETRY:
@@ -164,13 +159,12 @@ class LinkActor(Actor):
             self._set(Link(self._link.profile))
         hello = self._link.hello
         if self._link.phase is Phase.READY and hello is not None:
-            caller.reply(LinkReady(self.ctx.ref, self._spec.name, hello, False))
+            caller.reply(LinkReady(self.ctx.ref, self._backend, hello, False))
 
     def _left(self, ref: Ref) -> None:
         unwanted = self._audience.leave(ref)
-        for key in [k for k in self._calls if _key(k)[0] is ref]:
-            del self._calls[key]
-            self._step(ev.Abandoned(key, "the session has ended"))
+        for key in self._calls.of(ref):
+            self._abandon(key, "the session has ended")
         if not self._audience.members:
             self._shut()
         elif self._link.phase is not Phase.IDLE:
@@ -179,26 +173,36 @@ class LinkActor(Actor):
                 self._step(ev.Called((self.ctx.ref, self._own), UNSUBSCRIBE, json.dumps({"uri": uri})))
 
     def _call(self, call: Call) -> None:
-        uri = located(call.params) if call.method in (SUBSCRIBE, UNSUBSCRIBE) and self._audience.shared else None
-        if uri is not None and self._interest_settles(call, uri):
-            call.caller.reply(LinkOutcome(self._spec.name, call.call, True, json.dumps({})))
-            return
-        row = METHODS.get(call.method)
-        tool = tool_name(call.params) if call.method == "tools/call" else ""
-        wanted = uri if call.method == SUBSCRIBE else None
         key = (call.caller, call.call)
-        self._calls[key] = _Running(self.ctx.now(), call.method if row is not None else "", tool, wanted)
-        eligible = row is not None and row.eligible
-        self._step(ev.Called(key, call.method, call.params, call.progress, eligible))
+        if self._audience.shared and self._is_settled(key, call):
+            call.caller.reply(LinkOutcome(self._backend, call.call, True, json.dumps({})))
+            return
+        self._calls.began(key, call, self.ctx.now())
+        row = METHODS.get(call.method)
+        self._step(ev.Called(key, call.method, call.params, call.progress, row is not None and row.eligible))
 
-    def _interest_settles(self, call: Call, uri: str) -> bool:
+    def _is_settled(self, key: ev.CallKey, call: Call) -> bool:
         """On a shared connection the first one to subscribe and the last one to unsubscribe speak for all."""
-        if call.method == SUBSCRIBE:
+        uri = located(call.params)
+        if uri is not None and call.method == SUBSCRIBE:
             self._audience.take_interest(call.caller, uri)
-            return False
-        others = self._audience.wanted_by_others(call.caller, uri)
-        self._audience.lose_interest(call.caller, uri)
-        return others
+            self._subscribing[key] = uri
+        elif uri is not None and call.method == UNSUBSCRIBE:
+            others = self._audience.wanted_by_others(call.caller, uri)
+            self._audience.lose_interest(call.caller, uri)
+            return others
+        return False
+
+    def _abandon(self, key: ev.CallKey, reason: str) -> None:
+        self._calls.forget(key)
+        self._lose_interest(key)
+        self._step(ev.Abandoned(key, reason))
+
+    def _lose_interest(self, key: ev.CallKey) -> None:
+        """A subscription that came to nothing."""
+        uri = self._subscribing.pop(key, None)
+        if uri is not None:
+            self._audience.lose_interest(_key(key)[0], uri)
 
     def _shut(self) -> None:
         if not self._closing:
@@ -219,7 +223,7 @@ class LinkActor(Actor):
     def _set(self, after: Link) -> None:
         before, self._link = self._link.phase, after
         if after.phase is not before:
-            self._backends.reply(LinkMoved(self.ctx.ref, self._spec.name, after.phase))
+            self._backends.reply(LinkMoved(self.ctx.ref, self._backend, after.phase))
 
     def _from_transport(self, event: ports.TransportEvent) -> None:
         match event:
@@ -230,10 +234,10 @@ class LinkActor(Actor):
             case ports.RequestFailed(id, reason, message, executed):
                 if reason == "connection_refused" and self._link.phase is Phase.READY:
                     self._unreachable = True
-                    self._backends.reply(Failure(self._spec.name, reason, message))
+                    self._backends.reply(Failure(self._backend, reason, message))
                 self._step(ev.SendFailed(id, reason, message, executed))
             case ports.SessionLost(id):
-                self._services.telemetry.count("stagedoor_backend_sessions_lost_total", (self._spec.name,))
+                self._services.telemetry.count("stagedoor_backend_sessions_lost_total", (self._backend,))
                 self._step(ev.SessionForgotten(id))
             case ports.TransportClosed(reason, message):
                 self._step(ev.Closed(reason, message))
@@ -254,7 +258,7 @@ class LinkActor(Actor):
     def _malformed(self, malformed: errors.Malformed, related: RequestId | None) -> None:
         """Only the request that it belongs to fails, whichever side's it is; the connection stays."""
         self._drop("malformed")
-        self._services.log.warning("backend_malformed", backend=self._spec.name, error=str(malformed))
+        self._services.log.warning("backend_malformed", backend=self._backend, error=str(malformed))
         if malformed.id is not None:
             self._carrier.send(ev.Send(codec.encode(Error(malformed.id, malformed.error.raw))))
             return
@@ -266,45 +270,49 @@ class LinkActor(Actor):
         """The transport's task: it has said so itself, unless it crashed."""
         if self._carrier.task_ended(ended.name):
             self._step(ev.Closed("transport_crashed", "the connection to the backend crashed"))
+        if self._link.phase is not Phase.CONNECTING:  # a permit is on its way, and with it the place is kept
+            self._give_back()
+        if self._closing and not self._carrier.tasks:
+            self.ctx.stop(NORMAL)
+
+    def _give_back(self) -> None:
+        """The place for a process is free, unless an earlier process is still ending."""
         if not self._carrier.tasks:
             self._backends.reply(Returned(self.ctx.ref))
-            if self._closing:
-                self.ctx.stop(NORMAL)
 
     # Effects
 
     def _connect(self) -> None:
+        spec = self._services.table.value.backends.get(self._backend)
         if self._link.phase is not Phase.CONNECTING or self._carrier.up:
-            # It was given up meanwhile. The place that was granted goes back, unless an older process still holds it.
-            if not self._carrier.tasks:
-                self._backends.reply(Returned(self.ctx.ref))
-            return
-        self._carrier.connect(self.ctx)
-        self._step(ev.Started(self._carrier.kind == "http"))
+            self._give_back()  # it was given up meanwhile
+        elif spec is None:
+            self._denied(errors.internal("this server is no longer configured", reason="unconfigured").raw)
+        else:
+            self._carrier.connect(self.ctx, spec)
+            self._step(ev.Started(self._carrier.kind == "http"))
+
+    def _denied(self, payload: Raw) -> None:
+        self._step(ev.ConnectRefused(payload))
+        self._give_back()
 
     def _ask_permit(self, effect: ev.Connect) -> None:
-        if not self._backends.reply(AskPermit(self.ctx.ref, self._spec.name)):
+        if not self._backends.reply(AskPermit(self.ctx.ref, self._backend)):
             error = errors.internal("the gateway is shutting down", reason="shutdown", executed="no")
             self.ctx.ref.reply(Denied(error.raw))
 
     def _finish(self, effect: ev.Finish) -> None:
         caller, call = _key(effect.call)
-        running = self._calls.pop(effect.call, None)
-        if running is not None:
-            self._observe(running, effect)
-            if running.uri is not None and not effect.ok:
-                self._audience.lose_interest(caller, running.uri)
+        version = self._link.hello.version if self._link.hello is not None else ""
+        self._calls.ended(effect.call, effect.ok, effect.payload, self.ctx.now(), self._carrier.kind, version)
+        if effect.ok:
+            self._subscribing.pop(effect.call, None)
+        else:
+            self._lose_interest(effect.call)
         if effect.ok and self._unreachable:
             self._unreachable = False
-            self._backends.reply(Connected(self._spec.name))
-        caller.reply(LinkOutcome(self._spec.name, call, effect.ok, effect.payload))
-
-    def _observe(self, running: _Running, effect: ev.Finish) -> None:
-        version = self._link.hello.version if self._link.hello is not None else ""
-        error = "" if effect.ok else error_type(effect.payload)
-        labels = (running.method, running.tool, error, self._carrier.kind, version, self._spec.name)
-        seconds = self.ctx.now() - running.at
-        self._services.telemetry.observe("mcp_client_operation_duration_seconds", seconds, labels)
+            self._backends.reply(Connected(self._backend))
+        caller.reply(LinkOutcome(self._backend, call, effect.ok, effect.payload))
 
     def _ask(self, effect: ev.Ask) -> None:
         """A question goes to the caller, or else to the only one who joined: never to a guess among several."""
@@ -313,15 +321,15 @@ class LinkActor(Actor):
             # A shared connection declared no client at all: whoever asks over it may not.
             self._step(ev.AnswerGiven(effect.id, False, errors.method_not_found(effect.method).raw))
         else:
-            target.reply(LinkAsked(self.ctx.ref, self._spec.name, call, effect.id, effect.method, effect.params))
+            target.reply(LinkAsked(self.ctx.ref, self._backend, call, effect.id, effect.method, effect.params))
 
     def _withdraw(self, effect: ev.Withdraw) -> None:
         for ref in self._audience.members:
-            ref.reply(LinkWithdrew(self._spec.name, effect.id))
+            ref.reply(LinkWithdrew(self._backend, effect.id))
 
     def _tell(self, effect: ev.Tell) -> None:
         to, call = _key(effect.call) if effect.call is not None else (None, None)
-        self._audience.tell(LinkTold(self.ctx.ref, self._spec.name, call, effect.method, effect.params), to)
+        self._audience.tell(LinkTold(self.ctx.ref, self._backend, call, effect.method, effect.params), to)
         self._watch_owed()
 
     def _settle_owed(self) -> None:
@@ -336,16 +344,16 @@ class LinkActor(Actor):
 
     def _ready(self, effect: ev.Ready) -> None:
         self._unreachable = False
-        self._backends.reply(Connected(self._spec.name))
+        self._backends.reply(Connected(self._backend))
         for ref in self._audience.members:
-            ref.reply(LinkReady(self.ctx.ref, self._spec.name, effect.hello, effect.again))
+            ref.reply(LinkReady(self.ctx.ref, self._backend, effect.hello, effect.again))
 
     def _down(self, effect: ev.Down) -> None:
-        self._services.log.warning("link_down", backend=self._spec.name, reason=effect.reason, detail=effect.message)
+        self._services.log.warning("link_down", backend=self._backend, reason=effect.reason, detail=effect.message)
         if effect.counts and not self._closing:
-            self._backends.reply(Failure(self._spec.name, effect.reason, effect.message))
+            self._backends.reply(Failure(self._backend, effect.reason, effect.message))
         for ref in self._audience.members:
-            ref.reply(LinkDown(self.ctx.ref, self._spec.name, effect.message, effect.payload))
+            ref.reply(LinkDown(self.ctx.ref, self._backend, effect.message, effect.payload))
 
     def _back_off(self, effect: ev.BackOff) -> None:
         seconds = breaker.delay(effect.attempt, self._services.jitter())
@@ -359,15 +367,6 @@ class LinkActor(Actor):
 
     def _drop(self, what: str) -> None:
         self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
-
-
-def start_link(spec: BackendSpec, registry: Registry, links: DynamicSupervisor, make: Callable[[], LinkActor]) -> Ref:
-    """A new link, or for a shared backend the one that everybody uses. Raises AtCapacity, SystemClosed."""
-    if spec.sharing != "shared":
-        return links.start_child(make())
-    name = f"link-{spec.name}-shared"
-    running = registry.whereis(name)
-    return running if running is not None else links.start_child(make(), name)
 
 
 def _key(call: ev.CallKey) -> tuple[Ref, int]:

@@ -96,7 +96,7 @@ def kept_by(actor: object) -> dict[str, int]:
     [("", "alpha__", "stdio"), ("", "alpha__", "http"), ("alpha", "", "stdio"), ("alpha", "", "http")],
 )
 def test_connections_of_a_client_that_break_at_any_point_leave_nothing_behind(endpoint, prefix, kind):
-    cancel_everywhere(cut(endpoint, prefix, kind), sample=40, seed=7)
+    cancel_everywhere(cut(endpoint, prefix, kind))
 
 
 def test_a_system_that_ends_at_any_point_ends():
@@ -114,7 +114,7 @@ def test_a_system_that_ends_at_any_point_ends():
                 await gateway.system.drain(8)
         assert alpha.open == []
 
-    cancel_everywhere(scenario, sample=60, seed=7)
+    cancel_everywhere(scenario)
 
 
 # Growth -------------------------------------------------------------------------------------------------------

@@ -147,7 +147,8 @@ class Gateway:
 
     def change(self, **table: Any) -> None:
         """Replaces parts of the table of backends."""
-        self.services.table.value = replace(self.services.table.value, **table)
+        before = self.services.table.value
+        self.services.table.value = replace(before, digest=before.digest + "'", **table)
 
     def left(self) -> dict[str, int]:
         """How much there is of what must go when sessions go: compare it before and after."""
