@@ -242,7 +242,7 @@ class LinkDriver:
             message = plain(effect.frame)
             self.sent.append(message)
             method = self._asked.get(message["id"]) if "method" not in message else None
-            assert_valid(message, NEWEST, "client", method=method)
+            assert_valid(message, NEWEST, "client", method=method if method in ASKS else None)
             if "method" in message and "id" in message:
                 assert message["id"] == effect.id
                 assert message["id"] not in before

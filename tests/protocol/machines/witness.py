@@ -1,5 +1,5 @@
-"""Watches a session from outside, event by event, and says when a promise is broken. It knows nothing of how the machine
-does it: it has a few plain tables of what was promised to whom.
+"""Watches a session from outside, event by event, and says when a promise is broken. It knows nothing of how the
+machine does it: it has a few plain tables of what was promised to whom.
 
 * A POST gets one of: accepted, answered, refused, a stream; nothing after its connection broke.
 * A request has one outcome, with the very id, where its POST expects it.

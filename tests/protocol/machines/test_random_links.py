@@ -1,0 +1,342 @@
+"""Anything that callers, a backend and a network may do to a link, in any order.
+
+The model is naive: who called and what was told to whom. It checks that every call has one outcome, which says rightly
+whether it may have been executed; that a request goes out once, or twice if the backend refused it unseen; that ids
+never repeat; that every question of the backend is settled; that the lease holds; and that nothing is left in the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from actors.protocol import link_events as le
+from actors.protocol.link_state import Link, Profile
+from actors.protocol.link_table import LIVE, Phase
+from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
+from tests.protocol.machines.driving import CLIENT, HELLO, INFO, LinkDriver, finishes, plain, raw, sent
+
+METHODS = {
+    "tools/call": {"name": "t"},
+    "resources/read": {"uri": "x:1"},
+    "tools/list": {},
+    "logging/setLevel": {"level": "info"},
+    "resources/subscribe": {"uri": "x:1"},
+    "resources/unsubscribe": {"uri": "x:1"},
+}
+ELIGIBLE = ("tools/call", "resources/read")
+
+own_ids = st.sampled_from([1, "1", 2, "r"])
+seldom = st.integers(0, 40).map(lambda n: n == 17)
+tiny = st.integers(0, 9).map(lambda n: n == 7)
+
+
+@dataclass
+class Call:
+    method: str
+    sent: list[RequestId] = field(default_factory=list)
+    refused: int = 0
+    """How often the backend said that it knew no such session."""
+
+    @property
+    def may_have_run(self) -> bool:
+        return len(self.sent) > self.refused
+
+
+class Links(RuleBasedStateMachine):
+    """One link, its callers, and the other end."""
+
+    @initialize(related=st.booleans(), leased=st.booleans(), subscribed=st.booleans(), far=st.booleans())
+    def begin(self, related: bool, leased: bool, subscribed: bool, far: bool) -> None:
+        profile = Profile(raw(CLIENT), raw(INFO), leased, "e")
+        link = Link(profile, level="error" if leased else None, subscriptions=("x:9",) if subscribed else ())
+        self.driver = LinkDriver(related=related, link=link)
+        self.related, self.leased = related, leased
+        self.calls: dict[int, Call] = {}
+        self.asked: dict[RequestId, bool] = {}
+        self.numbers = 0
+        self.clock = self.transport = self.backing_off = False
+        self.asked_for = 0
+        if far:
+            self.step(le.Wanted())
+            self.comes_up()
+
+    @property
+    def link(self) -> Link:
+        return self.driver.link
+
+    def step(self, event: le.LinkEvent) -> list[Any]:
+        before = self.link
+        effects = self.driver.step(event)
+        if before.phase is Phase.CLOSED:
+            assert self.link is before
+            assert all(isinstance(e, le.Finish | le.Down | le.Hang | le.Tally) for e in effects)
+        # Outcomes settle questions in one go, so requests that go out are looked at before.
+        for effect in effects:
+            self.look(effect, before)
+        for call, (ok, payload) in finishes(effects).items():
+            self.outcome(call, ok, payload, event)
+        assert set(self.asked) == set(self.link.asked), "a question without an outcome"
+        return effects
+
+    def look(self, effect: Any, before: Link) -> None:
+        match effect:
+            case le.StartClock():
+                self.clock = True
+            case le.StopClock():
+                self.clock = False
+            case le.Connect():
+                self.asked_for += 1
+            case le.Hang():
+                self.transport = False
+            case le.BackOff():
+                self.backing_off = True
+            case le.Finish(call):
+                assert call in self.calls, "an outcome that nobody waits for"
+            case le.Ask(call, id):
+                assert call is None or call in self.calls
+                self.asked[id] = True
+            case le.Withdraw(id):
+                del self.asked[id]
+            case le.Tell(call):
+                assert call is None or call in self.calls
+            case le.Send():
+                self.look_at_frame(effect, before)
+
+    def look_at_frame(self, effect: le.Send, before: Link) -> None:
+        message = plain(effect.frame)
+        if effect.id is None:
+            assert "method" not in message or "id" not in message
+            if message.get("method") == "notifications/cancelled":
+                assert message["params"]["requestId"] in before.pending
+            return
+        assert message["method"] == "initialize" or self.link.phase is Phase.READY
+        pending = self.link.pending.get(effect.id)
+        if pending is not None and pending.call is not None:
+            assert isinstance(pending.call, int)
+            self.calls[pending.call].sent.append(effect.id)
+
+    def outcome(self, key: int, ok: bool, payload: Any, event: le.LinkEvent) -> None:
+        call = self.calls.pop(key)
+        said = payload.get("data", {}).get("executed") if not ok else None
+        if isinstance(event, le.Incoming | le.SendFailed | le.ConnectRefused):
+            return
+        assert said == ("unknown" if call.may_have_run else "no")
+
+    # Callers
+
+    @rule(method=st.sampled_from([*METHODS, "tools/call"]), progress=st.booleans())
+    def calls_(self, method: str, progress: bool) -> None:
+        self.numbers += 1
+        self.calls[self.numbers] = Call(method)
+        params = raw(METHODS[method]) if METHODS[method] else EMPTY
+        self.step(le.Called(self.numbers, method, params, progress, method in ELIGIBLE))
+
+    @rule()
+    def wants(self) -> None:
+        self.step(le.Wanted())
+
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data())
+    def abandons(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(list(self.calls)))
+        call = self.calls.pop(key)
+        effects = self.step(le.Abandoned(key, "bored"))
+        pending = [id for id in call.sent if id not in self.link.pending]
+        cancelled = [m["params"]["requestId"] for m in sent(effects) if m.get("method") == "notifications/cancelled"]
+        assert cancelled == (call.sent[-1:] if call.may_have_run else []), pending
+        assert all(p.call != key for p in [*self.link.pending.values(), *self.link.waiting])
+
+    @precondition(lambda self: self.link.phase is Phase.READY or self.asked)
+    @rule(data=st.data(), ok=st.booleans())
+    def answers(self, data: st.DataObject, ok: bool) -> None:
+        id = data.draw(st.sampled_from([*self.asked] if self.asked and not data.draw(tiny) else [99, 1]))
+        known = self.asked.pop(id, None)
+        before = self.link
+        payload = raw({"roots": []} if ok else {"code": -1, "message": "no"})
+        messages = sent(self.step(le.AnswerGiven(id, ok, payload)))
+        if known is None or before.phase not in (Phase.READY, Phase.CONFIRMING):
+            assert self.link is before
+        else:
+            assert [m["id"] for m in messages] == [id]
+
+    @precondition(lambda self: self.transport)
+    @rule()
+    def notifies(self) -> None:
+        messages = sent(self.step(le.Notified("notifications/roots/list_changed")))
+        assert len(messages) == (self.link.phase is Phase.READY)
+
+    # The transport
+
+    @precondition(lambda self: self.asked_for or (self.transport and self.link.phase is Phase.INITIALIZING))
+    @rule()
+    def comes_up(self) -> None:
+        """The usual way, at once."""
+        if self.asked_for and not self.transport:
+            self.is_connected(False)
+        if self.link.phase is Phase.INITIALIZING:
+            self.shakes("good")
+
+    @precondition(lambda self: self.asked_for)
+    @rule(refused=tiny)
+    def connects(self, refused: bool) -> None:
+        self.is_connected(refused)
+
+    def is_connected(self, refused: bool) -> None:
+        self.asked_for -= 1
+        if refused:
+            self.step(le.ConnectRefused(raw({"code": -32603, "message": "down"})))
+        elif not self.transport:
+            self.transport = True
+            self.step(le.Started(self.related))
+
+    @precondition(lambda self: self.link.phase is Phase.INITIALIZING and self.transport)
+    @rule(how=st.sampled_from(["good", "good", "good", "good", "modern", "odd", "error", "nameless"]))
+    def shakes_hands(self, how: str) -> None:
+        self.shakes(how)
+
+    def shakes(self, how: str) -> None:
+        id = self.driver.latest("initialize")
+        if how == "error":
+            self.driver_receive(Error(id, raw({"code": -32600, "message": "no"})))
+        elif how == "nameless":
+            self.driver_receive(Error(None, raw({"code": -32700, "message": "no"})))
+        else:
+            hello = {"good": HELLO, "modern": {**HELLO, "protocolVersion": "2026-07-28"}, "odd": {"x": 1}}[how]
+            self.driver_receive(Result(id, raw(hello)))
+        if self.link.phase is Phase.CONFIRMING:
+            self.step(le.Accepted(self.link.tag))
+
+    @precondition(lambda self: self.transport)
+    @rule(tag=st.integers(0, 3))
+    def accepts(self, tag: int) -> None:
+        self.step(le.Accepted(tag))
+
+    @precondition(lambda self: self.link.pending and self.link.phase is Phase.READY)
+    @rule(data=st.data(), related=st.booleans(), ok=st.booleans())
+    def responds(self, data: st.DataObject, related: bool, ok: bool) -> None:
+        id = data.draw(st.sampled_from(list(self.link.pending)))
+        error = raw({"code": -32000, "message": "no"})
+        message: Result | Error = Result(id, raw({})) if ok else Error(None if related else id, error)
+        expected = self.link.pending[id].call
+        effects = self.driver_receive(message, id if related else None)
+        assert list(finishes(effects)) == ([expected] if expected is not None else [])
+
+    @precondition(lambda self: self.transport)
+    @rule(data=st.data(), id=st.sampled_from(["e.1", "e.2", "nobody", 7, None]))
+    def says_nonsense(self, data: st.DataObject, id: RequestId | None) -> None:
+        related = data.draw(st.sampled_from([None, "nobody", "e.1"]))
+        if id in self.link.pending or related in self.link.pending or self.link.phase is Phase.INITIALIZING:
+            return
+        before = self.link
+        message = Result(id, raw({})) if id is not None else Error(None, raw({"code": 1, "message": ""}))
+        self.driver_receive(message, related)
+        assert self.link is before
+
+    @precondition(lambda self: self.transport)
+    @rule(data=st.data(), id=own_ids, method=st.sampled_from(["roots/list", "ping", "odd"]), related=st.booleans())
+    def asks(self, data: st.DataObject, id: RequestId, method: str, related: bool) -> None:
+        stream = data.draw(st.sampled_from([*self.link.pending, "e.1"])) if related and self.related else None
+        effects = self.driver_receive(Request(id, method, EMPTY), stream)
+        answered = [m["id"] for m in sent(effects)]
+        asked = [e for e in effects if isinstance(e, le.Ask)]
+        if self.link.phase in (Phase.READY, Phase.CONFIRMING, Phase.INITIALIZING):
+            assert len(answered) + len(asked) == 1, "each request is answered or passed on"
+        if asked and stream is not None:
+            assert asked[0].call == self.link.pending[stream].call
+
+    @precondition(lambda self: self.transport)
+    @rule(
+        data=st.data(),
+        what=st.sampled_from(["message", "progress", "cancelled", "tools/list_changed"]),
+        id=own_ids,
+    )
+    def tells(self, data: st.DataObject, what: str, id: RequestId) -> None:
+        token = data.draw(st.sampled_from([*self.link.pending, "e.1", 5]))
+        params = {"level": "info", "data": 1, "progressToken": token, "progress": 1, "requestId": id}
+        stream = token if self.related and isinstance(token, str) else None
+        effects = self.driver_receive(Notification(f"notifications/{what}", raw(params)), stream)
+        for told in effects:
+            if isinstance(told, le.Tell) and what == "progress":
+                assert told.call == self.link.pending[token].call
+
+    def driver_receive(self, message: Any, related: RequestId | None = None) -> list[Any]:
+        return self.step(le.Incoming(message, related))
+
+    @precondition(lambda self: self.link.pending)
+    @rule(data=st.data(), executed=st.sampled_from(["no", "unknown"]))
+    def fails_to_send(self, data: st.DataObject, executed: Any) -> None:
+        self.step(le.SendFailed(data.draw(st.sampled_from([*self.link.pending, "e.1"])), "x", "x", executed))
+
+    @precondition(lambda self: self.transport)
+    @rule(data=st.data(), named=st.booleans())
+    def forgets_the_session(self, data: st.DataObject, named: bool) -> None:
+        id = data.draw(st.sampled_from([*self.link.pending, "e.1"])) if named else None
+        pending = self.link.pending.get(id) if id is not None else None
+        if pending is not None and self.link.phase is Phase.READY and isinstance(pending.call, int):
+            self.calls[pending.call].refused += 1
+        self.step(le.SessionForgotten(id))
+
+    @precondition(lambda self: self.transport)
+    @rule(now=tiny)
+    def closes(self, now: bool) -> None:
+        if now:
+            self.transport = False
+            self.step(le.Closed("gone", "gone"))
+
+    @precondition(lambda self: self.clock)
+    @rule(now=tiny)
+    def takes_too_long(self, now: bool) -> None:
+        if now:
+            self.clock = False
+            self.step(le.ConnectExpired())
+
+    @precondition(lambda self: self.backing_off)
+    @rule()
+    def backs_off(self) -> None:
+        self.backing_off = False
+        self.step(le.RetryDue())
+
+    @rule(now=seldom)
+    def is_shut(self, now: bool) -> None:
+        if now:
+            self.step(le.Shut())
+
+    # What holds at any time
+
+    @invariant()
+    def holds(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        link = self.link
+        open_ = [p.call for p in [*link.pending.values(), *link.waiting] if p.call is not None]
+        assert sorted(map(str, open_)) == sorted(map(str, self.calls)), "a call is forgotten, or there twice"
+        assert self.clock == (link.phase in LIVE and link.phase is not Phase.READY)
+        if link.phase in (Phase.IDLE, Phase.WAITING, Phase.CLOSED):
+            assert (link.pending, link.waiting, link.asked) == ({}, (), {})
+            assert not self.transport
+        if link.phase is Phase.WAITING:
+            assert self.backing_off
+            assert link.subscriptions
+        if link.phase is Phase.READY and self.leased and not self.related:
+            assert sum(p.eligible for p in link.pending.values()) <= 1
+        elif link.phase is Phase.READY:
+            assert not link.waiting
+        assert all(len(c.sent) <= 1 + min(c.refused, 1) for c in self.calls.values())
+
+    def teardown(self) -> None:
+        if hasattr(self, "driver"):
+            self.step(le.Shut())
+            assert not self.calls
+            assert not self.asked
+            assert self.link.phase is Phase.CLOSED
+
+
+Links.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestLinks = Links.TestCase
