@@ -1,5 +1,7 @@
 """Places of the matrix that tests choose from."""
 
+import pytest
+
 from tests.interaction.stage import Cell
 from tests.support.schemas import NEWEST, REVISIONS
 
@@ -8,6 +10,8 @@ REVISION_BY_REVISION = tuple(Cell(revision) for revision in REVISIONS)
 
 NEWEST_ONLY = (Cell(),)
 """One place, by a clock that jumps."""
+
+JUMPING = pytest.mark.cells(NEWEST_ONLY)
 
 TRANSPORTS = (Cell(NEWEST), Cell(NEWEST, "memory", "stdio"), Cell(NEWEST, "memory", "http"))
 """Every way to a backend."""

@@ -30,7 +30,9 @@ BASIC: dict[str, Clause] = {
     "unanswerable": Clause("Late or stray messages are dropped", "basic/utilities/cancellation; progress"),
     "stray-response": Clause("A response to no request of ours is refused with 400", "basic/transports; decision"),
     "meta-untouched": Clause("Unknown members and `_meta` keys pass as they are", "basic, _meta"),
-    "bad-body": Clause("A body that is no message: 400 with -32700, -32600 or -32602", "basic/transports; JSON-RPC 2.0"),
+    "bad-body": Clause(
+        "A body that is no message: 400 with -32700, -32600 or -32602", "basic/transports; JSON-RPC 2.0"
+    ),
     "batch": Clause("2025-03-26: an array of requests gets one response for each", "2025-03-26 basic, Batching"),
     "batch-refused": Clause("No empty, mixed, or initialize-bearing arrays", "2025-03-26 basic; lifecycle"),
     "batch-other-revisions": Clause("In any other revision an array is 400/-32600", "2025-06-18 changelog"),
@@ -69,7 +71,9 @@ HTTP: dict[str, Clause] = {
     "methods-and-paths": Clause("405 with Allow; 404 for other paths", "basic/transports"),
     "get-accept": Clause("A GET must accept event streams", "basic/transports, Listening 2"),
     "get-too-many": Clause("A GET stream too many is 409", "decision"),
-    "get-unrelated": Clause("GET carries what belongs to no request; it waits for one", "basic/transports, Listening 4"),
+    "get-unrelated": Clause(
+        "GET carries what belongs to no request; it waits for one", "basic/transports, Listening 4"
+    ),
     "get-no-response": Clause("No response on a GET stream that is no resume", "basic/transports, Listening 4"),
     "one-stream-each": Clause("A message goes on exactly one stream", "basic/transports, Multiple Connections"),
     "answer-json": Clause("A result that comes first is plain JSON", "basic/transports, Sending Messages 5; decision"),
@@ -107,7 +111,9 @@ HTTP: dict[str, Clause] = {
     "origin-and-host": Clause("Foreign Origin or Host: 403 on every method", "basic/transports, Security Warning"),
     "preflight": Clause("Browsers' preflights are answered for allowed origins", "decision"),
     "token-each-request": Clause("Every request must bring its token (401)", "basic/authorization, Token Requirements"),
-    "token-passthrough": Clause("A client's token never reaches a backend", "security best practices, Token Passthrough"),
+    "token-passthrough": Clause(
+        "A client's token never reaches a backend", "security best practices, Token Passthrough"
+    ),
     "too-many-requests": Clause("Requests too many in flight: 429 with Retry-After", "decision"),
     "overload": Clause("New work of an overloaded gateway is 503, work in hand goes on", "decision"),
     "draining": Clause("A draining gateway takes no session and ends its work", "decision"),
@@ -167,7 +173,9 @@ FEATURES: dict[str, Clause] = {
 }
 
 AGGREGATION: dict[str, Clause] = {
-    "aggregate-names": Clause("Names are prefixed, allowed, unique, and lead back", "server/tools, Tool Names; decision"),
+    "aggregate-names": Clause(
+        "Names are prefixed, allowed, unique, and lead back", "server/tools, Tool Names; decision"
+    ),
     "lists-merged": Clause("Lists keep the order of the backends", "decision"),
     "list-partial": Clause("A dead backend empties no list; none alive is an error", "decision"),
     "last-known-list": Clause("The last list known is served meanwhile", "decision"),
@@ -192,12 +200,18 @@ BACKENDS: dict[str, Clause] = {
     "backend-errors-pass": Clause("A backend's error passes with code and data", "basic, Responses"),
     "stdio-stderr": Clause("stderr is logged, garbage on stdout survived", "basic/transports, stdio"),
     "stdio-groups": Clause("Children end with their whole group", "lifecycle, Shutdown; decision"),
-    "http-session-lost": Clause("404: a new session, the refused request once more", "transports, Session Management 4"),
+    "http-session-lost": Clause(
+        "404: a new session, the refused request once more", "transports, Session Management 4"
+    ),
     "http-error-bodies": Clause("An HTTP error answers its POST, id or none", "basic, Responses; transports"),
-    "http-version-header": Clause("The revision is named in every later request", "transports, Protocol Version Header"),
+    "http-version-header": Clause(
+        "The revision is named in every later request", "transports, Protocol Version Header"
+    ),
     "http-resume": Clause("A broken stream of a backend is resumed", "basic/transports, Resumability"),
     "restored-level": Clause("After a loss the level is in force again", "transports, Session Management 4"),
-    "restored-subscriptions": Clause("… and the subscriptions; changes are announced", "transports, Session Management 4"),
+    "restored-subscriptions": Clause(
+        "… and the subscriptions; changes are announced", "transports, Session Management 4"
+    ),
 }
 
 STORE: dict[str, Clause] = {

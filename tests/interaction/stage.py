@@ -17,6 +17,7 @@ import trio
 from actors.ports import Store
 from actors.protocol.table import BackendSpec, Endpoint, Limits, Table, Target
 from actors.runtime import System, open_system
+from actors.session import SessionActor
 from actors.tree import GatewayActors
 from gateway import lifecycle
 from gateway.http.app import McpApp
@@ -279,7 +280,9 @@ class Stage:
         """Until every session's record is written."""
         with trio.fail_after(WAIT):
             for alive in self.actors.sessions.table.values():
-                while not alive.ref.cell.actor.keeper.settled:
+                session = alive.ref.cell.actor
+                assert isinstance(session, SessionActor)
+                while not session.keeper.settled:
                     await trio.sleep(0)
 
     async def restart(self) -> None:

@@ -7,11 +7,9 @@ import trio
 
 from tests.interaction.backend import Request, text
 from tests.interaction.cells import NEWEST_ONLY
+from tests.interaction.codes import INVALID_PARAMS, NOT_FOUND
 from tests.interaction.stage import Stage
-from tests.support.wire_client import RpcError
-
-INVALID_PARAMS = -32602
-NOT_FOUND = -32002
+from tests.support.wire_client import Message, RpcError
 
 pytestmark = pytest.mark.cells(NEWEST_ONLY)
 
@@ -103,7 +101,7 @@ async def test_a_slow_backend_holds_up_neither_lists_for_long_nor_calls_of_other
     quick.result("echo", text("yes"))
 
     @slow.on("initialize")
-    async def late(request: Request) -> dict:
+    async def late(request: Request) -> Message:
         await trio.sleep(25)
         return await slow._initialize(request)
 
@@ -126,7 +124,7 @@ async def test_the_uri_in_an_error_is_the_one_that_the_client_knows(stage: Stage
     backend.add("resources", {"uri": "file:///a", "name": "a"})
 
     @backend.on("resources/read")
-    async def read(request: Request) -> dict:
+    async def read(request: Request) -> Message:
         raise RpcError({"code": NOT_FOUND, "message": "gone", "data": {"uri": request.params["uri"], "more": 1}})
 
     client = await stage.connect()

@@ -6,18 +6,11 @@ import pytest
 import trio
 
 from tests.interaction.backend import Request, text
-from tests.interaction.cells import NEWEST_ONLY, REVISION_BY_REVISION, TRANSPORTS
+from tests.interaction.cells import JUMPING, REVISION_BY_REVISION, TRANSPORTS
+from tests.interaction.codes import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from tests.interaction.stage import Cell, Route, Stage
 from tests.support.schemas import NEWEST, REVISIONS
-from tests.support.wire_client import HttpError, RpcError
-
-INVALID_REQUEST = -32600
-METHOD_NOT_FOUND = -32601
-INVALID_PARAMS = -32602
-INTERNAL = -32603
-
-JUMPING = pytest.mark.cells(NEWEST_ONLY)
-
+from tests.support.wire_client import HttpError, Message, RpcError
 
 # Initialization ---------------------------------------------------------------------------------------------
 
@@ -141,7 +134,7 @@ async def test_initialize_can_not_be_cancelled(stage: Stage) -> None:
     go = trio.Event()
 
     @backend.on("initialize")
-    async def slow(request: Request) -> dict:
+    async def slow(request: Request) -> Message:
         await go.wait()
         return await backend._initialize(request)
 
@@ -160,10 +153,15 @@ async def test_initialize_can_not_be_cancelled(stage: Stage) -> None:
 @pytest.mark.requirement("malformed-initialize")
 @pytest.mark.parametrize(
     "params",
-    [None, {}, {"protocolVersion": 7, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}, {"capabilities": {}}],
+    [
+        None,
+        {},
+        {"protocolVersion": 7, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
+        {"capabilities": {}},
+    ],
     ids=["no params", "empty", "number", "no version"],
 )
-async def test_a_malformed_initialize_is_an_error_and_no_session(stage: Stage, params: dict | None) -> None:
+async def test_a_malformed_initialize_is_an_error_and_no_session(stage: Stage, params: Message | None) -> None:
     await stage.backend()
     client = stage.client()
     call = client.start("initialize", params)
@@ -180,7 +178,7 @@ async def test_a_backend_that_asks_during_the_handshake_is_answered_at_once(stag
     seen: list[object] = []
 
     @backend.on("initialize")
-    async def asks_first(request: Request) -> dict:
+    async def asks_first(request: Request) -> Message:
         seen.append(await request.ask("ping"))
         try:
             await request.ask("roots/list")
@@ -230,7 +228,7 @@ async def test_alone_a_backend_introduces_itself(stage: Stage) -> None:
 @JUMPING
 @pytest.mark.requirement("tasks-not-declared")
 async def test_tasks_are_declared_to_neither_side(stage: Stage, route: Route) -> None:
-    tasks = {"requests": {"tools": {"call": {}}}}
+    tasks: Message = {"requests": {"tools": {"call": {}}}}
     backend = await stage.backend(capabilities={"tools": {}, "tasks": tasks})
     backend.result("echo", text("yes"))
     client = await stage.connect(route.path, capabilities={"tasks": {"requests": {"sampling": {"createMessage": {}}}}})
@@ -270,7 +268,7 @@ async def test_a_number_and_the_same_digits_are_different_ids(stage: Stage, rout
     go = {"number": trio.Event(), "digits": trio.Event()}
 
     @backend.tool("wait")
-    async def wait(request: Request) -> dict:
+    async def wait(request: Request) -> Message:
         await go[request.arguments["which"]].wait()
         return text(request.arguments["which"])
 
@@ -298,7 +296,7 @@ async def test_the_same_id_of_two_clients_is_never_the_same_upstream(stage: Stag
     backend = await stage.backend()
 
     @backend.tool("who")
-    async def who(request: Request) -> dict:
+    async def who(request: Request) -> Message:
         return text(request.arguments["name"])
 
     clients = [await stage.connect(route.path) for _ in range(3)]
@@ -314,7 +312,7 @@ async def test_an_id_that_is_in_flight_is_refused_and_the_first_request_unharmed
     go = trio.Event()
 
     @backend.tool("wait")
-    async def wait(request: Request) -> dict:
+    async def wait(request: Request) -> Message:
         await go.wait()
         return text("first")
 

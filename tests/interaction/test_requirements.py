@@ -41,8 +41,8 @@ def proofs() -> dict[str, list[str]]:
         for test in functions(file):
             for clause in claims(test):
                 found.setdefault(clause, []).append(f"{file.name}::{test.name}")
-    for clause, test in ELSEWHERE.items():
-        found.setdefault(clause, []).append(test)
+    for clause, name in ELSEWHERE.items():
+        found.setdefault(clause, []).append(name)
     return found
 
 

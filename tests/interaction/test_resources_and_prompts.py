@@ -8,15 +8,10 @@ import pytest
 import trio
 
 from tests.interaction.backend import Backend, Request, text
-from tests.interaction.cells import NEWEST_ONLY
+from tests.interaction.cells import JUMPING
+from tests.interaction.codes import INVALID_PARAMS, METHOD_NOT_FOUND, NOT_FOUND
 from tests.interaction.stage import Cell, Route, Stage
-from tests.support.wire_client import RpcError
-
-INVALID_PARAMS = -32602
-METHOD_NOT_FOUND = -32601
-NOT_FOUND = -32002
-
-JUMPING = pytest.mark.cells(NEWEST_ONLY)
+from tests.support.wire_client import Message, RpcError
 
 RESOURCE = {
     "uri": "file:///a/b%20c.txt",
@@ -38,7 +33,7 @@ def library(backend: Backend) -> Backend:
     backend.add("resourceTemplates", TEMPLATE)
 
     @backend.on("resources/read")
-    async def read(request: Request) -> dict:
+    async def read(request: Request) -> Message:
         uri = request.params["uri"]
         if not uri.startswith(("file:///a/", "db://")):
             raise RpcError({"code": NOT_FOUND, "message": "no such resource", "data": {"uri": uri}})
@@ -60,9 +55,7 @@ async def test_resources_and_templates_are_listed(stage: Stage, route: Route) ->
     listed = await client.request("resources/list")
     assert listed == {"resources": [{**RESOURCE, "uri": route.uri(str(RESOURCE["uri"]))}]}
     templates = await client.request("resources/templates/list")
-    assert templates == {
-        "resourceTemplates": [{**TEMPLATE, "uriTemplate": route.uri(str(TEMPLATE["uriTemplate"]))}]
-    }
+    assert templates == {"resourceTemplates": [{**TEMPLATE, "uriTemplate": route.uri(str(TEMPLATE["uriTemplate"]))}]}
 
 
 @pytest.mark.requirement("resources-read")
@@ -114,7 +107,7 @@ async def test_a_uri_that_belongs_to_no_backend_is_not_found(stage: Stage, uri: 
 @JUMPING
 @pytest.mark.requirement("resources-read")
 @pytest.mark.parametrize("params", [None, {}, {"uri": 7}, {"uri": None}, {"name": "x"}], ids=str)
-async def test_a_read_without_a_proper_uri_is_invalid_params(stage: Stage, params: dict | None) -> None:
+async def test_a_read_without_a_proper_uri_is_invalid_params(stage: Stage, params: Message | None) -> None:
     library(await stage.backend())
     client = await stage.connect()
     assert (await client.refused("resources/read", params)).code == INVALID_PARAMS
@@ -243,7 +236,7 @@ async def test_prompts_are_listed_and_got(stage: Stage, route: Route) -> None:
     backend.add("prompts", PROMPT)
 
     @backend.on("prompts/get")
-    async def get(request: Request) -> dict:
+    async def get(request: Request) -> Message:
         assert request.params["name"] == "review"
         said = request.params["arguments"]["code"]
         resource = {"uri": "file:///r", "text": "inside", "mimeType": "text/plain"}
@@ -267,7 +260,7 @@ async def test_prompts_are_listed_and_got(stage: Stage, route: Route) -> None:
 @JUMPING
 @pytest.mark.requirement("prompts")
 @pytest.mark.parametrize("params", [{"name": "none"}, {"name": 7}, {}, None], ids=str)
-async def test_an_unknown_prompt_is_invalid_params(stage: Stage, params: dict | None) -> None:
+async def test_an_unknown_prompt_is_invalid_params(stage: Stage, params: Message | None) -> None:
     backend = await stage.backend()
     backend.add("prompts", PROMPT)
     client = await stage.connect()
@@ -283,7 +276,7 @@ def completing(backend: Backend) -> Backend:
     backend.add("resourceTemplates", TEMPLATE)
 
     @backend.on("completion/complete")
-    async def complete(request: Request) -> dict:
+    async def complete(request: Request) -> Message:
         return {"completion": {"values": [request.params["argument"]["value"] + "!"], "total": 1, "hasMore": False}}
 
     return backend

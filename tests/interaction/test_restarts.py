@@ -11,11 +11,10 @@ import pytest
 import trio
 
 from tests.interaction.backend import Backend, Connection, Request, text
+from tests.interaction.codes import INTERNAL
 from tests.interaction.stage import Cell, Route, Stage
 from tests.support.schemas import NEWEST
-from tests.support.wire_client import HttpError
-
-INTERNAL = -32603
+from tests.support.wire_client import HttpError, Message
 
 DURABLE = pytest.mark.cells((Cell(), Cell("2025-06-18"), Cell(NEWEST, "redis", "http")))
 REDIS = pytest.mark.cells((Cell(NEWEST, "redis"),))
@@ -59,7 +58,7 @@ async def test_a_finished_stream_can_be_resumed_after_a_restart(stage: Stage, ro
     backend = await stage.backend()
 
     @backend.tool("logs")
-    async def logs(request: Request) -> dict:
+    async def logs(request: Request) -> Message:
         for n in range(3):
             request.log("info", n)
         return text("done")
@@ -105,7 +104,7 @@ async def test_a_drain_waits_for_calls_in_hand(stage: Stage, route: Route) -> No
     draining = trio.Event()
 
     @backend.tool("wait")
-    async def wait(request: Request) -> dict:
+    async def wait(request: Request) -> Message:
         request.log("info", "started")
         await draining.wait()
         return text("in time")
@@ -153,7 +152,7 @@ async def test_an_answer_to_a_question_of_a_former_life_is_accepted_and_dropped(
     backend = await stage.backend()
 
     @backend.tool("ask")
-    async def ask(request: Request) -> dict:
+    async def ask(request: Request) -> Message:
         return text(str(await request.ask("roots/list")))
 
     client = await stage.connect(route.path, capabilities={"roots": {}})
@@ -190,7 +189,7 @@ async def test_ids_of_a_later_life_never_repeat_those_of_a_former_one(stage: Sta
     backend = await stage.backend()
 
     @backend.tool("ask")
-    async def ask(request: Request) -> dict:
+    async def ask(request: Request) -> Message:
         request.log("info", "about to ask")
         return text(str(await request.ask("roots/list")))
 

@@ -2,68 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 import pytest
 import trio
 
-from tests.interaction.backend import Backend, Request, text
-from tests.interaction.cells import NEWEST_ONLY
+from tests.interaction.backend import text
+from tests.interaction.cells import JUMPING
+from tests.interaction.codes import INTERNAL, INVALID_PARAMS, METHOD_NOT_FOUND, URL_REQUIRED
+from tests.interaction.scripts import ASKS, EVERYTHING, FORM, MESSAGE, SAMPLED, URL, asking
 from tests.interaction.stage import Cell, Route, Stage
 from tests.support.schemas import NEWEST
-from tests.support.wire_client import Call, RpcError, WireClient
-
-METHOD_NOT_FOUND = -32601
-INVALID_PARAMS = -32602
-INTERNAL = -32603
-CANCELLED = -32800
-URL_REQUIRED = -32042
-
-JUMPING = pytest.mark.cells(NEWEST_ONLY)
-RELATING = pytest.mark.cells((Cell(NEWEST, "memory", "http"), Cell(NEWEST, "redis", "http")))
-
-EVERYTHING: dict[str, Any] = {
-    "roots": {"listChanged": True},
-    "sampling": {"tools": {}, "context": {}},
-    "elicitation": {"form": {}, "url": {}},
-}
-
-MESSAGE = {"role": "user", "content": {"type": "text", "text": "say"}}
-SAMPLED = {"role": "assistant", "content": {"type": "text", "text": "said"}, "model": "m", "stopReason": "endTurn"}
-FORM = {
-    "message": "who are you?",
-    "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
-}
-URL = {"mode": "url", "message": "please sign in", "url": "https://example.com/login?x=1", "elicitationId": "e-1"}
-
-ASKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "sampling/createMessage": ({"messages": [MESSAGE], "maxTokens": 10}, SAMPLED),
-    "elicitation/create": (FORM, {"action": "accept", "content": {"name": "Ann"}}),
-    "roots/list": ({}, {"roots": [{"uri": "file:///home/ann", "name": "home"}]}),
-}
-
-
-def asking(backend: Backend, name: str = "ask") -> None:
-    """A tool that asks the client what it is told to, and answers with what it got."""
-
-    @backend.tool(name)
-    async def ask(request: Request) -> dict:
-        method, params = request.arguments["method"], request.arguments.get("params")
-        try:
-            answer = await request.ask(method, params)
-        except RpcError as error:
-            return {**text("error"), "_meta": {"code": error.code, "message": error.message}}
-        return {**text("answer"), "_meta": {"answer": answer}}
-
-
-async def asked(client: WireClient, route: Route, method: str, params: Any = None) -> dict[str, Any]:
-    """What the backend got when it asked this in the course of a call."""
-    given = {} if params is None else {"params": params}
-    result = await client.call(route.name("ask"), method=method, **given)
-    found: dict[str, Any] = result["_meta"]
-    return found
-
+from tests.support.wire_client import Message, RpcError
 
 # Every kind, there and back ----------------------------------------------------------------------------------
 
@@ -108,13 +56,13 @@ async def test_sampling_with_tools_passes_both_ways(stage: Stage, route: Route) 
     asking(await stage.backend())
     client = await stage.connect(route.path, capabilities=EVERYTHING)
     use = {"type": "tool_use", "id": "u1", "name": "weather", "input": {"city": "Ulm"}}
-    result = {
+    result: Message = {
         "type": "tool_result",
         "toolUseId": "u1",
         "content": [{"type": "text", "text": "sun"}, {"type": "resource_link", "uri": "file:///w", "name": "w"}],
         "structuredContent": {"sun": True},
     }
-    params = {
+    params: Message = {
         "messages": [MESSAGE, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}],
         "maxTokens": 10,
         "tools": [{"name": "weather", "inputSchema": {"type": "object"}}],
@@ -126,8 +74,11 @@ async def test_sampling_with_tools_passes_both_ways(stage: Stage, route: Route) 
     call = client.start_call(route.name("ask"), method="sampling/createMessage", params=params)
     question = await call.message("sampling/createMessage")
     link = {"type": "resource_link", "uri": route.uri("file:///w"), "name": "w"}
-    exposed = {**result, "content": [result["content"][0], link]}  # type: ignore[index]
-    assert question["params"] == {**params, "messages": [*params["messages"][:2], {"role": "user", "content": [exposed]}]}
+    exposed = {**result, "content": [result["content"][0], link]}
+    assert question["params"] == {
+        **params,
+        "messages": [*params["messages"][:2], {"role": "user", "content": [exposed]}],
+    }
     answer = {"role": "assistant", "content": [use], "model": "m", "stopReason": "toolUse"}
     await client.answer(question, answer)
     assert (await call.result())["_meta"] == {"answer": answer}
@@ -172,7 +123,7 @@ async def test_an_error_of_the_client_reaches_the_backend(stage: Stage, route: R
     ids=str,
 )
 async def test_what_the_client_did_not_declare_is_refused_here(
-    stage: Stage, route: Route, declared: dict, method: str, params: dict, code: int
+    stage: Stage, route: Route, declared: Message, method: str, params: Message, code: int
 ) -> None:
     asking(await stage.backend())
     client = await stage.connect(route.path, capabilities=declared)
@@ -185,7 +136,9 @@ async def test_what_the_client_did_not_declare_is_refused_here(
 async def test_a_backend_is_told_what_the_client_declared(stage: Stage, route: Route, cell: Cell) -> None:
     backend = await stage.backend()
     backend.result("echo", text("yes"))
-    client = await stage.connect(route.path, capabilities={"roots": {"listChanged": True}, "sampling": {}, "elicitation": {}})
+    client = await stage.connect(
+        route.path, capabilities={"roots": {"listChanged": True}, "sampling": {}, "elicitation": {}}
+    )
     await client.call(route.name("echo"))
     told = backend.connections[-1].client["capabilities"]
     assert told["roots"] == {"listChanged": True}
@@ -315,220 +268,3 @@ async def test_a_demand_for_a_url_reaches_those_who_can_open_one(stage: Stage, r
     else:
         assert error.code == INTERNAL
         assert "elicitations" not in str(error.data)
-
-
-# Exactly the session whose call raised them ------------------------------------------------------------------
-
-
-@pytest.mark.requirement("attribution", "isolation")
-async def test_questions_reach_exactly_the_session_whose_call_raised_them(stage: Stage, route: Route) -> None:
-    """Two sessions, the same ids, the same backend, at the same time; the answers come in the other order."""
-    asking(await stage.backend())
-    clients = {name: await stage.connect(route.path, capabilities=EVERYTHING) for name in ("ann", "bob")}
-    params = {name: {"messages": [{**MESSAGE, "content": {"type": "text", "text": name}}], "maxTokens": 1} for name in clients}
-    calls = {
-        name: client.start_call(route.name("ask"), id=1, method="sampling/createMessage", params=params[name])
-        for name, client in clients.items()
-    }
-    questions = {name: await call.message("sampling/createMessage") for name, call in calls.items()}
-    for name, question in questions.items():
-        assert question["params"]["messages"][0]["content"]["text"] == name
-    for name in ("bob", "ann"):
-        await clients[name].answer(questions[name], {**SAMPLED, "model": f"model of {name}"})
-    for name, call in calls.items():
-        assert (await call.result())["_meta"]["answer"]["model"] == f"model of {name}"
-
-
-@JUMPING
-@pytest.mark.tokens(ann="token-of-ann", bob="token-of-bob")
-@pytest.mark.requirement("attribution")
-async def test_nobody_can_answer_for_another_session(stage: Stage, route: Route) -> None:
-    asking(await stage.backend())
-    ann = await stage.connect(route.path, capabilities=EVERYTHING, token="token-of-ann")
-    bob = await stage.connect(route.path, capabilities=EVERYTHING, token="token-of-bob")
-    call = ann.start_call(route.name("ask"), method="sampling/createMessage", params=ASKS["sampling/createMessage"][0])
-    question = await call.message("sampling/createMessage")
-    forged = bob.post({"jsonrpc": "2.0", "id": question["id"], "result": {**SAMPLED, "model": "forged"}})
-    await forged.head()
-    await ann.answer(question, SAMPLED)
-    assert (await call.result())["_meta"]["answer"]["model"] == "m"
-
-
-@pytest.mark.cells((Cell(NEWEST, "memory", "http"), Cell(NEWEST, "redis", "http")))
-@pytest.mark.requirement("attribution", "server-request-on-call-stream")
-async def test_over_http_the_questions_of_parallel_calls_come_each_on_its_own_stream(stage: Stage, route: Route) -> None:
-    asking(await stage.backend())
-    client = await stage.connect(route.path, capabilities=EVERYTHING)
-    calls = [
-        client.start_call(
-            route.name("ask"),
-            method="sampling/createMessage",
-            params={"messages": [{**MESSAGE, "content": {"type": "text", "text": str(n)}}], "maxTokens": 1},
-        )
-        for n in range(4)
-    ]
-    questions = [await call.message("sampling/createMessage") for call in calls]
-    assert [q["params"]["messages"][0]["content"]["text"] for q in questions] == ["0", "1", "2", "3"]
-    for n in (2, 0, 3, 1):
-        await client.answer(questions[n], {**SAMPLED, "model": str(n)})
-    for n, call in enumerate(calls):
-        assert (await call.result())["_meta"]["answer"]["model"] == str(n)
-
-
-@pytest.mark.cells((Cell(), Cell(NEWEST, "memory", "stdio"), Cell(NEWEST, "redis", "stdio")))
-@pytest.mark.requirement("attribution", "lease")
-async def test_where_nothing_relates_messages_calls_of_a_client_that_can_be_asked_go_one_at_a_time(
-    stage: Stage, route: Route
-) -> None:
-    backend = await stage.backend()
-    running: list[int] = []
-
-    @backend.tool("ask")
-    async def ask(request: Request) -> dict:
-        running.append(request.arguments["n"])
-        assert len(running) == 1
-        await request.connection.ask("roots/list")
-        running.clear()
-        return text(str(request.arguments["n"]))
-
-    client = await stage.connect(route.path, capabilities=EVERYTHING)
-    client.answerers["roots/list"] = lambda params: {"roots": []}
-    calls = [client.start_call(route.name("ask"), n=n) for n in range(4)]
-    async with trio.open_nursery() as nursery:
-        for n, call in enumerate(calls):
-            nursery.start_soon(_answers, call, text(str(n)))
-
-
-async def _answers(call: Call, wanted: dict[str, Any]) -> None:
-    assert await call.result() == wanted
-    assert [m.get("method") for m in call.messages] == ["roots/list", None]
-
-
-# Withdrawal --------------------------------------------------------------------------------------------------
-
-
-@JUMPING
-@pytest.mark.requirement("withdraw")
-async def test_a_cancelled_call_takes_its_open_question_back(stage: Stage, route: Route) -> None:
-    asking(await stage.backend())
-    client = await stage.connect(route.path, capabilities=EVERYTHING)
-    call = client.start_call(route.name("ask"), method="elicitation/create", params=FORM)
-    question = await call.message("elicitation/create")
-    await client.accepted(call.cancel())
-    withdrawn = await call.message("notifications/cancelled")
-    assert withdrawn["params"]["requestId"] == question["id"]
-    assert (await call.error()).code == CANCELLED
-    await client.answer(question, {"action": "decline"})  # crossing: accepted and dropped
-
-
-@JUMPING
-@pytest.mark.requirement("withdraw")
-async def test_a_question_that_the_backend_takes_back_is_taken_back_from_the_client(stage: Stage, route: Route) -> None:
-    backend = await stage.backend()
-
-    @backend.tool("ask")
-    async def ask(request: Request) -> dict:
-        id, _ = request.connection.begin_ask("elicitation/create", FORM, related=request.id)
-        await trio.sleep(1)
-        request.notify("notifications/cancelled", {"requestId": id, "reason": "never mind"})
-        await trio.sleep(1)
-        return text("done")
-
-    client = await stage.connect(route.path, capabilities=EVERYTHING)
-    call = client.start_call(route.name("ask"))
-    question = await call.message("elicitation/create")
-    withdrawn = await call.message("notifications/cancelled")
-    assert withdrawn["params"]["requestId"] == question["id"]
-    await client.answer(question, {"action": "decline"})  # crossing: accepted and dropped
-    assert await call.result() == text("done")
-
-
-@JUMPING
-@pytest.mark.limits(request_deadline=5)
-@pytest.mark.requirement("withdraw", "deadline")
-async def test_a_timed_out_call_takes_its_open_question_back(stage: Stage, route: Route) -> None:
-    asking(await stage.backend())
-    client = await stage.connect(route.path, capabilities=EVERYTHING)
-    call = client.start_call(route.name("ask"), method="elicitation/create", params=FORM)
-    question = await call.message("elicitation/create")
-    withdrawn = await call.message("notifications/cancelled")
-    assert withdrawn["params"]["requestId"] == question["id"]
-    assert (await call.error()).code == INTERNAL
-    assert await client.request("ping") == {}
-
-
-@JUMPING
-@pytest.mark.requirement("withdraw")
-async def test_an_answered_call_leaves_no_question_behind(stage: Stage, route: Route) -> None:
-    backend = await stage.backend()
-    outcomes: list[Any] = []
-
-    @backend.tool("impatient")
-    async def impatient(request: Request) -> None:
-        _, wait = request.connection.begin_ask("roots/list", {}, related=request.id)
-        stage.nursery.start_soon(_note, wait, outcomes)
-        await trio.sleep(1)
-        request.connection.running.pop(request.id)
-        request.answer(text("did not wait"))
-
-    client = await stage.connect(route.path, capabilities=EVERYTHING)
-    call = client.start_call(route.name("impatient"))
-    question = await call.message("roots/list")
-    assert (await call.message("notifications/cancelled"))["params"]["requestId"] == question["id"]
-    assert await call.result() == text("did not wait")
-    await trio.sleep(1)
-    assert outcomes == [INTERNAL]
-
-
-async def _note(wait: Callable[[], Awaitable[Any]], outcomes: list[Any]) -> None:
-    try:
-        outcomes.append(await wait())
-    except RpcError as error:
-        outcomes.append(error.code)
-
-
-@pytest.mark.requirement("server-request-session-ended")
-async def test_when_the_client_ends_its_session_the_backend_gets_an_answer_or_the_end(stage: Stage, route: Route) -> None:
-    backend = await stage.backend()
-    outcomes: list[Any] = []
-
-    @backend.tool("ask")
-    async def ask(request: Request) -> None:
-        _, wait = request.connection.begin_ask("roots/list", {}, related=request.id)
-        stage.nursery.start_soon(_note, wait, outcomes)
-        await trio.sleep_forever()
-
-    client = await stage.connect(route.path, capabilities=EVERYTHING)
-    call = client.start_call(route.name("ask"))
-    await call.message("roots/list")
-    connection = backend.connections[-1]
-    assert await client.end() == 200
-    await connection.wait_ended()
-
-
-# A question survives its connection --------------------------------------------------------------------------
-
-
-@pytest.mark.cells((Cell(), Cell("2025-06-18"), Cell(NEWEST, "redis", "http")))
-@pytest.mark.requirement("resume", "server-request-on-call-stream")
-async def test_a_question_can_be_answered_after_a_resume(stage: Stage, route: Route) -> None:
-    asking(await stage.backend())
-    client = await stage.connect(route.path, capabilities=EVERYTHING)
-    call = client.start_call(route.name("ask"), method="elicitation/create", params=FORM)
-    question = await call.message("elicitation/create")
-    call.cut()
-    await client.answer(question, {"action": "decline"})
-    resumed = await client.resume(call)
-    assert (await resumed.result())["_meta"] == {"answer": {"action": "decline"}}
-
-
-@JUMPING
-@pytest.mark.requirement("client-nonsense")
-@pytest.mark.parametrize("answer", [{}, {"action": 7}, {"action": "accept", "content": [1]}, {"x": None}], ids=str)
-async def test_an_answer_of_a_wrong_shape_is_the_backends_to_judge(stage: Stage, route: Route, answer: dict) -> None:
-    asking(await stage.backend())
-    stage.backends["alpha"].trusting = True
-    client = await stage.connect(route.path, capabilities=EVERYTHING)
-    call = client.start_call(route.name("ask"), method="elicitation/create", params=FORM)
-    await client.answer(await call.message("elicitation/create"), answer)
-    assert (await call.result())["_meta"] == {"answer": answer}

@@ -15,12 +15,12 @@ from gateway.http.config import ServeConfig
 from gateway.http.serve import serve
 from gateway.http.sockets import addresses, close_listeners, open_listeners
 from tests.interaction.backend import Request, text
-from tests.interaction.cells import NEWEST_ONLY
+from tests.interaction.cells import JUMPING
 from tests.interaction.stage import Cell, Route, Stage
 from tests.support.schemas import NEWEST
-from tests.support.wire_client import ACCEPT, WAIT, SseParser
+from tests.support.wire_client import ACCEPT, WAIT, Event, Message
+from tests.support.wire_http import SseParser
 
-JUMPING = pytest.mark.cells(NEWEST_ONLY)
 SOCKETS = pytest.mark.cells((Cell(NEWEST, "memory", "http"), Cell(NEWEST, "redis", "http")))
 STEADY = pytest.mark.cells((Cell(), Cell("2025-03-26"), Cell(NEWEST, "redis")))
 
@@ -36,7 +36,7 @@ async def test_a_reader_that_stalls_is_let_go_and_resumes_from_the_log(stage: St
     more = trio.Event()
 
     @backend.tool("many")
-    async def many(request: Request) -> dict:
+    async def many(request: Request) -> Message:
         request.log("info", -1)
         await more.wait()
         for n in range(40):
@@ -68,7 +68,7 @@ async def test_a_reader_that_stalls_slows_nobody_else(stage: Stage) -> None:
     backend = await stage.backend()
 
     @backend.tool("many")
-    async def many(request: Request) -> dict:
+    async def many(request: Request) -> Message:
         for n in range(100):
             request.log("info", n)
             await trio.sleep(0.001)
@@ -92,7 +92,7 @@ async def test_chatter_past_the_caps_of_the_log_is_left_out_and_the_answer_is_no
     backend = await stage.backend()
 
     @backend.tool("many")
-    async def many(request: Request) -> dict:
+    async def many(request: Request) -> Message:
         for n in range(200):
             request.log("info", n)
             request.progress(n)
@@ -111,11 +111,13 @@ async def test_chatter_past_the_caps_of_the_log_is_left_out_and_the_answer_is_no
 
 @STEADY
 @pytest.mark.requirement("one-answer", "isolation")
-async def test_many_clients_that_call_cancel_cut_and_resume_each_get_one_answer_a_call(stage: Stage, route: Route) -> None:
+async def test_many_clients_that_call_cancel_cut_and_resume_each_get_one_answer_a_call(
+    stage: Stage, route: Route
+) -> None:
     backend = await stage.backend()
 
     @backend.tool("work")
-    async def work(request: Request) -> dict:
+    async def work(request: Request) -> Message:
         for n in range(int(request.arguments["n"])):
             request.progress(n)
             await trio.sleep(0.001)
@@ -229,7 +231,7 @@ async def test_on_a_real_socket_a_call_outlives_its_connection(stage: Stage, rou
     go = trio.Event()
 
     @backend.tool("wait")
-    async def wait(request: Request) -> dict:
+    async def wait(request: Request) -> Message:
         request.log("info", "started")
         await go.wait()
         return text("done")
@@ -239,7 +241,7 @@ async def test_on_a_real_socket_a_call_outlives_its_connection(stage: Stage, rou
             session = await handshake(first, route.path)
             await first.send("POST", route.path, session, calling(route.name("wait")))
             parser = SseParser()
-            events = []
+            events: list[Event] = []
             assert (await first.event()).status_code == 200
             while len(events) < 2:
                 events += parser.feed((await first.event()).data)
@@ -263,7 +265,7 @@ async def test_on_a_real_socket_a_client_that_never_reads_is_cut_and_harms_nobod
     finished = trio.Event()
 
     @backend.tool("flood")
-    async def flood(request: Request) -> dict:
+    async def flood(request: Request) -> Message:
         for n in range(300):
             request.log("info", str(n) + "x" * 20_000)
             await trio.sleep(0)

@@ -13,6 +13,7 @@ from tests.interaction.backend import Request, text
 from tests.interaction.stage import Cell, Stage
 from tests.support.redis_server import RedisServer
 from tests.support.schemas import NEWEST
+from tests.support.wire_client import Message
 
 pytestmark = pytest.mark.cells((Cell(NEWEST, "redis"),))
 
@@ -47,7 +48,7 @@ async def test_a_stream_that_has_ids_holds_its_events_until_they_are_stored(
     steps, done = trio.open_memory_channel[int](10)
 
     @backend.tool("steps")
-    async def tell(request: Request) -> dict:
+    async def tell(request: Request) -> Message:
         while (step := await done.receive()) >= 0:
             request.log("info", step)
         return text("done")
@@ -69,7 +70,9 @@ async def test_a_stream_that_has_ids_holds_its_events_until_they_are_stored(
 
 
 @pytest.mark.requirement("store-away")
-async def test_what_needs_the_store_waits_for_it_or_is_refused_with_503(stage: Stage, redis_server: RedisServer) -> None:
+async def test_what_needs_the_store_waits_for_it_or_is_refused_with_503(
+    stage: Stage, redis_server: RedisServer
+) -> None:
     await stage.backend()
     late = stage.client("/mcp/alpha")
     with away(redis_server):

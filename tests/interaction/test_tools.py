@@ -8,14 +8,12 @@ import pytest
 import trio
 
 from tests.interaction.backend import Request, text
-from tests.interaction.cells import NEWEST_ONLY
+from tests.interaction.cells import JUMPING
+from tests.interaction.codes import INVALID_PARAMS
 from tests.interaction.stage import Cell, Route, Stage
 from tests.support.schemas import NEWEST
+from tests.support.wire_client import Message
 
-INVALID_PARAMS = -32602
-INTERNAL = -32603
-
-JUMPING = pytest.mark.cells(NEWEST_ONLY)
 RICH = pytest.mark.since("2025-06-18")
 
 TOOL: dict[str, Any] = {
@@ -42,15 +40,24 @@ CONTENT: list[dict[str, Any]] = [
     {"type": "image", "data": "aW1hZ2U=", "mimeType": "image/png", "_meta": {"com.example/i": 1}},
     {"type": "audio", "data": "c291bmQ=", "mimeType": "audio/wav"},
 ]
-LINK = {"type": "resource_link", "uri": "file:///a%20b/\u00e4?x=1#y", "name": "a b", "description": "d", "mimeType": "text/plain"}
-EMBEDDED = {"type": "resource", "resource": {"uri": "file:///e", "mimeType": "text/plain", "text": "inside", "_meta": {"k": 1}}}
+LINK = {
+    "type": "resource_link",
+    "uri": "file:///a%20b/\u00e4?x=1#y",
+    "name": "a b",
+    "description": "d",
+    "mimeType": "text/plain",
+}
+EMBEDDED: dict[str, Any] = {
+    "type": "resource",
+    "resource": {"uri": "file:///e", "mimeType": "text/plain", "text": "inside", "_meta": {"k": 1}},
+}
 
 
 async def test_a_tool_is_listed_and_called(stage: Stage, route: Route) -> None:
     backend = await stage.backend("alpha")
 
     @backend.tool("echo", description="says it again")
-    async def echo(request: Request) -> dict:
+    async def echo(request: Request) -> Message:
         return text(request.arguments["say"])
 
     client = await stage.connect(route.path)
@@ -84,7 +91,7 @@ async def test_content_of_every_kind_passes_with_unknown_members_and_meta(stage:
     client = await stage.connect(route.path)
     got = await client.call(route.name("rich"))
     link = {**LINK, "uri": route.uri(str(LINK["uri"]))}
-    embedded = {**EMBEDDED, "resource": {**EMBEDDED["resource"], "uri": route.uri("file:///e")}}  # type: ignore[dict-item]
+    embedded = {**EMBEDDED, "resource": {**EMBEDDED["resource"], "uri": route.uri("file:///e")}}
     assert got == {**result, "content": [*CONTENT, link, embedded]}
 
 
@@ -94,7 +101,11 @@ async def test_meta_and_unknown_members_of_a_call_reach_the_backend(stage: Stage
     backend = await stage.backend()
     backend.result("echo", text("yes"))
     client = await stage.connect(route.path)
-    meta = {"com.example/x": {"y": [1]}, "traceparent": "00-1-2-01", "io.modelcontextprotocol/related-task": {"taskId": "t"}}
+    meta = {
+        "com.example/x": {"y": [1]},
+        "traceparent": "00-1-2-01",
+        "io.modelcontextprotocol/related-task": {"taskId": "t"},
+    }
     params = {"name": route.name("echo"), "arguments": {"n": 1, "\u00e4": None}, "_meta": meta, "x-unknown": {"z": 1}}
     await client.request("tools/call", params)
     assert backend.of("tools/call")[0]["params"] == {**params, "name": "echo"}
@@ -149,8 +160,10 @@ async def test_an_unknown_tool_is_invalid_params(stage: Stage, route: Route) -> 
 
 @JUMPING
 @pytest.mark.requirement("tool-errors")
-@pytest.mark.parametrize("params", [None, {}, {"name": 7}, {"name": None}, {"name": ["echo"]}, {"arguments": {}}], ids=str)
-async def test_a_call_without_a_proper_name_is_invalid_params(stage: Stage, params: dict | None) -> None:
+@pytest.mark.parametrize(
+    "params", [None, {}, {"name": 7}, {"name": None}, {"name": ["echo"]}, {"arguments": {}}], ids=str
+)
+async def test_a_call_without_a_proper_name_is_invalid_params(stage: Stage, params: Message | None) -> None:
     backend = await stage.backend()
     backend.result("echo", text("yes"))
     client = await stage.connect()
@@ -180,7 +193,11 @@ async def test_names_are_allowed_unique_and_lead_back(stage: Stage) -> None:
     tools = (await client.request("tools/list"))["tools"]
     names = [tool["name"] for tool in tools]
     assert len(set(names)) == len(names) == 3 * len(awkward)
-    assert all(name.isascii() and len(name) <= 64 and name.replace("_", "").replace("-", "").isalnum() for name in names if name.strip("_"))
+    assert all(
+        name.isascii() and len(name) <= 64 and name.replace("_", "").replace("-", "").isalnum()
+        for name in names
+        if name.strip("_")
+    )
     answers = [(await client.call(name))["content"][0]["text"] for name in names]
     assert answers == [f"{server}/{name}" for server in ("alpha", "alpha__a", "beta") for name in awkward]
 
@@ -227,7 +244,7 @@ async def test_parallel_calls_of_many_sessions_each_get_their_own_answer(stage: 
     backend = await stage.backend()
 
     @backend.tool("who")
-    async def who(request: Request) -> dict:
+    async def who(request: Request) -> Message:
         for _ in range(3):
             await trio.lowlevel.checkpoint()
         return text(f"{request.arguments['session']}/{request.arguments['n']}")
@@ -245,15 +262,17 @@ async def test_parallel_calls_of_many_sessions_each_get_their_own_answer(stage: 
 
 @pytest.mark.cells((Cell(), Cell(NEWEST, "memory", "http")))
 @pytest.mark.requirement("shared-backend")
-async def test_a_shared_backend_is_told_no_capabilities_and_its_answers_still_find_home(stage: Stage, route: Route) -> None:
+async def test_a_shared_backend_is_told_no_capabilities_and_its_answers_still_find_home(
+    stage: Stage, route: Route
+) -> None:
     backend = await stage.backend(sharing="shared")
 
     @backend.tool("who")
-    async def who(request: Request) -> dict:
+    async def who(request: Request) -> Message:
         request.log("error", "for nobody" if request.connection.backend.revision else "")
         return text(str(request.arguments["n"]))
 
-    capabilities = {"sampling": {}, "roots": {}, "elicitation": {}}
+    capabilities: Message = {"sampling": {}, "roots": {}, "elicitation": {}}
     clients = [await stage.connect(route.path, capabilities=capabilities) for _ in range(3)]
     for n, client in enumerate(clients):
         assert await client.start_call(route.name("who"), id=1, n=n).result() == text(str(n))

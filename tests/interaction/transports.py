@@ -199,8 +199,7 @@ class HttpServer:
 
     async def _answer_specially(self, wire: _Http1, session: HttpSession, answer: HttpAnswer) -> None:
         if answer.lost:
-            self._sessions.pop(session.id, None)
-            session.connection.end()
+            self._forget(session)
         await wire.answer(answer.status, answer.body, [("Content-Type", answer.kind)])
 
     async def _answer(self, wire: _Http1, body: _Body, header: list[tuple[str, str]]) -> None:
@@ -210,12 +209,21 @@ class HttpServer:
         else:
             await wire.stream(body.receive, header, first)
 
+    def _forget(self, session: HttpSession) -> None:
+        """As a restart of the server would."""
+        self._sessions.pop(session.id, None)
+        session.connection.end()
+
     def _open(self) -> HttpSession:
         session = HttpSession(len(self._sessions) + 1)
         session.connection = self._backend.connected(session.write)
-        session.connection.hang_up = lambda: self._sessions.pop(session.id, None)
+        session.connection.hang_up = lambda: self._forget(session)
         self._sessions[session.id] = session
         return session
+
+
+def _event(message: bytes) -> bytes:
+    return b"".join(b"data: %b\n" % line for line in message.split(b"\n")) + b"\n"
 
 
 class _Http1:
@@ -255,9 +263,9 @@ class _Http1:
         kind = ("Content-Type", "text/event-stream")
         await self._send(h11.Response(status_code=200, headers=[kind, *(headers or [])]))
         if first is not None:
-            await self._send(h11.Data(data=b"data: " + first + b"\n\n"))
+            await self._send(h11.Data(data=_event(first)))
         async for message in messages:
-            await self._send(h11.Data(data=b"data: " + message + b"\n\n"))
+            await self._send(h11.Data(data=_event(message)))
         await self._send(h11.EndOfMessage())
 
     async def _send(self, *events: Any) -> None:
