@@ -5,6 +5,7 @@ from the shape of a name.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -22,7 +23,6 @@ from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, Treatment
 from actors.services import Services
-from actors.subscriptions import SUBSCRIBE
 
 PAGE_ITEMS = 1000
 """Items of a merged list in one page: many clients never ask for a second one."""
@@ -137,16 +137,25 @@ class Aggregate(Front):
 
     def _look_again(self, effect: fx.Dispatch) -> None:
         """A name that the tables lack may be on a list that is not known yet, or not known any more."""
-        waiting = set(LOOKED_UP.get(effect.method, ()))
         self._looking.add(effect.call)
 
-        def arrived(method: str) -> None:
-            waiting.discard(method)
-            if not waiting and effect.call in self._looking:
+        def looked() -> None:
+            if effect.call in self._looking:
                 self._looking.discard(effect.call)
                 self._route(effect, fresh=True)
 
-        for method in tuple(waiting):
+        self._look(LOOKED_UP.get(effect.method, ()), looked)
+
+    def _look(self, lists: tuple[str, ...], then: Callable[[], None]) -> None:
+        """Brings several lists up to date."""
+        waiting = set(lists)
+
+        def arrived(method: str) -> None:
+            waiting.discard(method)
+            if not waiting:
+                then()
+
+        for method in lists:
             self.listing.gather(method, lambda method=method: arrived(method), shows=False)  # type: ignore[misc]
 
     def _cannot_complete(self, backend: str) -> bool:
@@ -169,12 +178,16 @@ class Aggregate(Front):
 
     def restored(self, uris: tuple[str, ...]) -> None:
         super().restored(uris)
-        for uri in uris:
-            # A web address is found once the lists are known.
-            if self.listing.naming.uris.resolve(uri) is None:
-                self._own -= 1
-                self.waiters[self._own] = lambda outcome: None
-                self.dispatch(fx.Dispatch(self._own, SUBSCRIBE, json.dumps({"uri": uri}), False))
+        web = [uri for uri in uris if self.listing.naming.uris.resolve(uri) is None]
+
+        def looked() -> None:
+            owners = [self.listing.naming.uris.resolve(uri) for uri in web]
+            for owner in owners:
+                if owner is not None:
+                    self.subscribe_again(owner.backend, owner.name)
+
+        if web:  # such an address is found once the lists are known
+            self._look((RESOURCES, TEMPLATES), looked)
 
     def subscriptions_at(self, backend: str) -> tuple[str, ...]:
         owners = [self.listing.naming.uris.resolve(uri) for uri in self.subscriptions.uris]

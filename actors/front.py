@@ -157,7 +157,17 @@ class Front(ABC):
                 self.link(backend)
             return
         for uri in uris:
-            self.own_call(backend, SUBSCRIBE, json.dumps({"uri": uri}), lambda outcome: None)
+            self.subscribe_again(backend, uri)
+
+    def subscribe_again(self, backend: str, uri: str) -> None:
+        """Once more, for the session; what it may have missed meanwhile is said when that is done."""
+        params = json.dumps({"uri": uri})
+
+        def subscribed(outcome: LinkOutcome) -> None:
+            if outcome.ok:
+                self.told(LinkTold(self.host.ctx.ref, backend, None, "notifications/resources/updated", params))
+
+        self.own_call(backend, SUBSCRIBE, params, subscribed)
 
     def cancel(self, call: int, reason: str) -> None:
         """Nobody waits for this call any more."""

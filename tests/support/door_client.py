@@ -150,6 +150,7 @@ class Pending:
         with trio.fail_after(WAIT):
             while not ready():
                 if self.done:
+                    await trio.lowlevel.checkpoint()  # who is cancelled together with it hears of that
                     raise AssertionError(f"it ended before that: {self!r} {self.messages}")
                 await self._lot.park()
 
