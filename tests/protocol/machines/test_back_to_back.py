@@ -1,0 +1,478 @@
+"""A session machine and the link machines of two backends, joined as the actors join them, with mailboxes and wires that
+deliver when it pleases them, and a client and servers at the ends.
+
+Each call carries a number that the server sends back. Whatever the interleaving and whatever is lost: a client gets
+one answer to each request, its own; a result means that the server ran it once, "no" that it never did, and nothing
+runs twice; an answer to a question reaches the server that asked, under the id that it gave.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
+from actors.protocol import link_events as le
+from actors.protocol.link_state import Link, Profile
+from actors.protocol.link_table import Phase
+from actors.protocol.messages import Error, Message, Notification, Request, RequestId, Result
+from tests.protocol.machines.driving import (
+    BATCHES,
+    CLIENT,
+    FORMS,
+    HELLO,
+    INFO,
+    NEWEST,
+    RESULTS,
+    LinkDriver,
+    SessionDriver,
+    answers,
+    decode,
+    notification,
+    raw,
+    request,
+    said,
+)
+from tests.protocol.machines.witness import Witness
+
+NAMES = ("http", "pipe")
+seldom = st.integers(0, 6).map(lambda n: n == 5)
+
+
+@dataclass
+class Running:
+    """A request that a server works on."""
+
+    id: RequestId
+    number: int | None
+    progress: RequestId | None
+    steps: int = 0
+
+
+@dataclass
+class Server:
+    """The far end of a link. It numbers its questions from 1 in each session, so that two servers use the same ids."""
+
+    name: str
+    related: bool
+    link: LinkDriver
+    events: deque[Any] = field(default_factory=deque)
+    """From the session, and from the transport, to the link."""
+    frames: deque[tuple[RequestId | None, bytes]] = field(default_factory=deque)
+    """From the link to the server."""
+    up: bool = False
+    knows_us: bool = False
+    running: dict[RequestId, Running] = field(default_factory=dict)
+    questions: dict[int, str] = field(default_factory=dict)
+    next_question: int = 1
+    executed: dict[int, int] = field(default_factory=dict)
+    cancelled: set[int] = field(default_factory=set)
+    answered: list[tuple[int, str]] = field(default_factory=list)
+    retry: bool = False
+
+    def say(self, message: Message, related: RequestId | None = None) -> None:
+        self.events.append(le.Incoming(message, related if self.related else None))
+
+    def restart(self) -> None:
+        """Whatever it worked on is gone."""
+        self.running.clear()
+        self.questions.clear()
+        self.next_question = 1
+        self.frames.clear()
+
+
+class World(RuleBasedStateMachine):
+    """All of it."""
+
+    @initialize(version=st.sampled_from([BATCHES, FORMS, NEWEST]), listening=st.booleans())
+    def begin(self, version: str, listening: bool) -> None:
+        self.session = SessionDriver(version)
+        self.witness = Witness(version)
+        profile = Profile(raw(CLIENT), raw(INFO), True, "e")
+        self.servers = {n: Server(n, n == "http", LinkDriver(link=Link(profile))) for n in NAMES}
+        self.mail: deque[ev.SessionEvent] = deque()
+        self.numbers = 0
+        self.sent: dict[RequestId, tuple[str, int]] = {}
+        self.outcomes: dict[RequestId, Any] = {}
+        self.shown: dict[str, str] = {}
+        self.answers_given: dict[str, str] = {}
+        init = request("init", "initialize", protocolVersion=version, capabilities=CLIENT, clientInfo=INFO)
+        self.post(init)
+        self.session.end("init", {**RESULTS["initialize"], "protocolVersion": version})
+        self.witness = Witness(version)
+        self.witness.highest_call = 1
+        self.post(notification("notifications/initialized"))
+        if listening:
+            self.step(ev.Attached(self.session.number()))
+
+    # The session and what it says
+
+    def step(self, event: ev.SessionEvent) -> list[Any]:
+        before = self.session.session
+        effects = self.session.step(event)
+        self.witness.saw(event, before, self.session.session, effects)
+        for effect in effects:
+            self.obey(effect)
+        self.read(effects)
+        return effects
+
+    def obey(self, effect: Any) -> None:
+        match effect:
+            case fx.Dispatch(call, method, params, progress):
+                if method != "initialize":
+                    target = json.loads(bytes(params))["name"]
+                    self.tell_link(target, le.Called(call, method, params, progress, method == "tools/call"))
+            case fx.CancelCall(call, reason):
+                for name in NAMES:
+                    self.tell_link(name, le.Abandoned(call, reason))
+            case fx.AnswerBackend(backend, id, ok, payload):
+                self.tell_link(backend, le.AnswerGiven(id, ok, payload))
+            case fx.Broadcast(method, params):
+                for name in NAMES:
+                    self.tell_link(name, le.Notified(method, params))
+
+    def tell_link(self, name: str, event: le.LinkEvent) -> None:
+        self.servers[name].events.append(event)
+
+    def read(self, effects: list[Any]) -> None:
+        """What the client reads."""
+        for id, message in answers(effects).items():
+            if id in self.sent:
+                assert id not in self.outcomes, "two answers"
+                self.outcomes[id] = message
+                self.judge(id, message)
+        for _, message in said(effects):
+            if "method" in message and "id" in message:
+                self.shown[message["id"]] = message["params"]["_meta"]["whose"]
+            if message.get("method") == "notifications/cancelled":
+                del self.shown[message["params"]["requestId"]]
+            if message.get("method") == "notifications/progress":
+                token = message["params"]["progressToken"]
+                assert message["params"]["message"] == f"of {self.sent[int(token)][1]}"
+                assert int(token) not in self.outcomes, "progress after the answer"
+
+    def judge(self, id: RequestId, message: Any) -> None:
+        name, number = self.sent[id]
+        times = self.servers[name].executed.get(number, 0)
+        if "result" in message:
+            assert message["result"]["content"][0]["text"] == str(number)
+            assert times == 1
+        elif message["error"].get("data", {}).get("executed") == "no":
+            assert times == 0
+
+    def post(self, *messages: Message, batch: bool = False) -> None:
+        for message in messages:
+            if isinstance(message, Request):
+                self.session.methods[message.id] = message.method
+        event = ev.Posted(self.session.number(), messages, batch, self.session.now)
+        self.session.calls["init"] = 1
+        if not self.sent and self.session.session.server is None:
+            self.session.step(event)
+        else:
+            self.step(event)
+
+    # The client
+
+    @rule(name=st.sampled_from(NAMES), token=st.booleans(), more=st.booleans())
+    def calls(self, name: str, token: bool, more: bool) -> None:
+        batch = more and self.session.version == BATCHES
+        messages: list[Message] = []
+        for _ in range(2 if batch else 1):
+            self.numbers += 1
+            meta: dict[str, Any] = {"_meta": {"progressToken": self.numbers}} if token else {}
+            messages.append(request(self.numbers, "tools/call", name=name, arguments={"number": self.numbers}, **meta))
+            self.sent[self.numbers] = (name, self.numbers)
+        self.post(*messages, batch=batch)
+
+    @property
+    def waiting(self) -> list[RequestId]:
+        return [id for id in self.sent if id in self.session.session.requests]
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data(), now=seldom)
+    def cancels(self, data: st.DataObject, now: bool) -> None:
+        if now:
+            self.post(notification("notifications/cancelled", requestId=data.draw(st.sampled_from(self.waiting))))
+
+    @precondition(lambda self: self.shown)
+    @rule(data=st.data())
+    def answers_a_question(self, data: st.DataObject) -> None:
+        ask = data.draw(st.sampled_from(list(self.shown)))
+        whose = self.shown.pop(ask)
+        self.post(Result(ask, raw({"roots": [], "_meta": {"whose": whose}})))
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def waits_long(self, data: st.DataObject) -> None:
+        turns = sorted(self.witness.turns)
+        if turns:
+            self.step(ev.StreamTurnDue(data.draw(st.sampled_from(turns))))
+
+    @precondition(lambda self: self.witness.turns)
+    @rule(data=st.data(), now=seldom)
+    def breaks_a_connection(self, data: st.DataObject, now: bool) -> None:
+        posts = [p for p, post in self.session.session.posts.items() if post.stream is None]
+        if now and posts:
+            self.step(ev.PostBroken(data.draw(st.sampled_from(posts))))
+
+    @rule(now=seldom)
+    def listens(self, now: bool) -> None:
+        if now:
+            self.step(ev.Attached(self.session.number()))
+
+    @precondition(lambda self: self.witness.deadlines)
+    @rule(data=st.data(), now=seldom)
+    def gives_up(self, data: st.DataObject, now: bool) -> None:
+        if now:
+            self.step(ev.CallExpired(data.draw(st.sampled_from(sorted(self.witness.deadlines)))))
+
+    @precondition(lambda self: self.witness.waits)
+    @rule(data=st.data(), now=seldom)
+    def does_not_answer(self, data: st.DataObject, now: bool) -> None:
+        if now:
+            self.step(ev.AskExpired(data.draw(st.sampled_from(sorted(self.witness.waits)))))
+
+    # Mailboxes and wires deliver in order, each when it pleases
+
+    @rule(choices=st.lists(st.integers(0, 4), min_size=4, max_size=24))
+    def time_passes(self, choices: list[int]) -> None:
+        for choice in choices:
+            server = self.servers[NAMES[choice % 2]]
+            if choice == 4 and self.mail:
+                self.step(self.mail.popleft())
+            elif choice < 2 and server.events:
+                self.deliver(server)
+            elif choice >= 2 and server.frames:
+                self.receive(server)
+
+    @precondition(lambda self: self.mail)
+    @rule()
+    def session_gets_mail(self) -> None:
+        self.step(self.mail.popleft())
+
+    @precondition(lambda self: any(s.events for s in self.servers.values()))
+    @rule(data=st.data())
+    def link_gets_mail(self, data: st.DataObject) -> None:
+        self.deliver(data.draw(st.sampled_from([s for s in self.servers.values() if s.events])))
+
+    @precondition(lambda self: any(s.frames for s in self.servers.values()))
+    @rule(data=st.data())
+    def server_gets_a_frame(self, data: st.DataObject) -> None:
+        self.receive(data.draw(st.sampled_from([s for s in self.servers.values() if s.frames])))
+
+    def deliver(self, server: Server) -> None:
+        """One event to a link; what it says goes where the actors carry it."""
+        for effect in server.link.step(server.events.popleft()):
+            match effect:
+                case le.Connect():
+                    # What an older transport said is of no interest to the one that asks.
+                    server.restart()
+                    server.up, server.knows_us = True, False
+                    server.events.append(le.Started(server.related))
+                case le.Hang():
+                    server.up = False
+                    server.restart()
+                    server.events = deque(e for e in server.events if not isinstance(e, FROM_TRANSPORT))
+                case le.Reset():
+                    server.restart()
+                    server.knows_us = False
+                case le.Send(frame, id, tag):
+                    server.frames.append((id, frame))
+                    if tag is not None:
+                        server.events.append(le.Accepted(tag))
+                case le.BackOff():
+                    server.retry = True
+                case le.Finish(call, ok, payload):
+                    assert isinstance(call, int)
+                    self.mail.append(ev.CallEnded(call, ok, payload))
+                case le.Ask(call, id, method, params):
+                    assert call is None or isinstance(call, int)
+                    self.mail.append(ev.Asked(server.name, call, id, method, params))
+                case le.Withdraw(id):
+                    self.mail.append(ev.AskWithdrawn(server.name, id))
+                case le.Tell(call, method, params):
+                    assert call is None or isinstance(call, int)
+                    self.mail.append(ev.CallProgressed(server.name, call, method, params, self.session.now))
+                case le.Down():
+                    self.mail.append(ev.BackendLost(server.name))
+
+    # The servers
+
+    def receive(self, server: Server) -> None:
+        id, frame = server.frames.popleft()
+        message = decode(frame)
+        match message:
+            case Request(id, "initialize"):
+                server.knows_us = True
+                server.say(Result(id, raw(HELLO)), id)
+            case Request() if not server.knows_us:
+                server.events.append(le.SessionForgotten(message.id))
+            case Request(id, "tools/call", params):
+                value = json.loads(bytes(params))
+                number = value["arguments"]["number"]
+                server.executed[number] = server.executed.get(number, 0) + 1
+                assert server.executed[number] == 1, "run twice"
+                assert value["name"] == server.name
+                token = value.get("_meta", {}).get("progressToken")
+                assert token in (None, id), "a token of the client's"
+                server.running[id] = Running(id, number, token)
+            case Request(id):
+                server.running[id] = Running(id, None, None)
+            case Notification("notifications/cancelled", params):
+                wanted = json.loads(bytes(params))["requestId"]
+                ended = server.running.pop(wanted, None)
+                if ended is not None and ended.number is not None:
+                    server.cancelled.add(ended.number)
+            case Result(id, result):
+                # A question that went with its session may still be answered; it is told by its mark.
+                whose = json.loads(bytes(result)).get("_meta", {}).get("whose")
+                assert isinstance(id, int)
+                assert server.questions.pop(id) == whose, "an answer to another question"
+            case Error(id, _):
+                assert isinstance(id, int)
+                assert id in server.questions
+                del server.questions[id]
+
+    @property
+    def busy(self) -> list[Server]:
+        return [s for s in self.servers.values() if s.running]
+
+    def choose(self, data: st.DataObject) -> tuple[Server, Running]:
+        server = data.draw(st.sampled_from(self.busy))
+        return server, server.running[data.draw(st.sampled_from(list(server.running)))]
+
+    @precondition(lambda self: self.busy)
+    @rule(data=st.data())
+    def server_answers(self, data: st.DataObject) -> None:
+        self.finish(*self.choose(data))
+
+    def finish(self, server: Server, work: Running) -> None:
+        del server.running[work.id]
+        text = {"type": "text", "text": str(work.number)}
+        server.say(Result(work.id, raw({"content": [text]})), work.id)
+
+    @precondition(lambda self: self.busy)
+    @rule(data=st.data())
+    def server_progresses(self, data: st.DataObject) -> None:
+        server, work = self.choose(data)
+        work.steps += 1
+        token = work.progress or "nobody's"
+        params = {"progressToken": token, "progress": work.steps, "message": f"of {work.number}"}
+        server.say(Notification("notifications/progress", raw(params)), work.id)
+
+    @precondition(lambda self: self.busy)
+    @rule(data=st.data(), unrelated=seldom)
+    def server_asks(self, data: st.DataObject, unrelated: bool) -> None:
+        server, work = self.choose(data)
+        if len(server.questions) < 5:
+            self.numbers += 1
+            whose = f"{server.name} {server.next_question} {self.numbers}"
+            server.questions[server.next_question] = whose
+            question = Request(server.next_question, "roots/list", raw({"_meta": {"whose": whose}}))
+            server.say(question, None if unrelated else work.id)
+            server.next_question += 1
+
+    @precondition(lambda self: any(s.questions for s in self.servers.values()))
+    @rule(data=st.data(), now=seldom)
+    def server_withdraws(self, data: st.DataObject, now: bool) -> None:
+        server = data.draw(st.sampled_from([s for s in self.servers.values() if s.questions]))
+        if now:
+            id = data.draw(st.sampled_from(list(server.questions)))
+            # Its answer may be on the way already.
+            server.say(Notification("notifications/cancelled", raw({"requestId": id})))
+
+    @precondition(lambda self: self.busy)
+    @rule(name=st.sampled_from(NAMES), now=seldom)
+    def server_dies(self, name: str, now: bool) -> None:
+        server = self.servers[name]
+        if now and server.up:
+            server.up = False
+            server.restart()
+            server.events.append(le.Closed("gone", "it has ended"))
+
+    @precondition(lambda self: self.servers["http"].knows_us)
+    @rule(now=seldom)
+    def server_forgets_us(self, now: bool) -> None:
+        server = self.servers["http"]
+        if now and server.knows_us:
+            server.knows_us = False
+            server.running.clear()
+            server.questions.clear()
+            server.next_question = 1
+
+    # In the end
+
+    @invariant()
+    def each_call_is_somewhere(self) -> None:
+        if not hasattr(self, "servers"):
+            return
+        for server in self.servers.values():
+            assert server.cancelled <= set(server.executed)
+            if server.link.link.phase is Phase.IDLE:
+                assert not server.link.link.pending
+
+    def teardown(self) -> None:
+        """Everything flows until it is quiet: servers answer all they have, the client what it was asked."""
+        if not hasattr(self, "servers"):
+            return
+        for _ in range(10_000):
+            if not self.flow():
+                break
+        else:
+            raise AssertionError("it never comes to rest")
+        state = self.session.session
+        for ask in list(state.asks):
+            self.step(ev.AskExpired(ask))
+        stuck = [id for id in state.requests if self.session.session.requests[id].call in self.witness.calls]
+        for id in stuck:
+            # Its server forgot it with its session and nobody noticed: that is what deadlines are for.
+            assert self.sent[id][0] == "http"
+            self.step(ev.StreamTurnDue(self.session.session.requests[id].post))
+            self.step(ev.CallExpired(self.session.session.requests[id].call))
+        while self.flow():
+            pass
+        state = self.session.session
+        assert (state.requests, state.posts, state.asks) == ({}, {}, {})
+        for server in self.servers.values():
+            link = server.link.link
+            assert (link.pending, link.waiting, link.asked) == ({}, (), {})
+            assert not server.questions or server.name == "http"
+
+    def flow(self) -> bool:
+        for server in self.servers.values():
+            if server.events:
+                self.deliver(server)
+                return True
+            if server.frames:
+                self.receive(server)
+                return True
+            if server.running:
+                self.finish(server, next(iter(server.running.values())))
+                return True
+            if server.retry:
+                server.retry = False
+                server.events.append(le.RetryDue())
+                return True
+        if self.mail:
+            self.step(self.mail.popleft())
+            return True
+        if self.shown:
+            ask, whose = self.shown.popitem()
+            self.post(Result(ask, raw({"roots": [], "_meta": {"whose": whose}})))
+            return True
+        return False
+
+
+FROM_TRANSPORT = (le.Incoming, le.Accepted, le.SendFailed, le.SessionForgotten, le.Closed, le.Started)
+
+World.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestWorld = World.TestCase
