@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import h11
@@ -154,6 +154,8 @@ class Fate:
     id: bool = False
     status: int = 200
     response: Message | None = None
+    seconds: float = 0.0
+    """How long it took."""
 
     @property
     def ok(self) -> bool:
@@ -323,11 +325,13 @@ class Client:
     async def _fates_of(self, messages: Sequence[Message], kind: str) -> list[Fate]:
         sent: Any = list(messages) if kind == "batch" else messages[0]
         found = _Found({m["id"] for m in messages})
+        began = trio.current_time()
         fate = await self._pursue(sent, found)
+        seconds = trio.current_time() - began
         fates = [
-            Fate("answered", found.last is not None, 200, found.responses[m["id"]])
+            Fate("answered", found.last is not None, 200, found.responses[m["id"]], seconds)
             if m["id"] in found.responses
-            else fate
+            else replace(fate, seconds=seconds)
             for m in messages
         ]
         for message, one in zip(messages, fates, strict=True):

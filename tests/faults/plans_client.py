@@ -148,7 +148,7 @@ PLANS = (
         "stream",
         complete=True,
     ),
-    _plan("it stalls", _at("event", stall, events=1), "stream", complete=True),
+    _plan("it stalls", _at("event", stall, events=1), "stream", complete=True, within=60.0),
     _plan(
         "it stalls in a flood",
         _both(on_call(flood), _at("event", stall, events=1)),

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from actors.ports import Refused
-from tests.faults.play import Plan
+from tests.faults.play import LATEST, Plan
+from tests.faults.server import PATIENCE
 from tests.faults.store import Rule
 from tests.faults.world import World
 
@@ -43,6 +44,7 @@ APPENDS = tuple(
         "opens",
         *(("report",) if number == 4 else ()),
         allowed=allowed,
+        within=PATIENCE + 2 if reason is Refused.FULL else LATEST,  # a question that is dropped has no answer
     )
     for reason, allowed in LOST.items()
     for number, word in NUMBERS.items()
@@ -96,6 +98,7 @@ AWAY = (
         "away for half a minute, from the second append on",
         _rule("append", seconds=30.0, first=2, **HELD),
         "opens",
+        within=40.0,
     ),
 )
 
@@ -111,6 +114,7 @@ LATE = (
         _rule(*WRITES, effect="late", seconds=9.0, times=EVERY),
         "opens",
         harmless=True,
+        within=30.0,
     ),
     _plan(
         "one acknowledgement is late",

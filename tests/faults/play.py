@@ -17,6 +17,10 @@ SOON = 20.0
 """Seconds in which the bystander is answered, whatever happens to others."""
 
 
+LATEST = 12.0
+"""Seconds until a request has its outcome, unless the plan says otherwise: no wait for a deadline is as short."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """One fault. `install` arms it when the scenario begins; it tells the world when it fires.
@@ -24,6 +28,7 @@ class Plan:
     `needs`: what must happen in a scenario for it to fire, and `without`: what must not. `allowed`: kinds of outcome,
     beside an answer and a refusal, that it excuses. `harmless`: every request has a result all the same; `complete`:
     and nothing that a server reported is missing. `spares`: the bystander notices nothing. `crashes`: actors crash.
+    `within`: seconds from each request to its outcome.
     """
 
     name: str
@@ -35,6 +40,7 @@ class Plan:
     complete: bool = False
     spares: bool = True
     crashes: bool = False
+    within: float = LATEST
     kind: Kind = "http"
     limits: Mapping[str, Any] = field(default_factory=dict)
 
@@ -56,6 +62,8 @@ async def play(plan: Plan, scenario: Scenario) -> None:
         fates = [one for client in world.clients for one in client.fates]
         await recover(world, spared=plan.spares)
         promises.check(world, plan.allowed | scenario.allowed, spared=plan.spares)
+        late = [one for one in fates if one[1].seconds > plan.within]
+        assert not late, f"later than {plan.within} s: {late}"
         if plan.complete:
             promises.check_reports(world)
         failed = [one for one in fates if (plan.harmless or plan.complete) and not _fine(scenario, one[1])]
