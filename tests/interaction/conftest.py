@@ -1,6 +1,7 @@
 """The matrix of the interaction tests: which revisions, stores and transports each test runs on.
 
-A test runs on EVERYWHERE unless the marker `cells` says otherwise; `since` and `until` bound the revisions.
+A test runs on EVERYWHERE unless the marker `cells` says otherwise; `since` and `until` bound the revisions. With an
+argument `route` it runs on both kinds of endpoint.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.interaction.cells import EVERYWHERE
-from tests.interaction.stage import AGGREGATE, TRANSPARENT, Cell, Route, Stage, open_stage
+from tests.interaction.stage import AGGREGATE, ROUTES, Cell, Stage, open_stage
 from tests.support.redis_server import MISSING, RedisServer, installed
 
 MARKERS = (
@@ -44,13 +45,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cell" not in metafunc.fixturenames:
         return
     first, last = _argument(metafunc, "since", ""), _argument(metafunc, "until", "9999")
-    params = []
-    for cell in _argument(metafunc, "cells", EVERYWHERE):
-        if first <= cell.revision <= last:
-            marks = [pytest.mark.trio(run=_jumping)] if cell.jumps else []
-            marks += [pytest.mark.redis] if cell.store == "redis" else []
-            params.append(pytest.param(cell, id=str(cell), marks=marks))
-    metafunc.parametrize("cell", params)
+    cells = [cell for cell in _argument(metafunc, "cells", EVERYWHERE) if first <= cell.revision <= last]
+    if "route" not in metafunc.fixturenames:
+        metafunc.parametrize("cell", [pytest.param(cell, id=str(cell), marks=_marks(cell)) for cell in cells])
+        return
+    # Where time is real a test takes one of the two routes, and its neighbours take the other.
+    turn = len(metafunc.function.__name__)
+    places = []
+    for n, cell in enumerate(cells):
+        for route in ROUTES if cell.jumps else ROUTES[(n + turn) % 2 :][:1]:
+            id = f"{cell}-{'merged' if route is AGGREGATE else 'plain'}"
+            places.append(pytest.param(cell, route, id=id, marks=_marks(cell)))
+    metafunc.parametrize(("cell", "route"), places)
+
+
+def _marks(cell: Cell) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.trio(run=_jumping)] if cell.jumps else []
+    return [*marks, pytest.mark.redis] if cell.store == "redis" else marks
 
 
 @pytest.fixture(scope="session")
@@ -70,13 +81,6 @@ def redis_url(cell: Cell, request: pytest.FixtureRequest) -> str:
     with server.client() as client:
         client.flushall()
     return server.url
-
-
-@pytest.fixture(params=[AGGREGATE, TRANSPARENT], ids=["merged", "plain"])
-def route(request: pytest.FixtureRequest) -> Route:
-    """The two kinds of endpoint."""
-    found: Route = request.param
-    return found
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ class Route(NamedTuple):
 
 AGGREGATE = Route("/mcp", "alpha__", "alpha+", "[alpha] ")
 TRANSPARENT = Route("/mcp/alpha")
+ROUTES = (AGGREGATE, TRANSPARENT)
 
 
 class Telemetry:

@@ -237,3 +237,31 @@ async def test_an_answer_of_a_wrong_shape_is_the_backends_to_judge(stage: Stage,
     call = client.start_call(route.name("ask"), method="elicitation/create", params=FORM)
     await client.answer(await call.message("elicitation/create"), answer)
     assert (await call.result())["_meta"] == {"answer": answer}
+
+
+@JUMPING
+@pytest.mark.requirement("server-request-outside-call", "disconnect-no-cancel")
+async def test_a_question_of_a_call_whose_connection_is_gone_comes_on_the_get_stream(
+    stage: Stage, route: Route
+) -> None:
+    backend = await stage.backend()
+    go, answered = trio.Event(), trio.Event()
+
+    @backend.tool("ask")
+    async def ask(request: Request) -> Message:
+        await go.wait()
+        assert await request.ask("roots/list") == {"roots": []}
+        answered.set()
+        return text("nobody hears it")
+
+    client = await stage.connect(route.path, capabilities=EVERYTHING)
+    await client.request("tools/list")
+    listening = await client.listen()
+    call = client.start_call(route.name("ask"))
+    await trio.sleep(0.1)
+    call.cut()
+    await trio.sleep(0.1)
+    go.set()
+    await client.answer(await listening.message("roots/list"), {"roots": []})
+    with trio.fail_after(10):
+        await answered.wait()

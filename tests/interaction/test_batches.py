@@ -11,6 +11,7 @@ import trio
 from tests.interaction.backend import Request, text
 from tests.interaction.cells import JUMPING, REVISION_BY_REVISION
 from tests.interaction.codes import CANCELLED, INVALID_REQUEST
+from tests.interaction.scripts import Steps, log_of
 from tests.interaction.stage import Cell, Route, Stage
 from tests.support.wire_client import Call, HttpError, Message, Stream
 
@@ -159,6 +160,21 @@ async def test_before_there_is_a_session_an_array_is_refused(stage: Stage) -> No
         exchange = client.post(batch)
         assert await exchange.head() == 400
         assert (await exchange.json())["error"]["code"] == INVALID_REQUEST
+
+
+@BATCHING
+@pytest.mark.requirement("batch", "resume")
+async def test_a_batch_that_was_cut_is_resumed_to_its_last_response(stage: Stage) -> None:
+    steps = Steps(await stage.backend())
+    client = await stage.connect("/mcp/alpha")
+    batch = [client.request_message("tools/call", {"name": "steps"}, id=id) for id in (1, 2)]
+    call = Call(client, client.post(batch), 1)
+    steps.step(1)
+    await log_of(call)
+    call.cut()
+    steps.step(-1, -1)
+    resumed = await client.listen(call.last_id)
+    assert {message.get("id") async for message in _all(resumed)} == {1, 2}
 
 
 @pytest.mark.cells((Cell("2025-03-26"),))

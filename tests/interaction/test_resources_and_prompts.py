@@ -153,6 +153,18 @@ async def test_updates_that_wait_for_a_stream_coalesce_by_resource(stage: Stage,
 
 @JUMPING
 @pytest.mark.requirement("subscribe")
+async def test_subscribing_twice_and_unsubscribing_from_nothing_is_no_error(stage: Stage, route: Route) -> None:
+    library(await stage.backend())
+    client = await stage.connect(route.path)
+    uri = {"uri": route.uri("file:///a/1")}
+    assert await client.request("resources/unsubscribe", uri) == {}
+    for _ in range(3):
+        assert await client.request("resources/subscribe", uri) == {}
+    assert await client.request("resources/unsubscribe", uri) == {}
+
+
+@JUMPING
+@pytest.mark.requirement("subscribe")
 async def test_a_backend_without_subscriptions_refuses_them(stage: Stage, route: Route) -> None:
     backend = await stage.backend(capabilities={"resources": {}})
     backend.add("resources", RESOURCE)

@@ -41,6 +41,17 @@ async def test_an_unknown_session_id_is_404_on_every_method(stage: Stage, route:
     await works(client)
 
 
+@JUMPING
+@pytest.mark.requirement("session-unknown")
+async def test_even_initialize_is_404_with_an_unknown_session_id(stage: Stage) -> None:
+    """The client then initializes anew, without it."""
+    client = stage.client()
+    client.session = "unknown"
+    await refused(client.start("initialize", client.introduction(), id=1).exchange, 404, INVALID_REQUEST, 1)
+    client.session = None
+    assert await client.connect()
+
+
 @pytest.mark.requirement("session-delete")
 async def test_an_ended_session_is_404_on_every_method(stage: Stage, route: Route) -> None:
     backend = await stage.backend()

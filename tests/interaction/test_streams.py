@@ -145,6 +145,19 @@ async def test_the_box_of_waiting_messages_is_bounded(stage: Stage) -> None:
 
 
 @JUMPING
+@pytest.mark.requirement("get-unrelated")
+async def test_when_the_newest_stream_is_gone_the_one_before_it_takes_over(stage: Stage, route: Route) -> None:
+    backend = await stage.backend()
+    client = await stage.connect(route.path)
+    connection = await connection_of(client, backend)
+    older, newer = await client.listen(), await client.listen()
+    newer.cut()
+    await trio.sleep(0.1)
+    connection.notify("notifications/message", {"level": "error", "data": "still here"})
+    assert (await older.message("notifications/message"))["params"]["data"] == "still here"
+
+
+@JUMPING
 @pytest.mark.limits(get_streams_per_session=2)
 @pytest.mark.requirement("get-too-many")
 async def test_a_get_stream_too_many_is_409(stage: Stage) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -247,3 +249,17 @@ async def test_progress_that_nobody_asked_for_goes_nowhere(stage: Stage, route: 
     await call.result()
     assert len(call.messages) == 1
     assert [event for event in stream.exchange.unread if event.data] == []
+
+
+@JUMPING
+@pytest.mark.requirement("tokens-not-forwarded")
+@pytest.mark.parametrize("token", [None, 1.5, True, {}, [], {"progressToken": 1}], ids=str)
+async def test_a_token_that_is_none_is_not_passed_on(stage: Stage, route: Route, token: Any) -> None:
+    backend = await stage.backend()
+    backend.result("work", text("done"))
+    client = await stage.connect(route.path)
+    params = {"name": route.name("work"), "_meta": {"progressToken": token, "com.example/x": 1}}
+    message = client.request_message("tools/call", {}, id=1)
+    exchange = client.post({**message, "params": params})
+    assert (await exchange.json())["result"] == text("done")
+    assert backend.of("tools/call")[0]["params"]["_meta"] == {"com.example/x": 1}
