@@ -43,8 +43,9 @@ format: setup ## Put every file into the project's style.
 bench: setup redis .venv-peers/fastmcp/.stamp .venv-peers/mcp-proxy/.stamp ## Measure the gateway beside its floor and its peers.
 	$(BIN)/python -m loadtest.run $(ARGS)
 
-chaos: setup test-tools ## Run the long fault-injection tests too.
+chaos: setup test-tools ## Run the long fault-injection tests, and the property tests on examples that nobody tried yet.
 	$(BIN)/python -m pytest -m chaos $(ARGS)
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest tests/protocol tests/runtime tests/contracts $(ARGS)
 
 lock: ## Resolve every lock file anew (needs uv).
 	scripts/lock.sh
