@@ -337,6 +337,10 @@ class Links(RuleBasedStateMachine):
 
 
 Links.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
 )
 TestLinks = Links.TestCase

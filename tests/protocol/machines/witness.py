@@ -19,9 +19,33 @@ from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Request, RequestId
 from actors.protocol.session_state import Session
-from actors.protocol.session_table import STREAM_TRANSITIONS, TRANSITIONS, Phase, StreamPhase
+from actors.protocol.session_table import (
+    REQUEST_TRANSITIONS,
+    STREAM_TRANSITIONS,
+    TRANSITIONS,
+    Phase,
+    RequestPhase,
+    StreamPhase,
+)
 from actors.protocol.streams import request_key
 from tests.protocol.machines.driving import plain
+
+CAUSES: dict[type, str] = {
+    ev.CallEnded: "result or error",
+    ev.Posted: "notifications/cancelled",
+    ev.CallExpired: "deadline passed",
+    ev.DrainOverdue: "drain overdue",
+    ev.Ended: "session ended",
+    ev.StreamFailed: "session ended",
+}
+"""Why a request may be settled. (Of a lost backend the link tells as of any outcome.)"""
+
+
+def _phase(session: Session, name: str) -> StreamPhase:
+    stream = session.streams.get(name)
+    if stream is None:
+        return StreamPhase.FINISHED
+    return StreamPhase.DETACHED if stream.connection is None else StreamPhase.ATTACHED
 
 
 @dataclass
@@ -78,6 +102,19 @@ class Witness:
         for effect in effects:
             HANDLERS[type(effect)](self, effect)
         self._compare(after)
+        self._follow_tables(event, before, after)
+
+    def _follow_tables(self, event: ev.SessionEvent, before: Session, after: Session) -> None:
+        """Streams and requests move as their tables say."""
+        moves = {(phase, to) for (phase, _), to in STREAM_TRANSITIONS.items()}
+        for name in before.streams:
+            was, became = _phase(before, name), _phase(after, name)
+            if became is StreamPhase.FINISHED and event == ev.StreamFailed(name, getattr(event, "reason", "")):
+                became = StreamPhase.LOST
+            assert was is became or (was, became) in moves
+        settled = [id for id, entry in before.requests.items() if entry.call not in after.calls]
+        if settled:
+            assert (RequestPhase.PENDING, CAUSES[type(event)]) in REQUEST_TRANSITIONS
 
     def _take(self, event: ev.SessionEvent) -> None:
         match event:
@@ -90,7 +127,6 @@ class Witness:
                     self.posts[post].broken = True
             case ev.Detached(connection, stream):
                 if stream in self.streams and self.streams[stream].connection == connection:
-                    assert (StreamPhase.ATTACHED, "connection lost") in STREAM_TRANSITIONS
                     self.streams[stream].connection = None
             case ev.StreamFailed(stream, _):
                 lost = self.streams.pop(stream, None)

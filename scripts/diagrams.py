@@ -1,0 +1,51 @@
+"""Draws the state diagrams of actors/protocol/README.md from the tables of the machines. A test keeps the two equal."""
+
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from actors.protocol import link_table, session_table  # noqa: E402 - the tree must be on the path first
+
+DOCUMENT = ROOT / "actors" / "protocol" / "README.md"
+
+Table = Mapping[tuple[Enum, str], Enum]
+
+DIAGRAMS: dict[str, tuple[Table, Enum]] = {
+    "session": (session_table.TRANSITIONS, session_table.Phase.NEW),
+    "request": (session_table.REQUEST_TRANSITIONS, session_table.RequestPhase.PENDING),
+    "stream": (session_table.STREAM_TRANSITIONS, session_table.StreamPhase.ATTACHED),
+    "link": (link_table.TRANSITIONS, link_table.Phase.IDLE),
+}
+"""By name: the table, and where a life begins."""
+
+
+def draw(table: Table, first: Enum) -> str:
+    """A Mermaid state diagram: one arrow for each pair of phases, with every cause on it."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (phase, cause), to in table.items():
+        arrows.setdefault((phase.name, to.name), []).append(cause)
+    last = {to.name for to in table.values()} - {phase.name for phase, _ in table}
+    lines = ["stateDiagram-v2", "    direction LR", f"    [*] --> {first.name}"]
+    lines += [f"    {phase} --> {to}: {', '.join(causes)}" for (phase, to), causes in arrows.items()]
+    lines += [f"    {name} --> [*]" for name in sorted(last)]
+    return "\n".join(lines) + "\n"
+
+
+def render(text: str) -> str:
+    """The document with fresh diagrams."""
+    for name, (table, first) in DIAGRAMS.items():
+        begin, end = f"<!-- diagram: {name}, by scripts/diagrams.py -->\n", f"<!-- /diagram: {name} -->\n"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"the document has no place for the diagram of a {name}")
+        text = f"{before}{begin}```mermaid\n{draw(table, first)}```\n{end}{after}"
+    return text
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(render(DOCUMENT.read_text()))
