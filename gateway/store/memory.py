@@ -339,6 +339,9 @@ class MemoryStore:
             return session
         opened = (grant.epoch, fingerprint(requests, first))
         log = session.streams.get(stream) if session.streams else None
+        if log is not None and log.until is not None and log.until <= self._now():
+            session.forget(stream)  # expired, and not swept yet: its name is free
+            log = None
         if log is not None and log.opened != opened:
             return _EXISTS
         if log is None:

@@ -329,6 +329,15 @@ async def test_a_stream_that_finished_without_an_event_may_be_dropped(world, ask
     assert (await ask(store.read, key)).streams == {}
 
 
+async def test_a_stream_may_have_the_name_of_one_that_has_expired(world, ask):
+    assert await ask(world.store.open, world.key, world.grant, "p1", {}, b"old") is None
+    assert await ask(world.store.append, world.key, world.grant, "p1", 2, [b"end"], finish=True) is None
+    await world.pass_time(0.5)
+    assert await ask(world.store.open, world.key, world.grant, "p1", {"i:1": b"p1"}, b"new") is None
+    replay = await world.store.replay(world.key, "p1", world.grant.epoch, 1, 10)
+    assert (replay.head, replay.finished, list(replay.entries)) == (1, False, [])
+
+
 async def test_logs_that_have_expired_make_room_by_themselves(world, ask):
     store, key, grant = world.store, world.key, world.grant
     await ask(store.open, key, grant, "p1", {}, b"")

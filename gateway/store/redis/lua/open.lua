@@ -13,6 +13,13 @@ local refused = refusal(row[1], row[2], row[3])
 if refused then return refused end
 local time = now()
 local head = parse(row[8])
+if head and head.finished and head.till <= time then
+  -- Expired, and not purged yet: its name is free.
+  redis.call('UNLINK', KEYS[2])
+  redis.call('HDEL', KEYS[1], 'h:' .. stream)
+  row[6], row[7], head = row[6] - head.events, row[7] - head.bytes, nil
+  redis.call('HSET', KEYS[1], 'events', row[6], 'bytes', row[7])
+end
 if head then
   if head.opener ~= ARGV[2] or head.print ~= ARGV[9] then return {'EXISTS'} end
 else
