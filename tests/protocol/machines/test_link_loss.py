@@ -158,3 +158,24 @@ def test_a_retried_request_can_be_cancelled(http: LinkDriver) -> None:
     http.step(le.SessionForgotten("e.2"))
     assert http.step(le.Abandoned("a", "bored")) == []
     assert not all_of(le.Send, [e for e in http.shake() if isinstance(e, le.Send) and e.id])
+
+
+def test_a_request_that_was_refused_twice_is_not_sent_again_though_others_were_answered(http: LinkDriver) -> None:
+    http.call("a")
+    http.step(le.SessionForgotten("e.2"))
+    http.shake()
+    again = http.latest("tools/call")
+    http.call("b")
+    http.result(http.latest("tools/call"))
+    effects = http.step(le.SessionForgotten(again))
+    assert executed(effects) == {"a": "no"}
+    assert only(le.Down, effects).reason == "session_lost"
+
+
+def test_a_new_connection_may_lose_its_session_like_the_first(http: LinkDriver) -> None:
+    http.step(le.SessionForgotten(None))
+    http.shake()
+    http.step(le.SessionForgotten(None))
+    assert http.link.phase is Phase.IDLE
+    http.connect()
+    assert kinds(http.step(le.SessionForgotten(None))) == ["StartClock", "Reset", "Send"]

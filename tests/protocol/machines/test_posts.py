@@ -237,6 +237,16 @@ def test_an_id_twice_in_one_batch_is_refused_as_a_whole() -> None:
     assert len(driver.session.requests) == 2
 
 
+def test_a_number_and_its_text_in_one_batch_get_an_answer_each() -> None:
+    driver = batch()
+    driver.post(call(1), call("1"), batch=True)
+    assert driver.end("1") == []
+    assert [m["id"] for m in plain(only(fx.AnswerPost, driver.end(1)).body)] == ["1", 1]
+    driver.post(call(2), call("2"), batch=True)
+    driver.step(ev.StreamTurnDue(driver.last))
+    assert [only(fx.Append, driver.end(id)).finish for id in (2, "2")] == [False, True]
+
+
 def test_a_batch_that_became_a_stream_has_an_event_for_each_answer() -> None:
     driver = batch()
     driver.post(call(1), call(2), request(3, "ping"), batch=True)
