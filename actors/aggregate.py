@@ -24,6 +24,9 @@ from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, Treatment
 from actors.services import Services
 
+LONGEST_KEY = 256
+"""Characters of a key by capabilities; a longer one is hashed."""
+
 PAGE_ITEMS = 1000
 """Items of a merged list in one page: many clients never ask for a second one."""
 DEBOUNCE = 0.1
@@ -70,9 +73,15 @@ class Aggregate(Front):
         """Whose view of the backend this session sees; all share that of a shared connection."""
         if self.shares(backend):
             return Key("", "", backend)
-        client = self.host.client
-        bits = capabilities.bits_key(client.bits) if client is not None else ""
+        bits = capabilities.bits_key(self.bits)
+        if len(bits) > LONGEST_KEY:  # settings of extensions are as long as the client likes
+            bits = hashlib.sha256(bits.encode()).hexdigest()
         return Key(self.host.principal.name, bits, backend)
+
+    @property
+    def bits(self) -> capabilities.ClientBits:
+        """Without the extensions that an aggregate does not pass on: they would only make one view many."""
+        return frozenset(b for b in super().bits if not b.startswith("ext:") or b[4:].split("=")[0] in EXTENSIONS)
 
     def lists_itself(self, backend: str) -> bool:
         """Whether the session has a connection of its own, over which it may see other things than others."""
@@ -121,7 +130,7 @@ class Aggregate(Front):
             if not fresh:
                 self._look_again(effect)
             else:
-                self.refuse(effect.call, unknown.error)
+                self.refuse(effect.call, self._unknown(effect.method, unknown.error))
             return
         backend = routed.backend
         if effect.method == "completion/complete" and self._cannot_complete(backend):
@@ -134,6 +143,18 @@ class Aggregate(Front):
             self._methods[effect.call] = effect.method
         else:
             self.refuse_linkless(effect.call)
+
+    def _unknown(self, method: str, error: errors.ProtocolError) -> errors.ProtocolError:
+        """A name is unknown only if every list that could hold it is known."""
+        silent = [b for listed in LOOKED_UP.get(method, ()) for b in self.listing.silent(listed)]
+        if not silent:
+            return error
+        return errors.internal(
+            f"server {silent[0]!r}, which may have it, can't be asked",
+            reason="backend_down",
+            executed="no",
+            backend=silent[0],
+        )
 
     def _look_again(self, effect: fx.Dispatch) -> None:
         """A name that the tables lack may be on a list that is not known yet, or not known any more."""

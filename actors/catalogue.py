@@ -42,8 +42,10 @@ from actors.protocol.methods import METHODS
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
 
-MAX_ENTRIES = 4096
+MAX_ENTRIES = 1024
 """Keys kept; the least recently used one goes first."""
+MAX_LINKS = 64
+"""Connections kept; the least recently used one closes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,6 @@ class Catalogue(Actor):
         """The connection is up: a list that the backend does not declare is not asked for."""
         link, caller = entry.link, self.ctx.ref
         assert link is not None
-        # What is said to have changed while the pages come will be fetched once more.
         wanted.stale, wanted.news, wanted.announced = False, not wanted.announced, False
         if entry.hello is not None and not _offers(entry.hello, method):
             self._fetched(key, entry, method, ())
@@ -200,6 +201,7 @@ class Catalogue(Actor):
     def _fetched(self, key: Key, entry: Entry, method: str, items: Items | None) -> None:
         wanted = entry.lists[method]
         self._end_fetch(key, entry, method, wanted)
+        changed = wanted.stale and items is not None  # while the pages came
         if items is None:
             wanted.stale, wanted.announced = True, wanted.announced or not wanted.news
         else:
@@ -211,6 +213,8 @@ class Catalogue(Actor):
                 self._announce(entry, key, LIST_CHANGED[method], wanted.waiting)
         self._answer(key, method, wanted)
         self._used(key, entry)
+        if changed:
+            self._announce(entry, key, LIST_CHANGED[method])
 
     def _end_fetch(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         """It is over, or nobody waits for it any more."""
@@ -260,6 +264,7 @@ class Catalogue(Actor):
             return None
         if entry.link is not None:
             self._lost(entry.link)
+        self._make_room()
 
         def make() -> LinkActor:
             return LinkActor(spec, entry.profile, self._services, self._backends)
@@ -273,6 +278,15 @@ class Catalogue(Actor):
         self.ctx.monitor(link)
         link.reply(Join(self.ctx.ref))
         return link
+
+    def _make_room(self) -> None:
+        """Views come and go with what clients say of themselves; the connections behind them are bounded."""
+        if len(self._by_link) < MAX_LINKS:
+            return
+        for key, entry in self._entries.items():
+            if entry.link is not None and not entry.fetching:
+                self._close_link(key, entry)
+                return
 
     def _used(self, key: Key, entry: Entry) -> None:
         if entry.link is not None:

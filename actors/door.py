@@ -255,12 +255,16 @@ def refuse(error: ProtocolError, id: RequestId | None = None) -> Answer:
     return Answer(error.status, errors.encode_error_body(error, id), error.headers)
 
 
+DIGITS = 19
+"""Of a number in an event id: 64 bits."""
+
+
 def parse_event_id(text: str) -> tuple[str, int, int] | None:
     """`<stream>:<epoch>-<seq>`, as the recorder writes it; None for anything else."""
     stream, colon, position = text.partition(":")
     epoch, dash, seq = position.partition("-")
     numbers = (stream[1:], epoch, seq)
-    plain = all(n.isascii() and n.isdigit() and len(n) <= 19 for n in numbers)
+    plain = all(n.isascii() and n.isdigit() and n[0] != "0" and len(n) <= DIGITS for n in numbers)
     if not colon or not dash or stream[:1] not in ("p", "g") or not plain:
         return None
     return stream, int(epoch), int(seq)

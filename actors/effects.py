@@ -11,6 +11,7 @@ from actors.protocol import errors
 from actors.protocol.errors import ProtocolError, encode_error_body
 from actors.protocol.messages import RequestId
 from actors.recorder import handle
+from actors.runtime import NORMAL
 from actors.session_messages import AskDue, DeadlineDue, TurnDue
 
 if TYPE_CHECKING:
@@ -151,17 +152,17 @@ def _save(session: "SessionActor", effect: fx.Save) -> None:
 
 def _end(session: "SessionActor", effect: fx.End) -> None:
     """The machine is closed: record, links and actor go."""
-    endings, session.ending = session.ending, []
 
     def done(outcome: Any) -> None:
         away = isinstance(outcome, Failed) and outcome.reason is Refused.AWAY
-        for reply in endings:
+        for reply in session.ending:
             reply.answer(refusal(errors.store_away()) if away else Answer(200))
+        # Only now: whoever asked for the end must not hear of it before it is recorded.
+        session.ctx.ref.stop(NORMAL)
 
     session.services.store.end(session.identity.key, session.grant, effect.reason, done)
     session.services.log.info("session_ended", session=handle(session.identity.key), reason=effect.reason)
     session.services.telemetry.count("stagedoor_sessions_ended_total", (effect.reason,))
-    session.ctx.stop()
 
 
 def _tally(session: "SessionActor", effect: fx.Tally) -> None:

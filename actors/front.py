@@ -31,6 +31,7 @@ from actors.links import start_link
 from actors.memo import Memo
 from actors.named import Named
 from actors.ports import Principal
+from actors.profiles import profile_of
 from actors.protocol import capabilities, errors, session_record
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
@@ -92,6 +93,13 @@ Waiter = Callable[[LinkOutcome], None]
 """Gets the outcome of a call that the front made, or one that it wants to change before the client sees it."""
 
 SET_LEVEL = "logging/setLevel"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDue:
+    """A call of the front's own takes too long."""
+
+    call: int
 
 
 class Front(ABC):
@@ -228,6 +236,8 @@ class Front(ABC):
     def outcome(self, message: LinkOutcome) -> None:
         """The outcome of a call on a link."""
         self.calls.pop(message.call, None)
+        if message.call < 0:
+            self.host.ctx.cancel_timer(("own", message.call))
         self.subscriptions.settle(message.call, message.ok)
         waiter = self.waiters.pop(message.call, None)
         if waiter is not None:
@@ -290,9 +300,17 @@ class Front(ABC):
         call = self._own
         self.waiters[call] = waiter
         if self.call(call, backend, method, params, False):
+            self.host.ctx.set_timer(("own", call), self.deadline(call), OwnDue(call))
             return call
         self.waiters.pop(call, None)
         return 0
+
+    def own_due(self, call: int) -> None:
+        """A backend that never answers must not be waited for."""
+        waiter, backend = self.waiters.get(call), self.calls.get(call, "")
+        self.cancel(call, "deadline exceeded")
+        if waiter is not None:
+            waiter(LinkOutcome(backend, call, False, errors.internal("timeout", reason="timeout").raw))
 
     def set_level(self, backend: str, level: str) -> None:
         """Tells a connected backend the log level, if it has logging."""
@@ -347,6 +365,12 @@ class Front(ABC):
 
         return start_link(spec, self.host.ctx.system.registry, self.tree.links, make)
 
+    @property
+    def bits(self) -> capabilities.ClientBits:
+        """What the client can be asked, as far as backends hear of it."""
+        client = self.host.client
+        return client.bits if client is not None else frozenset()
+
     def shares(self, backend: str) -> bool:
         """Whether the connection to a backend is not the session's own."""
         spec = self.table.backends.get(backend)
@@ -354,16 +378,8 @@ class Front(ABC):
 
     def profile(self, spec: BackendSpec) -> Profile:
         """What a backend is told of the client."""
-        client = self.host.client
-        prefix = to_base36(self.host.epoch)
-        if client is None or spec.sharing == "shared":
-            # Nothing may be asked over a connection of several sessions: the answer would be anybody's.
-            return Profile(Raw(b"{}"), Raw(self.services.identity), False, f"{prefix}s")
-        declared = capabilities.declare(
-            client.bits, roots_list_changed=client.capabilities.has(("roots", "listChanged"))
-        )
-        askable = bool(client.bits & {"sampling", "elicit.form", "elicit.url"})
-        return Profile(declared, client.info, askable, prefix)
+        client = None if spec.sharing == "shared" else self.host.client
+        return profile_of(client, self.host.epoch, self.services.identity)
 
     def end(self, call: int, ok: bool, payload: Raw) -> None:
         """Gives a call its outcome."""
@@ -379,13 +395,3 @@ class Front(ABC):
     def refuse_linkless(self, call: int) -> None:
         """No link can be had: at a bound, or while the gateway ends."""
         self.refuse(call, errors.internal("no connection to the server can be made", reason="no_link", executed="no"))
-
-
-def to_base36(number: int) -> str:
-    """Digits and lower-case letters."""
-    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
-    out = ""
-    while number:
-        number, rest = divmod(number, 36)
-        out = digits[rest] + out
-    return out or "0"

@@ -59,12 +59,10 @@ class _Gathering:
 
 @dataclass(slots=True)
 class _Own:
-    """A list that is being fetched over the session's own connection, by this call of the front's. `told`: that it has
-    changed was announced before; `slow`: the list deadline has passed."""
+    """A list that is being fetched over the session's own connection. `told`: that it has changed was announced before;
+    `slow`: the list deadline has passed."""
 
-    since: float
     told: bool
-    call: int = 0
     slow: bool = False
 
 
@@ -106,11 +104,8 @@ class Listing:
             return True
         running = self._fetches.get((method, backend))
         if running is not None and running.slow:
-            return self._is_lost(running)
+            return False
         return self._views.get(method, {}).get(backend) is None or (method, backend) in self._stale
-
-    def _is_lost(self, running: _Own) -> bool:
-        return self._front.host.ctx.now() - running.since >= self._front.services.limits.request_deadline
 
     def _fetch(self, method: str, backend: str) -> None:
         front = self._front
@@ -125,32 +120,30 @@ class Listing:
     def _fetch_own(self, method: str, backend: str) -> None:
         """Over the session's own connection, one fetch of a list at a time."""
         front, key = self._front, (method, backend)
-        # What is said to have changed while the pages come will be fetched once more.
+        if key in self._fetches:
+            return
         told = self._stale.pop(key, False)
         if not capabilities.allows(capabilities.parse(front.hellos[backend].capabilities), method):
             self._arrived(method, backend, (), told=told)
             return
-        running = self._fetches.get(key)
-        if running is not None:
-            if not self._is_lost(running):
-                return
-            front.cancel(running.call, "deadline exceeded")
-        own = self._fetches[key] = _Own(front.host.ctx.now(), told)
+        own = self._fetches[key] = _Own(told)
 
         def waiter(outcome: LinkOutcome) -> None:
             paging.outcome(outcome.ok, outcome.payload)
 
         def ask(params: Raw) -> None:
-            own.call = front.own_call(backend, method, params, waiter)
-            if not own.call:
+            if not front.own_call(backend, method, params, waiter):
                 done(None, Raw(b"null"))
 
         def done(items: Items | None, error: Raw) -> None:
             self._fetches.pop(key, None)
+            changed = key in self._stale  # while the pages came
             if error:
                 self._stale.setdefault(key, own.told)
                 items = items if self._views.get(method, {}).get(backend) is None else None
             self._arrived(method, backend, items, told=own.told)
+            if changed:
+                front.list_changed(method)
 
         paging = Paging(METHODS[method].items or "", ask, done)
         paging.start()
@@ -218,6 +211,11 @@ class Listing:
         """Whether any backend's list is known: if none is, that is an error, not an empty list."""
         views = self._views.get(method, {})
         return not self._front.backends or any(views.get(b) is not None for b in self._front.backends)
+
+    def silent(self, method: str) -> list[str]:
+        """The backends whose list is not known, though it was asked for."""
+        views = self._views.get(method, {})
+        return [b for b in self._front.backends if views.get(b) is None]
 
     def merged(self, method: str) -> list[Raw]:
         """The items of all backends, in their order, under their exposed names."""

@@ -8,6 +8,7 @@ events are kept, and they are tried again until they are in the log.
 
 from collections import Counter
 from collections.abc import Callable
+from typing import TypeAlias
 
 import trio
 
@@ -18,6 +19,9 @@ from actors.protocol import sse
 from actors.protocol.table import Limits
 from actors.track import Entry, Track
 from actors.usage import Usage
+
+Guard: TypeAlias = Callable[[Callable[[object], object]], Callable[[object], None]]
+"""Makes a callback one whose crash is its actor's."""
 
 LOST = (Refused.FENCED, Refused.GONE, Refused.ENDED)
 """The session is not ours any more; anything else is only the log's trouble, and the stream can go on without it."""
@@ -57,6 +61,7 @@ class Recorder:
         closed: Callable[[Connection], object],
         later: Callable[[str], object],
         words: Callable[[int], bytes],
+        guard: Guard,
     ) -> None:
         self.key = key
         self.grant = grant
@@ -70,6 +75,7 @@ class Recorder:
         self._closed = closed
         self._later = later
         self._words = words
+        self._guard = guard
         self._tracks: dict[str, Track] = {}
         self._usage = Usage(limits)
         self._live = True
@@ -86,7 +92,12 @@ class Recorder:
             carrier.put(1, self._frame(effect.stream, 1, effect.first))
         requests = dict(effect.requests)
         self._store.open(
-            self.key, self.grant, effect.stream, requests, effect.first, lambda out: self._on_open(effect, track, out)
+            self.key,
+            self.grant,
+            effect.stream,
+            requests,
+            effect.first,
+            self._guard(lambda out: self._on_open(effect, track, out)),
         )
 
     @property
@@ -177,7 +188,7 @@ class Recorder:
             stream,
             entry.seq,
             [effect.data] if effect.data is not None else [],
-            lambda out: self._on_append(track, entry, attempt, out),
+            self._guard(lambda out: self._on_append(track, entry, attempt, out)),
             finish=effect.finish,
             deltas=Deltas(requests=effect.requests, asked=asked) if effect.requests or asked else NO_DELTAS,
         )

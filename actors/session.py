@@ -15,7 +15,7 @@ from actors import session_messages as sm
 from actors.aggregate import Aggregate, ChangeDue
 from actors.catalogue_messages import CatalogueChanged, Listed
 from actors.effects import EFFECTS, refusal
-from actors.front import Front, Tree
+from actors.front import Front, OwnDue, Tree
 from actors.ledger import Ledger
 from actors.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkWithdrew
 from actors.listing import GatherDue
@@ -40,6 +40,9 @@ DRAIN_MARGIN = 1.0
 
 HANDSHAKE_TTL = 60.0
 """Seconds without a message after which a session whose handshake was not finished ends; its record has as long."""
+
+UNKNOWN_TOOL = "-32602"
+"""What a call of a tool that does not exist comes to (2025-11-25 server/tools, "Error Handling")."""
 
 SHEDDABLE = ("notifications/progress", "notifications/message")
 """What gets no id, and is dropped, when the logs of a session are half full: so chatter can't push out answers."""
@@ -141,8 +144,8 @@ class SessionActor(Actor):
 
     def answer_post(self, post: int, answer: Answer) -> bool:
         """Settles a waiting POST; False if nobody waits any more."""
-        reply = self.posts.pop(post, None)
         self.owed.answered(post)
+        reply = self.posts.pop(post, None)
         return reply is not None and reply.answer(answer)
 
     def begin_call(self, effect: fx.Dispatch) -> None:
@@ -159,6 +162,8 @@ class SessionActor(Actor):
         error = "" if event.ok else session_record.error_type(event.payload)
         if event.ok and method == "tools/call" and b'"isError":true' in bytes(event.payload):
             error = "tool_error"
+        if error == UNKNOWN_TOOL:
+            tool = ""  # a name that exists nowhere is the client's invention, and no label
         labels = (method, tool, error, "http", self._state.version)
         self.services.telemetry.observe("mcp_server_operation_duration_seconds", self.ctx.now() - at, labels)
 
@@ -180,6 +185,7 @@ class SessionActor(Actor):
             closed=lambda connection: self.ctx.ref.reply(sm.ConnectionGone(connection.id, connection.stream)),
             later=lambda stream: self.ctx.set_timer(("log", stream), RETRY, sm.LogDue(stream)),
             words=self.owed.words,
+            guard=self.ctx.guard,
         )
         self._active = self._began = self.ctx.now()
         if self._record is not None:
@@ -234,10 +240,10 @@ class SessionActor(Actor):
         self._ledger.add(self.principal, -len(self._state.requests))
         for post, reply in self.posts.items():
             reply.answer(self.owed.answer(post))
-        gone = self._state.phase is Phase.CLOSED
         restored = errors.overloaded("the session is being restored")
+        error = errors.session_not_found() if self._state.phase is Phase.CLOSED else restored
         for reply in self.gets.values():
-            reply.answer(refusal(errors.session_not_found() if gone else restored))
+            reply.answer(refusal(error))
         self.recorder.stop(crashed=reason.error is not None)
         if self._state.phase is Phase.CLOSED:
             seconds = self.ctx.now() - self._began
@@ -389,5 +395,6 @@ HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     CatalogueChanged: lambda self, m: self.front.changed(m),
     ChangeDue: lambda self, m: self.front.change_due(m.notification),
     GatherDue: lambda self, m: self.front.gather_due(m.method),
+    OwnDue: lambda self, m: self.front.own_due(m.call),
     Down: lambda self, m: self.front.link_ended(m.ref),
 }

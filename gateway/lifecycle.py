@@ -3,10 +3,11 @@
 import gc
 import json
 import os
+import secrets
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from random import random
@@ -25,6 +26,8 @@ from gateway.config import Settings
 from gateway.sealing import AesSealer
 from gateway.store.memory import MemoryStore
 from gateway.store.redis.store import open_redis_store
+
+KEY_BYTES = 32
 
 SWEEP = 5.0
 """Seconds between two looks for what has expired in the store of this process."""
@@ -143,13 +146,17 @@ def state_directory() -> Path:
 def key_file(path: Path) -> bytes:
     """The key in this file, which is made, readable for nobody else, if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_bytes()
-    with os.fdopen(handle, "wb") as file:
-        key = os.urandom(32)
-        file.write(key)
+    if not path.exists():
+        # Written whole under another name first: nobody can ever read half a key, or an empty one.
+        fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(os.urandom(KEY_BYTES))
+        with suppress(FileExistsError):
+            os.link(fresh, path)
+        fresh.unlink()
+    key = path.read_bytes()
+    if len(key) < KEY_BYTES:
+        raise OSError(f"{path} does not hold a key: remove it, and a new one is made")
     return key
 
 

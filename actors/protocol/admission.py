@@ -45,6 +45,8 @@ def _refusal_of_work(session: Session, methods: list[str]) -> errors.ProtocolErr
         return errors.already_initialized()
     if unborn(session):
         return errors.not_initialized()
+    if len(methods) > session.rules.requests:
+        return errors.invalid_request(f"a batch may hold {session.rules.requests} requests")
     if len(session.requests) + len(methods) > session.rules.requests:
         return errors.too_many_requests()
     return None

@@ -226,12 +226,14 @@ _SURROGATES: Final = re.compile(
     rb"(?:(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 _MENDED_MAX: Final = 20_000
-"""Escapes looked at; what holds more is refused as it is."""
+"""Escapes looked at; a body that holds more is refused as it is: mending takes one pass over it, and no more."""
 
 
 def _mended(body: bytes, broken: Exception) -> bytes:
     """The body with U+FFFD for lone surrogates, as tolerant readers do. Raises Malformed if that was not the fault."""
-    mended = _SURROGATES.sub(_mend, body, count=_MENDED_MAX)
+    if body.count(b"\\u") > _MENDED_MAX:
+        raise Malformed(_unreadable(broken)) from None
+    mended = _SURROGATES.sub(_mend, body)
     if mended == body:
         raise Malformed(_unreadable(broken)) from None
     return mended

@@ -33,6 +33,9 @@ from actors.protocol.versions import negotiate
 
 Step = streams.Step
 
+CLIENT_BYTES = 64 * 1024
+"""What a client may say of itself: it is kept as long as the session, and is in its record."""
+
 RETRY_MS = 1000
 """What the drain tells a client to wait before it comes back; the actor adds jitter."""
 
@@ -141,8 +144,10 @@ def _initialize(session: Session, event: ev.Posted, request: Request) -> Step:
         version = negotiate(params.protocolVersion)
         client = client_of(params.capabilities, params.clientInfo, version)
         session, effects = inflight.accept(session, event.post, request, event.now)
-    except (msgspec.DecodeError, RecursionError, errors.Malformed):
+    except (msgspec.DecodeError, RecursionError, errors.Malformed) as broken:
         error = errors.invalid_params("initialize needs protocolVersion and capabilities")
+        if isinstance(broken, errors.Malformed):
+            error = broken.error
         session, effects = _deny(session, event, request, error)
         session, more = _end(session, ev.Ended("initialize_malformed"))
         return session, effects + more
@@ -150,7 +155,9 @@ def _initialize(session: Session, event: ev.Posted, request: Request) -> Step:
 
 
 def client_of(declared: Raw, info: Raw, version: str) -> Client:
-    """What `initialize` said, copied: it outlives the message."""
+    """What `initialize` said, copied: it outlives the message. Raises Malformed if it says too much."""
+    if len(declared) + len(info) > CLIENT_BYTES:
+        raise errors.Malformed(errors.invalid_params("capabilities and clientInfo are too large"))
     parsed = capabilities.parse(Raw(bytes(declared)))
     return Client(parsed, capabilities.client_bits(parsed.raw, version), Raw(bytes(info)))
 

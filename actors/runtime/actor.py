@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVarTuple
 
 import trio
 
+from actors.runtime.boundary import Boundary
 from actors.runtime.exits import NORMAL, SHUTDOWN, Exit
 
 if TYPE_CHECKING:
@@ -94,6 +95,16 @@ class Context:
     def start_task(self, name: str, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> "Task":
         """Does IO in a task of its own, which is cancelled when the actor ends; its end comes as TaskEnded."""
         return self._cell.start_task(name, async_fn, *args)
+
+    def guard(self, fn: Callable[[*Ts], object]) -> Callable[[*Ts], None]:
+        """The function, to be called by others outside a turn: a crash in it is this actor's, and not theirs."""
+        cell = self._cell
+
+        def guarded(*args: *Ts) -> None:
+            with Boundary(cell.callback_over):
+                fn(*args)
+
+        return guarded
 
     def monitor(self, ref: "Ref") -> None:
         """Down(ref, reason) comes when that actor ends, or at once if it has ended; after all that it sent before."""

@@ -196,9 +196,14 @@ class Cell:
             self.mailbox.rest()
 
     def callback_over(self, exit: Exit) -> None:
-        """A callback that the actor had left somewhere ran; a crash in it is the actor's."""
-        if exit.kind is not ExitKind.NORMAL:
+        """A callback that the actor had left somewhere ran; a crash in it is the actor's, or, if that has ended, only
+        told."""
+        if exit.kind is ExitKind.NORMAL:
+            return
+        if self.reason is None:
             self.end(exit)
+        elif exit.error is not None:
+            self.system.report(self.ref.name, exit.error)
 
     # Its end
 

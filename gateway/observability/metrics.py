@@ -21,6 +21,9 @@ Cell: TypeAlias = float | list[float]
 Numbers: TypeAlias = dict[str, dict[Labels, Cell]]
 """Series by instrument and labels."""
 
+LABEL_MAX = 128
+"""Characters of one label; a longer one is cut."""
+
 TOOLS_PER_SERVER = 200
 """Names of tools kept apart for one server; those beyond are counted together."""
 
@@ -94,6 +97,7 @@ class Metrics:
         declared = self._declared[name].labels
         if len(labels) != len(declared):
             raise ValueError(f"{name} has the labels {declared}, not {labels}")
+        labels = tuple(label[:LABEL_MAX] for label in labels)
         if _TOOL in declared:
             labels = self._bound_tool(declared, labels)
         if labels not in series and len(series) >= SERIES_PER_INSTRUMENT:

@@ -1,0 +1,31 @@
+"""What a backend is told of the client behind a connection."""
+
+from msgspec import Raw
+
+from actors.protocol import capabilities
+from actors.protocol.link_state import Profile
+from actors.protocol.session_state import Client
+
+ASKABLE = {"sampling", "elicit.form", "elicit.url"}
+"""What a backend asks for in the course of a call."""
+
+
+def profile_of(client: Client | None, epoch: int, identity: bytes) -> Profile:
+    """Of a client, in the life of its session with this epoch; None: of the gateway itself, for a shared connection,
+    over which nothing may be asked since the answer would be anybody's."""
+    prefix = to_base36(epoch)
+    if client is None:
+        return Profile(Raw(b"{}"), Raw(identity), False, f"{prefix}s")
+    listens = client.capabilities.has(("roots", "listChanged"))
+    declared = capabilities.declare(client.bits, roots_list_changed=listens)
+    return Profile(declared, client.info, bool(client.bits & ASKABLE), prefix)
+
+
+def to_base36(number: int) -> str:
+    """Digits and lower-case letters."""
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    out = ""
+    while number:
+        number, rest = divmod(number, 36)
+        out = digits[rest] + out
+    return out or "0"
