@@ -173,7 +173,10 @@ Trouble = Callable[[Point, Exchange], Awaitable[None]]
 
 
 class Client:
-    """One client. `fates` are the outcomes of its requests, by session and id."""
+    """One client."""
+
+    resume_after = 1.0
+    """Seconds from the loss of a stream to the first attempt to resume it."""
 
     def __init__(
         self,
@@ -356,7 +359,7 @@ class Client:
 
     async def _resume(self, found: _Found) -> Fate:
         for attempt in range(ATTEMPTS):
-            await trio.sleep(1 + attempt / 4)
+            await trio.sleep(self.resume_after + attempt / 4)
             exchange: Exchange | None = None
             try:
                 exchange = await self.open("GET", after=found.last)

@@ -164,8 +164,10 @@ def _ask(request: Request) -> Asked:
 def ask_many(world: World, request: Request) -> None:
     async def ask() -> None:
         for _ in range(20):
-            with trio.move_on_after(PATIENCE):
+            with trio.move_on_after(PATIENCE) as waiting:
                 await _ask(request).outcome()
+            if waiting.cancelled_caught:
+                return
         request.text(f"asked {key_of(request)}")
 
     world.tools.start_soon(ask)

@@ -15,18 +15,22 @@ from tests.faults.world import World
 Do = Callable[[World, Exchange], Awaitable[None]]
 
 
-def _at(
+def at(
     point: Point, do: Do, *, events: int = 0, method: str = "POST", requests: bool = True
 ) -> Callable[[World], None]:
     """Once, at this point of an exchange; `events` must have come; `requests`: it carries a request."""
 
     def install(world: World) -> None:
+        done = False
+
         async def trouble(at: Point, exchange: Exchange) -> None:
-            if world.fired or at != point or exchange.method != method or len(exchange.events) < events:
+            nonlocal done
+            if done or at != point or exchange.method != method or len(exchange.events) < events:
                 return
             sent = exchange.sent if isinstance(exchange.sent, list) else [exchange.sent]
             if method == "POST" and not any(isinstance(m, dict) and "id" in m and "method" in m for m in sent):
                 return
+            done = True
             world.fire(f"{point} {exchange!r}")
             await do(world, exchange)
 
@@ -66,7 +70,8 @@ async def stall(world: World, exchange: Exchange) -> None:
 async def two_gets(world: World, exchange: Exchange) -> None:
     """Two further streams are opened, and one that is too many by far."""
     others = [await world.victim.open("GET") for _ in range(5)]
-    assert [o.status for o in others].count(409) >= 1, [o.status for o in others]
+    statuses = [other.status for other in others]
+    assert 409 in statuses or {404, 503} & set(statuses), statuses
     await trio.sleep(0.3)
     for other in others:
         other.leave()
@@ -74,7 +79,7 @@ async def two_gets(world: World, exchange: Exchange) -> None:
 
 async def resume_at_once(world: World, exchange: Exchange) -> None:
     """The stream is resumed elsewhere while this connection is open: the newest wins."""
-    last = next(event.id for event in reversed(exchange.events) if event.id)
+    last = next((event.id for event in reversed(exchange.events) if event.id), "none")
     other = await world.victim.open("GET", after=last)
     await trio.sleep(0.1)
     other.leave()
@@ -82,7 +87,7 @@ async def resume_at_once(world: World, exchange: Exchange) -> None:
 
 async def resume_twice(world: World, exchange: Exchange) -> None:
     """Two resumptions of one stream at the same moment."""
-    last = next(event.id for event in reversed(exchange.events) if event.id)
+    last = next((event.id for event in reversed(exchange.events) if event.id), "none")
     async with trio.open_nursery() as nursery:
         for _ in range(2):
             nursery.start_soon(_resume_and_leave, world.victim, last)
@@ -109,51 +114,52 @@ def _plan(name: str, install: Callable[[World], None], *needs: str, **more: Any)
 BROKEN = frozenset({"broken"})
 
 PLANS = (
-    _plan("its connection breaks before the head", _at("sent", leave), allowed=BROKEN),
-    _plan("its connection breaks while the server works", _at("sent", leave_soon), allowed=BROKEN),
-    _plan("its connection breaks after the head", _at("head", leave), "stream", allowed=BROKEN),
+    _plan("its connection breaks before the head", at("sent", leave), allowed=BROKEN),
+    _plan("its connection breaks while the server works", at("sent", leave_soon), allowed=BROKEN),
+    _plan("its connection breaks after the head", at("head", leave), "stream", allowed=BROKEN),
     _plan(
         "its connection breaks after the first event",
-        _at("event", leave, events=1),
+        at("event", leave, events=1),
         "stream",
         complete=True,
     ),
-    _plan("its connection breaks in mid-stream", _at("event", leave, events=2), "stream", complete=True),
+    _plan("its connection breaks in mid-stream", at("event", leave, events=2), "stream", complete=True),
     _plan(
         "its connection breaks late in the stream",
-        _at("event", leave, events=4),
+        at("event", leave, events=4),
         "report",
         complete=True,
         without=frozenset({"resume"}),
     ),
-    _plan("it goes with the rest unread", _at("event", leave_unread, events=1), "stream", complete=True),
-    _plan("its GET stream breaks", _at("event", leave, events=2, method="GET"), "get", complete=True),
+    _plan("it goes with the rest unread", at("event", leave_unread, events=1), "stream", complete=True),
+    _plan("its GET stream breaks", at("event", leave, events=2, method="GET"), "get", complete=True),
     _plan(
         "its resumed stream breaks",
-        _at("event", leave, events=1, method="GET"),
+        at("event", leave, events=1, method="GET"),
         "resume",
         complete=True,
     ),
-    _plan("it sends no more", _at("sent", half_close), allowed=BROKEN),
-    _plan("it opens too many GET streams", _at("event", two_gets, events=1), "stream", complete=True),
+    _plan("it sends no more", at("sent", half_close), allowed=BROKEN),
+    _plan("it opens too many GET streams", at("event", two_gets, events=1), "stream", complete=True),
     _plan(
         "its stream is resumed elsewhere",
-        _at("event", resume_at_once, events=1),
+        at("event", resume_at_once, events=1),
         "stream",
         complete=True,
     ),
     _plan(
         "its stream is resumed twice at once",
-        _at("event", resume_twice, events=1),
+        at("event", resume_twice, events=1),
         "stream",
         complete=True,
     ),
-    _plan("it stalls", _at("event", stall, events=1), "stream", complete=True, within=60.0),
+    _plan("it stalls", at("event", stall, events=1), "stream", complete=True, within=60.0),
     _plan(
         "it stalls in a flood",
-        _both(on_call(flood), _at("event", stall, events=1)),
+        _both(on_call(flood), at("event", stall, events=1)),
         "call",
         harmless=True,
         limits={"outbox_events": 64},
+        within=60.0,
     ),
 )

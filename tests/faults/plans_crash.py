@@ -30,10 +30,14 @@ def _crash(owner: type, method: str, which: Which, *, after: bool = False, times
     """The first such calls raise: before they have done anything, or when all is done."""
 
     def install(world: World) -> None:
+        seen = 0
+
         def make(original: Any) -> Any:
             def crashing(self: Any, *args: Any, **more: Any) -> Any:
-                if len(world.fired) == times or not which(world, self, args):
+                nonlocal seen
+                if seen == times or not which(world, self, args):
                     return original(self, *args, **more)
+                seen += 1
                 world.fire(f"{owner.__name__}.{method} {args!r}")
                 if after:
                     original(self, *args, **more)
@@ -78,22 +82,20 @@ def _plan(name: str, install: Callable[[World], None], *needs: str, **more: Any)
     return Plan(f"bug: {name}", install, frozenset(needs), crashes=True, **more)
 
 
-def _in_handler(world: World) -> None:
-    def bug(key: str) -> None:
-        if not world.fired and not key.startswith("bystander"):
-            world.fire(key)
-            raise BugError(f"scripted, in the handler of {key}")
+def _handler(error: BaseException) -> Callable[[World], None]:
+    """A tool raises this in its middle, once."""
 
-    world.alpha.bug = bug
+    def install(world: World) -> None:
+        left = [error]
 
+        def bug(key: str) -> None:
+            if left and not key.startswith("bystander"):
+                world.fire(key)
+                raise left.pop()
 
-def _handler_exits(world: World) -> None:
-    def bug(key: str) -> None:
-        if not world.fired and not key.startswith("bystander"):
-            world.fire(key)
-            raise SystemExit(3)
+        world.alpha.bug = bug
 
-    world.alpha.bug = bug
+    return install
 
 
 def _native(world: World, self: Any, args: tuple[Any, ...]) -> bool:
@@ -138,7 +140,7 @@ PLANS = (
         "steps",
         allowed=frozenset({"gone"}),
     ),
-    _plan("a handler of a server in this process", _in_handler, "call", kind="inproc", harmless=True),
-    _plan("a handler of a server in this process exits", _handler_exits, "call", kind="inproc", harmless=True),
+    _plan("a handler of a server in this process", _handler(BugError()), "call", kind="inproc", harmless=True),
+    _plan("a handler of a server in this process exits", _handler(SystemExit(3)), "call", kind="inproc", harmless=True),
     _plan("a server in this process", _crash(NativeSession, "_read", _native), "call", kind="inproc"),
 )

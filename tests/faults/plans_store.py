@@ -18,7 +18,7 @@ WRITES = frozenset({"open", "append", "save", "touch", "drop"})
 ALL = WRITES | {"create", "read", "claim", "release", "end", "replay"}
 
 
-def _rule(*methods: str, **rule: Any) -> Callable[[World], None]:
+def rule(*methods: str, **rule: Any) -> Callable[[World], None]:
     return lambda world: world.store.rules.append(Rule(frozenset(methods), **rule))
 
 
@@ -40,7 +40,7 @@ NUMBERS = {1: "first", 2: "second", 4: "fourth"}
 APPENDS = tuple(
     _plan(
         f"the {word} append is refused, {reason.value}",
-        _rule("append", reason=reason, first=number),
+        rule("append", reason=reason, first=number),
         "opens",
         *(("report",) if number == 4 else ()),
         allowed=allowed,
@@ -53,7 +53,7 @@ APPENDS = tuple(
 OPENS = tuple(
     _plan(
         f"the first stream can't be opened, {reason.value}",
-        _rule("open", reason=reason),
+        rule("open", reason=reason),
         "opens",
         allowed=allowed | {"broken"},
     )
@@ -61,7 +61,7 @@ OPENS = tuple(
 )
 
 SAVES = tuple(
-    _plan(f"a save is refused, {reason.value}", _rule("save", reason=reason), "saves", allowed=allowed)
+    _plan(f"a save is refused, {reason.value}", rule("save", reason=reason), "saves", allowed=allowed)
     for reason, allowed in LOST.items()
     if reason is not Refused.FULL
 )
@@ -70,33 +70,33 @@ HELD = {"effect": "hold", "times": EVERY}
 AWAY = (
     _plan(
         "acknowledged events are lost",
-        _rule("append", reason=Refused.SEQ, first=2),
+        rule("append", reason=Refused.SEQ, first=2),
         "opens",
         allowed=frozenset({"lost"}),
     ),
     _plan(
-        "a stream of that name is there", _rule("open", reason=Refused.EXISTS), "opens", allowed=frozenset({"broken"})
+        "a stream of that name is there", rule("open", reason=Refused.EXISTS), "opens", allowed=frozenset({"broken"})
     ),
-    _plan("create is refused", _rule("create"), "new"),
-    _plan("read is refused", _rule("read"), "back"),
-    _plan("claim is refused", _rule("claim"), "back"),
-    _plan("claim is refused, another was faster", _rule("claim", reason=Refused.FENCED), "back"),
-    _plan("release is refused", _rule("release"), "back"),
-    _plan("end is refused", _rule("end"), "delete"),
-    _plan("replay is refused", _rule("replay"), "resume", harmless=True),
+    _plan("create is refused", rule("create"), "new"),
+    _plan("read is refused", rule("read"), "back"),
+    _plan("claim is refused", rule("claim"), "back"),
+    _plan("claim is refused, another was faster", rule("claim", reason=Refused.FENCED), "back"),
+    _plan("release is refused", rule("release"), "back"),
+    _plan("end is refused", rule("end"), "delete"),
+    _plan("replay is refused", rule("replay"), "resume", harmless=True),
     _plan(
         "the log is gone at the replay",
-        _rule("replay", reason=Refused.GONE),
+        rule("replay", reason=Refused.GONE),
         "resume",
         allowed=LOSES,
     ),
-    _plan("an append is done, but not said", _rule("append", effect="lost", first=2), "opens"),
-    _plan("a save is done, but not said", _rule("save", effect="lost"), "saves"),
-    _plan("away for five seconds", _rule(*ALL, seconds=5.0, **HELD), "opens"),
-    _plan("away for half a minute", _rule(*ALL, seconds=30.0, **HELD), "opens"),
+    _plan("an append is done, but not said", rule("append", effect="lost", first=2), "opens"),
+    _plan("a save is done, but not said", rule("save", effect="lost"), "saves"),
+    _plan("away for five seconds", rule(*ALL, seconds=5.0, **HELD), "opens"),
+    _plan("away for half a minute", rule(*ALL, seconds=30.0, **HELD), "opens"),
     _plan(
         "away for half a minute, from the second append on",
-        _rule("append", seconds=30.0, first=2, **HELD),
+        rule("append", seconds=30.0, first=2, **HELD),
         "opens",
         within=40.0,
     ),
@@ -105,20 +105,20 @@ AWAY = (
 LATE = (
     _plan(
         "acknowledges late",
-        _rule(*WRITES, effect="late", seconds=0.3, times=EVERY),
+        rule(*WRITES, effect="late", seconds=0.3, times=EVERY),
         "opens",
         complete=True,
     ),
     _plan(
         "acknowledges very late",
-        _rule(*WRITES, effect="late", seconds=9.0, times=EVERY),
+        rule(*WRITES, effect="late", seconds=9.0, times=EVERY),
         "opens",
         harmless=True,
         within=30.0,
     ),
     _plan(
         "one acknowledgement is late",
-        _rule("append", effect="late", seconds=2.0),
+        rule("append", effect="late", seconds=2.0),
         "opens",
         complete=True,
     ),

@@ -47,6 +47,11 @@ class Plan:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def group(self) -> str:
+        """Whose fault it is."""
+        return self.name.split(":")[0]
+
     def suits(self, scenario: Scenario) -> bool:
         """Whether it can fire there."""
         return self.needs <= scenario.has and not self.without & scenario.has

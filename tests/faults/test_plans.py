@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+from random import Random
+
 import pytest
 
 from tests.faults.plans import MATRIX, PLANS
+from tests.faults.plans_together import pair
 from tests.faults.play import Plan, play
 from tests.faults.scenarios import SCENARIOS, Scenario
 from tests.faults.world import World, run
 
 NOTHING = Plan("nothing happens", lambda world: world.fire("nothing"), harmless=True)
+
+SAMPLE, PAIRS = 100, 2000
+"""Pairs of faults that are tried always, and in long runs."""
 
 
 def _names(*of: tuple[Plan, Scenario]) -> list[str]:
@@ -19,6 +26,26 @@ def _names(*of: tuple[Plan, Scenario]) -> list[str]:
 @pytest.mark.parametrize(("plan", "scenario"), MATRIX, ids=_names(*MATRIX))
 def test_the_promises_hold(plan: Plan, scenario: Scenario) -> None:
     run(lambda: play(plan, scenario))
+
+
+def _pairs(seeds: range) -> None:
+    for seed in seeds:
+        plan, scenario = pair(Random(seed))
+        try:
+            run(partial(play, plan, scenario))
+        except BaseException as error:
+            error.add_note(f"seed {seed}: {plan} / {scenario}")
+            raise
+
+
+@pytest.mark.parametrize("tens", range(SAMPLE // 10))
+def test_the_promises_hold_when_two_faults_meet(tens: int) -> None:
+    _pairs(range(10 * tens, 10 * tens + 10))
+
+
+@pytest.mark.chaos
+def test_the_promises_hold_when_any_two_faults_meet() -> None:
+    _pairs(range(SAMPLE, PAIRS))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)

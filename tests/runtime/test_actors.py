@@ -325,3 +325,33 @@ async def test_what_an_actor_is_shows_in_reprs(system: System, recorder: Any) ->
     ref.stop()
     await ref.ended()
     assert repr(ref) == "<Ref door: shutdown>"
+
+
+async def test_a_crash_in_a_guarded_callback_is_its_actors(
+    system: System, recorder: Any, crash_message: Any, crashes: list[tuple[str, BaseException]]
+) -> None:
+    actor = recorder()
+    ref = system.spawn(actor, "one")
+    await settled()
+    callback = actor.ctx.guard(crash_message)
+    callback(None)
+    assert (await ref.ended()).kind is ExitKind.CRASHED
+    callback(None)
+    assert [(name, type(error)) for name, error in crashes] == [("one", ZeroDivisionError)] * 2
+
+
+async def test_a_guarded_callback_that_crashes_in_a_turn_ends_its_actor_after_the_message_in_hand(
+    system: System, recorder: Any, crash_message: Any, crashes: list[tuple[str, BaseException]]
+) -> None:
+    actor = recorder()
+    ref = system.spawn(actor)
+
+    def handle(self: Any) -> None:
+        self.ctx.guard(crash_message)(None)
+        self.seen.append("went on")
+
+    ref.cast(handle)
+    ref.cast("never received")
+    assert (await ref.ended()).kind is ExitKind.CRASHED
+    assert actor.messages == ["went on"]
+    assert len(crashes) == 1
