@@ -35,7 +35,7 @@ def _response(link: Link, message: Result | Error, related: RequestId | None) ->
         id = related
     if id is None or id not in link.pending:
         return link, [ev.Tally("late_response")]
-    if link.pending[id].call is not None:
+    if link.lost_once and link.pending[id].call is not None:
         link = replace(link, lost_once=False)
     if isinstance(message, Result):
         return finished(link, id, True, message.result)

@@ -8,6 +8,7 @@ from actors.protocol import link_events as le
 from actors.protocol.link_messages import ASKED_MAX
 from actors.protocol.messages import Error, Notification, Request, Result
 from tests.protocol.machines.driving import (
+    HELLO,
     PROFILE,
     LinkDriver,
     all_of,
@@ -280,3 +281,20 @@ def test_a_payload_passes_untouched(http: LinkDriver) -> None:
     value = {"content": [], "odd": [1.0, {"ü": None}], "_meta": {"x/y": 1}}
     assert plain(only(le.Finish, http.result("e.2", value)).payload) == value
     assert not all_of(le.Tally, http.call("b"))
+
+
+@pytest.mark.parametrize(("version", "context"), [("2025-03-26", False), ("2025-11-25", True)])
+def test_a_call_goes_out_in_the_words_of_the_backends_revision(version: str, context: bool) -> None:
+    driver = LinkDriver()
+    driver.connect({**HELLO, "protocolVersion": version})
+    params = {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": ""}, "context": {}}
+    driver.call("a", "completion/complete", **params)
+    assert ("context" in driver.wire["e.2"][1]) == context
+
+
+def test_a_call_that_waited_for_the_handshake_does_too() -> None:
+    driver = LinkDriver()
+    driver.call("a", name="t", arguments={}, task={"ttl": 5})
+    driver.step(le.Started(False))
+    driver.shake()
+    assert "task" not in driver.wire["e.2"][1]

@@ -311,6 +311,12 @@ def test_a_request_too_many_is_refused_with_429() -> None:
     assert only(fx.Dispatch, driver.post(call(3)))
 
 
+def test_a_batch_that_can_never_have_room_is_invalid() -> None:
+    driver = SessionDriver(BATCHES, rules=Rules(requests=2)).initialize()
+    refused = only(fx.RefusePost, driver.post(call(1), call(2), call(3), batch=True))
+    assert (refused.error.code, refused.error.status) == (-32600, 400)
+
+
 def test_a_call_whose_connection_broke_keeps_its_place() -> None:
     driver = SessionDriver(rules=Rules(requests=1)).initialize()
     driver.post(call(1))

@@ -8,7 +8,7 @@ from actors.protocol import effects as fx
 from actors.protocol import errors
 from actors.protocol import events as ev
 from actors.protocol.messages import EMPTY
-from actors.protocol.session_machine import HANDLERS
+from actors.protocol.session_machine import CLIENT_BYTES, HANDLERS
 from actors.protocol.session_table import (
     REQUEST_TRANSITIONS,
     SERVED,
@@ -153,6 +153,13 @@ def test_a_malformed_initialize_is_refused_and_the_session_ends(params: Any) -> 
     assert answers(effects)[1]["error"]["code"] == -32602
     assert only(fx.End, effects).reason == "initialize_malformed"
     assert driver.session.phase is Phase.CLOSED
+
+
+def test_a_client_that_says_too_much_of_itself_is_refused() -> None:
+    driver = SessionDriver()
+    effects = driver.begin({"experimental": {"x": "y" * CLIENT_BYTES}})
+    assert answers(effects)["init"]["error"]["code"] == -32602
+    assert only(fx.End, effects)
 
 
 @pytest.mark.parametrize("capabilities", [None, [], 5, {"roots": 3, "sampling": [], "odd": {"x": 1}}])
