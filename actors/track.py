@@ -37,7 +37,8 @@ class Entry:
         message = codec.decode_message(data) if data else None
         if data is None or not isinstance(message, Result | Error):
             return False
-        error = errors.internal("the answer is too large for the log", reason="answer_too_large", executed="yes")
+        executed: errors.Executed = "yes" if isinstance(message, Result) else "unknown"
+        error = errors.internal("the answer is too large for the log", reason="answer_too_large", executed=executed)
         small = codec.encode_error(message.id, error)
         if len(small) >= len(data):
             return False

@@ -77,9 +77,15 @@ async def two_gets(world: World, exchange: Exchange) -> None:
         other.leave()
 
 
+def _last_id(exchange: Exchange) -> str | None:
+    return next((event.id for event in reversed(exchange.events) if event.id), None)
+
+
 async def resume_at_once(world: World, exchange: Exchange) -> None:
     """The stream is resumed elsewhere while this connection is open: the newest wins."""
-    last = next((event.id for event in reversed(exchange.events) if event.id), "none")
+    last = _last_id(exchange)
+    if last is None:
+        return
     other = await world.victim.open("GET", after=last)
     await trio.sleep(0.1)
     other.leave()
@@ -87,7 +93,9 @@ async def resume_at_once(world: World, exchange: Exchange) -> None:
 
 async def resume_twice(world: World, exchange: Exchange) -> None:
     """Two resumptions of one stream at the same moment."""
-    last = next((event.id for event in reversed(exchange.events) if event.id), "none")
+    last = _last_id(exchange)
+    if last is None:
+        return
     async with trio.open_nursery() as nursery:
         for _ in range(2):
             nursery.start_soon(_resume_and_leave, world.victim, last)
