@@ -146,7 +146,8 @@ class Aggregate(Front):
 
     def _unknown(self, method: str, error: errors.ProtocolError) -> errors.ProtocolError:
         """A name is unknown only if every list that could hold it is known."""
-        silent = [b for listed in LOOKED_UP.get(method, ()) for b in self.listing.silent(listed)]
+        lists = LOOKED_UP[method] if method in ("tools/call", "prompts/get") else ()
+        silent = [b for listed in lists for b in self.listing.silent(listed)]
         if not silent:
             return error
         return errors.internal(

@@ -11,7 +11,7 @@ import trio
 from actors.protocol.table import HttpTarget, StdioTarget
 from tests.interaction.backend import Request, text
 from tests.interaction.cells import JUMPING
-from tests.interaction.codes import INTERNAL, INVALID_PARAMS
+from tests.interaction.codes import INTERNAL
 from tests.interaction.stage import Cell, Route, Stage
 from tests.support.processes import free_port
 from tests.support.schemas import NEWEST
@@ -91,7 +91,8 @@ async def test_a_backend_that_can_not_be_started_is_an_error_and_the_others_go_o
     client = await stage.connect()
     assert await client.call("good__echo") == text("yes")
     assert [tool["name"] for tool in (await client.request("tools/list"))["tools"]] == ["good__echo"]
-    assert (await client.start_call("gone__x").error()).code == INVALID_PARAMS
+    error = await client.start_call("gone__x").error()
+    assert error.code == INTERNAL, "nobody can say that a server which can't be asked does not have it"
 
 
 @pytest.mark.cells((Cell(NEWEST, "memory", "stdio"),))
