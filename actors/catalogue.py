@@ -4,9 +4,9 @@ Merged lists are answered from here, so that a session which only looks around n
 catalogue fetches over a link of its own, at most one per key, once for all who wait; it hears what changes while that
 link is up, and closes it when nobody has asked for a while. A backend that is away keeps its last list.
 
-Nobody waits longer than the list deadline, and for a backend that was slower than that nobody waits again: what is
-known is the answer, and what comes in the end is announced. A list that somebody had to do without is fetched until it
-is there.
+Nobody waits longer than the list deadline, and for a backend that was slower than that nobody waits again for a while:
+what is known is the answer, and what comes in the end is announced. A list that somebody had to do without is fetched
+until it is there.
 """
 
 from collections import OrderedDict
@@ -42,6 +42,8 @@ from actors.protocol.methods import METHODS
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
 
+SLOW_FOR = 60.0
+"""Seconds for which nobody waits for a list after one that was too slow."""
 MAX_ENTRIES = 1024
 """Keys kept; the least recently used one goes first."""
 MAX_LINKS = 64
@@ -130,7 +132,8 @@ class Catalogue(Actor):
             return
         wanted.waiting.append(consult.caller)
         if len(wanted.waiting) == 1:
-            seconds = 0.0 if wanted.slow else self._services.limits.list_deadline
+            slow = self.ctx.now() < wanted.slow
+            seconds = 0.0 if slow else self._services.limits.list_deadline
             self.ctx.set_timer(("overdue", key, method), seconds, _Overdue(key, method))
         self._fetch(key, entry, method, wanted)
 
@@ -207,7 +210,7 @@ class Catalogue(Actor):
         else:
             announce = wanted.missed or (wanted.news and wanted.items is not None and wanted.items != items)
             wanted.items = items
-            wanted.slow, wanted.missed, wanted.attempt = False, False, 0
+            wanted.slow, wanted.missed, wanted.attempt = 0.0, False, 0
             self.ctx.cancel_timer(("again", key, method))
             if announce:
                 self._announce(entry, key, LIST_CHANGED[method], wanted.waiting)
@@ -245,8 +248,10 @@ class Catalogue(Actor):
         """A slow backend never delays the others: the fetch goes on, and what comes of it is announced."""
         entry = self._entries.get(key)
         if entry is not None:
-            entry.lists[method].slow = True
-            self._answer(key, method, entry.lists[method])
+            wanted = entry.lists[method]
+            if wanted.slow <= self.ctx.now():
+                wanted.slow = self.ctx.now() + SLOW_FOR
+            self._answer(key, method, wanted)
 
     def _give_up(self, key: Key, method: str) -> None:
         """A request that is never answered must not be the last one."""

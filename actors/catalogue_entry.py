@@ -18,8 +18,8 @@ class Known:
     """That it is stale has been announced."""
     news: bool = True
     """What the running fetch will bring was not announced before."""
-    slow: bool = False
-    """Its last fetch took longer than the list deadline."""
+    slow: float = 0.0
+    """Until then nobody waits for it: a fetch took longer than the list deadline."""
     missed: bool = False
     """Somebody was answered without it."""
     fetching: bool = False

@@ -379,7 +379,7 @@ class Front(ABC):
     def profile(self, spec: BackendSpec) -> Profile:
         """What a backend is told of the client."""
         client = None if spec.sharing == "shared" else self.host.client
-        return profile_of(client, self.host.epoch, self.services.identity)
+        return profile_of(client, self.bits, self.host.epoch, self.services.identity)
 
     def end(self, call: int, ok: bool, payload: Raw) -> None:
         """Gives a call its outcome."""

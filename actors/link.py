@@ -169,8 +169,14 @@ class LinkActor(Actor):
             self._shut()
         elif self._link.phase is not Phase.IDLE:
             for uri in unwanted:
-                self._own += 1
-                self._step(ev.Called((self.ctx.ref, self._own), UNSUBSCRIBE, json.dumps({"uri": uri})))
+                self._unsubscribe(uri)
+
+    def _unsubscribe(self, uri: str) -> None:
+        """For nobody in particular: whether it worked is of no interest, but it must not be waited for without end."""
+        self._own += 1
+        me, call, seconds = self.ctx.ref, self._own, self._services.limits.request_deadline
+        self._step(ev.Called((me, call), UNSUBSCRIBE, json.dumps({"uri": uri})))
+        self.ctx.set_timer(("own", call), seconds, Cancel(me, call, "deadline exceeded"))
 
     def _call(self, call: Call) -> None:
         key = (call.caller, call.call)
@@ -362,9 +368,6 @@ class LinkActor(Actor):
     def _start_clock(self, effect: ev.StartClock) -> None:
         self.ctx.set_timer("connect", self._services.limits.link_connect, _Due.CONNECT)
 
-    def _stop_clock(self, effect: ev.StopClock) -> None:
-        self.ctx.cancel_timer("connect")
-
     def _drop(self, what: str) -> None:
         self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
 
@@ -391,6 +394,6 @@ EFFECTS: dict[type, Callable[[LinkActor, Any], None]] = {
     ev.Down: LinkActor._down,
     ev.BackOff: LinkActor._back_off,
     ev.StartClock: LinkActor._start_clock,
-    ev.StopClock: LinkActor._stop_clock,
+    ev.StopClock: lambda link, effect: link.ctx.cancel_timer("connect"),
     ev.Tally: lambda link, effect: link._drop(effect.what),
 }

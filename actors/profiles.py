@@ -10,15 +10,15 @@ ASKABLE = {"sampling", "elicit.form", "elicit.url"}
 """What a backend asks for in the course of a call."""
 
 
-def profile_of(client: Client | None, epoch: int, identity: bytes) -> Profile:
-    """Of a client, in the life of its session with this epoch; None: of the gateway itself, for a shared connection,
-    over which nothing may be asked since the answer would be anybody's."""
+def profile_of(client: Client | None, bits: capabilities.ClientBits, epoch: int, identity: bytes) -> Profile:
+    """Of a client with these bits, in the life of its session with this epoch; None: of the gateway itself, for a
+    shared connection, over which nothing may be asked since the answer would be anybody's."""
     prefix = to_base36(epoch)
     if client is None:
         return Profile(Raw(b"{}"), Raw(identity), False, f"{prefix}s")
     listens = client.capabilities.has(("roots", "listChanged"))
-    declared = capabilities.declare(client.bits, roots_list_changed=listens)
-    return Profile(declared, client.info, bool(client.bits & ASKABLE), prefix)
+    declared = capabilities.declare(bits, roots_list_changed=listens)
+    return Profile(declared, client.info, bool(bits & ASKABLE), prefix)
 
 
 def to_base36(number: int) -> str:

@@ -140,18 +140,38 @@ async def test_changes_that_never_stop_are_announced_all_the_same(autojump_clock
         assert len(events.seen("notifications/tools/list_changed")) >= 10
 
 
-async def test_a_change_while_its_list_is_being_fetched_is_fetched_again(autojump_clock):
-    alpha = Backend("alpha", mute={"tools/list"})
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_change_while_its_list_is_being_fetched_is_announced_once_more(autojump_clock, own):
+    alpha = Backend("alpha")
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect()
-        first = client.begin("tools/list")
-        request = await alpha.next("tools/list")
-        alpha.link.notify("notifications/tools/list_changed")
+        events = client.listen()
+        if own:
+            await client.tool("alpha__echo")
+            alpha.link.notify("notifications/tools/list_changed")
+            await events.next("notifications/tools/list_changed")
+        alpha.mute.add("tools/list")
+
+        async def fetch():
+            pending = client.begin("tools/list")
+            await gateway.settle()
+            return pending, alpha.asked_for("tools/list")[-1]
+
+        first, request = await fetch()
+        request.link.notify("notifications/tools/list_changed")
+        await trio.sleep(0.2)
+        second, same = await fetch()
+        assert same is request
+        told = len(events.messages)
         request.result({"tools": [tool("old")]})
         await first.result()
-        second = client.begin("tools/list")
-        (await alpha.next("tools/list")).result({"tools": [tool("new")]})
-        assert [t["name"] for t in (await second.result())["tools"]] == ["alpha__new"]
+        await second.result()
+        await trio.sleep(1)
+        assert len(events.messages) == told + 1
+        third, again = await fetch()
+        assert again is not request
+        again.result({"tools": [tool("new")]})
+        assert [t["name"] for t in (await third.result())["tools"]] == ["alpha__new"]
 
 
 async def test_the_catalogues_connection_closes_when_nobody_has_asked_for_a_while_and_comes_back(autojump_clock):

@@ -143,7 +143,7 @@ async def test_a_cursor_is_good_for_its_list_its_method_and_its_principal_only(a
         group = await gateway.connect("other", Principal("ann"))
         await group.call("tools/list")
         for client, method, token in (
-            (ann, "tools/list", cursor[:-1] + ("A" if cursor[-1] != "A" else "B")),
+            (ann, "tools/list", ("A" if cursor[0] != "A" else "B") + cursor[1:]),
             (ann, "tools/list", "1000"),
             (ann, "tools/list", ""),
             (ann, "tools/list", 7),
