@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -22,81 +21,27 @@ from actors.protocol import events as ev
 from actors.protocol import link_events as le
 from actors.protocol.link_state import Link, Profile
 from actors.protocol.link_table import Phase
-from actors.protocol.messages import Error, Message, Notification, Request, RequestId, Result
+from actors.protocol.messages import Message, Notification, Request, RequestId, Result
 from tests.protocol.machines.driving import (
     BATCHES,
     CLIENT,
     FORMS,
-    HELLO,
     INFO,
     NEWEST,
     RESULTS,
     LinkDriver,
     SessionDriver,
     answers,
-    decode,
     notification,
     raw,
     request,
     said,
 )
+from tests.protocol.machines.far_end import Running, Server
 from tests.protocol.machines.witness import Witness
 
 NAMES = ("http", "pipe")
 seldom = st.integers(0, 6).map(lambda n: n == 5)
-
-
-@dataclass
-class Running:
-    """A request that a server works on."""
-
-    id: RequestId
-    number: int | None
-    progress: RequestId | None
-    steps: int = 0
-
-
-@dataclass
-class Server:
-    """The far end of a link. It numbers its questions from 1, so that two servers use the same ids."""
-
-    name: str
-    related: bool
-    link: LinkDriver
-    events: deque[Any] = field(default_factory=deque)
-    """From the session, and from the transport, to the link."""
-    frames: deque[tuple[RequestId | None, bytes]] = field(default_factory=deque)
-    """From the link to the server."""
-    up: bool = False
-    knows_us: bool = False
-    running: dict[RequestId, Running] = field(default_factory=dict)
-    questions: list[str] = field(default_factory=list)
-    """All it ever asked: question n is the n-th."""
-    unanswered: set[int] = field(default_factory=set)
-    settled: set[int] = field(default_factory=set)
-    executed: dict[int, int] = field(default_factory=dict)
-    cancelled: set[int] = field(default_factory=set)
-    retry: bool = False
-
-    def say(self, message: Message, related: RequestId | None = None) -> None:
-        self.events.append(le.Incoming(message, related if self.related else None))
-
-    def restart(self) -> None:
-        """Whatever it worked on is gone, and what was on its way."""
-        self.forget()
-        self.frames.clear()
-
-    def forget(self) -> None:
-        self.running.clear()
-        self.unanswered.clear()
-
-    def hear_answer(self, id: RequestId | None) -> str:
-        """Whose question this settles."""
-        assert isinstance(id, int)
-        assert id not in self.settled, "answered twice"
-        self.settled.add(id)
-        self.unanswered.discard(id)
-        return self.questions[id - 1]
 
 
 class World(RuleBasedStateMachine):
@@ -261,7 +206,7 @@ class World(RuleBasedStateMachine):
             elif choice < 2 and server.events:
                 self.deliver(server)
             elif choice >= 2 and server.frames:
-                self.receive(server)
+                server.receive()
 
     @precondition(lambda self: self.mail)
     @rule()
@@ -276,7 +221,7 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: any(s.frames for s in self.servers.values()))
     @rule(data=st.data())
     def server_gets_a_frame(self, data: st.DataObject) -> None:
-        self.receive(data.draw(st.sampled_from([s for s in self.servers.values() if s.frames])))
+        data.draw(st.sampled_from([s for s in self.servers.values() if s.frames])).receive()
 
     def deliver(self, server: Server) -> None:
         """One event to a link; what it says goes where the actors carry it."""
@@ -315,37 +260,6 @@ class World(RuleBasedStateMachine):
                     self.mail.append(ev.BackendLost(server.name))
 
     # The servers
-
-    def receive(self, server: Server) -> None:
-        sent_as, frame = server.frames.popleft()
-        message = decode(frame)
-        match message:
-            case Request(id, "initialize"):
-                server.knows_us = True
-                server.say(Result(id, raw(HELLO)), id)
-            case _ if not server.knows_us:
-                server.events.append(le.SessionForgotten(sent_as))
-            case Request(id, "tools/call", params):
-                value = json.loads(bytes(params))
-                number = value["arguments"]["number"]
-                server.executed[number] = server.executed.get(number, 0) + 1
-                assert server.executed[number] == 1, "run twice"
-                assert value["name"] == server.name
-                token = value.get("_meta", {}).get("progressToken")
-                assert token in (None, id), "a token of the client's"
-                server.running[id] = Running(id, number, token)
-            case Request(id):
-                server.running[id] = Running(id, None, None)
-            case Notification("notifications/cancelled", params):
-                wanted = json.loads(bytes(params))["requestId"]
-                ended = server.running.pop(wanted, None)
-                if ended is not None and ended.number is not None:
-                    server.cancelled.add(ended.number)
-            case Result(id, result):
-                whose = json.loads(bytes(result))["_meta"]["whose"]
-                assert server.hear_answer(id) == whose, "an answer to another question"
-            case Error(id, _):
-                server.hear_answer(id)
 
     @property
     def busy(self) -> list[Server]:
@@ -454,7 +368,7 @@ class World(RuleBasedStateMachine):
                 self.deliver(server)
                 return True
             if server.frames:
-                self.receive(server)
+                server.receive()
                 return True
             if server.running:
                 self.finish(server, next(iter(server.running.values())))

@@ -321,25 +321,10 @@ class Witness:
 
     # Effects: clocks, record, end
 
-    def _start_turn(self, effect: fx.StartTurnClock) -> None:
-        self.turns.add(effect.post)
-
-    def _stop_turn(self, effect: fx.StopTurnClock) -> None:
-        self.turns.discard(effect.post)
-
     def _start_deadline(self, effect: fx.StartDeadline) -> None:
         assert effect.since >= effect.accepted
         assert effect.call in self.calls
         self.deadlines.add(effect.call)
-
-    def _stop_deadline(self, effect: fx.StopDeadline) -> None:
-        self.deadlines.discard(effect.call)
-
-    def _start_wait(self, effect: fx.StartAskClock) -> None:
-        self.waits.add(effect.ask)
-
-    def _stop_wait(self, effect: fx.StopAskClock) -> None:
-        self.waits.discard(effect.ask)
 
     def _save(self, effect: fx.Save) -> None:
         for name, value in effect.fields.items():
@@ -398,12 +383,12 @@ HANDLERS: dict[type, Any] = {
     fx.Broadcast: lambda self, effect: None,
     fx.TellBackend: lambda self, effect: None,
     fx.AnswerBackend: Witness._answer_backend,
-    fx.StartTurnClock: Witness._start_turn,
-    fx.StopTurnClock: Witness._stop_turn,
+    fx.StartTurnClock: lambda self, effect: self.turns.add(effect.post),
+    fx.StopTurnClock: lambda self, effect: self.turns.discard(effect.post),
     fx.StartDeadline: Witness._start_deadline,
-    fx.StopDeadline: Witness._stop_deadline,
-    fx.StartAskClock: Witness._start_wait,
-    fx.StopAskClock: Witness._stop_wait,
+    fx.StopDeadline: lambda self, effect: self.deadlines.discard(effect.call),
+    fx.StartAskClock: lambda self, effect: self.waits.add(effect.ask),
+    fx.StopAskClock: lambda self, effect: self.waits.discard(effect.ask),
     fx.Save: Witness._save,
     fx.End: Witness._end,
     fx.Tally: Witness._tally,
