@@ -56,7 +56,7 @@ async def test_a_second_member_of_the_same_name_does_not_get_past_a_filter(autoj
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         doubled = b'{"name":"env","name":"echo","arguments":{}}'
-        await client.post(b'{"jsonrpc":"2.0","id":"twice","method":"tools/call","params":%s}' % doubled).response()
+        await client.post(b'{"jsonrpc":"2.0","id":"twice","method":"tools/call","params":%s}' % doubled).end()
         (called,) = [sent.frame for sent in alpha.link.transport.sent if b'"tools/call"' in sent.frame]
         assert json.loads(called)["params"]["name"] == "echo"
         assert called.count(b'"name":') == 1

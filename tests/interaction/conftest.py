@@ -17,20 +17,6 @@ from tests.interaction.cells import EVERYWHERE
 from tests.interaction.stage import AGGREGATE, ROUTES, Cell, Stage, open_stage
 from tests.support.redis_server import MISSING, RedisServer, installed
 
-MARKERS = (
-    "requirement(*ids): the clauses of tests/interaction/requirements.py that the test proves",
-    "cells(cells): where in the matrix the test runs",
-    "since(revision): only clients of this revision or a later one",
-    "until(revision): only clients of this revision or an earlier one",
-    "limits(**limits): bounds of the gateway in this test",
-    "tokens(**tokens): bearer tokens by principal",
-)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    for marker in MARKERS:
-        config.addinivalue_line("markers", marker)
-
 
 def _jumping(fn: Any, clock: Any = None, **options: Any) -> Any:
     return trio.run(fn, clock=MockClock(autojump_threshold=0), **options)

@@ -243,8 +243,10 @@ def test_what_was_decoded_is_encoded_to_the_same_bytes():
 def test_line_breaks_between_tokens_go_and_everything_else_stays():
     pretty = b'{\r\n  "big": 123456789012345678901234567890,\n\t"f": 1.50E+3, "s": "a\\nb  c"\n}'
     assert codec.encode_result(1, Raw(pretty)) == (
-        b'{"jsonrpc":"2.0","id":1,"result":{"big":123456789012345678901234567890,"f":1.50E+3,"s":"a\\nb  c"}}'
+        b'{"jsonrpc":"2.0","id":1,"result":{  "big": 123456789012345678901234567890,\t"f": 1.50E+3, "s": "a\\nb  c"}}'
     )
+    deep = b'{"a":\n' * 5000 + b"1" + b"}" * 5000
+    assert b"\n" not in codec.encode_result(1, Raw(deep)), "however deep it is"
     assert codec.compact(Raw(pretty)) == Raw(b'{"big":123456789012345678901234567890,"f":1.50E+3,"s":"a\\nb  c"}')
 
 
