@@ -13,7 +13,9 @@ import trio
 class Connection:
     """An `EventSource`. The owner's methods never wait."""
 
-    __slots__ = ("_bytes", "_ended", "_frames", "_on_close", "_released", "_waiter", "closed", "id", "limits", "stream")
+    __slots__ = (
+        "_bytes", "_ended", "_frames", "_left", "_on_close", "_released", "_waiter", "closed", "id", "limits", "stream",
+    )  # fmt: skip
 
     def __init__(
         self, id: int, stream: str, limits: tuple[int, int], on_close: Callable[["Connection", bool], object]
@@ -26,6 +28,7 @@ class Connection:
         self._bytes = 0
         self._released = 0
         self._ended = False
+        self._left = False
         self._on_close = on_close
         self._waiter: trio.lowlevel.Task | None = None
 
@@ -35,13 +38,13 @@ class Connection:
 
     # The owner's side
 
-    def put(self, seq: int, frame: bytes) -> bool:
+    def put(self, seq: int, frame: bytes, *, urgent: bool = False) -> bool:
         """Adds a frame, to be written once `release` reaches its number; number 0 may be written at once. False:
-        full."""
+        full, which only what is urgent overcomes."""
         if self.closed or self._ended:
             return True
         events, size = self.limits
-        if self._frames and (len(self._frames) >= events or self._bytes + len(frame) > size):
+        if not urgent and self._frames and (len(self._frames) >= events or self._bytes + len(frame) > size):
             return False
         self._frames.append((seq, frame))
         self._bytes += len(frame)
@@ -61,8 +64,11 @@ class Connection:
             self._wake()
 
     def retract(self) -> None:
-        """Takes back what was not released: it has not been seen, and comes again under another number."""
+        """Takes back what was not released: it has not been seen, and comes again under another number, or none. Where
+        nothing was, a connection that was left is as new."""
         self._keep(lambda seq: seq <= self._released)
+        if self._left and not self._released:
+            self._left = self._ended = False
 
     def end(self) -> None:
         """Nothing more comes; what is in goes out first."""
@@ -77,6 +83,7 @@ class Connection:
         released = [frame for frame in self._frames if frame[0] <= self._released]
         kept = released or [*self._frames][:1]
         numbered = self._released or any(seq for seq, _ in kept)
+        self._left = True
         self._finish([*kept, *([] if numbered or not words else [(0, words)])])
 
     def fail(self, words: bytes) -> None:

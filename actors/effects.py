@@ -91,12 +91,12 @@ def _close_connection(session: "SessionActor", effect: fx.CloseConnection) -> No
 
 
 def _dispatch(session: "SessionActor", effect: fx.Dispatch) -> None:
-    session.begin_call(effect)
+    session.running.began(effect, session.ctx.now())
     session.front.dispatch(effect)
 
 
 def _cancel_call(session: "SessionActor", effect: fx.CancelCall) -> None:
-    session.running.pop(effect.call, None)
+    session.running.forget(effect.call)
     session.front.cancel(effect.call, effect.reason)
 
 

@@ -46,6 +46,7 @@ class Recorder:
 
     `failed(stream, reason)`: its log is lost. `closed(connection)`: nobody writes it any more. `later(stream)`: call
     `retry` after a while. `words(connection)`: what to tell a client that was never given an id when its stream ends.
+    `dropped(questions)`: nobody will see these.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Recorder:
         closed: Callable[[Connection], object],
         later: Callable[[str], object],
         words: Callable[[int], bytes],
+        dropped: Callable[[tuple[str, ...]], object],
         guard: Guard,
     ) -> None:
         self.key = key
@@ -75,6 +77,7 @@ class Recorder:
         self._closed = closed
         self._later = later
         self._words = words
+        self._dropped = dropped
         self._guard = guard
         self._tracks: dict[str, Track] = {}
         self._usage = Usage(limits)
@@ -130,6 +133,8 @@ class Recorder:
         """A live stream goes on over a new connection: the events still on their way into the log are its first; what
         is before them (up to the number returned) is for the reader to fetch from the log."""
         track = self._tracks.setdefault(effect.stream, Track(acked=effect.head, next=effect.head + 1))
+        if track.connection is not None:
+            track.connection.cut()  # the newest attach wins, though the machine may have done with the stream
         carrier = self._connect(connection, effect.stream)
         track.connection = carrier
         carrier.release(track.acked)
@@ -209,16 +214,22 @@ class Recorder:
         effect, carrier = entry.effect, track.connection
         if carrier is None and effect.finish:
             self._telemetry.count("stagedoor_answers_dropped_total", ("unrecorded",))
-        if carrier is not None and effect.data is not None and not carrier.put(0, sse.encode_event(effect.data, None)):
-            self._slow(carrier)
+        if carrier is None or effect.data is None:
+            return
+        frame = sse.encode_event(effect.data, None)
+        if carrier.put(0, frame):
+            return
+        if entry.answers or effect.asked:
+            carrier.put(0, frame, urgent=True)  # its client can't come back for it
+        else:
+            self._telemetry.count("stagedoor_events_shed_total", ("unread",))
 
     def _keep(self, track: Track, entry: Entry) -> None:
         """The store is away: answers wait for it, all of them, the rest within the bounds of a connection."""
         limits = self._limits
         full = track.held() + entry.size > limits.outbox_bytes
         if not entry.answers and (full or len(track.pending) >= limits.outbox_events):
-            self._telemetry.count("stagedoor_events_shed_total", ("away",))
-            track.asked |= entry.effect.asked
+            self._drop(track, entry, "away")
             return
         if full:
             entry.shrink()
@@ -289,12 +300,21 @@ class Recorder:
         """The log has no room for this: an event that nobody has seen is dropped, an answer made small, and if it is,
         room will come."""
         if not entry.answers:
-            track.drop(entry)
-        elif not entry.shrink():
+            self._drop(track, entry, "full")
+        elif entry.shrink():
+            self._telemetry.count("stagedoor_events_shed_total", ("answer",))
+        else:
             self._stall(entry.effect.stream, track)
             return
-        self._telemetry.count("stagedoor_events_shed_total", ("answer" if entry.answers else "full",))
         self._again(track)
+
+    def _drop(self, track: Track, entry: Entry, why: str) -> None:
+        """Nobody will see this event; if it asks something, nobody will answer."""
+        self._telemetry.count("stagedoor_events_shed_total", (why,))
+        track.drop(entry)
+        asked = tuple(id for id, stream in entry.effect.asked.items() if stream is not None)
+        if asked:
+            self._dropped(asked)
 
     def _give_up(self, stream: str, track: Track, outcome: Failed) -> None:
         self._log.warning(

@@ -14,6 +14,7 @@ import msgspec
 from actors import session_messages as sm
 from actors.aggregate import Aggregate, ChangeDue
 from actors.catalogue_messages import CatalogueChanged, Listed
+from actors.durations import Durations
 from actors.effects import EFFECTS, refusal
 from actors.front import Front, OwnDue, Tree
 from actors.ledger import Ledger
@@ -21,11 +22,9 @@ from actors.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, Li
 from actors.listing import GatherDue
 from actors.owed import Owed
 from actors.ports import Answer, Failed, Grant, Principal, Record, SessionKey
-from actors.protocol import effects as fx
 from actors.protocol import errors, session_record
 from actors.protocol import events as ev
 from actors.protocol.messages import Request
-from actors.protocol.methods import METHODS
 from actors.protocol.session_machine import step
 from actors.protocol.session_state import Client, Rules, Session
 from actors.protocol.session_table import Phase
@@ -40,9 +39,6 @@ DRAIN_MARGIN = 1.0
 
 HANDSHAKE_TTL = 60.0
 """Seconds without a message after which a session whose handshake was not finished ends; its record has as long."""
-
-UNKNOWN_TOOL = "-32602"
-"""What a call of a tool that does not exist comes to (2025-11-25 server/tools, "Error Handling")."""
 
 SHEDDABLE = ("notifications/progress", "notifications/message")
 """What gets no id, and is dropped, when the logs of a session are half full: so chatter can't push out answers."""
@@ -81,7 +77,7 @@ class SessionActor(Actor):
         self.owed = Owed()
         self.gets: dict[int, Reply] = {}
         self.ending: list[Reply] = []
-        self.running: dict[int, tuple[float, str, str]] = {}
+        self.running = Durations(services.telemetry)
         served = services.table.value.endpoints.get(identity.endpoint)
         transparent = served is not None and served.kind == "transparent"
         self.front: Front = (Transparent if transparent else Aggregate)(self, identity.endpoint, services, tree)
@@ -135,7 +131,7 @@ class SessionActor(Actor):
     def event(self, event: ev.SessionEvent) -> None:
         """Steps the machine and runs the effects."""
         if isinstance(event, ev.CallEnded):
-            self._observe(event)
+            self.running.ended(event, self.ctx.now(), self._state.version)
         before = len(self._state.requests)
         self._state, effects = step(self._state, event)
         self._ledger.add(self.principal, len(self._state.requests) - before)
@@ -147,25 +143,6 @@ class SessionActor(Actor):
         self.owed.answered(post)
         reply = self.posts.pop(post, None)
         return reply is not None and reply.answer(answer)
-
-    def begin_call(self, effect: fx.Dispatch) -> None:
-        """Notes when it began, for the metrics, in which nothing stands that a client can choose freely."""
-        method = effect.method if effect.method in METHODS else ""
-        tool = session_record.tool_name(effect.params) if effect.method == "tools/call" else ""
-        self.running[effect.call] = (self.ctx.now(), method, tool)
-
-    def _observe(self, event: ev.CallEnded) -> None:
-        started = self.running.pop(event.call, None)
-        if started is None:
-            return
-        at, method, tool = started
-        error = "" if event.ok else session_record.error_type(event.payload)
-        if event.ok and method == "tools/call" and b'"isError":true' in bytes(event.payload):
-            error = "tool_error"
-        if error == UNKNOWN_TOOL:
-            tool = ""  # a name that exists nowhere is the client's invention, and no label
-        labels = (method, tool, error, "http", self._state.version)
-        self.services.telemetry.observe("mcp_server_operation_duration_seconds", self.ctx.now() - at, labels)
 
     # Life
 
@@ -185,6 +162,7 @@ class SessionActor(Actor):
             closed=lambda connection: self.ctx.ref.reply(sm.ConnectionGone(connection.id, connection.stream)),
             later=lambda stream: self.ctx.set_timer(("log", stream), RETRY, sm.LogDue(stream)),
             words=self.owed.words,
+            dropped=self._dropped,
             guard=self.ctx.guard,
         )
         self._active = self._began = self.ctx.now()
@@ -306,6 +284,13 @@ class SessionActor(Actor):
     def _stream_lost(self, message: sm.StreamLost) -> None:
         self.owed.ended(message.stream)
         self.event(ev.StreamFailed(message.stream, message.reason.value))
+        for ask_id in [id for id, ask in self._state.asks.items() if ask.stream == message.stream]:
+            self.event(ev.AskExpired(ask_id))  # nobody saw the question, or can be expected to answer it
+
+    def _dropped(self, asked: tuple[str, ...]) -> None:
+        """These questions were never seen."""
+        for ask_id in asked:
+            self.ctx.ref.reply(sm.AskDue(ask_id))
 
     def _saved(self, message: sm.Saved) -> None:
         lost = self.keeper.saved(message.outcome)
@@ -326,14 +311,15 @@ class SessionActor(Actor):
             return
         idle = self.ctx.now() - self._active
         unfinished = state.phase is not Phase.OPERATION
-        if idle >= (HANDSHAKE_TTL if unfinished else limits.idle_ttl):
+        end = HANDSHAKE_TTL if unfinished else limits.idle_ttl
+        # A link is bound to this process, so with one the session stays where it is until its time is over.
+        leave = end if unfinished or self.front.links else limits.passivate_after
+        if idle >= end:
             self.event(ev.Ended("idle"))
-        elif idle >= limits.passivate_after and not unfinished and not self.front.links:
+        elif idle >= leave:
             self._passivate()
         else:
-            # A link is bound to this process, so the session stays where it is until its time is over.
-            due = limits.passivate_after if idle < limits.passivate_after else limits.idle_ttl
-            self._watch_quiet(due - idle)
+            self._watch_quiet(min(leave, end) - idle)
 
     def _passivate(self) -> None:
         """The record is given back; what comes meanwhile waits for the outcome."""

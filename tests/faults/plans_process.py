@@ -15,12 +15,7 @@ def _after(seconds: float, what: str) -> Callable[[World], None]:
     """In the middle of the scenario the process ends, by `drain` or `kill`, and another begins."""
 
     def install(world: World) -> None:
-        async def go() -> None:
-            await trio.sleep(seconds)
-            world.fire(what)
-            await getattr(world, what)()
-
-        world.nursery.start_soon(go)
+        world.nursery.start_soon(world.act_after, seconds, what)
 
     return install
 

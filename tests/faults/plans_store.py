@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from actors.ports import Refused
-from tests.faults.play import LATEST, Plan
-from tests.faults.server import PATIENCE
+from tests.faults.play import Plan
 from tests.faults.store import Rule
 from tests.faults.world import World
 
@@ -44,7 +43,6 @@ APPENDS = tuple(
         "opens",
         *(("report",) if number == 4 else ()),
         allowed=allowed,
-        within=PATIENCE + 2 if reason is Refused.FULL else LATEST,  # a question that is dropped has no answer
     )
     for reason, allowed in LOST.items()
     for number, word in NUMBERS.items()

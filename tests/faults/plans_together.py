@@ -73,8 +73,9 @@ def pair(chance: Random) -> tuple[Plan, Scenario]:
 
 
 def _both(one: Plan, other: Plan) -> Plan:
-    # A process that ends while the store does not listen takes along what it could not write.
-    unwritten = frozenset({"gone"}) if {one.group, other.group} == {"process", "store"} else frozenset()
+    # What could not be written while the store did not listen goes with the process, or the actor, that knew it.
+    groups = {one.group, other.group}
+    unwritten = frozenset({"gone"}) if "store" in groups and groups & {"process", "bug"} else frozenset()
     return Plan(
         f"{one} + {other}",
         together(one.install, other.install),

@@ -102,6 +102,7 @@ async def act(world: World, scenario: Scenario, *, watched: bool) -> None:
             nursery.start_soon(_stand_by, world)
         await scenario.run(world)
         nursery.cancel_scope.cancel()
+    await world.finished()
 
 
 async def _stand_by(world: World) -> None:

@@ -55,6 +55,8 @@ def _outcome(world: World, key: str, fate: Fate, allowed: frozenset[str], spared
             yield "refused, and executed"
     elif fate.kind == "answered":
         yield from _error(fate, executed)
+    elif key == "initialize" and fate.kind == "gone":
+        return  # a handshake that was cut short has no session to come back to
     elif fate.kind not in allowed:
         yield f"{fate.kind}, which this fault is no reason for"
     if spared and not fate.ok:

@@ -69,6 +69,8 @@ class World:
         self.crashes: list[tuple[str, BaseException]] = []
         self.clients: list[Client] = []
         self.patches = ExitStack()
+        self.over = False
+        self.acting: trio.Event | None = None
         self.between: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self.trouble: Trouble | None = None
         """With the connections of everybody but the bystander."""
@@ -146,6 +148,21 @@ class World:
         self.life.scope.cancel()
         await self.life.over.wait()
         await self.begin()
+
+    async def act_after(self, seconds: float, what: str) -> None:
+        """`drain` or `kill`, if the scenario is not over by then."""
+        await trio.sleep(seconds)
+        if not self.over:
+            self.fire(what)
+            self.acting = trio.Event()
+            await (self.drain() if what == "drain" else self.kill())
+            self.acting.set()
+
+    async def finished(self) -> None:
+        """The scenario is over, and what was begun with the process, too."""
+        self.over = True
+        if self.acting is not None:
+            await self.acting.wait()
 
     async def revive(self) -> None:
         """Whenever a life ends, the next one begins."""
