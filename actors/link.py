@@ -108,9 +108,8 @@ class LinkActor(Actor):
 
     def receive(self, message: Any) -> None:
         match message:
-            case FromTransport() as said:
-                if self._carrier.hears(said):
-                    self._from_transport(said.event)
+            case FromTransport() as said if self._carrier.hears(said):
+                self._from_transport(said.event)
             case Call():
                 self._call(message)
             case GiveAnswer(id, ok, payload):
@@ -131,8 +130,8 @@ class LinkActor(Actor):
                 self._step(ev.RetryDue())
             case _Due.OWED:
                 self._settle_owed()
-            case TaskEnded() as ended:
-                self._task_ended(ended)
+            case TaskEnded():
+                self._task_ended(message)
             case Down(ref=ref):
                 self._left(ref)
             case Warm():
@@ -142,10 +141,10 @@ class LinkActor(Actor):
                 self._left(caller)
             case _Due.CLOSE:
                 self.ctx.stop(NORMAL)
+        self._end_if_done()
 
     def drain(self, deadline: float) -> None:
-        """Whoever used it has ended: what is left is to close gracefully."""
-        self._shut()
+        self._shut()  # whoever used it has ended
 
     # Callers
 
@@ -215,8 +214,12 @@ class LinkActor(Actor):
             self._closing = True
             self._step(ev.Shut())
             self.ctx.set_timer("close", CLOSE_WITHIN, _Due.CLOSE)
-            if not self._carrier.tasks:
-                self.ctx.stop(NORMAL)
+            self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        """Whoever waits in the mailbox may still want a shared connection."""
+        if self._closing and not self._carrier.tasks and self.ctx.idle:
+            self.ctx.stop(NORMAL)
 
     # The machine
 
@@ -278,8 +281,6 @@ class LinkActor(Actor):
             self._step(ev.Closed("transport_crashed", "the connection to the backend crashed"))
         if self._link.phase is not Phase.CONNECTING:  # a permit is on its way, and with it the place is kept
             self._give_back()
-        if self._closing and not self._carrier.tasks:
-            self.ctx.stop(NORMAL)
 
     def _give_back(self) -> None:
         """The place for a process is free, unless an earlier process is still ending."""

@@ -39,6 +39,8 @@ class AesSealer:
             sealed = urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
         except (UnicodeEncodeError, Base64Error, ValueError):
             return None
+        if urlsafe_b64encode(sealed).decode().rstrip("=") != token:
+            return None  # a token has one spelling
         for cipher in self._ciphers:
             try:
                 return cipher.decrypt(sealed[:NONCE], sealed[NONCE:], context)

@@ -105,7 +105,8 @@ async def test_a_merged_list_has_pages_and_only_its_own_cursors_lead_on(stage: S
     assert "nextCursor" not in second
     assert len({tool["name"] for tool in first["tools"] + second["tools"]}) == 1200
     prompts = (await client.request("prompts/list"))["nextCursor"]
-    forged: list[Any] = [prompts, cursor[:-1], cursor + "A", "A" + cursor[1:], "", "1", "x" * 9000, "\u00e4"]
+    other = ("B" if cursor[0] == "A" else "A") + cursor[1:]
+    forged: list[Any] = [prompts, cursor[:-1], cursor + "A", other, "", "1", "x" * 9000, "\u00e4"]
     for wrong in forged:
         assert (await client.refused("tools/list", {"cursor": wrong})).code == INVALID_PARAMS
     mistyped: list[Any] = [7, [cursor], {}]
