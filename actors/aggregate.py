@@ -141,6 +141,8 @@ class Aggregate(Front):
             self.refuse(effect.call, refusal)
         elif self.call(effect.call, backend, effect.method, routed.params, effect.progress):
             self._methods[effect.call] = effect.method
+            if fresh:
+                self.host.routed(effect.call)
         else:
             self.refuse_linkless(effect.call)
 

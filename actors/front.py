@@ -76,6 +76,9 @@ class Host(Protocol):
     def save(self, fields: dict[str, bytes | None]) -> None:
         """Changes the session's record."""
 
+    def routed(self, call: int) -> None:
+        """A call that had to wait has found its backend."""
+
     @property
     def client(self) -> Client | None:
         """What the client said of itself."""
@@ -257,8 +260,7 @@ class Front(ABC):
             self.host.event(ev.AskWithdrawn(message.backend, message.id))
 
     def link_ended(self, ref: Ref) -> None:
-        """A link's actor is gone (it crashed, or the gateway is draining): its calls are lost. With subscriptions
-        another one takes its place."""
+        """A link's actor is gone: its calls are lost. After a crash another one takes over the subscriptions."""
         for backend, link in list(self.links.items()):
             if link is ref:
                 self._lose(backend)

@@ -22,6 +22,7 @@ from actors.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, Li
 from actors.listing import GatherDue
 from actors.owed import Owed
 from actors.ports import Answer, Failed, Grant, Principal, Record, SessionKey
+from actors.protocol import effects as fx
 from actors.protocol import errors, session_record
 from actors.protocol import events as ev
 from actors.protocol.messages import Request
@@ -127,6 +128,13 @@ class SessionActor(Actor):
     def save(self, fields: dict[str, bytes | None]) -> None:
         """Changes the record, with the next write."""
         self.keeper.change(fields)
+
+    def routed(self, call: int) -> None:
+        """A call that had to wait has found its backend, whose deadline may be shorter than that which runs."""
+        id = self._state.calls.get(call)
+        entry = self._state.requests.get(id) if id is not None else None
+        if entry is not None and entry.timed:
+            EFFECTS[fx.StartDeadline](self, fx.StartDeadline(call, entry.accepted, entry.accepted))
 
     def event(self, event: ev.SessionEvent) -> None:
         """Steps the machine and runs the effects."""

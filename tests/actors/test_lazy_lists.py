@@ -51,6 +51,18 @@ async def test_nothing_of_one_principals_lists_is_seen_by_another(autojump_clock
             await bob.tool("alpha__of-ann")
 
 
+async def test_an_extension_that_is_not_passed_on_makes_no_view_of_its_own(autojump_clock):
+    alpha = Backend("alpha")
+    ui, other = {"io.modelcontextprotocol/ui": {"mimeTypes": ["a"]}}, {"com.example/x": {}}
+    async with open_gateway(alpha) as gateway:
+        for extensions in ({}, other, ui, {**ui, **other}):
+            client = await gateway.connect(capabilities={"extensions": extensions})
+            await client.names()
+        assert [link.declared["capabilities"] for link in alpha.links] == [{}, {"extensions": ui}]
+        await gateway.connect("alpha", capabilities={"extensions": other})
+        assert alpha.link.declared["capabilities"] == {"extensions": other}
+
+
 async def test_many_who_ask_at_once_wait_for_one_fetch(autojump_clock):
     alpha = Backend("alpha", mute={"tools/list"})
     async with open_gateway(alpha) as gateway:

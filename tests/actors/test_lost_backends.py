@@ -375,6 +375,19 @@ async def test_a_backend_that_never_answers_is_told_to_cancel_at_the_deadline(au
         assert await client.tool("alpha__echo") == "alpha: echo"
 
 
+async def test_the_backends_deadline_counts_from_the_acceptance_also_if_its_name_had_to_be_looked_for(autojump_clock):
+    alpha = Backend("alpha", timeout=20.0, mute={"tools/list"}, **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        before = trio.current_time()
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next("tools/list")
+        await trio.sleep(8)
+        request.result({"tools": alpha.lists["tools/list"]})
+        assert (await call.error()).data["reason"] == "timeout"
+        assert 20 <= trio.current_time() - before < 21
+
+
 # Crashes of the gateway's own -----------------------------------------------------------------------------------
 
 
@@ -435,6 +448,22 @@ def crash_link(gateway: Gateway, backend: str) -> None:
     ref = [ref for ref in refs if backend in repr(ref.cell.actor)][-1]
     ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
     ref.reply("anything")
+
+
+async def test_a_crash_of_the_actor_that_permits_connections_costs_nobody_a_call(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client, other = await gateway.connect(), await gateway.connect()
+        await client.tool("alpha__echo")
+        ref = gateway.actors.tree.backends.ref
+        assert ref is not None
+        ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
+        ref.reply("anything")
+        await gateway.settle()
+        assert await client.tool("alpha__echo") == "alpha: echo"
+        assert await other.tool("alpha__echo") == "alpha: echo"
+        assert gateway.actors.backends.status["alpha"].connections == 1
+        gateway.crashes.clear()
 
 
 # Ends ---------------------------------------------------------------------------------------------------------
