@@ -1,0 +1,127 @@
+"""Crashes of the gateway's own actors on the backend side, and how connections end."""
+
+import pytest
+import trio
+
+from actors.ports import Principal
+from tests.support.harness import Gateway, open_gateway
+from tests.support.mcp_backend import Backend
+
+KINDS = pytest.mark.parametrize("kind", ["stdio", "http", "inproc"])
+WORK = {"tools": ("echo", "work"), "held": {"work"}}
+
+
+async def test_a_crash_in_one_connections_actor_is_an_error_for_its_callers_and_nothing_for_others(autojump_clock):
+    alpha, beta = Backend("alpha", **WORK), Backend("beta", **WORK)
+    async with open_gateway(alpha, beta) as gateway:
+        client = await gateway.connect()
+        await client.call("resources/subscribe", {"uri": "alpha+test:///a"})
+        own = alpha.link
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        spared = client.begin("tools/call", {"name": "beta__work"})
+        kept = await beta.next()
+        crash_link(gateway, "alpha")
+        assert (await call.error()).data["executed"] == "unknown"
+        kept.text("kept")
+        await spared.result()
+        events = client.listen()
+        assert (await events.next("notifications/resources/updated"))["params"]["uri"] == "alpha+test:///a"
+        assert alpha.link is not own
+        assert own.transport.closed
+        assert await client.tool("alpha__echo") == "alpha: echo"
+        request.text("nobody hears this")
+        gateway.crashes.clear()
+
+
+async def test_a_crash_while_a_transparent_session_begins_is_an_error(autojump_clock):
+    alpha = Backend("alpha", mute={"initialize"})
+    async with open_gateway(alpha) as gateway:
+        client = gateway.client("alpha")
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        begun = client.begin("initialize", params)
+        await alpha.next("initialize")
+        crash_link(gateway, "alpha")
+        assert (await begun.error()).code == -32603
+        gateway.crashes.clear()
+
+
+async def test_a_connection_that_crashes_again_and_again_is_replaced_ever_more_slowly(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        await client.call("resources/subscribe", {"uri": "test:///a"})
+        alpha.mute.add("initialize")
+        start = trio.current_time()
+        for _ in range(5):
+            crash_link(gateway, "alpha")
+            await alpha.connected(len(alpha.links) + 1)
+            await gateway.settle()
+        assert trio.current_time() - start > 3.5
+        gateway.crashes.clear()
+
+
+def crash_link(gateway: Gateway, backend: str) -> None:
+    """The session's own link to this backend, the newest."""
+    registry = gateway.system.registry
+    refs = [ref for name, ref in registry._refs.items() if name.startswith("LinkActor")]
+    ref = [ref for ref in refs if backend in repr(ref.cell.actor)][-1]
+    ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
+    ref.reply("anything")
+
+
+async def test_a_crash_of_the_actor_that_permits_connections_costs_nobody_a_call(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client, other = await gateway.connect(), await gateway.connect()
+        await client.tool("alpha__echo")
+        ref = gateway.actors.tree.backends.ref
+        assert ref is not None
+        ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
+        ref.reply("anything")
+        await gateway.settle()
+        assert await client.tool("alpha__echo") == "alpha: echo"
+        assert await other.tool("alpha__echo") == "alpha: echo"
+        assert gateway.actors.backends.status["alpha"].connections == 1
+        gateway.crashes.clear()
+
+
+# Ends ---------------------------------------------------------------------------------------------------------
+
+
+@KINDS
+async def test_a_link_ends_with_its_session_and_closes_gracefully(autojump_clock, kind):
+    alpha = Backend("alpha", kind=kind)
+    async with open_gateway(alpha, link_idle=5.0) as gateway:
+        before = gateway.left()
+        client = await gateway.connect(principal=Principal("ann"))
+        await client.tool("alpha__echo")
+        own = alpha.link
+        assert await client.delete() == 200
+        await trio.sleep(10)
+        assert own.transport.closed
+        assert alpha.open == []
+        assert gateway.left() == before
+
+
+async def test_a_call_in_flight_is_cancelled_at_the_backend_when_its_session_ends(autojump_clock):
+    alpha = Backend("alpha", **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        await client.delete()
+        await request.cancelled.wait()
+        assert (await call.error()).data["executed"] == "unknown"
+
+
+async def test_a_drain_closes_every_connection_gracefully(autojump_clock):
+    alpha, beta = Backend("alpha", kind="http"), Backend("beta")
+    async with open_gateway(alpha, beta) as gateway:
+        client = await gateway.connect()
+        await client.tool("alpha__echo")
+        await client.tool("beta__echo")
+        await gateway.system.drain(8)
+        for link in (*alpha.links, *beta.links):
+            assert link.transport._end is not None
+            assert link.transport._end.reason == "closed"
