@@ -11,7 +11,7 @@ from tests.faults.play import Plan
 from tests.faults.world import World
 
 
-def _after(seconds: float, what: str) -> Callable[[World], None]:
+def after(seconds: float, what: str) -> Callable[[World], None]:
     """In the middle of the scenario the process ends, by `drain` or `kill`, and another begins."""
 
     def install(world: World) -> None:
@@ -20,7 +20,7 @@ def _after(seconds: float, what: str) -> Callable[[World], None]:
     return install
 
 
-def _between(seconds: float) -> Callable[[World], None]:
+def between(seconds: float) -> Callable[[World], None]:
     """Nothing is said for so long between two steps of the scenario."""
 
     def install(world: World) -> None:
@@ -40,18 +40,18 @@ def _plan(name: str, install: Callable[[World], None], *needs: str, **more: Any)
 BROKEN = frozenset({"broken"})
 
 PLANS = (
-    _plan("is drained at once", _after(0.0, "drain"), allowed=BROKEN),
-    _plan("is drained in the middle", _after(0.5, "drain"), "stream", allowed=BROKEN),
+    _plan("is drained at once", after(0.0, "drain"), allowed=BROKEN),
+    _plan("is drained in the middle", after(0.5, "drain"), "stream", allowed=BROKEN),
     _plan(
         "is drained, and has little time",
-        _after(0.5, "drain"),
+        after(0.5, "drain"),
         "stream",
         allowed=BROKEN,
         limits={"drain_deadline": 1.2},
     ),
-    _plan("is killed at once", _after(0.0, "kill"), allowed=BROKEN),
-    _plan("is killed in the middle", _after(0.5, "kill"), "stream", allowed=BROKEN),
-    _plan("is killed late", _after(0.65, "kill"), "report", allowed=BROKEN),
-    _plan("the session leaves memory in the middle", _between(100.0), "steps", limits={"passivate_after": 20.0}),
-    _plan("the session ends in the middle, idle", _between(2500.0), "steps", allowed=frozenset({"gone"})),
+    _plan("is killed at once", after(0.0, "kill"), allowed=BROKEN),
+    _plan("is killed in the middle", after(0.5, "kill"), "stream", allowed=BROKEN),
+    _plan("is killed late", after(0.65, "kill"), "report", allowed=BROKEN),
+    _plan("the session leaves memory in the middle", between(100.0), "steps", limits={"passivate_after": 20.0}),
+    _plan("the session ends in the middle, idle", between(2500.0), "steps", allowed=frozenset({"gone"})),
 )

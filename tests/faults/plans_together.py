@@ -9,8 +9,9 @@ from unittest import mock
 from actors.ports import Refused
 from tests.faults import plans_backend, plans_client, plans_crash, plans_process, plans_store
 from tests.faults.client import Client
-from tests.faults.plans_client import at, leave
-from tests.faults.plans_store import EVERY, WRITES, rule
+from tests.faults.plans_client import at, leave, resume_twice
+from tests.faults.plans_process import after, between
+from tests.faults.plans_store import ALL, EVERY, HELD, WRITES, rule
 from tests.faults.play import Plan
 from tests.faults.scenarios import SCENARIOS, Scenario
 from tests.faults.world import World
@@ -57,6 +58,34 @@ PLANS = (
         "both: an append is refused, and then its repetition",
         rule("append", first=2, times=3),
         frozenset({"opens"}),
+    ),
+    Plan(
+        "both: the store is away, and the client resumes twice at once",
+        together(rule(*ALL, seconds=5.0, **HELD), at("event", resume_twice, events=1)),
+        frozenset({"stream"}),
+        without=frozenset({"new"}),
+        harmless=True,
+    ),
+    Plan(
+        "both: nothing is asked for a while, and the process is killed",
+        together(between(6.0), after(3.5, "kill")),
+        frozenset({"steps"}),
+        spares=False,
+        harmless=True,
+    ),
+    Plan(
+        "both: nothing is asked for a while, and the process is drained",
+        together(between(20.0), after(3.5, "drain")),
+        frozenset({"steps"}),
+        spares=False,
+        harmless=True,
+    ),
+    Plan(
+        "both: a save is refused, and the process is killed after its repetition",
+        together(rule("save"), between(6.0), after(3.5, "kill")),
+        frozenset({"steps", "saves"}),
+        spares=False,
+        harmless=True,
     ),
 )
 
