@@ -156,8 +156,7 @@ class LinkActor(Actor):
             self._closing = False
             self.ctx.cancel_timer("close")
             self._set(Link(self._link.profile))
-        hello = self._link.hello
-        if self._link.phase is Phase.READY and hello is not None:
+        if self._link.phase is Phase.READY and (hello := self._link.hello) is not None:
             caller.reply(LinkReady(self.ctx.ref, self._backend, hello, False))
 
     def _left(self, ref: Ref) -> None:
