@@ -10,7 +10,6 @@ from actors.ports import Answer
 from actors.protocol import codec, errors, sse
 from actors.protocol.errors import ProtocolError
 from actors.protocol.messages import Error, Message, Request, RequestId, Result
-from actors.protocol.streams import request_key
 
 
 @dataclass(slots=True)
@@ -19,7 +18,7 @@ class _Post:
 
     batch: bool
     ids: tuple[RequestId, ...]
-    open: dict[str, RequestId]
+    open: dict[RequestId, None]
     waits: bool = True
 
 
@@ -34,7 +33,7 @@ class Owed:
         """A POST was taken; one without requests is owed nothing."""
         ids = tuple(m.id for m in messages if isinstance(m, Request))
         if ids:
-            self.posts[post] = _Post(batch, ids, {request_key(id): id for id in ids})
+            self.posts[post] = _Post(batch, ids, dict.fromkeys(ids))
 
     def opens(self, post: int, stream: str) -> None:
         """Its answers go on this stream, which is being opened."""
@@ -61,7 +60,7 @@ class Owed:
         if owed is not None and owed.batch and data:
             message = codec.decode_message(data)
             if isinstance(message, Result | Error) and message.id is not None:
-                owed.open.pop(request_key(message.id), None)
+                owed.open.pop(message.id, None)
 
     def ended(self, stream: str) -> None:
         """Nothing more comes on it."""
@@ -84,7 +83,7 @@ class Owed:
     def words(self, post: int) -> bytes:
         """The events for the connection of a POST whose client can't resume, because it never got an id."""
         owed = self.posts.get(post)
-        ids = owed.open.values() if owed is not None else ()
+        ids = owed.open if owed is not None else ()
         return b"".join(sse.encode_event(codec.encode_error(id, _ended()), None) for id in ids)
 
 
