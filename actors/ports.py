@@ -159,8 +159,8 @@ class Transport(Protocol):
     """One connection (or process) to one backend. All methods but `run` are synchronous and never wait."""
 
     kind: Literal["stdio", "http", "inproc"]
-    """The value of the metrics label `network_transport`; `http` streams relate messages to requests, the others
-    don't."""
+    """The value of the metrics label `network_transport`. `http` streams and `inproc` servers say which request a
+    message belongs to (`FrameReceived.related`), `stdio` can't."""
 
     async def run(self) -> None:
         """Does the IO until the connection has ended; the owner runs it in its nursery and cancels it to abort.

@@ -9,11 +9,11 @@ from typing import Any, Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class StdioTarget:
-    """A child process that speaks MCP on its standard streams."""
+    """A child process that speaks MCP on its standard streams. Values of `env` are credentials: never logged."""
 
     command: str
     args: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     cwd: str | None = None
 
 

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 import gateway.native
+import stagedoor
 from gateway.native import Server
 
 DOCS = (Path(__file__).parents[3] / "docs" / "native-servers.md").read_text()
@@ -86,3 +87,8 @@ def test_every_public_error_and_content_is_mentioned() -> None:
     said_elsewhere = {"Client", "Content", "Elicited", "Root", "Sample", "Text", "UrlRequiredError"}
     missing = [name for name in gateway.native.__all__ if f"{name}" not in DOCS and name not in said_elsewhere]
     assert missing == []
+
+
+def test_the_public_package_offers_the_whole_api() -> None:
+    assert set(stagedoor.__all__) == set(gateway.native.__all__)
+    assert all(getattr(stagedoor, name) is getattr(gateway.native, name) for name in stagedoor.__all__)
