@@ -14,7 +14,8 @@ class Connection:
     """An `EventSource`. The owner's methods never wait."""
 
     __slots__ = (
-        "_bytes", "_ended", "_frames", "_left", "_on_close", "_released", "_waiter", "closed", "id", "limits", "stream",
+        "_bytes", "_ended", "_frames", "_handed", "_left", "_on_close", "_released", "_waiter", "closed", "id",
+        "limits", "stream", "written",
     )  # fmt: skip
 
     def __init__(
@@ -24,9 +25,12 @@ class Connection:
         self.stream = stream
         self.limits = limits
         self.closed = False
+        self.written = 0
+        """The writer came back for more after everything up to this number."""
         self._frames: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
         self._released = 0
+        self._handed = 0
         self._ended = False
         self._left = False
         self._on_close = on_close
@@ -117,6 +121,7 @@ class Connection:
 
     async def receive(self) -> bytes | None:
         """All frames that may be written, joined; None at the end."""
+        self.wrote(self._handed)
         while True:
             ready = self._take()
             if ready:
@@ -130,11 +135,17 @@ class Connection:
         self._waiter = None
         return trio.lowlevel.Abort.SUCCEEDED
 
+    def wrote(self, seq: int) -> None:
+        """Everything up to this number has gone out."""
+        self.written = max(self.written, seq)
+
     def _take(self) -> bytes:
         frames = self._frames
         taken = []
         while frames and frames[0][0] <= self._released:
-            taken.append(frames.popleft()[1])
+            seq, frame = frames.popleft()
+            self._handed = max(self._handed, seq)
+            taken.append(frame)
         ready = b"".join(taken)
         self._bytes -= len(ready)
         return ready

@@ -33,6 +33,7 @@ class Follower:
         self._connection = connection
         self._head = head
         self._page: bytes = b""
+        self._handed = 0
         self._more = True
         self.lost: tuple[int, int] | None = None
         self.replayed = 0
@@ -44,9 +45,12 @@ class Follower:
 
     async def receive(self) -> bytes | None:
         """The next events."""
+        if self._connection is not None:
+            self._connection.wrote(self._handed)
         while True:
             if self._page:
                 page, self._page = self._page, b""
+                self._handed = self._seq
                 return page
             if not self._more:
                 return await self._connection.receive() if self._connection is not None else None

@@ -167,7 +167,7 @@ class SessionActor(Actor):
             self.services.log,
             self._ledger.streams,
             failed=lambda stream, reason: self.ctx.ref.reply(sm.StreamLost(stream, reason)),
-            closed=lambda connection: self.ctx.ref.reply(sm.ConnectionGone(connection.id, connection.stream)),
+            closed=lambda c: self.ctx.ref.reply(sm.ConnectionGone(c.id, c.stream, c.written)),
             later=lambda stream: self.ctx.set_timer(("log", stream), RETRY, sm.LogDue(stream)),
             words=self.owed.words,
             dropped=self._dropped,
@@ -277,7 +277,7 @@ class SessionActor(Actor):
     def _connection_gone(self, message: sm.ConnectionGone) -> None:
         self._active = self.ctx.now()
         self.gets.pop(message.connection, None)
-        self.event(ev.Detached(message.connection, message.stream))
+        self.event(ev.Detached(message.connection, message.stream, message.written))
 
     # Backends
 

@@ -53,10 +53,11 @@ class PostGone(Struct, frozen=True):
 
 
 class ConnectionGone(Struct, frozen=True):
-    """The connection that carried a stream is closed."""
+    """The connection that carried a stream is closed; events up to the number `written` went out on it."""
 
     connection: int
     stream: str
+    written: int = 0
 
 
 # From the store -----------------------------------------------------------------------------------------------

@@ -42,10 +42,12 @@ class Attached(Struct, frozen=True):
 
 
 class Detached(Struct, frozen=True):
-    """The connection that carried a stream is gone."""
+    """The connection that carried a stream is gone. Events up to the number `written` went out on it; of later ones
+    nobody knows."""
 
     connection: ConnectionId
     stream: str
+    written: int = 0
 
 
 class StreamTurnDue(Struct, frozen=True):

@@ -41,12 +41,25 @@ class Post(Struct, frozen=True):
     answers: tuple[bytes, ...] = ()
 
 
+class Boxed(Struct, frozen=True):
+    """A message that waits for a stream; one with the same key replaces it (None: never replaced).
+
+    One that was said before, and perhaps not read, has the `stream` and the number under which it is there."""
+
+    key: str | None
+    data: bytes
+    stream: str = ""
+    seq: int = 0
+
+
 class Stream(Struct, frozen=True):
-    """An unfinished SSE stream: the last sequence number given, and the connection that carries it, if any."""
+    """An unfinished SSE stream: the last sequence number given, and the connection that carries it, if any. `unread`
+    is what was said there of changes and may not have been written."""
 
     seq: int = 0
     connection: ConnectionId | None = None
     post: PostId | None = None
+    unread: tuple[Boxed, ...] = ()
 
 
 class Ask(Struct, frozen=True):
@@ -60,13 +73,6 @@ class Ask(Struct, frozen=True):
     frame: bytes
     stream: str | None = None
     token: RequestId | None = None
-
-
-class Boxed(Struct, frozen=True):
-    """A message that waits for a stream; one with the same key replaces it (None: never replaced)."""
-
-    key: str | None
-    data: bytes
 
 
 class Rules(Struct, frozen=True):

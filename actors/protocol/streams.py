@@ -34,8 +34,10 @@ def put(
     finish: bool = False,
     requests: dict[str, bytes | None] | None = None,
     asked: dict[str, bytes | None] | None = None,
+    key: str | None = None,
 ) -> Step:
-    """Appends one message to an unfinished stream; `finish` makes it the last (without data: ends it at once)."""
+    """Appends one message to an unfinished stream; `finish` makes it the last (without data: ends it at once). One with
+    a `key` is kept until it is known to be written."""
     stream = session.streams[name]
     if session.settled:
         asked = {**dict.fromkeys(session.settled), **(asked or {})}
@@ -45,7 +47,10 @@ def put(
     if finish:
         del streams[name]
     else:
-        streams[name] = replace(stream, seq=stream.seq + 1)
+        seq, unread = stream.seq + 1, stream.unread
+        if key is not None and data is not None:
+            unread = box.noted(session.rules, unread, Boxed(key, data, seq=seq))
+        streams[name] = replace(stream, seq=seq, unread=unread)
     return replace(session, streams=streams), [effect]
 
 
@@ -116,7 +121,7 @@ def say_unrelated(session: Session, data: bytes, key: str | None = None) -> Step
     """A message that belongs to no request. One with a `key` says the same however often it is said."""
     name = reader(session)
     if name is not None:
-        return put(session, name, data)
+        return put(session, name, data, key=key)
     kept, dropped = box.added(session.rules, session.box, Boxed(key, data))
     session, effects = _rebox(session, kept)
     return session, [*effects, *[fx.Tally("box_full")] * dropped]
@@ -139,7 +144,7 @@ def deliver(session: Session) -> Step:
     if waiting:
         session, effects = _rebox(session, ())
     for boxed in waiting:
-        session, more = put(session, name, boxed.data)
+        session, more = put(session, name, boxed.data, key=boxed.key)
         effects += more
     for ask_id, ask in session.asks.items():
         if ask.stream is None:
@@ -186,19 +191,39 @@ def _resume(session: Session, event: ev.Attached) -> Step:
     if event.epoch > session.epoch or event.seq > stream.seq:
         # No event of ours; whoever reads the stream must not suffer from it.
         return session, [fx.RefuseGet(event.connection, errors.bad_event_id())]
-    effects: fx.Effects = []
+    waiting = session.box
+    # What it held when its reader went comes once more from its log, after the client's cursor.
+    session, effects = _rebox(session, tuple(b for b in waiting if b.stream != name))
     if stream.connection is not None:
         effects.append(fx.CloseConnection(stream.connection, "superseded"))
-    session = replace(session, streams={**session.streams, name: replace(stream, connection=event.connection)})
+    unread = tuple(b for b in (*stream.unread, *(b for b in waiting if b.stream == name)) if b.seq > event.seq)
+    stream = replace(stream, connection=event.connection, unread=unread)
+    session = replace(session, streams={**session.streams, name: stream})
     return session, [*effects, fx.Follow(event.connection, name, event.epoch, event.seq, stream.seq, True)]
 
 
 def detached(session: Session, event: ev.Detached) -> Step:
-    """A connection is gone; the stream waits for its client."""
+    """A connection is gone; the stream waits for its client. What was not written of changes is said once more on the
+    next stream that somebody reads: the client may begin anew instead of resuming."""
     stream = session.streams.get(event.stream)
     if stream is None or stream.connection != event.connection:
         return session, []
-    return replace(session, streams={**session.streams, event.stream: replace(stream, connection=None)}), []
+    session, effects = _leave(session, event.stream, stream, event.written)
+    session, more = deliver(session) if session.box else (session, [])
+    return session, effects + more
+
+
+def _leave(session: Session, name: str, stream: Stream, written: int) -> Step:
+    """Nobody reads it: what was not written goes back into the box."""
+    unread = tuple(b for b in stream.unread if b.seq > written)
+    session = replace(session, streams={**session.streams, name: replace(stream, connection=None, unread=())})
+    return _take_back(session, unread, name)
+
+
+def _take_back(session: Session, unread: box.Box, name: str) -> Step:
+    kept, dropped = box.returned(session.rules, session.box, unread, name)
+    session, effects = _rebox(session, kept)
+    return session, [*effects, *[fx.Tally("box_full")] * dropped]
 
 
 def failed(session: Session, event: ev.StreamFailed) -> Step:
@@ -212,8 +237,11 @@ def failed(session: Session, event: ev.StreamFailed) -> Step:
     session = replace(session, streams={n: s for n, s in session.streams.items() if n != event.stream})
     if stream.post is not None:
         broken = replace(session.posts[stream.post], stream=None, broken=True)
-        session = replace(session, posts={**session.posts, stream.post: broken})
-    return session, effects
+        return replace(session, posts={**session.posts, stream.post: broken}), effects
+    session, more = _take_back(session, stream.unread, "")  # nobody can come back for it
+    effects += more
+    session, more = deliver(session) if session.box else (session, [])
+    return session, effects + more
 
 
 def let_go(session: Session, retry: int) -> Step:
@@ -221,9 +249,9 @@ def let_go(session: Session, retry: int) -> Step:
     if not can_use(session.version, "priming"):
         return session, []
     effects: fx.Effects = []
-    streams = dict(session.streams)
     for name, stream in session.streams.items():
         if stream.connection is not None and stream.post is None:
             effects.append(fx.CloseConnection(stream.connection, "draining", retry))
-            streams[name] = replace(stream, connection=None)
-    return (replace(session, streams=streams), effects) if effects else (session, effects)
+            session, more = _leave(session, name, stream, 0)
+            effects += more
+    return session, effects
