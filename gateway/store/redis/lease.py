@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
+from gateway.store.redis.clock import boottime
 from gateway.store.redis.errors import LinkDown
 from gateway.store.redis.links import Command, Link, Reply, lacks_function
 from gateway.store.redis.scripts import SHA
@@ -37,9 +38,6 @@ REPLICAS = "sd:c:{c}:replicas"
 OnAlive: TypeAlias = Callable[[bool | None], None]
 """Told whether an incarnation is alive; None: Redis can't be asked."""
 
-
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Goes on while the machine is suspended, where there is such a clock."""
 
 _INFO = json.dumps({"schema": [SCHEMA, SCHEMA], "host": socket.gethostname(), "pid": os.getpid()})
 
@@ -80,7 +78,7 @@ class Lease:
         self.incarnation = secrets.token_hex(8)
         self.ticked = time.monotonic()
         """When the loop last ran; the loop sets it."""
-        self.acknowledged = _boottime()
+        self.acknowledged = boottime()
         """When the last renewal that was acknowledged had been sent, on the clock that counts suspended time."""
         self._link = link
         self._post = post
@@ -103,7 +101,7 @@ class Lease:
 
     def age(self) -> float:
         """Seconds since the last acknowledged renewal was sent."""
-        return _boottime() - self.acknowledged
+        return boottime() - self.acknowledged
 
     def stop(self) -> None:
         """Ends `run`, which then gives the lease up."""
@@ -183,10 +181,10 @@ class Lease:
 
     def _set(self, *, take: bool) -> bool:
         """Renews (or takes) the lease; False if it had lapsed."""
-        sent = _boottime()
+        sent = boottime()
         keys = (alive_key(self.incarnation), owned_key(self.incarnation))
         args = (round(TTL * 1000), _INFO, round(OWNED_TTL * 1000), int(take))
-        if self._replies(("EVALSHA", SHA["beat"], 2, *keys, *args))[0][0] != b"OK":
+        if self._replies(("EVALSHA", SHA["beat"], 2, *keys, *args))[0] != b"OK":
             return False
         self.acknowledged = sent
         return True
@@ -245,7 +243,3 @@ def describe(holder: Holder) -> str:
         return f"process {info['pid']} on {info['host']} (incarnation {holder.incarnation})"
     except (ValueError, KeyError, TypeError):
         return f"incarnation {holder.incarnation}"
-
-
-def _boottime() -> float:
-    return time.clock_gettime(_CLOCK)

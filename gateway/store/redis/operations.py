@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from actors.ports import NO_DELTAS, Deltas, Done, Failed, Grant, Record, Refused, SessionKey, StreamHead
 from actors.protocol.table import Limits
+from gateway.store.redis.clock import boottime
 from gateway.store.redis.links import Command, Reply
 from gateway.store.redis.scripts import SHA
 from gateway.store.rules import FINISH_RESERVE, SCHEMA, TOMBSTONE_TTL, YOUNG_TTL, Retention, fingerprint
@@ -80,8 +81,8 @@ def decode_record(now: bytes, flat: list[bytes]) -> Record:
 
 def decode_head(text: bytes, now: int = 0) -> StreamHead | None:
     """A head (see `lua/prelude.lua`), or None if its stream has expired."""
-    seq, _, floor, finished, _, _, till, _, _ = map(int, text.split())
-    return None if finished and till <= now else StreamHead(seq, bool(finished), floor)
+    seq, _, _, till, floor, _, _ = map(int, text.split())
+    return None if till and till <= now else StreamHead(seq, till > 0, floor)
 
 
 class Operations:
@@ -90,10 +91,14 @@ class Operations:
     def __init__(self, limits: Limits) -> None:
         keep = Retention.of(limits)
         self._ttl = _ms(keep.session)
-        self._step = _ms(limits.idle_ttl / 8)
+        self._step = limits.idle_ttl / 8
         self._finished = _ms(keep.finished)
         self._written = _ms(keep.written)
         self._caps = (keep.events, keep.bytes)
+
+    def _eighth(self) -> int:
+        # Compared, never ordered: another process' clock makes a write more, no write less.
+        return int(boottime() / self._step)
 
     def create(self, key: SessionKey, owner: str, nonce: str, fields: Mapping[str, bytes], done: Done) -> Operation:
         """A new session → Grant."""
@@ -112,7 +117,7 @@ class Operations:
         def claimed(reply: list[Any]) -> tuple[Grant, Record]:
             return Grant(owner, int(reply[1])), decode_record(reply[2], reply[3])
 
-        args = (owner, nonce, expect[0] or "", expect[1], SCHEMA, self._ttl, self._step)
+        args = (owner, nonce, expect[0] or "", expect[1], SCHEMA, self._ttl, self._eighth())
         return Operation(key, ("EVALSHA", SHA["claim"], 1, record_key(key), *args), done, claimed, waits=False)
 
     def open(
@@ -121,7 +126,7 @@ class Operations:
         """→ None."""
         purge = self._finished // 4
         check = fingerprint(requests, first)
-        args = (self._ttl, self._step, purge, *self._caps, check, int(first is not None), first or b"")
+        args = (self._ttl, self._eighth(), purge, *self._caps, check, int(first is not None), first or b"")
         command = ("EVALSHA", SHA["open"], 2, record_key(key), log_key(key, stream), *_by(grant), stream, *args)
         size = _size(requests) + len(first or b"")
         return Operation(key, (*command, *_pairs("q:", requests)), done, size=size)
@@ -140,21 +145,23 @@ class Operations:
     ) -> Operation:
         """→ None."""
         changes, size = _changes(deltas)
-        args = (stream, self._ttl, self._step, seq, int(finish), self._finished, *self._caps, FINISH_RESERVE, len(data))
-        keys = (2, record_key(key), log_key(key, stream))
-        command = ("EVALSHA", SHA["append"], *keys, grant.owner, grant.epoch, *args, *data, *changes)
+        keys = (2, record_key(key), log_key(key, stream), *_by(grant))
+        range_ = (seq, seq + len(data) - 1, self._finished if finish else "")
+        args = (stream, self._ttl, self._eighth(), *range_, *self._caps, FINISH_RESERVE, *data, *changes)
+        command = ("EVALSHA", SHA["append"], *keys, *args)
         return Operation(key, command, done, size=OVERHEAD + size + sum(map(len, data)))
 
     def save(self, key: SessionKey, grant: Grant, rev: int, deltas: Deltas, done: Done) -> Operation:
         """→ None."""
         changes, size = _changes(deltas)
-        args = (rev, self._ttl, self._step, *changes)
+        args = (rev, self._ttl, self._eighth(), *changes)
         command = ("EVALSHA", SHA["save"], 1, record_key(key), *_by(grant), *args)
         return Operation(key, command, done, size=OVERHEAD + size)
 
     def touch(self, key: SessionKey, grant: Grant, done: Done) -> Operation:
         """→ None."""
-        return Operation(key, ("EVALSHA", SHA["touch"], 1, record_key(key), *_by(grant), self._ttl), done)
+        command = ("EVALSHA", SHA["touch"], 1, record_key(key), *_by(grant), self._ttl, self._eighth())
+        return Operation(key, command, done)
 
     def written(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> Operation:
         """→ None."""
@@ -168,7 +175,7 @@ class Operations:
 
     def release(self, key: SessionKey, grant: Grant, done: Done) -> Operation:
         """→ None."""
-        command = ("EVALSHA", SHA["release"], 1, record_key(key), *_by(grant), self._ttl, self._step)
+        command = ("EVALSHA", SHA["release"], 1, record_key(key), *_by(grant), self._ttl, self._eighth())
         return Operation(key, command, done, when_full=True)
 
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> Operation:

@@ -10,4 +10,4 @@ elseif not redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[1], 'XX') then
   return {'LAPSED'}
 end
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
-return {'OK'}
+return 'OK'

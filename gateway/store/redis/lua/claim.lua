@@ -2,10 +2,10 @@
 -- claim: compare-and-set of the ownership, at a new epoch (CLUSTER §3, §6).
 --
 -- KEYS  record
--- ARGV  me, nonce, expected owner ('' for none), expected epoch, schema that I read, ttl (ms), step (ms)
+-- ARGV  me, nonce, expected owner ('' for none), expected epoch, schema that I read, ttl (ms), eighth
 -- OK epoch, time (ms), the record flat; the same owner and nonce again get the same grant.
 -- GONE, ENDED, TOO_NEW, FENCED.
-local row = redis.call('HMGET', KEYS[1], 'state', 'v', 'owner', 'epoch', 'nonce', 'kept')
+local row = redis.call('HMGET', KEYS[1], 'state', 'v', 'owner', 'epoch', 'nonce')
 if not row[1] then return {'GONE'} end
 if row[1] == 'ended' then return {'ENDED'} end
 if tonumber(row[2]) > tonumber(ARGV[5]) then return {'TOO_NEW'} end
@@ -16,6 +16,6 @@ if not (row[3] == ARGV[1] and row[5] == ARGV[2]) then
   epoch = math.max(row[4] + 1, time)
   redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'epoch', epoch, 'nonce', ARGV[2])
   redis.call('HINCRBY', KEYS[1], 'tries', 1)
-  keep(row[1], '0', time, ARGV[6], tonumber(ARGV[7]))
+  keep(row[1], nil, ARGV[7], ARGV[6])
 end
 return {'OK', epoch, time, redis.call('HGETALL', KEYS[1])}

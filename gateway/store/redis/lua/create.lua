@@ -12,7 +12,7 @@ if old[1] then
 end
 local epoch = now()
 redis.call('HSET', KEYS[1], 'v', ARGV[3], 'rev', '0', 'owner', ARGV[1], 'epoch', epoch, 'nonce', ARGV[2],
-  'tries', '0', 'state', 'young', 'events', '0', 'bytes', '0', 'due', '0', 'kept', '0')
+  'tries', '0', 'state', 'young', 'events', '0', 'bytes', '0', 'due', '0', 'kept', '')
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 apply(5, math.floor((#ARGV - 4) / 2))
 return {'OK', epoch}

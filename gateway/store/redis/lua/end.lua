@@ -6,7 +6,7 @@
 -- OK, also for the same owner and epoch again. GONE, ENDED, FENCED.
 -- It frees memory, so it works when Redis is full (CLUSTER §9).
 local row = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch')
-if row[1] == 'ended' and row[2] == ARGV[1] and row[3] == ARGV[2] then return {'OK'} end
+if row[1] == 'ended' and row[2] == ARGV[1] and row[3] == ARGV[2] then return 'OK' end
 local refused = refusal(row[1], row[2], row[3])
 if refused then return refused end
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
@@ -15,4 +15,4 @@ end
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 'state', 'ended', 'owner', ARGV[1], 'epoch', ARGV[2], 'reason', ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
-return {'OK'}
+return 'OK'

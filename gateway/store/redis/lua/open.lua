@@ -3,7 +3,7 @@
 -- requests' outcomes live in the log).
 --
 -- KEYS  record, log
--- ARGV  owner, epoch, stream, ttl (ms), step (ms), purge interval (ms), most events, most bytes, print,
+-- ARGV  owner, epoch, stream, ttl (ms), eighth, purge interval (ms), most events, most bytes, print,
 --       '1' if there is a first event, the event, then name-value pairs of requests
 -- OK; the same again too, which writes the requests again.
 -- GONE, ENDED, FENCED; EXISTS: the stream was opened otherwise; FULL: the caps are reached.
@@ -11,13 +11,12 @@ local stream = ARGV[3]
 local row = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch', 'kept', 'due', 'events', 'bytes', 'h:' .. stream)
 local refused = refusal(row[1], row[2], row[3])
 if refused then return refused end
-local time = now()
 local head = parse(row[8])
-if head and head.finished and head.till <= time then
+if head and head.finished and head.till <= now() then
   -- Expired, and not purged yet: its name is free.
   redis.call('UNLINK', KEYS[2])
   redis.call('HDEL', KEYS[1], 'h:' .. stream)
-  row[6], row[7], head = row[6] - head.events, row[7] - head.bytes, nil
+  row[6], row[7], head = row[6] - head.seq, row[7] - head.bytes, nil
   redis.call('HSET', KEYS[1], 'events', row[6], 'bytes', row[7])
 end
 if head then
@@ -27,18 +26,19 @@ else
   local events, bytes, due = tonumber(row[6]), tonumber(row[7]), tonumber(row[5])
   local function over() return events + 1 > tonumber(ARGV[7]) or bytes + size > tonumber(ARGV[8]) end
   -- Reading a whole record at each open would cost more the busier the session is.
-  if due > 0 and (time >= due + tonumber(ARGV[6]) or (over() and time >= due)) then events, bytes = purge(time) end
+  if due > 0 then
+    local time = now()
+    if time >= due + ARGV[6] or (over() and time >= due) then events, bytes = purge(time) end
+  end
   if over() then return {'FULL'} end
-  head = {seq = 0, epoch = ARGV[2], floor = '0', finished = false, events = 0, bytes = 0, till = 0,
-    opener = ARGV[2], print = ARGV[9]}
+  head = {seq = 0, bytes = 0, epoch = ARGV[2], till = 0, floor = '0', opener = ARGV[2], print = ARGV[9]}
   if first then
     redis.call('XADD', KEYS[2], ARGV[2] .. '-1', 'd', ARGV[11])
     redis.call('PEXPIRE', KEYS[2], row[1] == 'live' and ARGV[4] or redis.call('PTTL', KEYS[1]))
-    head.seq, head.events, head.bytes = 1, 1, size
+    head.seq, head.bytes = 1, size
   end
-  redis.call('HSET', KEYS[1], 'h:' .. stream, format(head), 'events', events + head.events,
-    'bytes', bytes + head.bytes)
+  redis.call('HSET', KEYS[1], 'h:' .. stream, format(head), 'events', events + head.seq, 'bytes', bytes + head.bytes)
 end
 apply(12, math.floor((#ARGV - 11) / 2))
-keep(row[1], row[4], time, ARGV[4], tonumber(ARGV[5]))
-return {'OK'}
+keep(row[1], row[4], ARGV[5], ARGV[4])
+return 'OK'

@@ -1,10 +1,13 @@
 -- What the session functions share. It is put before each of them when they are loaded.
 --
--- KEYS[1] is the record. Replies are arrays that begin with OK or with the reason of the refusal.
+-- KEYS[1] is the record. Replies are OK, or arrays that begin with OK or with the reason of the refusal.
 -- A head (`h:<stream>`) is the text
---   seq epoch floor finished events bytes until opener print
--- where `until` is the time in ms at which a finished stream is forgotten, `opener` the epoch that opened it and
--- `print` the checksum of what it was opened with. (Lua writes integers out plainly below 10^14: times in ms are.)
+--   seq bytes epoch till floor opener print
+-- where `bytes` is what the log holds, `epoch` that of the last event, `till` the time in ms at which a finished stream
+-- is forgotten (0: it is not finished), `opener` the epoch that opened it and `print` the checksum of what it was opened
+-- with. A stream counts as many events as its `seq` says.
+-- A number that becomes text costs Redis as much as a lookup: what can stay text does. (Lua writes integers out plainly
+-- below 10^14: times in ms are.)
 local function now()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
@@ -12,17 +15,17 @@ end
 
 local function parse(text)
   if not text then return nil end
-  local seq, epoch, floor, finished, events, bytes, till, opener, print =
-    string.match(text, '^(%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local seq, bytes, epoch, till, floor, opener, print =
+    string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   return {
-    seq = seq + 0, epoch = epoch, floor = floor, finished = finished == '1', events = events + 0, bytes = bytes + 0,
-    till = till + 0, opener = opener, print = print,
+    seq = seq + 0, bytes = bytes + 0, epoch = epoch, till = till + 0, finished = till ~= '0', floor = floor,
+    opener = opener, print = print,
   }
 end
 
 local function format(head)
-  return head.seq .. ' ' .. head.epoch .. ' ' .. head.floor .. (head.finished and ' 1 ' or ' 0 ') .. head.events .. ' ' ..
-    head.bytes .. ' ' .. head.till .. ' ' .. head.opener .. ' ' .. head.print
+  return head.seq .. ' ' .. head.bytes .. ' ' .. head.epoch .. ' ' .. head.till .. ' ' .. head.floor .. ' ' ..
+    head.opener .. ' ' .. head.print
 end
 
 local function log_of(stream) return string.sub(KEYS[1], 1, -2) .. 'l:' .. stream end
@@ -35,10 +38,10 @@ local function refusal(state, owner, epoch)
   return nil
 end
 
--- Every write keeps the record and its unfinished logs, but a young record expires as it is. `kept` is when that was
--- done last: an eighth of the idle time may pass in between.
-local function keep(state, kept, time, ttl, step)
-  if state ~= 'live' or time - tonumber(kept or '0') < step then return end
+-- Every write keeps the record and its unfinished logs, but a young record expires as it is. `eighth` numbers the
+-- eighths of the idle time on the caller's clock, `kept` is the one in which it was done last: once in each will do.
+local function keep(state, kept, eighth, ttl)
+  if state ~= 'live' or kept == eighth then return end
   redis.call('PEXPIRE', KEYS[1], ttl)
   local row = redis.call('HGETALL', KEYS[1])
   for i = 1, #row, 2 do
@@ -46,7 +49,7 @@ local function keep(state, kept, time, ttl, step)
       redis.call('PEXPIRE', log_of(string.sub(row[i], 3)), ttl)
     end
   end
-  redis.call('HSET', KEYS[1], 'kept', time)
+  redis.call('HSET', KEYS[1], 'kept', eighth)
 end
 
 -- Forgets the finished streams whose time has come; `due` becomes the earliest time of those that remain.
@@ -60,13 +63,13 @@ local function purge(time)
         redis.call('HDEL', KEYS[1], row[i])
         redis.call('UNLINK', log_of(string.sub(row[i], 3)))
       else
-        events, bytes = events + head.events, bytes + head.bytes
+        events, bytes = events + head.seq, bytes + head.bytes
         if head.finished and (due == 0 or head.till < due) then due = head.till end
       end
     end
   end
   redis.call('HSET', KEYS[1], 'due', due, 'events', events, 'bytes', bytes)
-  return events, bytes
+  return events, bytes, due
 end
 
 -- Writes `count` name-value pairs from ARGV[at] on, then deletes the names that follow to the end.

@@ -16,4 +16,4 @@ if head and head.finished and till < head.till then
   redis.call('HSET', KEYS[1], 'h:' .. ARGV[3], format(head), 'due', due)
   redis.call('PEXPIRE', KEYS[2], ARGV[4])
 end
-return {'OK'}
+return 'OK'
