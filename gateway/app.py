@@ -42,6 +42,7 @@ class Gateway:
         self.metrics = Metrics()
         self.lag = lag
         self.stopping = trio.Event()
+        self.opening = trio.CancelScope()
         self.drained = trio.Event()
         self.reason = ""
         self.failed = False
@@ -58,6 +59,9 @@ class Gateway:
         if not self.stopping.is_set():
             self.reason = reason
             self.stopping.set()
+            if self.actors is None:
+                # Nothing is served that could be drained, and what is waited for may never answer.
+                self.opening.cancel()
 
     def lost(self, reason: str) -> None:
         """The store is another's: this process must not go on."""
@@ -92,6 +96,11 @@ class Gateway:
 
     async def run(self) -> int:
         """Serves until `stop`; the exit status."""
+        with self.opening:
+            await self._run()
+        return 1 if self.failed else 0
+
+    async def _run(self) -> None:
         settings = self.settings
         public = open_listeners(settings.listen.host, settings.listen.port)
         admin = open_listeners(settings.admin.host, settings.admin.port)
@@ -118,7 +127,6 @@ class Gateway:
                     await self._drain(system)
                     listening.cancel_scope.deadline = trio.current_time() + CLOSE_WITHIN
                 background.cancel_scope.cancel()
-        return 1 if self.failed else 0
 
     def _on_batch(self, operations: int, seconds: float) -> None:
         self.metrics.observe("stagedoor_store_batch_size", float(operations))

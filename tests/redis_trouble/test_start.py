@@ -1,0 +1,60 @@
+"""The process and a Redis that it can't use: one clear line and status 1; and none, if it was told to stop."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.processes import STAGEDOOR, Programs, environment
+
+pytestmark = pytest.mark.e2e
+
+
+def command(url: str) -> list[str]:
+    return [str(STAGEDOOR), "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--store", url]
+
+
+def refusal(url: str) -> str:
+    """The one line that says why it does not start."""
+    done = subprocess.run(command(url), capture_output=True, text=True, timeout=20, env=environment(), check=False)
+    assert done.returncode == 1, done
+    assert "Traceback" not in done.stderr
+    [line] = [line for line in done.stderr.splitlines() if "store_unusable" in line]
+    return line
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """What listens, and says nothing."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.settimeout(20)
+        yield listener
+
+
+def place(listener: socket.socket) -> str:
+    return f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_stop_that_is_asked_for_while_redis_says_nothing_is_no_failure(
+    number: signal.Signals, silent: socket.socket, programs: Programs
+) -> None:
+    program = programs.start("stagedoor", command(place(silent)))
+    connection, _ = silent.accept()
+    with connection:
+        assert connection.recv(1)
+        began = time.monotonic()
+        assert program.stop(number) == 0, program.story()
+        assert time.monotonic() - began < 1.5, "it waited for what never answers"
+    assert "store_unusable" not in program.output()
+
+
+def test_a_redis_that_says_nothing_is_named(silent: socket.socket) -> None:
+    assert f"no Redis answers at {place(silent)}" in refusal(place(silent))
