@@ -11,10 +11,21 @@ Values and protocols only. Two habits hold throughout:
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from actors.protocol.messages import RequestId
-from actors.protocol.table import BackendSpec
+from actors.protocol.transport import (
+    Connector,
+    EventsMissed,
+    FrameAccepted,
+    FrameReceived,
+    Kept,
+    Positioned,
+    RequestFailed,
+    SessionLost,
+    Transport,
+    TransportClosed,
+    TransportEvent,
+)
 
 # --------------------------------------------------------------------------------------------------------------
 # Identity
@@ -101,97 +112,6 @@ class Door(Protocol):
     async def get(self, get: Get) -> Reply: ...
 
     async def delete(self, delete: Delete) -> Answer: ...
-
-
-# --------------------------------------------------------------------------------------------------------------
-# Transports: link actors → backends
-
-
-@dataclass(frozen=True, slots=True)
-class FrameReceived:
-    """One message (or, on 2025-03-26, a batch) of the backend, not yet parsed, within the size limit.
-
-    `related` is the id of the request on whose own response stream it came; None where the transport has no such
-    streams (stdio), or on the GET stream.
-    """
-
-    frame: bytes
-    related: RequestId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FrameAccepted:
-    """The frame sent with this tag has reached the backend (HTTP: its 202; stdio: it is in the pipe)."""
-
-    tag: int
-
-
-@dataclass(frozen=True, slots=True)
-class RequestFailed:
-    """The request with this id will get no response. `executed` says whether the backend may have run it."""
-
-    id: RequestId
-    reason: str
-    message: str
-    executed: Literal["no", "unknown"]
-    status: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SessionLost:
-    """The backend no longer knows our session (HTTP 404). The request named, if any, was not executed."""
-
-    id: RequestId | None
-
-
-@dataclass(frozen=True, slots=True)
-class TransportClosed:
-    """Nothing more comes. Everything still pending is lost. Sent once, and it is the last event."""
-
-    reason: str
-    message: str
-
-
-TransportEvent: TypeAlias = FrameReceived | FrameAccepted | RequestFailed | SessionLost | TransportClosed
-
-
-class Transport(Protocol):
-    """One connection (or process) to one backend. All methods but `run` are synchronous and never wait."""
-
-    kind: Literal["stdio", "http", "inproc"]
-    """The value of the metrics label `network_transport`. `http` streams and `inproc` servers say which request a
-    message belongs to (`FrameReceived.related`), `stdio` can't."""
-
-    async def run(self) -> None:
-        """Does the IO until the connection has ended; the owner runs it in its nursery and cancels it to abort.
-
-        Emits TransportClosed before it returns. A cancelled run ends child process groups within a bounded time.
-        """
-
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
-        """Sends one message; `id` is given for requests, whose failure is reported by RequestFailed; `tag` for
-        messages whose acceptance the owner waits for. Allowed before `run` has started."""
-
-    def negotiated(self, version: str) -> None:
-        """The handshake settled on this revision (HTTP: sent as MCP-Protocol-Version from now on)."""
-
-    def listen(self) -> None:
-        """Opens the stream for messages that belong to no request (HTTP: GET), if the transport has one."""
-
-    def forget(self, id: RequestId) -> None:
-        """Nobody waits for this request any more: free what it holds, report nothing for it."""
-
-    def restart(self) -> None:
-        """Drops the backend's session id, its streams and version, so that a new `initialize` can be sent (HTTP)."""
-
-    def close(self) -> None:
-        """Ends gracefully (HTTP: DELETE; stdio: stdin closed, then TERM, then KILL of the group). Idempotent."""
-
-
-class Connector(Protocol):
-    """Makes transports. `emit` is called from the loop's thread, never waits, and must not raise."""
-
-    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> Transport: ...
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -393,3 +313,43 @@ class Log(Protocol):
     def warning(self, event: str, **values: Any) -> Any: ...
 
     def error(self, event: str, **values: Any) -> Any: ...
+
+
+__all__ = [
+    "ANONYMOUS",
+    "NO_DELTAS",
+    "Answer",
+    "Connector",
+    "Delete",
+    "Deltas",
+    "Done",
+    "Door",
+    "EventSource",
+    "EventsMissed",
+    "Failed",
+    "FrameAccepted",
+    "FrameReceived",
+    "Get",
+    "Grant",
+    "Kept",
+    "Log",
+    "LogEntry",
+    "Positioned",
+    "Post",
+    "Principal",
+    "Record",
+    "Refused",
+    "Replay",
+    "Reply",
+    "RequestFailed",
+    "Sealer",
+    "SessionKey",
+    "SessionLost",
+    "Store",
+    "StreamHead",
+    "Streaming",
+    "Telemetry",
+    "Transport",
+    "TransportClosed",
+    "TransportEvent",
+]

@@ -15,6 +15,7 @@ import trio
 from actors.ports import Connector, Log, RequestFailed, Transport, TransportClosed, TransportEvent
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec, HttpTarget, StdioTarget, Target
+from gateway.backends.bound import BoundTransport
 from gateway.backends.guardian import Guardian
 from gateway.backends.http_call import HttpLimits
 from gateway.backends.stdio import StdioLimits, StdioTransport
@@ -107,7 +108,7 @@ class HttpConnector:
         self._streams.close()
 
 
-class StillbornTransport:
+class StillbornTransport(BoundTransport):
     """Stands for a transport that could not be made; says so and ends."""
 
     kind: Literal["stdio", "http", "inproc"] = "http"

@@ -1,7 +1,8 @@
 """One request to a Streamable HTTP backend, from its POST to its outcome.
 
 Exactly one of these ends it: a frame that holds its outcome, SessionLost with its id, RequestFailed. The POST is made
-once; what is repeated is the GET for the rest of its answer (2025-11-25, transports, "Resumability").
+once, perhaps by an earlier transport; what is repeated is the GET for the rest of its answer (2025-11-25, transports,
+"Resumability").
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Final, Literal
 
 import trio
 
-from actors.ports import FrameAccepted, FrameReceived, RequestFailed, SessionLost, TransportEvent
+from actors.ports import FrameAccepted, FrameReceived, Positioned, RequestFailed, SessionLost, TransportEvent
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from gateway.backends.http_events import EventTrail, read_events
@@ -76,12 +77,13 @@ class HttpCall:
         self._outgoing = outgoing
         self._id: RequestId = outgoing.id
         self._trail = EventTrail()
+        self._trail.last_id = outgoing.after
         self._answered = False
 
     async def run(self) -> None:
-        """Makes the call; to forget it, cancel this."""
+        """Makes the call, or goes on with it; to forget it, cancel this."""
         try:
-            await self._post()
+            await (self._post() if self._outgoing.after is None else self._resume())
             while not self._answered and self._may_resume():
                 await trio.sleep(self._trail.wait())
                 await self._resume()
@@ -138,17 +140,21 @@ class HttpCall:
 
     async def _follow(self, response: Response) -> None:
         decoder = SseDecoder(self._end.limits.message_bytes)
-        if await read_events(response, decoder, self._trail, self._take) and not response.whole:
+        if await read_events(response, decoder, self._trail, self._take, self._moved) and not response.whole:
             # The end of the stream follows at once, as a rule, and then the connection can be used again.
             with trio.move_on_after(self._end.limits.linger):
-                await read_events(response, decoder, self._trail, self._take_late)
+                await read_events(response, decoder, self._trail, self._take_late, self._moved)
 
     def _take(self, frame: bytes) -> bool:
         outcome = answers(frame, self._id)
         # First, because the receiver may cancel this call.
         self._answered = self._answered or outcome
-        self._end.emit(FrameReceived(frame, self._id))
+        self._end.emit(FrameReceived(frame, self._id, self._trail.last_id))
         return outcome
+
+    def _moved(self) -> None:
+        if not self._answered:
+            self._end.emit(Positioned(self._id, self._trail.last_id))
 
     def _take_late(self, frame: bytes) -> bool:
         self._take(frame)

@@ -49,12 +49,16 @@ class EventTrail:
 
 
 async def read_events(
-    response: Response, decoder: SseDecoder, trail: EventTrail, take: Callable[[bytes], bool]
+    response: Response,
+    decoder: SseDecoder,
+    trail: EventTrail,
+    take: Callable[[bytes], bool],
+    moved: Callable[[], object],
 ) -> bool:
     """Reads until `take` says True of the data of an event, or the connection ends; whether it was the former.
 
-    A connection that breaks is one that ends. Raises SizeError for an event over the decoder's limit. Events that came
-    together with the one that ended it are taken too.
+    `moved` is called for an event that brings an id and no message. A connection that breaks is one that ends. Raises
+    SizeError for an event over the decoder's limit. Events that came together with the one that ended it are taken too.
     """
     began = trio.current_time()
     try:
@@ -64,6 +68,8 @@ async def read_events(
                 trail.note(event)
                 if event.data and event.event == "message":
                     done = take(event.data) or done
+                elif event.id is not None:
+                    moved()
                 if n % FRAMES_PER_TURN == 0:
                     await trio.lowlevel.checkpoint()
             if done:

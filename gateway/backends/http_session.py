@@ -56,6 +56,13 @@ class HttpSession:
         self.version = version
         self._headers.clear()
 
+    def take_over(self, id: str | None, version: str) -> None:
+        """Goes on with a session that worked before. An id that no header can carry is none."""
+        self.id = id if id is not None and _SESSION_ID.fullmatch(id.encode("utf-8", "replace")) else None
+        self.version = version
+        self.worked = True
+        self._headers.clear()
+
     def post_headers(self) -> bytes:
         """For a message."""
         return self._for("application/json, text/event-stream", ("Content-Type", "application/json"))

@@ -18,6 +18,7 @@ from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec, Limits, NativeTarget
 from actors.runtime.boundary import Boundary
 from actors.runtime.exits import Exit, ExitKind
+from gateway.backends.bound import BoundTransport
 
 
 class NativeSession(Protocol):
@@ -52,7 +53,7 @@ _LIMITS: Final = Limits()
 _REASONS: Final = {ExitKind.NORMAL: "closed", ExitKind.CANCELLED: "cancelled", ExitKind.CRASHED: "crashed"}
 
 
-class NativeTransport:
+class NativeTransport(BoundTransport):
     """One session with a server in this process: the Transport of `actors.ports`.
 
     A crashing handler fails its own request; nothing short of a bug in the session itself closes the transport.

@@ -15,11 +15,13 @@ takes them must keep up with a backend that sends without end."""
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One message on its way out. `id` for requests, `tag` where the acceptance is waited for."""
+    """One message on its way out. `id` for requests, `tag` where the acceptance is waited for; with `after` a request
+    was sent before, and what is wanted is the rest of its answer, after this event."""
 
     frame: bytes
     id: RequestId | None = None
     tag: int | None = None
+    after: str | None = None
 
 
 class Outbox:

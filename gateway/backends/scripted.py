@@ -15,6 +15,8 @@ from msgspec import Raw
 from actors.ports import (
     FrameAccepted,
     FrameReceived,
+    Kept,
+    Positioned,
     RequestFailed,
     SessionLost,
     TransportClosed,
@@ -68,6 +70,13 @@ class ScriptedTransport:
         self.forgotten: list[RequestId] = []
         self.listens = 0
         self.restarts = 0
+        self.session: str | None = f"scripted-{id(self)}"
+        """What the backend calls this session, over HTTP."""
+        self.resumed: Kept | None = None
+        self.picked_up: list[tuple[RequestId, str]] = []
+        self.let_go_of = False
+        """It was closed, and the backend's session kept."""
+        self._cursor: str | None = None
         self._emit = emit
         self._script = script
         self._early: list[Sent] = []
@@ -111,6 +120,17 @@ class ScriptedTransport:
         else:
             self._early.append(sent)
 
+    @property
+    def kept(self) -> Kept | None:
+        return Kept(self.session, self.versions[-1], self._cursor) if self.kind == "http" and self.versions else None
+
+    def resume(self, kept: Kept) -> None:
+        self.resumed, self.session, self._cursor = kept, kept.session, kept.cursor
+        self.versions.append(kept.version)
+
+    def pick_up(self, id: RequestId, cursor: str) -> None:
+        self.picked_up.append((id, cursor))
+
     def negotiated(self, version: str) -> None:
         self.versions.append(version)
 
@@ -126,6 +146,10 @@ class ScriptedTransport:
     def close(self) -> None:
         self.end("closed", "closed")
 
+    def let_go(self) -> None:
+        self.let_go_of = self.kind == "http"
+        self.close()
+
     # The backend's side
 
     async def next_sent(self) -> Sent:
@@ -135,11 +159,22 @@ class ScriptedTransport:
         self._read += 1
         return self.sent[self._read - 1]
 
-    def deliver(self, frame: bytes | Mapping[str, Any], related: RequestId | None = None) -> None:
-        """The backend says this: bytes as they are, or a mapping that gets its `jsonrpc` member."""
+    def deliver(
+        self, frame: bytes | Mapping[str, Any], related: RequestId | None = None, cursor: str | None = None
+    ) -> None:
+        """The backend says this: bytes as they are, or a mapping that gets its `jsonrpc` member; `cursor` is its event
+        id."""
         if not isinstance(frame, bytes):
             frame = bytes(dumps({"jsonrpc": "2.0", **frame}))
-        self._say(FrameReceived(frame, related))
+        if related is None and cursor is not None:
+            self._cursor = cursor
+        self._say(FrameReceived(frame, related, cursor))
+
+    def prime(self, cursor: str, related: RequestId | None = None) -> None:
+        """An event with an id and without a message."""
+        if related is None:
+            self._cursor = cursor
+        self._say(Positioned(related, cursor))
 
     def answer(self, sent: Sent, result: Mapping[str, Any]) -> None:
         """The result of this request, on its own stream where the transport has such."""

@@ -17,6 +17,7 @@ from trio.lowlevel import FdStream
 from actors.ports import FrameAccepted, FrameReceived, Log, RequestFailed, TransportClosed, TransportEvent
 from actors.protocol.messages import RequestId
 from actors.protocol.table import StdioTarget
+from gateway.backends.bound import BoundTransport
 from gateway.backends.guardian import Guardian
 from gateway.backends.outbox import FRAMES_PER_TURN, Outbox, Outgoing
 from gateway.backends.process import Child, Patience, SpawnError, describe_exit, end_group, spawn
@@ -53,7 +54,7 @@ class StdioLimits:
     """The steps of the end when `run` is cancelled."""
 
 
-class StdioTransport:
+class StdioTransport(BoundTransport):
     """See `actors.ports.Transport`. `slots` bounds the children of all backends together."""
 
     kind: Literal["stdio", "http", "inproc"] = "stdio"

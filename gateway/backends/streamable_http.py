@@ -14,7 +14,17 @@ from typing import Literal
 
 import trio
 
-from actors.ports import FrameReceived, Log, RequestFailed, SessionLost, TransportClosed, TransportEvent
+from actors.ports import (
+    EventsMissed,
+    FrameReceived,
+    Kept,
+    Log,
+    Positioned,
+    RequestFailed,
+    SessionLost,
+    TransportClosed,
+    TransportEvent,
+)
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.protocol.table import HttpTarget
@@ -54,6 +64,8 @@ class StreamableHttpTransport:
         self._waiting: deque[Outgoing] = deque()
         self._posts = Outbox(limits.waiting, limits.waiting_bytes)
         self._listener: trio.CancelScope | None = None
+        self._trail = EventTrail()
+        self._stays = False
         self._posting = trio.CancelScope()
         self._ended: tuple[str, str] | None = None
         self._told = False
@@ -67,16 +79,34 @@ class StreamableHttpTransport:
 
     # The port's synchronous half
 
+    @property
+    def kept(self) -> Kept | None:
+        """The session, once its revision is settled."""
+        session = self._session
+        return Kept(session.id, session.version, self._trail.last_id) if session.version is not None else None
+
+    def resume(self, kept: Kept) -> None:
+        """Takes the place of the handshake."""
+        self._session.take_over(kept.session, kept.version)
+        self._trail.last_id = kept.cursor
+
     def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
         """Starts the request, or lets it wait for its turn; what does not fit fails, unexecuted."""
-        outgoing = Outgoing(frame, id, tag)
-        if id is None:
-            if not self._posts.put(outgoing) and not self._ending.is_set():
-                self._log.warning("backend_message_dropped", backend=self._end.name, why="outbox full")
-        elif self._told:
+        if id is not None:
+            self._request(id, Outgoing(frame, id, tag))
+        elif not self._posts.put(Outgoing(frame, id, tag)) and not self._ending.is_set():
+            self._log.warning("backend_message_dropped", backend=self._end.name, why="outbox full")
+
+    def pick_up(self, id: RequestId, cursor: str) -> None:
+        """Fetches the rest of an answer."""
+        self._request(id, Outgoing(b"", id, after=cursor))
+
+    def _request(self, id: RequestId, outgoing: Outgoing) -> None:
+        if self._told:
             return
-        elif self._ending.is_set() or len(self._waiting) >= self._end.limits.waiting:
-            self._end.emit(RequestFailed(id, "not_sent", f"{self._end.name} takes no more requests", "no"))
+        if self._ending.is_set() or len(self._waiting) >= self._end.limits.waiting:
+            executed: Literal["no", "unknown"] = "no" if outgoing.after is None else "unknown"
+            self._end.emit(RequestFailed(id, "not_sent", f"{self._end.name} takes no more requests", executed))
         elif self._nursery is None or len(self._calls) >= self._end.limits.concurrent:
             self._waiting.append(outgoing)
         else:
@@ -91,7 +121,7 @@ class StreamableHttpTransport:
         if self._listener is None:
             self._listener = trio.CancelScope()
             if self._nursery is not None:
-                self._nursery.start_soon(self._listen, self._listener, self._session)
+                self._nursery.start_soon(self._listen, self._listener, self._session, self._trail)
 
     def forget(self, id: RequestId) -> None:
         """Gives the request up, its connection included if its answer has not come whole."""
@@ -115,11 +145,17 @@ class StreamableHttpTransport:
         if self._listener is not None:
             self._listener.cancel()
             self._listener = None
+        self._trail = EventTrail()
         self._session = HttpSession(self._target.headers, guessed_lost=self._session.guessed_lost)
 
     def close(self) -> None:
         """Sends what waits in order, then DELETEs the session."""
         self._end_with("closed", f"{self._end.name} was closed")
+
+    def let_go(self) -> None:
+        """Sends what waits in order; the session stays."""
+        self._stays = True
+        self.close()
 
     # The IO
 
@@ -137,7 +173,8 @@ class StreamableHttpTransport:
             while self._waiting:
                 outgoing = self._waiting.popleft()
                 assert outgoing.id is not None
-                self._end.emit(RequestFailed(outgoing.id, "not_sent", f"{self._end.name}: {end[1]}", "no"))
+                executed: Literal["no", "unknown"] = "no" if outgoing.after is None else "unknown"
+                self._end.emit(RequestFailed(outgoing.id, "not_sent", f"{self._end.name}: {end[1]}", executed))
             self._end.emit(TransportClosed(*end))
             self._told = True
 
@@ -148,7 +185,7 @@ class StreamableHttpTransport:
             nursery.start_soon(self._post_in_order, posted)
             self._start_waiting()
             if self._listener is not None:
-                nursery.start_soon(self._listen, self._listener, self._session)
+                nursery.start_soon(self._listen, self._listener, self._session, self._trail)
             await self._ending.wait()
             self._posts.close()
             with trio.move_on_after(self._end.limits.flush):
@@ -193,7 +230,7 @@ class StreamableHttpTransport:
 
     async def _delete(self) -> None:
         """Tells the backend that the session is over. It may not care (405), and nobody waits for its answer."""
-        if self._session.id is None:
+        if self._session.id is None or self._stays:
             return
         headers = self._session.delete_headers()
         with trio.move_on_after(self._end.limits.delete), suppress(WireError):
@@ -202,8 +239,7 @@ class StreamableHttpTransport:
 
     # The GET stream
 
-    async def _listen(self, scope: trio.CancelScope, session: HttpSession) -> None:
-        trail = EventTrail()
+    async def _listen(self, scope: trio.CancelScope, session: HttpSession, trail: EventTrail) -> None:
         with scope:
             while True:
                 again = await self._listen_once(session, trail)
@@ -227,24 +263,29 @@ class StreamableHttpTransport:
 
     async def _take_events(self, response: Response, trail: EventTrail) -> None:
         decoder = SseDecoder(self._end.limits.message_bytes)
+
+        def take(frame: bytes) -> bool:
+            self._end.emit(FrameReceived(frame, None, trail.last_id))
+            return False
+
         try:
-            await read_events(response, decoder, trail, self._take)
+            await read_events(response, decoder, trail, take, lambda: self._end.emit(Positioned(None, trail.last_id)))
         except SizeError as error:
             # To go on after it would be to meet it again.
-            trail.last_id = None
+            self._miss(trail)
             self._log.warning("backend_stream_failed", backend=self._end.name, why=str(error))
 
-    def _take(self, frame: bytes) -> bool:
-        self._end.emit(FrameReceived(frame))
-        return False
+    def _miss(self, trail: EventTrail) -> None:
+        """What comes from now on is heard again; of what came meanwhile nobody knows."""
+        trail.last_id = None
+        self._end.emit(EventsMissed())
 
     def _no_stream(self, status: int, session: HttpSession, trail: EventTrail) -> bool:
         if status == 404 and session.id is not None:
             self._end.emit(SessionLost(None))
             return False
         if trail.last_id is not None and 400 <= status < 500 and status not in PASSING:
-            # It no longer has that event: what came meanwhile is lost, what comes from now on is not.
-            trail.last_id = None
+            self._miss(trail)  # it no longer has that event
             return True
         again = status in PASSING or (status >= 500 and status != 501)
         level = self._log.debug if again or status == 405 else self._log.warning

@@ -7,7 +7,16 @@ import pytest
 import trio
 import trio.testing
 
-from actors.ports import FrameAccepted, FrameReceived, RequestFailed, SessionLost, TransportClosed
+from actors.ports import (
+    EventsMissed,
+    FrameAccepted,
+    FrameReceived,
+    Kept,
+    Positioned,
+    RequestFailed,
+    SessionLost,
+    TransportClosed,
+)
 from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends.connector import HttpConnector
 from gateway.backends.http_call import HttpLimits
@@ -151,8 +160,9 @@ async def test_each_event_is_a_frame_and_the_stream_ends_with_the_response(conne
     transport = connect(handler=handle)
     for id in (1, 2):
         transport.send(call(id), id=id)
-        assert await events.next() == FrameReceived(PING, id)
-        assert await events.next() == FrameReceived(done(id), id)
+        assert await events.next() == Positioned(id, "p-1")
+        assert await events.next() == FrameReceived(PING, id, "p-2")
+        assert await events.next() == FrameReceived(done(id), id, "p-2")
         await trio.testing.wait_all_tasks_blocked(0.01)
     assert backend.connections == 1
 
@@ -338,14 +348,15 @@ async def test_a_stream_broken_after_an_event_id_is_resumed_by_get_until_the_res
     transport.send(call(1), id=1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(transport.run)
-        assert await events.next() == FrameReceived(PING, 1)
-        assert await events.next() == FrameReceived(done(1), 1)
+        assert await events.next() == Positioned(1, "a-1")
+        assert await events.next() == FrameReceived(PING, 1, "a-2")
+        assert await events.next() == FrameReceived(done(1), 1, "a-2")
         transport.close()
     post, *gets = backend.requests
     assert post.method == "POST"
     assert [get.headers.get("last-event-id") for get in gets[:3]] == ["a-1", "a-2", "a-2"]
     assert {get.headers["mcp-session-id"] for get in gets} == {"s"}
-    assert len(events.all) == 3
+    assert len(events.all) == 4
 
 
 async def test_the_time_that_the_server_asks_for_is_waited(connect, backend, events):
@@ -379,7 +390,7 @@ async def test_attempts_to_resume_are_bounded(connect, backend, events):
 
     transport = connect(handler=handle, limits=replace(LIMITS, resumes=2))
     transport.send(call(1), id=1)
-    failed = await events.next()
+    failed = await events.next(RequestFailed)
     assert (failed.reason, failed.executed) == ("no_response", "unknown")
     assert [request.method for request in backend.requests] == ["POST", "GET", "GET"]
 
@@ -395,7 +406,7 @@ async def test_a_refused_resume_fails_the_request_and_a_404_tells_of_the_lost_se
         return "cut"
 
     connect(handler=handle, session="s").send(call(1), id=1)
-    failed = await events.next()
+    failed = await events.next(RequestFailed)
     assert (failed.reason, failed.executed, failed.status) == ("not_resumable", "unknown", status)
     if status == 404:
         assert await events.next() == SessionLost(None)
@@ -408,7 +419,8 @@ async def test_an_event_id_that_no_header_can_carry_is_not_used(connect, backend
         return "cut"
 
     connect(handler=handle).send(call(1), id=1)
-    assert (await events.next()).reason == "no_response"
+    assert (await events.next(RequestFailed)).reason == "no_response"
+    assert events.of(Positioned) == [Positioned(1, None)]
 
 
 # Lost sessions
@@ -617,7 +629,7 @@ async def test_the_get_stream_brings_unrelated_frames_and_comes_back_with_its_la
     backend.handlers = [first, second]
     transport.listen()
     transport.listen()
-    assert [await events.next(), await events.next()] == [FrameReceived(PING)] * 2
+    assert [await events.next(), await events.next()] == [FrameReceived(PING, None, "g-1")] * 2
     assert [request.headers.get("last-event-id") for request in backend.requests] == [None, "g-1"]
 
 
@@ -654,7 +666,7 @@ async def test_a_get_stream_whose_last_event_is_unknown_starts_afresh(connect, b
     await trio.testing.wait_all_tasks_blocked(0.01)
     backend.handlers = [first, lambda request: request.answer(400), third]
     transport.listen()
-    assert await events.next() == FrameReceived(PING)
+    assert [await events.next() for _ in range(3)] == [Positioned(None, "old"), EventsMissed(), FrameReceived(PING)]
     assert [request.headers.get("last-event-id") for request in backend.requests] == [None, "old", None]
 
 
@@ -672,5 +684,85 @@ async def test_an_endless_event_on_the_get_stream_does_not_end_the_transport(con
     await trio.testing.wait_all_tasks_blocked(0.01)
     backend.handlers = [first, second]
     transport.listen()
-    assert await events.next() == FrameReceived(PING)
+    assert [await events.next(), await events.next()] == [EventsMissed(), FrameReceived(PING)]
     assert len(log.of("backend_stream_failed")) == 1
+
+
+# A session that goes on over another transport
+
+
+async def test_a_session_goes_on_over_another_transport_without_a_handshake(connect, backend, events):
+    async def handle(request):
+        await (request.result({}) if request.body else request.accepted())
+
+    transport = connect(handler=handle, run=False)
+    transport.resume(Kept("s", "2025-11-25", "g-7"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.run)
+        transport.send(call(1), id=1)
+        await events.next(FrameReceived)
+        transport.close()
+    post, delete = backend.requests
+    assert (post.headers["mcp-session-id"], post.headers["mcp-protocol-version"]) == ("s", "2025-11-25")
+    assert (delete.method, delete.headers["mcp-session-id"]) == ("DELETE", "s")
+    assert transport.kept == Kept("s", "2025-11-25", "g-7")
+    assert "'s'" not in repr(transport.kept)
+
+
+async def test_a_session_that_is_let_go_is_not_ended(connect, backend, events):
+    transport = connect(handler=lambda request: request.result({}, mcp_session_id="s"), run=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.run)
+        assert transport.kept is None
+        transport.send(call(1), id=1)
+        await events.next(FrameReceived)
+        transport.negotiated("2025-11-25")
+        transport.let_go()
+    assert [request.method for request in backend.requests] == ["POST"]
+    assert transport.kept == Kept("s", "2025-11-25")
+    assert events.all[-1] == TransportClosed("closed", "demo was closed")
+
+
+async def test_the_get_stream_of_a_session_that_goes_on_begins_after_its_last_event(connect, backend, events):
+    async def stream(request):
+        await request.events()
+        await request.event(PING, id="g-8")
+        await trio.sleep_forever()
+
+    transport = connect(handler=stream, run=False)
+    transport.resume(Kept("s", "2025-11-25", "g-7"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.run)
+        transport.listen()
+        assert await events.next() == FrameReceived(PING, None, "g-8")
+        nursery.cancel_scope.cancel()
+    assert [request.headers["last-event-id"] for request in backend.requests] == ["g-7"]
+    assert transport.kept == Kept("s", "2025-11-25", "g-8")
+
+
+async def test_the_rest_of_an_answer_is_fetched_without_sending_the_request_again(connect, backend, events):
+    async def stream(request):
+        await request.events()
+        await request.event(PING, id="a-2")
+        await request.event(done(1), id="a-3")
+        await request.end()
+
+    transport = connect(handler=stream, run=False)
+    transport.resume(Kept("s", "2025-11-25"))
+    transport.pick_up(1, "a-1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.run)
+        assert await events.next() == FrameReceived(PING, 1, "a-2")
+        assert await events.next() == FrameReceived(done(1), 1, "a-3")
+        nursery.cancel_scope.cancel()
+    [get] = backend.requests
+    assert (get.method, get.headers["last-event-id"], get.headers["mcp-session-id"]) == ("GET", "a-1", "s")
+
+
+async def test_an_answer_that_is_never_fetched_may_have_been_executed(connect, events):
+    transport = connect(run=False)
+    transport.pick_up(1, "a-1")
+    transport.close()
+    await transport.run()
+    failed = events.of(RequestFailed)
+    assert [(f.id, f.executed) for f in failed] == [(1, "unknown")]

@@ -1,0 +1,132 @@
+"""Transports, by which link actors reach backends: what a transport does, and what it says. Ports of `actors.ports`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from actors.protocol.messages import RequestId
+from actors.protocol.table import BackendSpec
+
+
+@dataclass(frozen=True, slots=True)
+class FrameReceived:
+    """One message (or, on 2025-03-26, a batch) of the backend, not yet parsed, within the size limit.
+
+    `related` is the id of the request on whose own response stream it came; None where the transport has no such
+    streams (stdio), or on the GET stream. `cursor` is the event id from which that stream goes on after this message,
+    if the backend gives such.
+    """
+
+    frame: bytes
+    related: RequestId | None = None
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Positioned:
+    """The stream of request `related` (None: the GET stream) goes on from this event id, which came without a message.
+    None: the backend took its last id back."""
+
+    related: RequestId | None
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventsMissed:
+    """The backend can't say what came on the GET stream since the last event: it goes on from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameAccepted:
+    """The frame sent with this tag has reached the backend (HTTP: its 202; stdio: it is in the pipe)."""
+
+    tag: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """The request with this id will get no response. `executed` says whether the backend may have run it."""
+
+    id: RequestId
+    reason: str
+    message: str
+    executed: Literal["no", "unknown"]
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLost:
+    """The backend no longer knows our session (HTTP 404). The request named, if any, was not executed."""
+
+    id: RequestId | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransportClosed:
+    """Nothing more comes. Everything still pending is lost. Sent once, and it is the last event."""
+
+    reason: str
+    message: str
+
+
+TransportEvent: TypeAlias = (
+    FrameReceived | Positioned | EventsMissed | FrameAccepted | RequestFailed | SessionLost | TransportClosed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What another transport needs to go on with a backend's session. The id (None: the backend gave none) is a bearer
+    secret: it is sealed wherever it is written. `cursor`: where the GET stream goes on."""
+
+    session: str | None = field(repr=False)
+    version: str
+    cursor: str | None = None
+
+
+class Transport(Protocol):
+    """One connection (or process) to one backend. All methods but `run` are synchronous and never wait."""
+
+    kind: Literal["stdio", "http", "inproc"]
+    """The value of the metrics label `network_transport`. `http` streams and `inproc` servers say which request a
+    message belongs to (`FrameReceived.related`), `stdio` can't."""
+
+    async def run(self) -> None:
+        """Does the IO until the connection has ended; the owner runs it in its nursery and cancels it to abort.
+
+        Emits TransportClosed before it returns. A cancelled run ends child process groups within a bounded time.
+        """
+
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+        """Sends one message; `id` is given for requests, whose failure is reported by RequestFailed; `tag` for
+        messages whose acceptance the owner waits for. Allowed before `run` has started."""
+
+    def negotiated(self, version: str) -> None:
+        """The handshake settled on this revision (HTTP: sent as MCP-Protocol-Version from now on)."""
+
+    def listen(self) -> None:
+        """Opens the stream for messages that belong to no request (HTTP: GET), if the transport has one."""
+
+    def forget(self, id: RequestId) -> None:
+        """Nobody waits for this request any more: free what it holds, report nothing for it."""
+
+    def restart(self) -> None:
+        """Drops the backend's session id, its streams and version, so that a new `initialize` can be sent (HTTP)."""
+
+    def resume(self, kept: Kept) -> None:
+        """Goes on with a session of an earlier transport, in place of `initialize`. Called first, if at all."""
+
+    def pick_up(self, id: RequestId, cursor: str) -> None:
+        """Goes on with the response to a request which an earlier transport sent, after this event."""
+
+    def close(self) -> None:
+        """Ends gracefully (HTTP: DELETE; stdio: stdin closed, then TERM, then KILL of the group). Idempotent."""
+
+    def let_go(self) -> None:
+        """As `close`, but the backend's session stays, if it is not bound to this transport."""
+
+
+class Connector(Protocol):
+    """Makes transports. `emit` is called from the loop's thread, never waits, and must not raise."""
+
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> Transport: ...

@@ -1,0 +1,27 @@
+"""What transports have in common whose session lives and dies with the process they speak to."""
+
+from actors.ports import Kept
+from actors.protocol.messages import RequestId
+
+
+class BoundTransport:
+    """The half of `actors.ports.Transport` that is about going on elsewhere, for those that can't."""
+
+    @property
+    def kept(self) -> Kept | None:
+        """Nothing."""
+        return None
+
+    def resume(self, kept: Kept) -> None:
+        """Never called: there is nothing to resume."""
+
+    def pick_up(self, id: RequestId, cursor: str) -> None:
+        """Never called, as `resume`."""
+
+    def close(self) -> None:
+        """See the port."""
+        raise NotImplementedError
+
+    def let_go(self) -> None:
+        """Nothing would be left."""
+        self.close()
