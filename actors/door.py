@@ -151,7 +151,7 @@ class SessionDoor:
 
     async def _deliver_batch(self, post: Post, session_id: str, batch: Batch) -> Reply:
         good = tuple(m for m in batch.messages if not isinstance(m, Malformed))
-        bad = tuple((m.id, m.error.raw) for m in batch.messages if isinstance(m, Malformed))
+        bad = tuple((classify.echoed(m), m.error.raw) for m in batch.messages if isinstance(m, Malformed))
         return await self._deliver(post, session_id, good, batch=True, bad=bad)
 
     async def _deliver(

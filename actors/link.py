@@ -271,7 +271,7 @@ class LinkActor(Actor):
             self._carrier.send(ev.Send(codec.encode(Error(malformed.id, malformed.error.raw))))
             return
         id = malformed.outcome_of if malformed.outcome_of in self._link.pending else related
-        if id is not None:
+        if id is not None and not malformed.asks:
             self._step(ev.SendFailed(id, "malformed", "the backend answered with something malformed", "unknown"))
 
     def _task_ended(self, ended: TaskEnded) -> None:

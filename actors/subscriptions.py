@@ -10,6 +10,10 @@ from actors.protocol import errors
 SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 SUBSCRIPTIONS_MAX = 1024
 """Resources that one session may be subscribed to."""
+SUBSCRIPTIONS_BYTES = 256 * 1024
+"""Of their URIs in all: they are in the session's record."""
+URI_BYTES = 8 * 1024
+"""Of one of them."""
 
 
 class Subscriptions:
@@ -25,10 +29,18 @@ class Subscriptions:
         uri = located(params) if method in (SUBSCRIBE, UNSUBSCRIBE) else None
         if uri is None:
             return None
-        if method == SUBSCRIBE and len(self.uris) + len(self._noted) >= SUBSCRIPTIONS_MAX:
+        size = len(uri.encode())
+        if method == SUBSCRIBE and size > URI_BYTES:
+            return errors.invalid_params(f"a URI to subscribe to may have {URI_BYTES} bytes")
+        if method == SUBSCRIBE and self._full(size):
             return errors.internal("too many subscriptions in one session", reason="too_many", executed="no")
         self._noted[call] = (uri, method == SUBSCRIBE)
         return None
+
+    def _full(self, size: int) -> bool:
+        """Whether a URI of this size is one too many."""
+        held = (*self.uris, *(uri for uri, _ in self._noted.values()))
+        return len(held) >= SUBSCRIPTIONS_MAX or sum(len(u.encode()) for u in held) + size > SUBSCRIPTIONS_BYTES
 
     def forget(self, call: int) -> None:
         """It will not be known what became of the call."""

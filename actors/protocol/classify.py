@@ -13,7 +13,7 @@ from actors.protocol import errors
 from actors.protocol.codec import Batch, Frame, Malformed, decode_frame
 from actors.protocol.errors import ProtocolError
 from actors.protocol.messages import Message, Notification, Request, RequestId, Response
-from actors.protocol.payload import members, mentions, meta_of, text_or_none
+from actors.protocol.payload import id_fits, members, mentions, meta_of, text_or_none
 from actors.protocol.versions import MODERN, VERSIONS
 
 PROTOCOL_VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
@@ -98,8 +98,13 @@ def classify_body(
     try:
         frame = decode_frame(body, limit)
     except Malformed as malformed:
-        return Rejection(malformed.error, malformed.id)
+        return Rejection(malformed.error, echoed(malformed))
     return classify(frame, session, version, modern=modern)
+
+
+def echoed(malformed: Malformed) -> RequestId | None:
+    """The id under which a client's message is refused; one that is too long is not repeated."""
+    return malformed.id if malformed.id is not None and id_fits(malformed.id) else None
 
 
 def classify(

@@ -17,8 +17,10 @@ from actors.protocol.errors import Malformed, ProtocolError, encode_error_body
 from actors.protocol.messages import EMPTY, Error, Message, Notification, Request, RequestId, Result
 from actors.protocol.payload import (
     BROKEN,
+    ID_BYTES,
     compact,
     dumps,
+    id_fits,
     is_object,
     loads,
     members,
@@ -147,6 +149,8 @@ def _message(body: bytes | Raw) -> Message:
         return _response(envelope, body)
     if id is None or envelope.result or envelope.error:
         raise _diagnosis(body)
+    if id is not UNSET and not id_fits(id):
+        raise Malformed(errors.invalid_request(f"an id may have {ID_BYTES} bytes"), id, asks=True)
     params = envelope.params
     if params and not is_object(params):
         params = _unusual_params(params, id)
@@ -176,7 +180,7 @@ def _unusual_params(params: Raw, id: RequestId | UnsetType) -> Raw:
         return EMPTY
     by_position = spelled[:1] == b"["
     error = errors.refusal("malformed_params") if by_position else errors.invalid_request("params must be an object")
-    raise Malformed(error, None if id is UNSET else id)
+    raise Malformed(error, None if id is UNSET else id, asks=True)
 
 
 def _diagnosis(body: bytes | Raw) -> Malformed:
@@ -188,14 +192,16 @@ def _diagnosis(body: bytes | Raw) -> Malformed:
     except BROKEN as broken:
         return Malformed(_unreadable(broken))
     outcome = "result" in present or "error" in present
+    asks = "method" in present and not outcome
     try:
         id = _decode_id(present["id"]) if "id" in present else None
     except BROKEN:
-        return Malformed(errors.invalid_request("id must be a string or an integer"))
+        return Malformed(errors.invalid_request("id must be a string or an integer"), asks=asks)
     return Malformed(
         errors.invalid_request(_complaint(present)),
         None if outcome else id,
         outcome_of=None if "method" in present else id,
+        asks=asks,
     )
 
 

@@ -125,15 +125,22 @@ class Malformed(Refusal):
 
     `id` is that of a request to answer, `outcome_of` that of our own request, which gets no better response than
     this. (The two number independently: an error that echoes `outcome_of` would answer a request of the peer's.)
+    `asks`: it can be told to be a request or a notification, so it is no request's outcome.
     """
 
     def __init__(
-        self, error: ProtocolError, id: RequestId | None = None, *, outcome_of: RequestId | None = None
+        self,
+        error: ProtocolError,
+        id: RequestId | None = None,
+        *,
+        outcome_of: RequestId | None = None,
+        asks: bool = False,
     ) -> None:
         super().__init__(error, id)
         self.code = error.code
         self.reason = error.message
         self.outcome_of = outcome_of
+        self.asks = asks
 
 
 class _Body(Struct, omit_defaults=True):
@@ -197,7 +204,7 @@ def invalid_request(detail: str | None = None) -> ProtocolError:
 
 def method_not_found(method: str) -> ProtocolError:
     """Also for a method whose capability was not declared (lifecycle, "Operation")."""
-    return refusal("method_not_found", method)
+    return refusal("method_not_found", _shown(method))
 
 
 def invalid_params(detail: str | None = None, **data: Any) -> ProtocolError:

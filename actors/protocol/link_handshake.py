@@ -84,7 +84,8 @@ class _InitializeResult(msgspec.Struct):
 def _welcomed(link: Link, raw: Raw) -> Step:
     try:
         answer = msgspec.json.decode(raw, type=_InitializeResult)
-    except (msgspec.DecodeError, RecursionError):
+        payload.members(raw)  # it will be changed for the client
+    except (msgspec.DecodeError, RecursionError, errors.Malformed):
         return fail(link, "initialize_malformed", "the backend answered initialize with something malformed")
     if answer.protocolVersion not in VERSIONS:
         return fail(link, "version", f"the backend speaks only revision {answer.protocolVersion[:40]!r}")

@@ -5,6 +5,7 @@ skipped as a raw part once may still be too deep for a second look from further 
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +16,15 @@ from actors.protocol.messages import EMPTY, RequestId
 
 BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What the decoder raises for bytes that it cannot read."""
+
+ID_BYTES: Final = 1024
+"""Of a request id or a progress token, in UTF-8 or digits: they are kept, and are part of keys."""
+MEMBERS_MAX: Final = 16_384
+"""Members of an object, or elements of an array, that are looked at one by one: 4 MiB may hold a million."""
+
+_ID_END: Final = 10**ID_BYTES
+_FEW: Final = 2 * MEMBERS_MAX
+"""Bytes that hold no more than that: each takes two and more."""
 
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_array = msgspec.json.Decoder(list[Raw]).decode
@@ -27,6 +37,13 @@ _encode = msgspec.json.Encoder().encode
 def refused(broken: Exception) -> Malformed:
     """The refusal (-32602) for a payload that cannot be read."""
     return Malformed(invalid_params("nested too deeply" if isinstance(broken, RecursionError) else str(broken)))
+
+
+def id_fits(id: RequestId) -> bool:
+    """Whether an id or a token is short enough to be kept. (Integers of any size are exact.)"""
+    if isinstance(id, int):
+        return -_ID_END < id < _ID_END
+    return 4 * len(id) <= ID_BYTES or len(id.encode()) <= ID_BYTES
 
 
 def is_object(raw: Raw) -> bool:
@@ -86,19 +103,63 @@ def text_or_none(raw: Raw | None) -> str | None:
         return None
 
 
-def elements(raw: Raw) -> list[Raw]:
-    """The elements of an array. Raises Malformed for anything else."""
+class _Key(str):
+    __slots__ = ()
+
+
+def _check_members(raw: Raw) -> None:
+    """Raises for an object of too many members, having looked at no more of them than are allowed."""
+    if len(raw) <= _FEW or bytes(raw).count(b":") <= MEMBERS_MAX:
+        return
+    left = MEMBERS_MAX
+
+    def count(wanted: type, name: Any) -> _Key:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise _too_many()
+        return _Key(name)
+
+    msgspec.json.Decoder(dict[_Key, Raw], dec_hook=count).decode(raw)
+
+
+def _check_elements(raw: Raw) -> None:
+    """The same for an array."""
+    if len(raw) <= _FEW or bytes(raw).count(b",") < MEMBERS_MAX or memoryview(raw)[0] != 0x5B:
+        return
     try:
+        _slots_decoder().decode(raw)
+    except msgspec.ValidationError:
+        raise _too_many() from None
+
+
+def _too_many() -> Malformed:
+    return Malformed(invalid_params(f"more than {MEMBERS_MAX} members in one object or array"))
+
+
+@cache
+def _slots_decoder() -> msgspec.json.Decoder[Any]:
+    """An array read as a struct stops at the first element too many. (Made when it is needed: it takes 10 ms.)"""
+    slots = [(f"at{n}", Raw, EMPTY) for n in range(MEMBERS_MAX)]
+    return msgspec.json.Decoder(msgspec.defstruct("_Slots", slots, array_like=True, forbid_unknown_fields=True))
+
+
+def elements(raw: Raw) -> list[Raw]:
+    """The elements of an array. Raises Malformed for anything else, and for more than MEMBERS_MAX."""
+    try:
+        _check_elements(raw)
         return _decode_array(raw)
     except BROKEN as broken:
         raise refused(broken) from None
 
 
 def members(raw: Raw) -> dict[str, Raw]:
-    """The members of an object, in order, one level deep; of EMPTY: none. Raises Malformed for anything else."""
+    """The members of an object, in order, one level deep; of EMPTY: none. Raises Malformed for anything else, and for
+    more than MEMBERS_MAX."""
     if not raw:
         return {}
     try:
+        _check_members(raw)
         return _decode_object(raw)
     except BROKEN as broken:
         raise refused(broken) from None
@@ -124,24 +185,39 @@ _decode_with_meta = msgspec.json.Decoder(_WithMeta).decode
 
 def meta_of(holder: Raw) -> Raw:
     """The `_meta` object of params, a result or an item; EMPTY if there is none. Raises Malformed."""
-    if not holder:
-        return EMPTY
-    try:
-        meta = _decode_with_meta(holder).meta
-    except BROKEN as broken:
-        raise refused(broken) from None
+    meta = _any_meta(holder)
     return meta if is_object(meta) else EMPTY
 
 
+def _any_meta(holder: Raw) -> Raw:
+    if not holder:
+        return EMPTY
+    try:
+        return _decode_with_meta(holder).meta
+    except BROKEN as broken:
+        raise refused(broken) from None
+
+
 def progress_token(params: Raw) -> RequestId | None:
-    """The token by which the sender wants progress; one of another type than string or integer counts as none."""
-    token = members(meta_of(params)).get("progressToken")
+    """The token by which the sender wants progress; one of another type than string or integer counts as none.
+
+    Raises Malformed for a token that is too long, and for a `_meta` that is neither an object nor null.
+    """
+    meta = _any_meta(params)
+    if not is_object(meta):
+        if meta and bytes(meta) != b"null":
+            raise Malformed(invalid_params("_meta must be an object"))
+        return None
+    token = members(meta).get("progressToken")
     if token is None:
         return None
     try:
-        return _decode_token(token)
+        value = _decode_token(token)
     except BROKEN:
         return None
+    if not id_fits(value):
+        raise Malformed(invalid_params(f"a progressToken may have {ID_BYTES} bytes"))
+    return value
 
 
 def with_progress_token(params: Raw, token: RequestId | None) -> Raw:

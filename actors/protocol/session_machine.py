@@ -20,6 +20,7 @@ from actors.protocol import (
     errors,
     inflight,
     notices,
+    payload,
     session_record,
     streams,
 )
@@ -132,20 +133,28 @@ def _deny(session: Session, event: ev.Posted, request: Request, error: errors.Pr
 
 
 class _InitializeParams(msgspec.Struct):
+    """What every revision requires (schema, InitializeRequest)."""
+
     protocolVersion: str  # the wire's name  # noqa: N815
-    capabilities: Raw = Raw(b"{}")
-    clientInfo: Raw = Raw(b"{}")  # noqa: N815
+    capabilities: Raw
+    clientInfo: Raw  # noqa: N815
+
+
+class _Implementation(msgspec.Struct):
+    name: str
+    version: str
 
 
 def _initialize(session: Session, event: ev.Posted, request: Request) -> Step:
     """Chooses the revision; what the server side says of itself comes as the outcome of the dispatched call."""
     try:
         params = msgspec.json.decode(request.params, type=_InitializeParams)
+        msgspec.json.decode(params.clientInfo, type=_Implementation)
         version = negotiate(params.protocolVersion)
         client = client_of(params.capabilities, params.clientInfo, version)
         session, effects = inflight.accept(session, event.post, request, event.now)
     except (msgspec.DecodeError, RecursionError, errors.Malformed) as broken:
-        error = errors.invalid_params("initialize needs protocolVersion and capabilities")
+        error = errors.invalid_params("initialize needs protocolVersion, capabilities and clientInfo")
         if isinstance(broken, errors.Malformed):
             error = broken.error
         session, effects = _deny(session, event, request, error)
@@ -156,6 +165,8 @@ def _initialize(session: Session, event: ev.Posted, request: Request) -> Step:
 
 def client_of(declared: Raw, info: Raw, version: str) -> Client:
     """What `initialize` said, copied: it outlives the message. Raises Malformed if it says too much."""
+    if not payload.is_object(declared):
+        raise errors.Malformed(errors.invalid_params("capabilities must be an object"))
     if len(declared) + len(info) > CLIENT_BYTES:
         raise errors.Malformed(errors.invalid_params("capabilities and clientInfo are too large"))
     parsed = capabilities.parse(Raw(bytes(declared)))

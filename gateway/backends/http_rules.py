@@ -101,11 +101,14 @@ def error_code(body: bytes) -> int | None:
 
 
 def answers(frame: bytes, id: RequestId) -> bool:
-    """Whether this frame, come on the stream of request `id`, holds its outcome, well-formed or not."""
+    """Whether this frame, come on the stream of request `id`, holds its outcome, well-formed or not.
+
+    What can't be read at all counts as that: the request may get nothing better, and must not wait for it.
+    """
     try:
         decoded = decode_frame(frame)
     except Malformed as malformed:
-        return malformed.outcome_of == id
+        return _is_outcome(malformed, id)
     if isinstance(decoded, Batch):
         return any(_is_outcome(message, id) for message in decoded.messages)
     return _is_outcome(decoded, id)
@@ -113,6 +116,6 @@ def answers(frame: bytes, id: RequestId) -> bool:
 
 def _is_outcome(message: Message | Malformed, id: RequestId) -> bool:
     if isinstance(message, Malformed):
-        return message.outcome_of == id
+        return not message.asks and message.outcome_of in (id, None)
     # An error without id is by a server that could not read ours; on this stream there is only one it can mean.
     return isinstance(message, (Result, Error)) and (message.id == id or message.id is None)

@@ -131,6 +131,21 @@ async def test_subscriptions_of_one_session_are_bounded(autojump_clock):
         await client.call("resources/subscribe", {"uri": "test:///more"})
 
 
+async def test_the_uris_of_subscriptions_are_bounded_each_and_in_all(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        with pytest.raises(RpcError, match="8192 bytes") as refused:
+            await client.call("resources/subscribe", {"uri": "test:///" + "x" * 8192})
+        assert refused.value.code == -32602
+        for n in range(32):
+            await client.call("resources/subscribe", {"uri": f"test:///{n:02}".ljust(8192, "x")})
+        with pytest.raises(RpcError, match="too many subscriptions"):
+            await client.call("resources/subscribe", {"uri": "test:///more"})
+        await client.call("resources/unsubscribe", {"uri": "test:///00".ljust(8192, "x")})
+        await client.call("resources/subscribe", {"uri": "test:///more"})
+
+
 # A lost session (HTTP 404) --------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from tests.support.door_client import RpcError
 from tests.support.harness import open_gateway
 from tests.support.mcp_backend import Backend
 
@@ -58,6 +59,63 @@ async def test_a_malformed_answer_fails_its_own_call_only(autojump_clock):
         assert error.data["executed"] == "unknown"
         kept.text("kept")
         assert (await second.result())["content"][0]["text"] == "kept"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"jsonrpc":"2.0","method":5}',
+        b'{"jsonrpc":"2.0","method":"notifications/message","params":[]}',
+        b'{"jsonrpc":"1.0","method":"notifications/message"}',
+        b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}',
+    ],
+)
+async def test_a_malformed_notification_on_the_stream_of_a_call_is_counted_and_fails_nothing(autojump_clock, frame):
+    alpha = Backend("alpha", kind="http", **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        request.link.garbage(frame, related=request.id)
+        request.text("fine")
+        assert (await call.result())["content"][0]["text"] == "fine"
+        assert gateway.telemetry.total("stagedoor_messages_dropped_total", "malformed") == 1
+
+
+@pytest.mark.parametrize("frame", [b"not json", b'{"jsonrpc":"2.0","result":' + b"[" * 5000 + b"]" * 5000 + b"}"])
+async def test_an_unreadable_frame_on_the_stream_of_a_call_fails_that_call_at_once(autojump_clock, frame):
+    alpha = Backend("alpha", kind="http", **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        before = trio.current_time()
+        request.link.garbage(frame, related=request.id)
+        assert (await call.error()).data == {"reason": "malformed", "executed": "unknown"}
+        assert trio.current_time() - before < 1
+
+
+@KINDS
+async def test_a_question_under_an_id_that_is_too_long_is_refused(autojump_clock, kind):
+    alpha = Backend("alpha", kind=kind, **WORK)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        request.link.garbage(b'{"jsonrpc":"2.0","id":"%s","method":"roots/list"}' % (b"x" * 2000))
+        await gateway.settle()
+        answer = request.link.messages[-1]
+        assert (answer["id"], answer["error"]["code"]) == ("x" * 2000, -32600)
+        request.text("fine")
+        await call.result()
+
+
+async def test_a_handshake_of_too_many_members_is_malformed(autojump_clock):
+    alpha = Backend("alpha", welcome={str(n): n for n in range(20_000)})
+    async with open_gateway(alpha) as gateway:
+        with pytest.raises(RpcError) as refused:
+            await gateway.connect("alpha")
+    assert refused.value.data["reason"] == "initialize_malformed"
 
 
 async def test_a_malformed_question_is_answered_with_an_error_whatever_its_id(autojump_clock):

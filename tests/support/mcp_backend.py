@@ -25,6 +25,7 @@ import trio
 
 from actors.ports import TransportEvent
 from actors.protocol.codec import dumps, loads
+from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, StdioTarget, Target
 from gateway.backends.scripted import ScriptedTransport, Sent
 
@@ -255,9 +256,9 @@ class Link:
         """A notification."""
         self.transport.deliver({"method": method, **({} if params is None else {"params": dict(params)})}, **where)
 
-    def garbage(self, frame: bytes = b"this is not JSON") -> None:
-        """Something that is no message."""
-        self.transport.deliver(frame)
+    def garbage(self, frame: bytes = b"this is not JSON", related: RequestId | None = None) -> None:
+        """Something that is no message; `related`: on the stream of this request."""
+        self.transport.deliver(frame, related)
 
     def die(self, message: str = "exit status 1") -> None:
         """The process ends, the connection breaks."""

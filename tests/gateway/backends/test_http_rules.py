@@ -72,8 +72,11 @@ def test_every_refusal_has_a_verdict(status, body, has_session, may_guess):
         (b'{"jsonrpc":"2.0","id":"1","result":{}}', False),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', False),
         (b'{"jsonrpc":"2.0","method":"x"}', False),
-        (b"{", False),
-        (b"[]", False),
+        (b'{"jsonrpc":"2.0","method":5}', False),
+        (b'{"jsonrpc":"2.0","id":2,"result":"malformed"}', False),
+        (b"{", True),
+        (b"[]", True),
+        (b'{"jsonrpc":"2.0","id":1,"result":' + b"[" * 5000 + b"]" * 5000 + b"}", True),
     ],
 )
 def test_a_frame_answers_its_request_or_does_not(frame, expected):

@@ -137,6 +137,18 @@ def test_what_cannot_be_decoded_is_a_rejection():
     rejected(classify_body(LIST, "s", None, limit=5), -32600, 413)
 
 
+@pytest.mark.parametrize("rest", ['"method":"ping"', '"method":5', '"method":"ping","params":[]'])
+def test_an_id_that_is_too_long_is_not_repeated(rest):
+    for length, echoed in ((1024, True), (1025, False)):
+        id = "x" * length
+        rejection = classify_body(b'{"jsonrpc":"2.0","id":"%b",%b}' % (id.encode(), rest.encode()), "s", None)
+        if isinstance(rejection, Rejection):
+            assert rejection.id == (id if echoed else None)
+            assert rejection.status == 400
+        else:
+            assert echoed
+
+
 def test_a_broken_answer_of_the_client_is_not_answered_under_its_id():
     rejected(classify_body(body(id=5, result=1), "s", None), -32600, 400)
 

@@ -62,6 +62,34 @@ def test_an_integer_id_too_long_to_read_is_an_invalid_request():
     assert refused(b'{"jsonrpc":"2.0","method":"ping","id":' + b"1" * 5000 + b"}").code == errors.INVALID_REQUEST
 
 
+@pytest.mark.parametrize("id", ["x" * 1024, "é" * 512, 10**1024 - 1, 1 - 10**1024])
+def test_a_long_id_is_exact(id):
+    assert decode_message(message(method="ping", id=id)).id == id
+
+
+@pytest.mark.parametrize("id", ["x" * 1025, "é" * 513, 10**1024, -(10**1024)])
+def test_an_id_that_is_too_long_to_keep_is_an_invalid_request(id):
+    fault = refused(message(method="ping", id=id))
+    assert (fault.code, fault.id, fault.asks) == (errors.INVALID_REQUEST, id, True)
+
+
+@pytest.mark.parametrize(
+    ("frame", "asks"),
+    [
+        (message(method=5), True),
+        (message(method="x", id=1.5), True),
+        (message(method="x", params=[1]), True),
+        (b'{"jsonrpc":"1.0","method":"x"}', True),
+        (message(method="x", id=1, result={}), False),
+        (message(result=5), False),
+        (b"[" * 5000, False),
+        (b"7", False),
+    ],
+)
+def test_what_is_plainly_a_request_or_a_notification_is_no_outcome(frame, asks):
+    assert refused(frame).asks is asks
+
+
 def test_an_error_may_have_no_id_or_a_null_one():
     assert decode_frame(message(id=None, error={"code": 1, "message": ""})).id is None
     assert decode_frame(message(error={"code": 1, "message": ""})).id is None

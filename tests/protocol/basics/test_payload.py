@@ -80,7 +80,6 @@ def test_texts_are_read_and_nothing_else():
         (b'{"_meta":{"progressToken":{}}}', None),
         (b'{"_meta":{}}', None),
         (b'{"_meta":null}', None),
-        (b'{"_meta":[1]}', None),
         (b'{"a":{"_meta":{"progressToken":1}}}', None),
         (b"{}", None),
         (b"", None),
@@ -90,6 +89,64 @@ def test_the_progress_token_is_a_string_or_an_integer_in_meta(params, token):
     found = payload.progress_token(Raw(params))
     assert found == token
     assert type(found) is type(token)
+
+
+@pytest.mark.parametrize("meta", [b"[1]", b"1", b'"x"', b"true"])
+def test_a_meta_that_is_no_object_is_malformed(meta):
+    with pytest.raises(Malformed) as caught:
+        payload.progress_token(Raw(b'{"_meta":%b}' % meta))
+    assert caught.value.code == INVALID_PARAMS
+
+
+@pytest.mark.parametrize(
+    ("token", "fits"),
+    [
+        (b'"%b"' % (b"x" * payload.ID_BYTES), True),
+        (b'"%b"' % (b"x" * (payload.ID_BYTES + 1)), False),
+        (b'"%b"' % ("é".encode() * (payload.ID_BYTES // 2)), True),
+        (b'"%b"' % ("é".encode() * (payload.ID_BYTES // 2 + 1)), False),
+        (b"-" + b"9" * payload.ID_BYTES, True),
+        (b"1" + b"0" * payload.ID_BYTES, False),
+    ],
+)
+def test_a_token_is_exact_or_refused_for_its_length(token, fits):
+    params = Raw(b'{"_meta":{"progressToken":%b}}' % token)
+    if fits:
+        assert payload.dumps(payload.progress_token(params)) == Raw(token)
+        return
+    with pytest.raises(Malformed) as caught:
+        payload.progress_token(params)
+    assert caught.value.code == INVALID_PARAMS
+    assert len(caught.value.reason) < 100
+
+
+MANY = payload.MEMBERS_MAX
+PAIRS = [b'"%d":%d' % (n, n) for n in range(MANY)]
+ONES = [b"1"] * MANY
+
+
+def test_as_many_members_are_looked_at_as_are_allowed():
+    assert len(payload.members(Raw(b"{%b}" % b",".join(PAIRS)))) == MANY
+    assert len(payload.elements(Raw(b"[%b]" % b",".join(ONES)))) == MANY
+
+
+@pytest.mark.parametrize("more", [b'"one":1', b'"0":0'], ids=["another one", "one of them again"])
+def test_an_object_of_more_members_is_malformed(more):
+    with pytest.raises(Malformed, match="more than 16384") as caught:
+        payload.members(Raw(b"{%b}" % b",".join([*PAIRS, more])))
+    assert caught.value.code == INVALID_PARAMS
+
+
+def test_an_array_of_more_elements_is_malformed():
+    with pytest.raises(Malformed, match="more than 16384") as caught:
+        payload.elements(Raw(b"[%b]" % b",".join([*ONES, b"1"])))
+    assert caught.value.code == INVALID_PARAMS
+
+
+def test_what_lies_deeper_may_be_as_many_as_it_likes():
+    deeper = Raw(b"{%b}" % b",".join([*PAIRS, b'"one":1']))
+    assert payload.members(Raw(b'{"arguments":%b}' % bytes(deeper))) == {"arguments": deeper}
+    assert payload.elements(Raw(b"[%b]" % bytes(deeper))) == [deeper]
 
 
 def test_another_token_leaves_every_other_key_of_meta_alone():

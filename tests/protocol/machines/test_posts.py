@@ -13,6 +13,7 @@ from actors.protocol.session_state import Rules
 from tests.protocol.machines.driving import (
     BATCHES,
     FORMS,
+    INFO,
     NEWEST,
     OLD,
     RESULTS,
@@ -196,12 +197,12 @@ def test_batches_exist_only_in_their_revision(version: str) -> None:
 
 def test_a_batch_before_there_is_a_revision_is_refused() -> None:
     driver = SessionDriver(BATCHES)
-    init = request(1, "initialize", protocolVersion=BATCHES, capabilities={}, clientInfo={})
+    init = request(1, "initialize", protocolVersion=BATCHES, capabilities={}, clientInfo=INFO)
     assert only(fx.RefusePost, driver.post(init, batch=True)).error.status == 400
 
 
 def test_initialize_can_not_be_in_a_batch() -> None:
-    init = request(1, "initialize", protocolVersion=BATCHES, capabilities={}, clientInfo={})
+    init = request(1, "initialize", protocolVersion=BATCHES, capabilities={}, clientInfo=INFO)
     assert only(fx.RefusePost, batch().post(request(2, "ping"), init, batch=True)).error.code == -32600
 
 

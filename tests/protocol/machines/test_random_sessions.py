@@ -22,6 +22,7 @@ from tests.protocol.machines.driving import (
     BATCHES,
     CLIENT,
     FORMS,
+    INFO,
     NEWEST,
     OLD,
     RESULTS,
@@ -53,7 +54,7 @@ def requests(draw: st.DrawFn) -> Request:
         case "level":
             return request(id, "logging/setLevel", level=draw(st.sampled_from(["info", "error", "odd"])))
         case "initialize":
-            return request(id, "initialize", protocolVersion=NEWEST, capabilities={}, clientInfo={})
+            return request(id, "initialize", protocolVersion=NEWEST, capabilities={}, clientInfo=INFO)
         case "deep":
             return Request(id, "tools/call", Raw(b'{"_meta":' + b"[" * 3000 + b"]" * 3000 + b"}"))
     return request(id, {"list": "tools/list", "ping": "ping", "odd": "odd/method"}[kind])
@@ -87,7 +88,7 @@ class Sessions(RuleBasedStateMachine):
         self.heads: dict[str, Head] = {}
         self.connections: dict[int, str] = {}
         self.own = 0
-        init = request("init", "initialize", protocolVersion=version, capabilities=client, clientInfo={})
+        init = request("init", "initialize", protocolVersion=version, capabilities=client, clientInfo=INFO)
         self.post(init)
         if far > 0:
             self.step(ev.CallEnded(1, True, raw({**RESULTS["initialize"], "protocolVersion": version})))
