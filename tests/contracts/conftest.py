@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import trio
 
-from actors.ports import NO_DELTAS, Grant, Store
+from actors.ports import NO_DELTAS, Deltas, Grant, Replay, Store
 from actors.protocol.table import Limits
 from gateway.store.memory import MemoryStore
 from gateway.store.redis import RedisStore, open_redis_store
+from tests.support.redis_sentinel import Sentinel
 from tests.support.redis_server import MISSING, RedisServer, installed
 from tests.support.store_calls import Lines, ask
 
@@ -71,6 +72,22 @@ def start_server() -> Iterator[Callable[..., RedisServer]]:
 
 
 @pytest.fixture
+def start_sentinel() -> Iterator[Callable[..., Awaitable[Sentinel]]]:
+    """Starts sentinels for one test, which know their primary (and so many replicas of it) when they are there."""
+    running: list[Sentinel] = []
+
+    async def start(primary: int, *lines: str, replicas: int = 0) -> Sentinel:
+        sentinel = Sentinel(primary, *lines)
+        running.append(sentinel)
+        await until(lambda: sentinel.primary() is not None and sentinel.replicas() == replicas)
+        return sentinel
+
+    yield start
+    for each in running:
+        each.stop()
+
+
+@pytest.fixture
 def opened() -> Callable[..., Any]:
     """Opens a Redis store; a test fails if it is lost and did not say what to do then."""
 
@@ -105,6 +122,42 @@ async def _inhabited(world: World) -> World:
     world.grant = await ask(world.store.create, world.key, {"state": b"new"})
     assert await ask(world.store.save, world.key, world.grant, 1, NO_DELTAS) is None
     return world
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Waits for what servers do among themselves."""
+    with trio.fail_after(15):
+        while not await trio.to_thread.run_sync(condition):
+            await trio.sleep(0.02)
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[[Callable[[], Any]], Awaitable[None]]:
+    return until
+
+
+async def lives_through(store: Store, ask: Any, key: str) -> None:
+    """A session from its creation to its end."""
+    grant = await ask(store.create, key, {"state": b"new"})
+    assert await ask(store.save, key, grant, 1, Deltas(fields={"a": b"1"})) is None
+    assert await ask(store.open, key, grant, "p1", {"r": b"q"}, b"one") is None
+    finished = Deltas(requests={"r": None})
+    assert await ask(store.append, key, grant, "p1", 2, [b"two"], finish=True, deltas=finished) is None
+    replay = await store.replay(key, "p1", grant.epoch, 1, 10)
+    assert isinstance(replay, Replay), replay
+    assert [entry.data for entry in replay.entries] == [b"two"]
+    store.written(key, grant, "p1")
+    assert await ask(store.drop, key, grant, "p1") is None
+    assert await ask(store.touch, key, grant) is None
+    assert await ask(store.release, key, grant) is None
+    again, record = await ask(store.claim, key, None, grant.epoch, "n")
+    assert record.fields == {"state": b"new", "a": b"1"}
+    assert await ask(store.end, key, again, "why") is None
+
+
+@pytest.fixture(name="lives_through")
+def lives_through_fixture() -> Callable[..., Awaitable[None]]:
+    return lives_through
 
 
 @pytest.fixture

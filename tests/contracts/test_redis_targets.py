@@ -1,16 +1,7 @@
 """The other shapes of Redis: a cluster, and a primary that a sentinel names."""
 
-import subprocess
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-import redis
-import trio
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from actors.ports import Deltas, Replay
 from gateway.store.redis import StoreDenied, StoreUnreachable, StoreUrlError
 from gateway.store.redis.checks import RIGHTS
 from gateway.store.redis.targets import parse
@@ -20,35 +11,8 @@ from tests.support.store_calls import Lines
 pytestmark = pytest.mark.redis
 
 
-async def lives_through(store, ask, key):
-    """A session from its creation to its end."""
-    grant = await ask(store.create, key, {"state": b"new"})
-    assert await ask(store.save, key, grant, 1, Deltas(fields={"a": b"1"})) is None
-    assert await ask(store.open, key, grant, "p1", {"r": b"q"}, b"one") is None
-    assert (
-        await ask(store.append, key, grant, "p1", 2, [b"two"], finish=True, deltas=Deltas(requests={"r": None})) is None
-    )
-    replay = await store.replay(key, "p1", grant.epoch, 1, 10)
-    assert isinstance(replay, Replay), replay
-    assert [entry.data for entry in replay.entries] == [b"two"]
-    store.written(key, grant, "p1")
-    assert await ask(store.drop, key, grant, "p1") is None
-    assert await ask(store.touch, key, grant) is None
-    assert await ask(store.release, key, grant) is None
-    again, record = await ask(store.claim, key, None, grant.epoch, "n")
-    assert record.fields == {"state": b"new", "a": b"1"}
-    assert await ask(store.end, key, again, "why") is None
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Waits for what servers do among themselves."""
-    with trio.fail_after(15):
-        while not await trio.to_thread.run_sync(condition):
-            await trio.sleep(0.05)
-
-
 @pytest.fixture
-async def cluster(start_server):
+async def cluster(start_server, until):
     """Two primaries that share the slots."""
     buses = [free_port(), free_port()]
     nodes = [start_server("--cluster-enabled", "yes", "--cluster-port", str(bus)) for bus in buses]
@@ -67,7 +31,7 @@ def raw(client, *command):
     return answer if isinstance(answer, bytes) else str(answer).replace("': '", ":").encode()
 
 
-async def test_the_keys_of_a_session_share_a_node_of_a_cluster(cluster, opened, ask, new_key):
+async def test_the_keys_of_a_session_share_a_node_of_a_cluster(cluster, opened, ask, new_key, lives_through):
     async with opened(f"redis+cluster://127.0.0.1:{cluster[0].port}") as store:
         for _ in range(8):
             await lives_through(store, ask, new_key())
@@ -83,7 +47,7 @@ async def test_the_keys_of_a_session_share_a_node_of_a_cluster(cluster, opened, 
     assert sum(counts) == 16
 
 
-async def test_a_slot_that_moved_is_followed(cluster, opened, ask, new_key):
+async def test_a_slot_that_moved_is_followed(cluster, opened, ask, new_key, lives_through):
     async with opened(f"redis+cluster://127.0.0.1:{cluster[0].port}") as store:
         with cluster[0].client() as one, cluster[1].client() as two:
             key = new_key()
@@ -103,25 +67,16 @@ async def test_a_cluster_that_does_not_answer_is_unreachable(opened):
             pass
 
 
-async def test_a_primary_is_found_by_its_sentinel(start_server, opened, ask, new_key, tmp_path):
-    server, port = start_server(), free_port()
-    conf = tmp_path / "sentinel.conf"
-    conf.write_text(f"port {port}\nsentinel monitor main 127.0.0.1 {server.port} 1\n")
-    sentinel = subprocess.Popen(["redis-server", str(conf), "--sentinel"], stdout=subprocess.DEVNULL)
-    try:
-        with redis.Redis(port=port, retry=Retry(NoBackoff(), 0)) as client:
-            await until(lambda: names(client))
-        async with opened(f"redis+sentinel://127.0.0.1:{port}/main") as store:
-            await lives_through(store, ask, new_key())
-        with pytest.raises(StoreUnreachable):
-            async with opened(f"redis+sentinel://127.0.0.1:{port}/unknown"):
-                pass
-    finally:
-        sentinel.kill()
-        sentinel.wait()
+async def test_a_primary_is_found_by_its_sentinel(start_server, start_sentinel, opened, ask, new_key, lives_through):
+    sentinel = await start_sentinel(start_server().port)
+    async with opened(sentinel.url) as store:
+        await lives_through(store, ask, new_key())
+    with pytest.raises(StoreUnreachable):
+        async with opened(sentinel.url.replace("/main", "/unknown")):
+            pass
 
 
-async def test_a_user_with_no_more_than_the_listed_rights_will_do(start_server, opened, ask, new_key):
+async def test_a_user_with_no_more_than_the_listed_rights_will_do(start_server, opened, ask, new_key, lives_through):
     server = start_server()
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "door", "on", ">word", *RIGHTS)
@@ -142,13 +97,6 @@ async def test_a_missing_right_is_told(start_server, opened):
     with pytest.raises(StoreDenied, match="may not run INFO"):
         async with opened(f"redis://door:word@127.0.0.1:{server.port}/0"):
             pass
-
-
-def names(client):
-    try:
-        return client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")
-    except redis.ConnectionError:
-        return None
 
 
 @pytest.mark.parametrize(

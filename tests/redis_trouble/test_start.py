@@ -7,10 +7,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.support.processes import STAGEDOOR, Programs, environment
+from tests.support.certificates import Authority
+from tests.support.processes import STAGEDOOR, Programs, environment, free_port
+from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.e2e
 
@@ -58,3 +61,14 @@ def test_a_stop_that_is_asked_for_while_redis_says_nothing_is_no_failure(
 
 def test_a_redis_that_says_nothing_is_named(silent: socket.socket) -> None:
     assert f"no Redis answers at {place(silent)}" in refusal(place(silent))
+
+
+@pytest.mark.redis
+def test_a_redis_with_a_certificate_of_another_authority_is_named(tmp_path: Path) -> None:
+    port, files, other = free_port(), Authority(tmp_path).issue("redis"), Authority(tmp_path, "other")
+    options = ("--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key))
+    with RedisServer("--tls-port", str(port), "--tls-ca-cert-file", str(other.file), *options):
+        line = refusal(f"rediss://:secret@127.0.0.1:{port}/0?ssl_ca_certs={other.file}")
+    assert f"the certificate of rediss://127.0.0.1:{port}/0 is not trusted" in line
+    assert "name the CA's file in the store URL (?ssl_ca_certs=FILE)" in line
+    assert "secret" not in line

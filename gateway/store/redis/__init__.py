@@ -10,6 +10,7 @@ from gateway.store.redis.errors import (
     StoreInUse,
     StoreTooOld,
     StoreUnreachable,
+    StoreUntrusted,
     StoreUrlError,
 )
 from gateway.store.redis.store import RedisStore, open_redis_store
@@ -21,6 +22,7 @@ __all__ = [
     "StoreInUse",
     "StoreTooOld",
     "StoreUnreachable",
+    "StoreUntrusted",
     "StoreUrlError",
     "open_redis_store",
 ]

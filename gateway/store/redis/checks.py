@@ -1,9 +1,19 @@
 """What must hold of a Redis before it is used."""
 
-from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError
+import ssl
+from collections.abc import Iterator
+
+from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, ResponseError
 
 from actors.ports import Log
-from gateway.store.redis.errors import LinkDown, StoreDenied, StoreError, StoreTooOld, StoreUnreachable
+from gateway.store.redis.errors import (
+    LinkDown,
+    StoreDenied,
+    StoreError,
+    StoreTooOld,
+    StoreUnreachable,
+    StoreUntrusted,
+)
 from gateway.store.redis.links import Link
 from gateway.store.redis.targets import Target
 
@@ -43,10 +53,36 @@ def check(target: Target, link: Link, log: Log) -> None:
 
 def explain(target: Target, error: LinkDown) -> StoreError:
     """The typed error of a connection that could not be made."""
-    cause = error.__cause__
-    if isinstance(cause, AuthenticationError | AuthorizationError | NoPermissionError):
-        return StoreDenied(f"{target.shown} refuses the credentials: {error}; give user and password in the store URL")
+    for cause in _causes(error):
+        match cause:
+            case AuthenticationError() | AuthorizationError() | NoPermissionError():
+                return StoreDenied(
+                    f"{target.shown} refuses the credentials: {error}; give user and password in the store URL"
+                )
+            case ssl.SSLCertVerificationError():
+                return StoreUntrusted(
+                    f"the certificate of {target.shown} is not trusted: {cause.verify_message}; "
+                    "name the CA's file in the store URL (?ssl_ca_certs=FILE)"
+                )
+            case ssl.SSLError() | ConnectionResetError() | BrokenPipeError() if target.tls:
+                return StoreUnreachable(f"no TLS with {target.shown}: {cause}{_hint(target)}")
+            case ResponseError() if "HELLO" in str(cause) or "NOPROTO" in str(cause):
+                return StoreTooOld(f"{target.shown} does not speak the protocol of Redis 7 (HELLO 3): {cause}")
     return StoreUnreachable(f"no Redis answers at {target.shown}: {error}")
+
+
+def _hint(target: Target) -> str:
+    # A server that asks in vain for a certificate (TLS 1.3) ends a connection that was established: as an alert, an
+    # end of file or a reset, by chance.
+    if "ssl_certfile" in target.options():
+        return ""
+    return "; if it wants a certificate of ours, give ssl_certfile and ssl_keyfile in the store URL"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _facts(info: bytes) -> dict[str, str]:

@@ -19,8 +19,12 @@ class StoreDenied(StoreError):
     """Redis refuses the credentials, or the user lacks a right."""
 
 
+class StoreUntrusted(StoreError):
+    """The certificate of what answers there is not one that we trust."""
+
+
 class StoreTooOld(StoreError):
-    """Redis is older than 7.0."""
+    """Redis is older than 7.0, or does not speak its protocol 3."""
 
 
 class StoreInUse(StoreError):

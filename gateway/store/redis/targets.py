@@ -4,13 +4,17 @@
     redis+sentinel://[user:password@]host[:26379][,host…]/service[/db]
     redis+cluster://[user:password@]host[:6379][,host…]
 
-`rediss+sentinel` and `rediss+cluster` use TLS. Options of redis-py may follow as a query for the first three.
+`rediss+sentinel` and `rediss+cluster` use TLS too, the former also to the sentinels. As a query may follow:
+
+    db  socket_timeout  socket_connect_timeout                                    (seconds)
+    ssl_ca_certs  ssl_ca_path  ssl_certfile  ssl_keyfile  ssl_password  ssl_check_hostname     (with TLS)
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol, cast
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
@@ -37,6 +41,23 @@ _KINDS: dict[str, Literal["direct", "sentinel", "cluster"]] = {
     "rediss+sentinel": "sentinel",
     "redis+cluster": "cluster",
     "rediss+cluster": "cluster",
+}
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text == "true"
+
+
+_FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+
+_QUERY: dict[str, Callable[[str], Any]] = {
+    "db": int,
+    "socket_timeout": float,
+    "socket_connect_timeout": float,
+    **dict.fromkeys((*_FILES, "ssl_password"), str),
+    "ssl_check_hostname": _yes_or_no,
 }
 
 _FORMS = "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
@@ -70,18 +91,33 @@ class Target:
     def cluster(self) -> RedisCluster:
         """A client that knows the slots; it connects at once."""
         nodes = [_node(host, port or 6379) for host, port in _hosts(self.url)]
-        options = {**_options(), **self._credentials(), "ssl": self._tls}
+        options = {**_options(), **self.options(), **self._credentials(), "ssl": self.tls}
         return RedisCluster(startup_nodes=nodes, **options)
 
     @property
-    def _tls(self) -> bool:
+    def tls(self) -> bool:
+        """Whether it is spoken to by TLS."""
         return self.url.scheme.startswith("rediss")
+
+    def options(self) -> dict[str, Any]:
+        """The options of the query."""
+        given: dict[str, Any] = {}
+        for name, value in parse_qsl(self.url.query, keep_blank_values=True):
+            if name not in _QUERY:
+                raise StoreUrlError(f"{self.shown}: {name!r} is not an option; there are {', '.join(_QUERY)}")
+            if name.startswith("ssl_") and not self.tls:
+                raise StoreUrlError(f"{self.shown}: {name} is for TLS, which URLs that begin with rediss use")
+            given[name] = _QUERY[name](value)
+            if name in _FILES and not Path(value).exists():
+                raise StoreUrlError(f"{self.shown}: {name}: there is no {value}")
+        return given
 
     def _credentials(self) -> dict[str, str]:
         given = {"username": self.url.username, "password": self.url.password}
         return {name: unquote(value) for name, value in given.items() if value}
 
     def _direct_pool(self) -> ConnectionPool:
+        self.options()
         options = _options()
         if self.url.scheme == "unix":
             del options["socket_keepalive"]
@@ -94,8 +130,11 @@ class Target:
                 f"{self.shown}: the name of the service is missing (redis+sentinel://host:26379/service)"
             )
         hosts = [(host, port or 26379) for host, port in _hosts(self.url)]
-        sentinel = _sentinel(hosts, sentinel_kwargs=_options(), ssl=self._tls, **_options())
-        client = sentinel.master_for(service, db=int(db or 0), **self._credentials())
+        options = {**_options(), **self.options(), "ssl": self.tls}
+        number = int(db or options.get("db", 0))
+        options.pop("db", None)
+        sentinel = _sentinel(hosts, sentinel_kwargs=options, **options)
+        client = sentinel.master_for(service, db=number, **self._credentials())
         return cast(ConnectionPool, client.connection_pool)
 
 
@@ -115,6 +154,7 @@ def parse(url: str) -> Target:
         target = Target(kind, url, parts, shown)
         if kind == "cluster":
             _hosts(parts)
+            target.options()
         else:
             target.connections()()
     except (ValueError, TypeError, RedisError) as error:
