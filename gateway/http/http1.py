@@ -18,9 +18,9 @@ from hypercorn.events import Closed, Event, RawData
 from hypercorn.protocol.events import Body, EndBody, Request, Response, StreamClosed
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
-from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
 
+from gateway.http.app_stream import AppStream
 from gateway.http.config import EdgeConfig
 from gateway.http.response import refusal
 from gateway.wire.http1_server import (
@@ -86,7 +86,7 @@ class Http1Protocol(H11Protocol):
         self.client = client
         self.server = server
         self.send = send
-        self.stream: HTTPStream | None = None
+        self.stream: AppStream | None = None
         self.limits = config.serve
         self.decoder = RequestDecoder(self.limits.request)
         self.phase = Phase.IDLE
@@ -175,7 +175,7 @@ class Http1Protocol(H11Protocol):
         self._head = head
         self._served += 1
         self._unread = head.length if head.length is not None else self.limits.request.body
-        self.stream = HTTPStream(
+        self.stream = AppStream(
             self.app,
             self.config,
             self.context,

@@ -8,6 +8,11 @@ from typing import Any
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
+RANGES = 32
+"""Media ranges of an Accept header that are read; the rest counts as not there."""
+PARAMETERS = 8
+"""Parameters of one media type that are read."""
+
 _JSON = ("application", "json")
 _EVENTS = ("text", "event-stream")
 
@@ -33,12 +38,17 @@ class Accepts:
 @lru_cache(maxsize=64)
 def accepts(header: str) -> Accepts:
     """Reads an Accept header: of the ranges that match a type the most specific one decides (RFC 9110 §12.5.1)."""
-    ranges = [_media_range(part) for part in header.split(",")]
+    ranges = [_media_range(part) for part in header.split(",", RANGES)[:RANGES]]
     return Accepts(_quality(_JSON, ranges) > 0, _quality(_EVENTS, ranges) > 0)
 
 
+def _pieces(media_type: str) -> list[str]:
+    """A media type and its first parameters."""
+    return [piece.strip().lower() for piece in media_type.split(";", PARAMETERS + 1)[: PARAMETERS + 1]]
+
+
 def _media_range(part: str) -> tuple[str, str, float]:
-    media, *parameters = (piece.strip().lower() for piece in part.split(";"))
+    media, *parameters = _pieces(part)
     kind, _, subtype = media.partition("/")
     quality = 1.0
     for parameter in parameters:
@@ -61,7 +71,7 @@ def _quality(wanted: tuple[str, str], ranges: list[tuple[str, str, float]]) -> f
 @lru_cache(maxsize=64)
 def is_json(content_type: str) -> bool:
     """Whether it is `application/json`, in UTF-8 if a charset is named."""
-    media, *parameters = (piece.strip().lower() for piece in content_type.split(";"))
+    media, *parameters = _pieces(content_type)
     charsets = {p.partition("=")[2].strip('"') for p in parameters if p.startswith("charset=")}
     return media == "application/json" and charsets <= {"utf-8", "utf8", "us-ascii"}
 

@@ -6,6 +6,7 @@ as the only coding, HTTP/1.x only, sizes and counts. An `Upgrade` is ignored, as
 which offer h2c on every first request (Java's) are served in HTTP/1.1; the HTTP/2 preface and CONNECT are refused.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +16,8 @@ from typing import TypeAlias
 import httptools
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
+
+_ABSOLUTE = re.compile(rb"https?://([^/?#@]+)([/?][^#]*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +205,27 @@ class RequestDecoder:
             self._refuse(431, "The request's head is too large")
         if hosts > 1 or (hosts == 0 and version == "1.1"):
             self._refuse(400, "Exactly one Host is required")
+        if self._target[:1] != b"/":
+            self._read_absolute_target()
         if method == "CONNECT" or not (self._target.startswith(b"/") or self._target == b"*"):
-            self._refuse(400, "The request target must be a path")
+            self._refuse(400, "The request target must be a path or a URL")
+        if not self._target.isascii():
+            self._refuse(400, "The request target must be ASCII")
         self._in_head = False
         self._in_body = True
         self._length = length
         self.events.append(
-            Head(method, self._target, version, headers, self._parser.should_keep_alive(), length, expects)
+            Head(method, self._target, version, self._headers, self._parser.should_keep_alive(), length, expects)
         )
+
+    def _read_absolute_target(self) -> None:
+        """A URL, as for a proxy, must be accepted by every server, and its authority stands for the Host that was sent
+        (RFC 9112 §3.2.2)."""
+        url = _ABSOLUTE.fullmatch(self._target)
+        if url is not None:
+            self._headers = [header for header in self._headers if header[0] != b"host"] + [(b"host", url[1])]
+            rest = url[2] or b""
+            self._target = rest if rest.startswith(b"/") else b"/" + rest
 
     def on_body(self, body: bytes) -> None:
         self.events.append(body)

@@ -31,7 +31,11 @@ JSON = {"accept": BOTH, "content-type": "application/json"}
         ("application/jsonp, text/event-streams", 406),
         ("", 406),
         (None, 406),
+        ("a/b," * 30 + BOTH, 200),
+        ("a/b," * 8000 + BOTH, 406),
+        ("application/json, text/event-stream" + ";a=b" * 8000, 200),
     ],
+    ids=lambda value: str(value)[:60],
 )
 async def test_a_post_must_accept_both_types(accept, status, ask, door):
     heard = await ask("POST", headers={**JSON, "accept": accept}, body=b"{}")

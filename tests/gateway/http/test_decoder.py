@@ -92,7 +92,13 @@ BAD = {
     "HTTP/1.2": b"GET / HTTP/1.2\r\nHost: a\r\n\r\n",
     "an unknown method": b"FOO / HTTP/1.1\r\nHost: a\r\n\r\n",
     "CONNECT": b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
-    "a proxy's target": b"GET http://evil/mcp HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a URL without a host": b"GET http:///mcp HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a URL with a user": b"GET http://me@a/mcp HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a URL of another scheme": b"GET ftp://a/mcp HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a URL, and no Host": b"GET http://a/mcp HTTP/1.1\r\n\r\n",
+    "a URL, and two Hosts": b"GET http://a/mcp HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+    "a path without a slash": b"GET mcp HTTP/1.1\r\nHost: a\r\n\r\n",
+    "bytes that are not ASCII in a URL": b"GET http://a/\xff HTTP/1.1\r\nHost: a\r\n\r\n",
     "bytes that are not ASCII in the target": b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n",
     "a TLS hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     "an expectation that nobody knows": POST + b"Expect: 200-ok\r\nContent-Length: 2\r\n\r\nab",
@@ -153,6 +159,22 @@ def test_framing_counts_to_the_size_of_a_body():
     limits = RequestLimits(body=1000)
     events = decoded(POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 500, 64, limits)
     assert events[-1] == Malformed(413, "The request is too large")
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "target"),
+    [
+        (b"http://b:80/mcp?x=1", b"b:80", b"/mcp?x=1"),
+        (b"HTTPS://B/mcp", b"B", b"/mcp"),
+        (b"http://[::1]:8080/", b"[::1]:8080", b"/"),
+        (b"http://b", b"b", b"/"),
+        (b"http://b?x", b"b", b"/?x"),
+    ],
+)
+def test_the_authority_of_a_url_stands_for_the_host(url, host, target):
+    for version in (b"1.0", b"1.1"):
+        [head, end] = decoded(b"GET %b HTTP/%b\r\nHost: a\r\nX: y\r\n\r\n" % (url, version))
+        assert (head.target, head.headers, end) == (target, [(b"x", b"y"), (b"host", host)], END)
 
 
 def test_header_names_are_lower_case_and_values_as_they_came():

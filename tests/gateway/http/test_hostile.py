@@ -50,6 +50,9 @@ ODD = {
     "a smuggled length": (POST_HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400]),
     "a head that is too large": (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000, [431]),
     "a bad chunk": (POST_HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\nzz\r\n", [400]),
+    "a URL of this host": (HEALTH.replace(b" /", b" http://localhost/"), [200]),
+    "a URL of another host": (HEALTH.replace(b" /", b" http://evil/"), [403]),
+    "a path in bytes": (HEALTH.replace(b"healthz", b"\xc3\xa9"), [400]),
     "good, then garbage": (HEALTH + b"garbage\r\n\r\n", [200, 400]),
 }
 
@@ -311,7 +314,10 @@ async def test_a_crash_in_the_app_is_a_500_to_its_client_alone(door, make_app, r
         await other.send_all(post())
         await read.until(other, b"}")
         door.answer = answer
-        assert (await server.ask(post())).startswith(b"HTTP/1.1 500 ")
+        head, _, body = (await server.ask(post())).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 500 ")
+        assert b"content-type: application/json\r\n" in head
+        assert json.loads(body) == {"jsonrpc": "2.0", "error": {"code": -32603, "message": "Internal error"}}
         door.answer = None
         await other.send_all(post())
         assert (await read.until(other, b"}")).startswith(b"HTTP/1.1 200")
