@@ -32,7 +32,7 @@ class Carrier:
         """Whether there is a transport."""
         return self._transport is not None
 
-    def connect(self, ctx: Context, spec: BackendSpec) -> None:
+    def connect(self, ctx: Context, spec: BackendSpec, modern: bool = False) -> None:
         """Makes a transport and runs it in a task of the actor, which gets FromTransport and TaskEnded."""
         self._generation += 1
         generation, ref = self._generation, ctx.ref
@@ -40,7 +40,7 @@ class Carrier:
         def emit(event: ports.TransportEvent) -> None:
             ref.reply(FromTransport(generation, event))
 
-        self._transport = self._connector.connect(spec, emit)
+        self._transport = self._connector.connect(spec, emit, modern)
         self.kind = self._transport.kind
         ctx.start_task(f"transport-{generation}", self._transport.run)
         self.tasks += 1
@@ -66,7 +66,7 @@ class Carrier:
     def send(self, effect: ev.Send) -> None:
         """Puts a frame on it."""
         if self._transport is not None:
-            self._transport.send(effect.frame, id=effect.id, tag=effect.tag)
+            self._transport.send(effect.frame, id=effect.id, tag=effect.tag, headers=effect.headers)
 
     def use_version(self, effect: ev.UseVersion) -> None:
         """The handshake settled on a revision."""

@@ -7,6 +7,7 @@ from msgspec import Raw, Struct
 
 from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.modern.caller import Caller
 from actors.runtime import Ref
 
 # To the link -------------------------------------------------------------------------------------------------
@@ -24,13 +25,15 @@ class Warm(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """A request; the outcome comes to `caller` as LinkOutcome with the same `call`."""
+    """A request; the outcome comes to `caller` as LinkOutcome with the same `call`. `client` is on whose behalf, for
+    backends without sessions."""
 
     caller: Ref
     call: int
     method: str
     params: Raw = EMPTY
     progress: bool = False
+    client: Caller | None = None
 
 
 class Cancel(Struct, frozen=True):
@@ -81,6 +84,15 @@ class LinkDown(Struct, frozen=True):
     backend: str
     message: str
     payload: Raw
+
+
+class LinkUnfit(Struct, frozen=True):
+    """This connection speaks the other era only; these calls of the receiver's were not sent. The right link takes
+    them, under the same numbers."""
+
+    link: Ref
+    backend: str
+    calls: tuple[Call, ...]
 
 
 class LinkOutcome(Struct, frozen=True):

@@ -49,7 +49,7 @@ class NativeConnector:
         self._log = log
         self._limits = limits
 
-    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> Transport:
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
         """As in `Connector`."""
         return NativeTransport(spec, emit, log=self._log, message_bytes=self._limits.message_bytes)
 

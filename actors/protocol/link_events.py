@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Raw, Struct
 
 from actors.protocol.messages import EMPTY, Message, RequestId
+from actors.protocol.transport import Headers
 
 CallKey: TypeAlias = Hashable
 """Names a call towards those who asked for it; opaque here."""
@@ -149,11 +150,12 @@ class Connect(Struct, frozen=True):
 
 
 class Send(Struct, frozen=True):
-    """Put a frame on the transport."""
+    """Put a frame on the transport; `headers` go with it alone."""
 
     frame: bytes
     id: RequestId | None = None
     tag: int | None = None
+    headers: Headers = ()
 
 
 class UseVersion(Struct, frozen=True):

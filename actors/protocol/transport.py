@@ -14,12 +14,13 @@ class FrameReceived:
 
     `related` is the id of the request on whose own response stream it came; None where the transport has no such
     streams (stdio), or on the GET stream. `cursor` is the event id from which that stream goes on after this message,
-    if the backend gives such.
+    if the backend gives such. `status` is the HTTP status of an answer that is a refusal, if there was one.
     """
 
     frame: bytes
     related: RequestId | None = None
     cursor: str | None = None
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,10 @@ class Kept:
     cursor: str | None = None
 
 
+Headers: TypeAlias = tuple[tuple[str, str], ...]
+"""Names and values."""
+
+
 class Transport(Protocol):
     """One connection (or process) to one backend. All methods but `run` are synchronous and never wait."""
 
@@ -97,9 +102,10 @@ class Transport(Protocol):
         Emits TransportClosed before it returns. A cancelled run ends child process groups within a bounded time.
         """
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
         """Sends one message; `id` is given for requests, whose failure is reported by RequestFailed; `tag` for
-        messages whose acceptance the owner waits for. Allowed before `run` has started."""
+        messages whose acceptance the owner waits for; `headers` go with this message alone, where the wire has such
+        (HTTP without sessions). Allowed before `run` has started."""
 
     def negotiated(self, version: str) -> None:
         """The handshake settled on this revision (HTTP: sent as MCP-Protocol-Version from now on)."""
@@ -127,6 +133,7 @@ class Transport(Protocol):
 
 
 class Connector(Protocol):
-    """Makes transports. `emit` is called from the loop's thread, never waits, and must not raise."""
+    """Makes transports. `emit` is called from the loop's thread, never waits, and must not raise. `modern`: for the
+    revisions without sessions, where that makes a difference on the wire (HTTP)."""
 
-    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> Transport: ...
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport: ...

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import trio
 
-from actors.ports import Connector, Log, RequestFailed, Transport, TransportClosed, TransportEvent
+from actors.ports import Connector, Headers, Log, RequestFailed, Transport, TransportClosed, TransportEvent
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec, HttpTarget, StdioTarget, Target
 from gateway.backends.bound import BoundTransport
@@ -32,8 +32,8 @@ class TargetConnector:
 
     by_target: Mapping[type[Target], Connector]
 
-    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> Transport:
-        return self.by_target[type(spec.target)].connect(spec, emit)
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
+        return self.by_target[type(spec.target)].connect(spec, emit, modern)
 
 
 class StdioConnector:
@@ -48,7 +48,9 @@ class StdioConnector:
         self._slots = trio.CapacityLimiter(processes)
         self._guardian = Guardian()
 
-    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> StdioTransport:
+    def connect(
+        self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False
+    ) -> StdioTransport:
         assert isinstance(spec.target, StdioTarget)
         return StdioTransport(
             spec.name,
@@ -87,7 +89,7 @@ class HttpConnector:
     def __repr__(self) -> str:
         return f"<HttpConnector calls: {self._calls!r} streams: {self._streams!r}>"
 
-    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> Transport:
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
         assert isinstance(spec.target, HttpTarget)
         try:
             return StreamableHttpTransport(
@@ -121,7 +123,7 @@ class StillbornTransport(BoundTransport):
         await trio.lowlevel.checkpoint()
         self._emit(TransportClosed("config", self._message))
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
         if id is not None:
             self._emit(RequestFailed(id, "config", self._message, "no"))
 

@@ -9,6 +9,7 @@ from typing import Final, Literal, Protocol
 from actors.ports import (
     FrameAccepted,
     FrameReceived,
+    Headers,
     Log,
     RequestFailed,
     TransportClosed,
@@ -87,7 +88,7 @@ class NativeTransport(BoundTransport):
                 current = self._session
                 await current.run()
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
         """Hands the frame over. With no room for it a request fails, and any other message, which nobody could be
         told is lost, ends the session."""
         if self._session.receive(frame):

@@ -15,6 +15,7 @@ from msgspec import Raw
 from actors.ports import (
     FrameAccepted,
     FrameReceived,
+    Headers,
     Kept,
     Positioned,
     RequestFailed,
@@ -41,6 +42,7 @@ class Sent:
     frame: bytes
     id: RequestId | None
     tag: int | None
+    headers: Headers = ()
 
     @property
     def message(self) -> dict[str, Any]:
@@ -110,9 +112,9 @@ class ScriptedTransport:
             self._ending.set()
             self._emit(self._end or TransportClosed("aborted", "cancelled"))
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
         """Hands the message to the script; one to a transport that has ended is dropped."""
-        sent = Sent(frame, id, tag)
+        sent = Sent(frame, id, tag, headers)
         if self._ending.is_set():
             return
         if self._running:
@@ -246,7 +248,9 @@ class ScriptedConnector:
         self._script = script
         self._kind = kind
 
-    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> ScriptedTransport:
+    def connect(
+        self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False
+    ) -> ScriptedTransport:
         transport = ScriptedTransport(spec, emit, self._script, self._kind)
         self.transports.append(transport)
         return transport

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import trio
 from trio.lowlevel import FdStream
 
-from actors.ports import FrameAccepted, FrameReceived, Log, RequestFailed, TransportClosed, TransportEvent
+from actors.ports import FrameAccepted, FrameReceived, Headers, Log, RequestFailed, TransportClosed, TransportEvent
 from actors.protocol.messages import RequestId
 from actors.protocol.table import StdioTarget
 from gateway.backends.bound import BoundTransport
@@ -93,7 +93,7 @@ class StdioTransport(BoundTransport):
 
     # The port's synchronous half
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
         """Puts the message into the outbox; a request that finds it full or closed fails, unexecuted."""
         if self._outbox.put(Outgoing(frame, id, tag)):
             return

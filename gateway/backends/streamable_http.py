@@ -17,6 +17,7 @@ import trio
 from actors.ports import (
     EventsMissed,
     FrameReceived,
+    Headers,
     Kept,
     Log,
     Positioned,
@@ -90,7 +91,7 @@ class StreamableHttpTransport:
         self._session.take_over(kept.session, kept.version)
         self._trail.last_id = kept.cursor
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None) -> None:
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
         """Starts the request, or lets it wait for its turn; what does not fit fails, unexecuted."""
         if id is not None:
             self._request(id, Outgoing(frame, id, tag))

@@ -46,7 +46,7 @@ class NativeBackend:
         async def who(who: str) -> str:
             return who
 
-    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> Transport:
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
         """As in the port `Connector`."""
         return NativeTransport(spec, emit, log=self.log)
 

@@ -101,7 +101,9 @@ class Connector:
     def __init__(self, backends: Mapping[str, Backend]) -> None:
         self._backends = backends
 
-    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> ScriptedTransport:
+    def connect(
+        self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False
+    ) -> ScriptedTransport:
         return self._backends[spec.name].connect(spec, emit)
 
 

@@ -152,7 +152,9 @@ class Backend:
 
     # What it does by itself
 
-    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> ScriptedTransport:
+    def connect(
+        self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False
+    ) -> ScriptedTransport:
         """As in the port `Connector`."""
         link = Link(self, spec, emit)
         self.links.append(link)
