@@ -144,6 +144,7 @@ class SessionDoor:
         except (MailboxFull, NotTaken, ActorDown):
             return refuse(errors.draining() if self._sessions.draining else errors.overloaded(), request.id)
         if isinstance(opened, ProtocolError):
+            self._services.telemetry.count("stagedoor_messages_rejected_total", (opened.kind,))
             return refuse(opened, request.id)
         ref, session_id = opened
         reply = await self._call(ref, _Letter((request,), id=request.id))

@@ -6,6 +6,7 @@ is alive is looked up in `Sessions` without a message; only the rest comes here.
 
 import hashlib
 import secrets
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from actors.ledger import Ledger
 from actors.ports import ANONYMOUS, Failed, Grant, Principal, Record, Refused, SessionKey
 from actors.protocol import errors, session_record
 from actors.protocol.errors import ProtocolError
+from actors.protocol.table import Limits
 from actors.recorder import handle
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, ExitKind, Ref, Reply, SystemClosed
 from actors.services import Services
@@ -43,6 +45,19 @@ class Sessions:
 
     table: dict[SessionKey, Alive] = field(default_factory=dict)
     draining: bool = False
+    of: Counter[str] = field(default_factory=Counter)
+    """How many there are, or are about to be, by principal."""
+
+    def note(self, principal: Principal, change: int) -> None:
+        """One more of this principal's, or one less."""
+        self.of[principal.name] += change
+        if not self.of[principal.name]:
+            del self.of[principal.name]
+
+    def room_for(self, principal: Principal, limits: Limits) -> bool:
+        """Whether this principal may have one more."""
+        most = limits.sessions_anonymous if principal.anonymous else limits.sessions_per_principal
+        return not most or self.of[principal.name] < most
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +121,7 @@ class Router(Actor):
 
     def started(self) -> None:
         """After a crash of its own: the sessions live on, so they are watched again."""
+        self._sessions.of = Counter(alive.principal.name for alive in self._sessions.table.values())
         for key, alive in self._sessions.table.items():
             self._keys[alive.ref] = key
             self.ctx.monitor(alive.ref)
@@ -138,9 +154,13 @@ class Router(Actor):
         if len(self._sessions.table) + self._opening >= self._services.limits.sessions:
             opening.reply.answer(errors.server_full())
             return
+        if not self._sessions.room_for(opening.principal, self._services.limits):
+            opening.reply.answer(errors.too_many_sessions())
+            return
         session_id = secrets.token_urlsafe(24)
         key = session_key(session_id)
         self._opening += 1
+        self._sessions.note(opening.principal, 1)
         fields = session_record.birth(opening.principal.name, opening.endpoint)
         self._services.store.create(
             key, fields, lambda out: self.ctx.ref.reply(_Created(opening, key, session_id, out))
@@ -148,6 +168,7 @@ class Router(Actor):
 
     def _created(self, created: _Created) -> None:
         self._opening -= 1
+        self._sessions.note(created.open.principal, -1)
         if isinstance(created.outcome, Failed):
             self._services.log.warning("session_not_created", reason=created.outcome.reason.value)
             created.open.reply.answer(_refusal(created.outcome))
@@ -170,6 +191,8 @@ class Router(Actor):
             return None
         self.ctx.monitor(ref)
         self._keys[ref] = identity.key
+        if identity.key not in self._sessions.table:
+            self._sessions.note(identity.principal, 1)
         self._sessions.table[identity.key] = Alive(ref, identity.principal, identity.endpoint)
         self._gauge()
         return ref
@@ -245,6 +268,7 @@ class Router(Actor):
         alive = self._sessions.table.get(key)
         if alive is not None and alive.ref is ref:
             del self._sessions.table[key]
+            self._sessions.note(alive.principal, -1)
         self._gauge()
         if kind is ExitKind.CRASHED:
             self._after_crash(key)

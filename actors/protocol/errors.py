@@ -66,6 +66,7 @@ KINDS: Final[dict[str, Rule]] = {
     "header_too_large": Rule(INVALID_REQUEST, 431, "Headers too large"),
     # No room, or not at the moment: surely not executed.
     "too_many_requests": Rule(OVERLOADED, 429, "Too many requests in flight", 1),
+    "too_many_sessions": Rule(OVERLOADED, 429, "Too many sessions of this principal", 5),
     "server_full": Rule(OVERLOADED, 503, "No room for a new session", 5),
     "overloaded": Rule(OVERLOADED, 503, "The server is overloaded", 1),
     "draining": Rule(OVERLOADED, 503, "The server is shutting down", 1),
@@ -259,6 +260,10 @@ def not_initialized() -> ProtocolError:
 
 def too_many_requests(detail: str | None = None) -> ProtocolError:
     return refusal("too_many_requests", detail)
+
+
+def too_many_sessions() -> ProtocolError:
+    return refusal("too_many_sessions")
 
 
 def server_full() -> ProtocolError:

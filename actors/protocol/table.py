@@ -84,6 +84,10 @@ class Limits:
     """Requests in flight of one session; a further one gets 429."""
     requests_per_principal: int = 512
     """Requests in flight of one principal over all its sessions; the anonymous principal has no such bound."""
+    sessions_per_principal: int = 2_000
+    """Live sessions of one principal in one process; a further `initialize` gets 429. 0: no bound of its own."""
+    sessions_anonymous: int = 0
+    """The same for the anonymous principal, which is everybody where there are no tokens. 0: no bound of its own."""
     get_streams_per_session: int = 4
     """GET streams open in one session; a further one gets 409."""
     request_deadline: float = 300.0

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
 
 from actors.protocol.table import Limits
-from gateway.config.values import Count, Duration, Positive
+from gateway.config.values import Bound, Count, Duration, Positive
 
 
 class Section(BaseModel):
@@ -49,7 +49,14 @@ _RENAMED = {
 }
 """Limits that do not stand under their own name in `limits`."""
 
-_MAY_BE_ZERO = {"stream_after", "server_request_wait", "process_wait", "drain_grace"}
+_MAY_BE_ZERO = {
+    "stream_after",
+    "server_request_wait",
+    "process_wait",
+    "drain_grace",
+    "sessions_per_principal",
+    "sessions_anonymous",
+}
 
 PLACES = tuple(Place(name, *_RENAMED.get(name, ("limits", name))) for name in Limits.__dataclass_fields__)
 PLACE = {place.limit: place for place in PLACES}
@@ -81,7 +88,7 @@ def _as_written(sentence: str) -> str:
 
 def _kind(name: str, default: object) -> Any:
     if isinstance(default, int):
-        return Count
+        return Bound if name in _MAY_BE_ZERO else Count
     return Duration if name in _MAY_BE_ZERO else Positive
 
 

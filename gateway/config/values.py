@@ -153,6 +153,9 @@ Duration = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=
 Count = Annotated[int, BeforeValidator(_number), Field(ge=1), _schema("integer", minimum=1)]
 """How many, at least one."""
 
+Bound = Annotated[int, BeforeValidator(_number), Field(ge=0), _schema("integer", minimum=0)]
+"""How many at most; 0 is no bound."""
+
 Switch = Annotated[bool, WithJsonSchema({"anyOf": [{"type": "boolean"}, _REFERENCE_SCHEMA]})]
 """On or off."""
 

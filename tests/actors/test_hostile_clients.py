@@ -3,9 +3,10 @@
 import json
 
 import pytest
+import trio
 
 from actors.door import parse_event_id
-from actors.ports import ANONYMOUS
+from actors.ports import ANONYMOUS, Principal
 from actors.protocol import codec, errors
 from actors.protocol.session_machine import CLIENT_BYTES
 from gateway.lifecycle import KEY_BYTES, key_file
@@ -14,6 +15,7 @@ from tests.support.door_client import RpcError
 from tests.support.harness import open_gateway
 from tests.support.mcp_backend import Backend
 
+INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "someone", "version": "1"}}
 SURROGATE = rb"\ud800"
 
 
@@ -60,6 +62,46 @@ async def test_a_second_member_of_the_same_name_does_not_get_past_a_filter(autoj
         (called,) = [sent.frame for sent in alpha.link.transport.sent if b'"tools/call"' in sent.frame]
         assert json.loads(called)["params"]["name"] == "echo"
         assert called.count(b'"name":') == 1
+
+
+@pytest.mark.parametrize(
+    ("who", "limits"),
+    [(Principal("ann"), {"sessions_per_principal": 2}), (ANONYMOUS, {"sessions_anonymous": 2})],
+    ids=["named", "anonymous"],
+)
+async def test_a_principal_has_its_share_of_sessions_and_no_more(autojump_clock, who, limits):
+    async with open_gateway(Backend("alpha"), **limits) as gateway:
+        first = await gateway.connect(principal=who)
+        await gateway.connect(principal=who)
+        refused = gateway.client("", who).begin("initialize", INITIALIZE)
+        assert (await refused.error()).code == -32000
+        assert (refused.status, dict(refused.answer.headers)["retry-after"]) == (429, "5")
+        assert gateway.telemetry.total("stagedoor_messages_rejected_total", "too_many_sessions") == 1
+        await gateway.connect(principal=Principal("bob"))
+        await first.delete()
+        await gateway.settle()
+        await gateway.connect(principal=who)
+        assert gateway.actors.sessions.of == {who.name: 2, "bob": 1}
+
+
+async def test_a_session_that_left_memory_does_not_count_and_counts_again_when_it_is_back(autojump_clock):
+    ann = Principal("ann")
+    async with open_gateway(Backend("alpha"), sessions_per_principal=1) as gateway:
+        client = await gateway.connect(principal=ann)
+        await trio.sleep(100)
+        assert gateway.actors.sessions.of == {}
+        assert await client.names()
+        assert gateway.actors.sessions.of == {"ann": 1}
+        with pytest.raises(RpcError, match="Too many sessions"):
+            await gateway.connect(principal=ann)
+
+
+async def test_sessions_that_came_to_nothing_do_not_count(autojump_clock):
+    async with open_gateway(Backend("alpha")) as gateway:
+        for odd in ({}, {**INITIALIZE, "clientInfo": 5}):
+            assert (await gateway.client("").begin("initialize", odd).error()).code == -32602
+        await gateway.settle()
+        assert gateway.actors.sessions.of == {}
 
 
 def test_a_label_is_cut():
