@@ -1,0 +1,168 @@
+"""The exchange machine: one request of a client without sessions, from its acceptance to its one answer.
+
+A value for each exchange, which knows of no other: ids are the client's own and name nothing here (two clients may both
+use `1` at once; 2026-07-28, basic, "Requests"). The response head waits for the first thing to say, so that an error
+that is the whole answer has its HTTP status, and a result that comes first is plain JSON.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from actors.protocol import codec, errors, payload
+from actors.protocol.capabilities import LEVELS, ClientBits
+from actors.protocol.messages import Error, RequestId
+from actors.protocol.modern import exchange_events as ev
+from actors.protocol.modern import outcomes
+from actors.protocol.modern.exchange_table import TRANSITIONS, Phase
+from actors.protocol.notices import level
+
+HEAD_WAITS = 15.0
+"""Seconds that a response head waits for something to say (the official SDKs' own time)."""
+
+
+class Exchange(Struct, frozen=True):
+    """One exchange. `bits`, `level` and `token` are this request's alone (2026-07-28, basic, "Statelessness")."""
+
+    id: RequestId
+    method: str
+    params: Raw
+    bits: ClientBits = frozenset()
+    level: str | None = None
+    token: RequestId | None = None
+    phase: Phase = Phase.RECEIVED
+    accepted: float = 0.0
+    progress: float | None = None
+
+
+Step = tuple[Exchange, ev.Effects]
+
+
+def step(exchange: Exchange, event: ev.ExchangeEvent) -> Step:
+    """Total: an event that the phase does not serve is counted, and the exchange is the very same object as before."""
+    cause = ev.CAUSES[type(event)]
+    to = TRANSITIONS.get((exchange.phase, cause))
+    if to is None:
+        return exchange, [ev.Tally(f"late_{cause.replace(' ', '_')}")]
+    return HANDLERS[type(event)](exchange, event, to)
+
+
+def _begun(exchange: Exchange, event: ev.Begun, to: Phase) -> Step:
+    """The dispatch comes last: the outcome may be there before it returns."""
+    return replace(exchange, phase=to, accepted=event.now), [
+        ev.StartHeadClock(),
+        ev.StartDeadline(event.now, event.now),
+        ev.Dispatch(exchange.method, exchange.params, exchange.token is not None),
+    ]
+
+
+# What is said before the outcome -----------------------------------------------------------------------------
+
+
+def _told(exchange: Exchange, event: ev.Told, to: Phase) -> Step:
+    """Progress and log messages are all that belongs on the stream of a request."""
+    if event.method == "notifications/progress":
+        return _progressed(exchange, event, to)
+    if event.method != "notifications/message":
+        return exchange, [ev.Tally("notification_of_no_request")]
+    why = _unheard(exchange.level, event.params)
+    if why is not None:
+        return exchange, [ev.Tally(why)]
+    return _say(exchange, to, event.method, event.params)
+
+
+def _unheard(wanted: str | None, params: Raw) -> str | None:
+    """Why a log message is not for this request: it asked for none (MUST NOT be sent), or for graver ones."""
+    said = level(params)
+    if wanted is None:
+        return "log_unwanted"
+    return None if said is not None and LEVELS.index(said) >= LEVELS.index(wanted) else "log_below_level"
+
+
+class _Progress(msgspec.Struct):
+    progress: float
+
+
+def _progressed(exchange: Exchange, event: ev.Told, to: Phase) -> Step:
+    """Strictly increasing, under the client's own token. It restarts the deadline."""
+    if exchange.token is None:
+        return exchange, [ev.Tally("progress_unwanted")]
+    try:
+        value = msgspec.json.decode(event.params, type=_Progress).progress
+        own = payload.replace_members(event.params, {"progressToken": payload.dumps(exchange.token)})
+    except (msgspec.DecodeError, RecursionError, errors.Malformed):
+        return exchange, [ev.Tally("bad_progress")]
+    if exchange.progress is not None and value <= exchange.progress:
+        return exchange, [ev.Tally("progress_not_increasing")]
+    exchange, effects = _say(replace(exchange, progress=value), to, event.method, own)
+    return exchange, [ev.StartDeadline(event.now, exchange.accepted), *effects]
+
+
+def _say(exchange: Exchange, to: Phase, method: str, params: Raw) -> Step:
+    head: ev.Effects = [ev.StopHeadClock(), ev.OpenStream()] if exchange.phase is not to else []
+    return replace(exchange, phase=to), [*head, ev.Write(codec.encode_notification(method, params))]
+
+
+def _head_due(exchange: Exchange, event: ev.HeadDue, to: Phase) -> Step:
+    return replace(exchange, phase=to), [ev.OpenStream()]
+
+
+# The end -----------------------------------------------------------------------------------------------------
+
+
+def _ended(exchange: Exchange, event: ev.Ended, to: Phase) -> Step:
+    ok, body = event.ok, event.payload
+    if ok:
+        ok, body = outcomes.result(exchange.method, body, exchange.bits)
+    return _answer(exchange, ok, body, to)
+
+
+def _answer(exchange: Exchange, ok: bool, body: Raw, to: Phase) -> Step:
+    """The one answer: JSON with its status while the head waits, else the last event."""
+    frame = codec.encode_result(exchange.id, body) if ok else codec.encode(Error(exchange.id, body))
+    if exchange.phase is Phase.STREAMING:
+        return replace(exchange, phase=to), [ev.StopDeadline(), ev.Write(frame, last=True)]
+    answer = ev.Answer(200 if ok else errors.modern_status(outcomes.code_of(body)), frame)
+    return replace(exchange, phase=to), [*_clocks(exchange), answer]
+
+
+def _clocks(exchange: Exchange) -> ev.Effects:
+    """What runs in this phase."""
+    head: ev.Effects = [ev.StopHeadClock()] if exchange.phase is Phase.DISPATCHED else []
+    return [*head, ev.StopDeadline()] if exchange.phase is not Phase.RECEIVED else []
+
+
+def _overdue(exchange: Exchange, event: ev.DeadlineDue, to: Phase) -> Step:
+    error = errors.internal("the server did not answer in time", reason="timeout", executed="unknown")
+    return _give_up(exchange, error, "deadline exceeded", to)
+
+
+def _drained(exchange: Exchange, event: ev.DrainOverdue, to: Phase) -> Step:
+    error = errors.internal("the gateway is shutting down", reason="draining", executed="unknown")
+    return _give_up(exchange, error, "shutting down", to)
+
+
+def _give_up(exchange: Exchange, error: errors.ProtocolError, reason: str, to: Phase) -> Step:
+    exchange, effects = _answer(exchange, False, error.raw, to)
+    return exchange, [ev.Cancel(reason), *effects]
+
+
+def _abandoned(exchange: Exchange, event: ev.Disconnected | ev.Overflowed, to: Phase) -> Step:
+    """A broken stream loses the request, also one that would have been answered with JSON."""
+    reason = "the client has disconnected" if isinstance(event, ev.Disconnected) else "the client reads too slowly"
+    cancel: ev.Effects = [] if exchange.phase is Phase.RECEIVED else [ev.Cancel(reason)]
+    return replace(exchange, phase=to), [*_clocks(exchange), *cancel]
+
+
+HANDLERS: dict[type, Callable[..., Step]] = {
+    ev.Begun: _begun,
+    ev.Told: _told,
+    ev.Ended: _ended,
+    ev.HeadDue: _head_due,
+    ev.DeadlineDue: _overdue,
+    ev.DrainOverdue: _drained,
+    ev.Disconnected: _abandoned,
+    ev.Overflowed: _abandoned,
+}

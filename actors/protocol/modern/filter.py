@@ -1,0 +1,88 @@
+"""What a `subscriptions/listen` asks for: three kinds of changes, and single resources (2026-07-28,
+patterns/subscriptions)."""
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from actors.protocol import payload as json
+from actors.protocol.errors import Refusal, invalid_params
+from actors.protocol.messages import EMPTY
+
+URIS_MAX: Final = 1024
+"""Resources of one subscription."""
+URI_BYTES: Final = 8 * 1024
+"""Of one of them."""
+URIS_BYTES: Final = 256 * 1024
+"""Of all of them."""
+
+UPDATED: Final = "notifications/resources/updated"
+TOOLS: Final = "notifications/tools/list_changed"
+PROMPTS: Final = "notifications/prompts/list_changed"
+RESOURCES: Final = "notifications/resources/list_changed"
+FLAGS: Final = {TOOLS: "toolsListChanged", PROMPTS: "promptsListChanged", RESOURCES: "resourcesListChanged"}
+"""Notification → the member of a filter that asks for it."""
+
+
+class Filter(Struct, frozen=True):
+    """`changes` are the notifications of lists, `uris` the resources."""
+
+    changes: frozenset[str] = frozenset()
+    uris: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether it asks for nothing."""
+        return not self.changes and not self.uris
+
+    @property
+    def raw(self) -> Raw:
+        """As the member `notifications` of a listen, or of its acknowledgement."""
+        flags: dict[str, object] = {name: True for method, name in FLAGS.items() if method in self.changes}
+        return json.dumps({**flags, "resourceSubscriptions": self.uris} if self.uris else flags)
+
+    def wants(self, method: str, params: Raw) -> bool:
+        """Whether a notification is one of these. An update may name a part of what was asked for."""
+        if method != UPDATED:
+            return method in self.changes
+        uri = located(params)
+        return uri is not None and any(uri.startswith(wanted) for wanted in self.uris)
+
+
+class _Wire(Struct, rename="camel"):
+    tools_list_changed: bool | None = None
+    prompts_list_changed: bool | None = None
+    resources_list_changed: bool | None = None
+    resource_subscriptions: list[str] | None = None
+
+
+class _Params(Struct):
+    notifications: _Wire
+
+
+def read(params: Raw) -> Filter:
+    """The filter in the params of a listen, or of an acknowledgement; kinds that nobody here knows are left out.
+    Raises Refusal (-32602)."""
+    try:
+        wire = msgspec.json.decode(params or b"{}", type=_Params).notifications
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
+        raise Refusal(invalid_params(f"notifications: {broken}")) from None
+    asked = (wire.tools_list_changed, wire.prompts_list_changed, wire.resources_list_changed)
+    uris = tuple(dict.fromkeys(wire.resource_subscriptions or ()))
+    sizes = [len(uri.encode()) for uri in uris]
+    if len(uris) > URIS_MAX or sum(sizes) > URIS_BYTES or max(sizes, default=0) > URI_BYTES:
+        raise Refusal(invalid_params("resourceSubscriptions: too many, or too long"))
+    return Filter(frozenset(method for method, on in zip(FLAGS, asked, strict=True) if on), uris)
+
+
+class _Located(Struct):
+    uri: str
+
+
+def located(params: Raw) -> str | None:
+    """The URI that params name."""
+    try:
+        return msgspec.json.decode(params or EMPTY, type=_Located).uri
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
