@@ -9,10 +9,11 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import capabilities, codec, errors, lowering, payload, streams
+from actors.protocol import capabilities, codec, errors, lowering, payload, places, streams
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Error, Result
+from actors.protocol.request_record import of_ask
 from actors.protocol.session_state import Ask, Session
 
 Step = streams.Step
@@ -35,7 +36,7 @@ def asked(session: Session, event: ev.Asked) -> Step:
     frame = codec.encode_request(ask_id, event.method, params)
     ask = Ask(event.backend, event.id, event.call, event.method, frame, None, token)
     session = replace(session, next_ask=session.next_ask + 1)
-    return _send(session, ask_id, ask)
+    return _send(session, ask_id, ask, event)
 
 
 def _refusal(session: Session, event: ev.Asked) -> errors.ProtocolError | None:
@@ -59,12 +60,19 @@ def _base36(number: int) -> str:
     return out or "0"
 
 
-def _send(session: Session, ask_id: str, ask: Ask) -> Step:
+def _send(session: Session, ask_id: str, ask: Ask, event: ev.Asked) -> Step:
     name, session, effects = _stream_for(session, ask)
     if name is None:
         session = replace(session, asks={**session.asks, ask_id: ask})
         return session, [*effects, fx.StartAskClock(ask_id, False)]
-    session, more = streams.put(session, name, ask.frame, asked={ask_id: name.encode()})
+    request_id = session.calls.get(ask.call) if ask.call is not None else None
+    moved: dict[str, bytes | None] = {}
+    entry = None
+    if request_id is not None:
+        own = session.posts[session.requests[request_id].post].stream
+        session, moved = places.take(session, request_id, own, event)
+        entry = session.requests[request_id] if own == name else None
+    session, more = streams.put(session, name, ask.frame, requests=moved, asked={ask_id: of_ask(ask, entry, name)})
     session = replace(session, asks={**session.asks, ask_id: replace(ask, stream=name)})
     return session, [*effects, *more, fx.StartAskClock(ask_id, True)]
 

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 from msgspec import Raw, Struct
 
 from actors.protocol.errors import ProtocolError
-from actors.protocol.events import CallId, ConnectionId, PostId
+from actors.protocol.events import CallId, ConnectionId, Place, PostId
 from actors.protocol.messages import EMPTY, RequestId
 
 
@@ -43,7 +43,8 @@ class OpenStream(Struct, frozen=True):
 
 class Append(Struct, frozen=True):
     """Append an event to the log and pass it to the attached connection; `finish` ends the stream after it (or, with no
-    data, at once). The other members change the record in the same step; None deletes."""
+    data, at once). The other members change the record in the same step; None deletes. (With neither data nor finish
+    only the record changes.)"""
 
     stream: str
     seq: int
@@ -87,6 +88,18 @@ class Dispatch(Struct, frozen=True):
     method: str
     params: Raw
     progress: bool
+
+
+class Continue(Struct, frozen=True):
+    """Have the rest of an answer brought that was asked for in an earlier life; `CallEnded` follows. `asked` are the
+    backend's questions in the course of it that the client has yet to answer: their ids and methods."""
+
+    call: CallId
+    backend: str
+    method: str
+    progress: bool
+    place: Place
+    asked: tuple[tuple[RequestId, str], ...] = ()
 
 
 class CancelCall(Struct, frozen=True):

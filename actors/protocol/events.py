@@ -16,6 +16,14 @@ CallId: TypeAlias = int
 """Numbers the client's requests of a session's life in memory."""
 
 
+class Place(Struct, frozen=True):
+    """Where the response to a call stands at its backend: the call's id there, and the event id after which its stream
+    goes on. (None: it can't be told.)"""
+
+    id: RequestId
+    cursor: str | None
+
+
 class Posted(Struct, frozen=True):
     """A POST with one message, or with several (a batch). `refused` are answers to members that could not be read."""
 
@@ -69,13 +77,23 @@ class AskExpired(Struct, frozen=True):
 
 
 class CallProgressed(Struct, frozen=True):
-    """A notification or progress of a backend in the course of a call (`call`), or of none."""
+    """A notification or progress of a backend in the course of a call (`call`), or of none. `place`: where the call
+    stands after it."""
 
     backend: str
     call: CallId | None
     method: str
     params: Raw
     now: float
+    place: Place | None = None
+
+
+class CallPlaced(Struct, frozen=True):
+    """Where a call stands now, though nothing was said."""
+
+    backend: str
+    call: CallId
+    place: Place
 
 
 class CallEnded(Struct, frozen=True):
@@ -87,13 +105,14 @@ class CallEnded(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """A backend asks the client something. `id` is the backend's own."""
+    """A backend asks the client something. `id` is the backend's own; `place` as in CallProgressed."""
 
     backend: str
     call: CallId | None
     id: RequestId
     method: str
     params: Raw
+    place: Place | None = None
 
 
 class AskWithdrawn(Struct, frozen=True):
@@ -139,6 +158,7 @@ SessionEvent: TypeAlias = (
     | CallExpired
     | AskExpired
     | CallProgressed
+    | CallPlaced
     | CallEnded
     | Asked
     | AskWithdrawn

@@ -9,10 +9,11 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import asks, codec, errors, lowering, payload, streams
+from actors.protocol import asks, codec, errors, lowering, payload, places, streams
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Error, Request, RequestId
+from actors.protocol.request_record import request_key
 from actors.protocol.session_state import ClientRequest, Session
 
 Step = streams.Step
@@ -97,7 +98,7 @@ def answer(session: Session, post_id: ev.PostId, id: RequestId, frame: bytes) ->
         del posts[post_id]
     session = replace(session, posts=posts)
     if post.stream is not None:
-        return streams.put(session, post.stream, frame, finish=not rest, requests={streams.request_key(id): None})
+        return streams.put(session, post.stream, frame, finish=not rest, requests={request_key(id): None})
     if post.broken:
         tally = fx.Tally("answer_without_connection")
         return session, [tally] if rest else [fx.StopTurnClock(post_id), tally]
@@ -163,18 +164,19 @@ def progressed(session: Session, event: ev.CallProgressed) -> Step:
         return session, [fx.Tally("progress_not_increasing")]
     session = replace(session, requests={**session.requests, entry.id: replace(entry, progress=value, timed=True)})
     params = lowering.notification(event.method, own, session.version)
-    session, effects = say(session, entry.call, codec.encode_notification(event.method, params))
+    session, effects = say(session, event, codec.encode_notification(event.method, params))
     return session, [fx.StartDeadline(entry.call, event.now, entry.accepted), *effects]
 
 
-def say(session: Session, call: ev.CallId | None, frame: bytes, key: str | None = None) -> Step:
+def say(session: Session, event: ev.CallProgressed, frame: bytes, key: str | None = None) -> Step:
     """A message in the course of a call goes on the stream of its POST. Without a call it belongs to no request; when
     the connection of the call broke before there was a stream, to nobody."""
-    id = session.calls.get(call) if call is not None else None
+    id = session.calls.get(event.call) if event.call is not None else None
     if id is None:
         return streams.say_unrelated(session, frame, key)
     name, session, effects = streams.carrier(session, session.requests[id].post)
+    session, moved = places.take(session, id, name, event)
     if name is None:
         return session, [fx.Tally("message_without_connection")]
-    session, more = streams.put(session, name, frame)
+    session, more = streams.put(session, name, frame, requests=moved)
     return session, effects + more

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
+from actors.protocol.events import Place
 from actors.protocol.messages import EMPTY, Message, RequestId
 from actors.protocol.transport import Headers
 
@@ -77,11 +78,35 @@ class ConnectRefused(Struct, frozen=True):
     payload: Raw
 
 
+class Continued(Struct, frozen=True):
+    """A request that an earlier link sent under the id of `place`: the rest of its answer is wanted. `asked` are
+    questions that came with it and have no answer yet."""
+
+    call: CallKey
+    method: str
+    progress: bool
+    eligible: bool
+    place: Place
+    asked: tuple[RequestId, ...] = ()
+
+
 class Incoming(Struct, frozen=True):
-    """A message of the backend, decoded; `related` as in `FrameReceived`."""
+    """A message of the backend, decoded; `related` and `cursor` as in `FrameReceived`."""
 
     message: Message
     related: RequestId | None = None
+    cursor: str | None = None
+
+
+class Moved(Struct, frozen=True):
+    """A stream stands elsewhere, though nothing was said on it; `related` and `cursor` as in `FrameReceived`."""
+
+    related: RequestId | None
+    cursor: str | None
+
+
+class Missed(Struct, frozen=True):
+    """What the backend said unasked may not have come."""
 
 
 class Accepted(Struct, frozen=True):
@@ -106,10 +131,11 @@ class SessionForgotten(Struct, frozen=True):
 
 
 class Closed(Struct, frozen=True):
-    """The transport has ended."""
+    """The transport has ended, or must; `counts`: as a failure of the backend."""
 
     reason: str
     message: str
+    counts: bool = True
 
 
 class ConnectExpired(Struct, frozen=True):
@@ -124,15 +150,22 @@ class Shut(Struct, frozen=True):
     """The owner wants the link gone for good."""
 
 
+class LeftOff(Struct, frozen=True):
+    """The owner wants the link gone, and will go on with the backend's session over another one."""
+
+
 LinkEvent: TypeAlias = (
     Called
     | Wanted
     | Abandoned
+    | Continued
     | AnswerGiven
     | Notified
     | Started
     | ConnectRefused
     | Incoming
+    | Moved
+    | Missed
     | Accepted
     | SendFailed
     | SessionForgotten
@@ -140,6 +173,7 @@ LinkEvent: TypeAlias = (
     | ConnectExpired
     | RetryDue
     | Shut
+    | LeftOff
 )
 
 # Effects -----------------------------------------------------------------------------------------------------
@@ -182,6 +216,10 @@ class Hang(Struct, frozen=True):
     """Close the transport."""
 
 
+class LetGo(Struct, frozen=True):
+    """Close the transport, but not the backend's session."""
+
+
 class Finish(Struct, frozen=True):
     """The outcome of a call: `payload` is the result, or the JSON-RPC error object."""
 
@@ -197,6 +235,7 @@ class Ask(Struct, frozen=True):
     id: RequestId
     method: str
     params: Raw
+    place: Place | None = None
 
 
 class Withdraw(Struct, frozen=True):
@@ -206,11 +245,26 @@ class Withdraw(Struct, frozen=True):
 
 
 class Tell(Struct, frozen=True):
-    """The backend notifies, in the course of `call` if that is known."""
+    """The backend notifies, in the course of `call` if that is known. `place`: where that call stands after it, or
+    without one the stream that belongs to none."""
 
     call: CallKey | None
     method: str
     params: Raw
+    place: Place | None = None
+
+
+class Placed(Struct, frozen=True):
+    """Where a call stands, or the stream that belongs to none."""
+
+    call: CallKey | None
+    place: Place
+
+
+class PickUp(Struct, frozen=True):
+    """Fetch the rest of an answer."""
+
+    place: Place
 
 
 class Ready(Struct, frozen=True):
@@ -258,10 +312,13 @@ LinkEffect: TypeAlias = (
     | Forget
     | Reset
     | Hang
+    | LetGo
     | Finish
     | Ask
     | Withdraw
     | Tell
+    | Placed
+    | PickUp
     | Ready
     | Down
     | BackOff

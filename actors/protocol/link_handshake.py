@@ -21,20 +21,16 @@ from actors.protocol.link_calls import (
 )
 from actors.protocol.link_loss import end_calls, fail, reason_of
 from actors.protocol.link_messages import pong, refuse
+from actors.protocol.link_resume import changes, resumed
 from actors.protocol.link_state import Link, Pending, Step, moved, without
 from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
 from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
 
-LIST_CHANGED = {
-    "tools": "notifications/tools/list_changed",
-    "prompts": "notifications/prompts/list_changed",
-    "resources": "notifications/resources/list_changed",
-}
-"""By the server capability that goes with it."""
-
 
 def started(link: Link, event: ev.Started) -> Step:
     """There is a transport."""
+    if link.kept:
+        return resumed(link, event)
     return _initialize(moved(replace(link, related=event.related), "transport there"))
 
 
@@ -113,7 +109,7 @@ def confirmed(link: Link, event: ev.Accepted) -> Step:
     link, more = _restore(link, declared)
     effects += more
     if again:
-        effects += [ev.Tell(None, method, EMPTY) for kind, method in LIST_CHANGED.items() if declared.has((kind,))]
+        effects += [ev.Tell(None, method, EMPTY) for method in changes(hello)]
     link, more = dispatch_waiting(link)
     return link, effects + more
 
@@ -178,6 +174,6 @@ def forgotten(link: Link, event: ev.SessionForgotten) -> Step:
         rest = replace(rest, waiting=again + link.waiting)
         return fail(rest, "session_lost", "the backend keeps losing our session")
     ended, effects = end_calls(replace(rest, waiting=()), "session_lost", "the backend lost our session")
-    ended = replace(moved(ended, "session forgotten"), waiting=again + link.waiting, lost_once=True)
+    ended = replace(moved(ended, "session forgotten"), waiting=again + link.waiting, lost_once=True, kept=False)
     link, more = _initialize(ended)
     return link, [ev.StartClock(), ev.Reset(), *effects, *more]

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from actors.protocol import link_events as ev
 from actors.protocol.link_calls import connect, failure
-from actors.protocol.link_state import Link, Step, moved
+from actors.protocol.link_state import Link, Phase, Step, moved
 
 
 def end_calls(link: Link, reason: str, message: str) -> Step:
@@ -22,23 +22,26 @@ def end_calls(link: Link, reason: str, message: str) -> Step:
     return replace(link, pending={}, waiting=(), asked={}), effects
 
 
-def fail(link: Link, reason: str, message: str) -> Step:
+def fail(link: Link, reason: str, message: str, *, counts: bool = True) -> Step:
     """The connection is lost, or could not be made."""
     link, ended = end_calls(link, reason, message)
-    down = ev.Down(reason, message, failure(reason, message, "unknown"))
+    down = ev.Down(reason, message, failure(reason, message, "unknown"), counts)
     return _lost(link, [ev.StopClock(), ev.Hang(), *ended, down])
 
 
 def _lost(link: Link, effects: ev.Effects) -> Step:
     """With subscriptions the link comes back by itself; without any, the next call brings it back."""
     cause = "lost with subscriptions" if link.subscriptions else "lost"
-    link = replace(moved(link, cause), hello=None, attempt=link.attempt + 1, lost_once=False)
+    kept = link.kept and link.phase is Phase.CONNECTING  # nothing was said to the backend yet
+    hello = link.hello if kept else None
+    attempt = link.attempt + 1
+    link = replace(moved(link, cause), hello=hello, kept=kept, attempt=attempt, lost_once=False, picking=())
     return link, [*effects, ev.BackOff(link.attempt)] if link.subscriptions else effects
 
 
 def closed(link: Link, event: ev.Closed) -> Step:
     """The transport has ended."""
-    return fail(link, event.reason, event.message)
+    return fail(link, event.reason, event.message, counts=event.counts)
 
 
 def expired(link: Link, event: ev.ConnectExpired) -> Step:
@@ -50,7 +53,8 @@ def connect_refused(link: Link, event: ev.ConnectRefused) -> Step:
     """No transport could be had. It says nothing of the backend's health: the breaker or a bound has spoken."""
     finishes = [ev.Finish(p.call, False, event.payload) for p in link.waiting if p.call is not None]
     down = ev.Down("refused", reason_of(event.payload), event.payload, counts=False)
-    return _lost(replace(link, waiting=()), [ev.StopClock(), *finishes, down])
+    link, ended = end_calls(replace(link, waiting=()), "refused", reason_of(event.payload))
+    return _lost(link, [ev.StopClock(), *finishes, *ended, down])
 
 
 def retry(link: Link, event: ev.RetryDue) -> Step:

@@ -18,6 +18,7 @@ from actors.protocol import link_events as ev
 from actors.protocol import link_handshake as handshake
 from actors.protocol import link_loss as loss
 from actors.protocol import link_messages as messages
+from actors.protocol import link_resume as resume
 from actors.protocol.link_state import Link, Step
 from actors.protocol.link_table import LIVE, Phase
 
@@ -61,6 +62,18 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     (Phase.CONFIRMING, ev.SendFailed): handshake.refused,
     (Phase.CONFIRMING, ev.SessionForgotten): handshake.not_confirmed,
     (Phase.READY, ev.SessionForgotten): handshake.forgotten,
+    # A session of an earlier link, and a later one.
+    (Phase.IDLE, ev.Continued): resume.continued,
+    (Phase.WAITING, ev.Continued): resume.continued,
+    (Phase.CONNECTING, ev.Continued): resume.continued,
+    (Phase.READY, ev.Continued): resume.continued_now,
+    (Phase.INITIALIZING, ev.Continued): resume.refused,
+    (Phase.CONFIRMING, ev.Continued): resume.refused,
+    (Phase.CLOSED, ev.Continued): resume.refused,
+    (Phase.CONFIRMING, ev.Moved): resume.moved_on,
+    (Phase.READY, ev.Moved): resume.moved_on,
+    (Phase.READY, ev.Missed): resume.missed,
+    **{(phase, ev.LeftOff): resume.left_off for phase in Phase if phase is not Phase.CLOSED},
     # Messages of the backend.
     (Phase.CONFIRMING, ev.Incoming): messages.incoming,
     (Phase.READY, ev.Incoming): messages.incoming,

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from actors.protocol import codec, errors
 from actors.protocol import link_events as ev
 from actors.protocol.link_calls import finished
+from actors.protocol.link_resume import with_place
 from actors.protocol.link_state import Link, Step
-from actors.protocol.messages import Error, Notification, Request, RequestId, Result
+from actors.protocol.messages import Error, Message, Notification, Request, RequestId, Result
 
 ASKED_MAX = 64
 """Requests of one backend that wait for an answer; a further one is refused, for each holds its params in memory."""
@@ -20,12 +21,16 @@ ASKED_MAX = 64
 
 def incoming(link: Link, event: ev.Incoming) -> Step:
     """One message."""
-    message = event.message
+    link, effects = _said(link, event.message, event.related)
+    return link, effects if event.cursor is None else with_place(link, effects, event)
+
+
+def _said(link: Link, message: Message, related: RequestId | None) -> Step:
     if isinstance(message, Notification):
-        return _notification(link, message, event.related)
+        return _notification(link, message, related)
     if isinstance(message, Request):
-        return _request(link, message, event.related)
-    return _response(link, message, event.related)
+        return _request(link, message, related)
+    return _response(link, message, related)
 
 
 def _response(link: Link, message: Result | Error, related: RequestId | None) -> Step:

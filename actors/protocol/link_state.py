@@ -3,6 +3,7 @@
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from actors.protocol.events import Place
 from actors.protocol.link_events import CallKey, Effects, Hello
 from actors.protocol.link_table import TRANSITIONS, Phase
 from actors.protocol.messages import EMPTY, RequestId
@@ -50,6 +51,12 @@ class Link(Struct, frozen=True):
     asked: dict[RequestId, CallKey | None] = {}
     level: str | None = None
     subscriptions: tuple[str, ...] = ()
+    kept: bool = False
+    """The backend's session is that of an earlier link, with its `hello`: no handshake is needed."""
+    missed: bool = False
+    """And nobody knows what the backend said unasked meanwhile."""
+    picking: tuple[Place, ...] = ()
+    """Answers to fetch as soon as it is there."""
     lost_once: bool = False
     """The backend forgot our session and has answered no call since: a second time is a failure."""
 

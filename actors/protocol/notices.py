@@ -23,7 +23,7 @@ def told(session: Session, event: ev.CallProgressed) -> Step:
     if event.method == "notifications/message" and not _loud_enough(session, event.params):
         return session, [fx.Tally("log_below_level")]
     frame = codec.encode_notification(event.method, lowering.notification(event.method, event.params, session.version))
-    return inflight.say(session, event.call, frame, _coalescing_key(event))
+    return inflight.say(session, event, frame, _coalescing_key(event))
 
 
 class _Uri(msgspec.Struct):

@@ -21,6 +21,7 @@ from actors.protocol import (
     inflight,
     notices,
     payload,
+    places,
     session_record,
     streams,
 )
@@ -276,6 +277,7 @@ HANDLERS: dict[type, Handler] = {
     ev.CallExpired: _call_expired,
     ev.AskExpired: asks.expired,
     ev.CallProgressed: notices.told,
+    ev.CallPlaced: places.placed,
     ev.CallEnded: _call_ended,
     ev.Asked: asks.asked,
     ev.AskWithdrawn: asks.withdrawn,

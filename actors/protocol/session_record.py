@@ -1,11 +1,12 @@
 """The session record: what is kept of a session so that its actor can be built again, here or elsewhere.
 
 Fields are small and written on change only. A rebuilt session knows its client, its level, its subscriptions and its
-unfinished streams, and what waited in its box. What was in flight can't be continued: each request gets one error on
-its stream, which says that it may have been executed, and questions of backends are withdrawn.
+unfinished streams, and what waited in its box. What was in flight is continued where the backend can bring the rest of
+its answer; else the request gets one error on its stream, which says that it may have been executed, and questions of
+backends are withdrawn.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import msgspec
@@ -14,7 +15,8 @@ from msgspec.structs import replace
 
 from actors.protocol import asks, box, capabilities, codec, errors, streams
 from actors.protocol import effects as fx
-from actors.protocol.messages import RequestId
+from actors.protocol.continuation import continued
+from actors.protocol.request_record import read_ask, read_request, request_id
 from actors.protocol.session_state import Client, Session, Stream
 from actors.protocol.session_table import Phase
 
@@ -84,8 +86,11 @@ def is_complete(fields: Mapping[str, bytes]) -> bool:
     return fields.get("v") == SCHEMA and {"version", "client", "state"} <= set(fields)
 
 
-def rebuild(record: RecordLike, fresh: Session) -> tuple[Session, fx.Effects]:
-    """The session as recorded, in a new life with the epoch of `fresh`; the effects settle what can't be continued."""
+def rebuild(
+    record: RecordLike, fresh: Session, now: float = 0.0, reachable: Collection[str] = ()
+) -> tuple[Session, fx.Effects]:
+    """The session as recorded, in a new life with the epoch of `fresh`. The effects settle what can't be continued, and
+    take up what can: with `reachable` backends, whose sessions are kept."""
     fields = record.fields
     version = fields["version"].decode()
     told = msgspec.json.decode(fields["client"], type=_Client)
@@ -105,9 +110,10 @@ def rebuild(record: RecordLike, fresh: Session) -> tuple[Session, fx.Effects]:
         next_post_stream=_next_number(record, "p"),
         next_get_stream=_next_number(record, "g"),
     )
+    session, taken_up = continued(session, record, now, reachable)
     session, effects = _withdraw_questions(session, record)
     session, more = _settle_requests(session, record)
-    return session, effects + more
+    return session, effects + more + taken_up
 
 
 def _next_number(record: RecordLike, kind: str) -> int:
@@ -118,7 +124,8 @@ def _next_number(record: RecordLike, kind: str) -> int:
 
 def _withdraw_questions(session: Session, record: RecordLike) -> tuple[Session, fx.Effects]:
     """Whoever asked is gone: the client need not answer. What was asked on a stream that is over is only forgotten."""
-    carriers = {ask_id: name.decode() for ask_id, name in record.asked.items()}
+    asked = {ask_id: value for ask_id, value in record.asked.items() if ask_id not in session.asks}
+    carriers = {ask_id: read_ask(value).stream for ask_id, value in asked.items()}
     session = replace(session, settled=tuple(i for i, name in carriers.items() if name not in session.streams))
     effects: fx.Effects = []
     for ask_id, name in carriers.items():
@@ -132,12 +139,15 @@ def _withdraw_questions(session: Session, record: RecordLike) -> tuple[Session, 
 def _settle_requests(session: Session, record: RecordLike) -> tuple[Session, fx.Effects]:
     """Unfinished streams of POSTs get the errors of their requests and end; GET streams stay open for their client."""
     effects: fx.Effects = []
+    carriers = {key: read_request(value).stream for key, value in record.requests.items()}
     for name in [n for n in session.streams if n.startswith("p")]:
-        keys = [key for key, carrier in record.requests.items() if carrier.decode() == name]
-        for key in keys[:-1]:
+        keys = [k for k, carrier in carriers.items() if carrier == name and request_id(k) not in session.requests]
+        last = keys[-1:] if session.streams[name].post is None else []
+        for key in keys[: len(keys) - len(last)]:
             session, more = streams.put(session, name, _lost(key), requests={key: None})
             effects += more
-        last = keys[-1:]
+        if session.streams[name].post is not None:
+            continue  # others on it go on
         data = _lost(last[0]) if last else None
         session, more = streams.put(session, name, data, finish=True, requests=dict.fromkeys(last))
         effects += more
@@ -147,11 +157,6 @@ def _settle_requests(session: Session, record: RecordLike) -> tuple[Session, fx.
 def _lost(key: str) -> bytes:
     error = errors.internal("the gateway process that ran this request ended", reason="owner_lost", executed="unknown")
     return codec.encode_error(request_id(key), error)
-
-
-def request_id(key: str) -> RequestId:
-    """The id that a record's key stands for."""
-    return int(key[2:]) if key.startswith("i:") else key[2:]
 
 
 class _Name(msgspec.Struct):

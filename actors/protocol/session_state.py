@@ -3,7 +3,7 @@
 from msgspec import Raw, Struct
 
 from actors.protocol.capabilities import Capabilities, ClientBits
-from actors.protocol.events import CallId, ConnectionId, PostId
+from actors.protocol.events import CallId, ConnectionId, Place, PostId
 from actors.protocol.messages import RequestId
 from actors.protocol.session_table import Phase
 
@@ -17,8 +17,8 @@ class Client(Struct, frozen=True):
 
 
 class ClientRequest(Struct, frozen=True):
-    """A request of the client in flight. `token` is its progress token, if it gave one; `timed`: its deadline
-    runs."""
+    """A request of the client in flight. `token` is its progress token, if it gave one; `timed`: its deadline runs;
+    `place`: where it stands at its `backend`, as far as that is known."""
 
     id: RequestId
     post: PostId
@@ -28,6 +28,8 @@ class ClientRequest(Struct, frozen=True):
     token: RequestId | None = None
     progress: float | None = None
     timed: bool = False
+    backend: str = ""
+    place: Place | None = None
 
 
 class Post(Struct, frozen=True):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from actors.protocol import box, errors
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
+from actors.protocol.request_record import of_request, request_key
 from actors.protocol.session_state import Boxed, Post, Session, Stream
 from actors.protocol.session_table import Phase
 from actors.protocol.versions import can_use
@@ -19,11 +20,6 @@ Step = tuple[Session, fx.Effects]
 PRIMING = b""
 """An event with an id and empty data: the client can resume from the very beginning. Only since 2025-11-25, for older
 clients try to parse the data (SEP-1699)."""
-
-
-def request_key(id: int | str) -> str:
-    """The name of a request in the record: ids are told apart by type and value."""
-    return f"i:{id}" if isinstance(id, int) else f"s:{id}"
 
 
 def put(
@@ -54,6 +50,11 @@ def put(
     return replace(session, streams=streams), [effect]
 
 
+def note(session: Session, name: str, requests: dict[str, bytes | None]) -> Step:
+    """Changes the record in the order of the stream's events, without an event."""
+    return session, [fx.Append(name, session.streams[name].seq + 1, None, requests=requests)]
+
+
 # Streams of POSTs --------------------------------------------------------------------------------------------
 
 
@@ -77,7 +78,7 @@ def _open_for_post(session: Session, post_id: ev.PostId, post: Post) -> Step:
         posts={**session.posts, post_id: replace(post, stream=name, answers=())},
         streams={**session.streams, name: stream},
     )
-    recorded = {request_key(id): name.encode() for id in post.open}
+    recorded = {request_key(id): of_request(session.requests.get(id), name) for id in post.open}
     session, deadlines = start_deadlines(session, post)
     effects = [fx.StopTurnClock(post_id), fx.OpenStream(name, post_id, post_id, recorded, first), *deadlines]
     for answer in post.answers:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from actors.protocol import link_events as le
+from actors.protocol.events import Place
 from actors.protocol.link_machine import TABLE
 from actors.protocol.link_state import Link
 from actors.protocol.link_table import LIVE, TRANSITIONS, Phase
@@ -35,7 +36,10 @@ EVENTS: dict[type, Any] = {
     le.Notified: le.Notified("notifications/roots/list_changed"),
     le.Started: le.Started(False),
     le.ConnectRefused: le.ConnectRefused(raw({"code": -32603, "message": "down"})),
+    le.Continued: le.Continued("k", "tools/call", False, True, Place("d.1", "c")),
     le.Incoming: le.Incoming(Result("nobody", raw({}))),
+    le.Moved: le.Moved("nobody", "c"),
+    le.Missed: le.Missed(),
     le.Accepted: le.Accepted(99),
     le.SendFailed: le.SendFailed("nobody", "x", "x", "unknown"),
     le.SessionForgotten: le.SessionForgotten("nobody"),
@@ -43,6 +47,7 @@ EVENTS: dict[type, Any] = {
     le.ConnectExpired: le.ConnectExpired(),
     le.RetryDue: le.RetryDue(),
     le.Shut: le.Shut(),
+    le.LeftOff: le.LeftOff(),
 }
 
 

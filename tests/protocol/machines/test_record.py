@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
-from actors.protocol import session_record, streams
+from actors.protocol import request_record, session_record
 from actors.protocol.session_state import Rules, Session
 from actors.protocol.session_table import Phase
 from tests.protocol.machines.driving import (
@@ -222,5 +222,5 @@ def test_what_waits_before_the_handshake_is_over_is_recorded_with_it() -> None:
 
 @given(st.integers() | st.text())
 def test_the_key_of_a_request_names_its_id(id: int | str) -> None:
-    back = session_record.request_id(streams.request_key(id))
+    back = request_record.request_id(request_record.request_key(id))
     assert (type(back), back) == (type(id), id)

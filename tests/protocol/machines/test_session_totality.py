@@ -45,6 +45,7 @@ EVENTS: dict[type, Any] = {
     ev.CallExpired: ev.CallExpired(99),
     ev.AskExpired: ev.AskExpired("10.99"),
     ev.CallProgressed: ev.CallProgressed("b", None, "notifications/tools/list_changed", EMPTY, 0.0),
+    ev.CallPlaced: ev.CallPlaced("b", 99, ev.Place("u", "1")),
     ev.CallEnded: ev.CallEnded(99, True, raw({})),
     ev.Asked: ev.Asked("b", None, 1, "roots/list", EMPTY),
     ev.AskWithdrawn: ev.AskWithdrawn("b", 99),

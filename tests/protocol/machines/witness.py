@@ -18,6 +18,7 @@ from typing import Any
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Request, RequestId
+from actors.protocol.request_record import request_key
 from actors.protocol.session_state import Session
 from actors.protocol.session_table import (
     REQUEST_TRANSITIONS,
@@ -27,7 +28,6 @@ from actors.protocol.session_table import (
     RequestPhase,
     StreamPhase,
 )
-from actors.protocol.streams import request_key
 from tests.protocol.machines.driving import plain
 
 CAUSES: dict[type, str] = {

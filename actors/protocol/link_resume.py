@@ -1,0 +1,112 @@
+"""Going on with a backend's session that an earlier link began, and knowing where its streams stand so that a later one
+can (2025-11-25 transports, "Session Management", "Resumability and Redelivery").
+"""
+
+from msgspec.structs import replace
+
+from actors.protocol import capabilities, payload
+from actors.protocol import link_events as ev
+from actors.protocol.events import Place
+from actors.protocol.link_calls import UPDATED, connect, dispatch_waiting, failure
+from actors.protocol.link_loss import end_calls
+from actors.protocol.link_state import Link, Pending, Phase, Step, moved
+from actors.protocol.messages import EMPTY, RequestId
+
+LIST_CHANGED = {
+    "tools": "notifications/tools/list_changed",
+    "prompts": "notifications/prompts/list_changed",
+    "resources": "notifications/resources/list_changed",
+}
+"""By the server capability that goes with it."""
+
+
+# Going on ----------------------------------------------------------------------------------------------------
+
+
+def resumed(link: Link, event: ev.Started) -> Step:
+    """There is a transport, and the handshake was made over another one. Whether the backend still knows us will show
+    with the first request."""
+    picking, was_missed = link.picking, link.missed
+    link = replace(moved(link, "session kept"), related=event.related, attempt=0, picking=(), missed=False)
+    assert link.hello is not None  # it is kept with the session
+    effects: ev.Effects = [ev.StopClock(), ev.Listen(), ev.Ready(link.hello, True)]
+    effects += [ev.PickUp(place) for place in picking]
+    effects += announced(link) if was_missed else []
+    link, more = dispatch_waiting(link)
+    return link, effects + more
+
+
+def announced(link: Link) -> ev.Effects:
+    """What may have been missed is said once: of each kind of list, and of each subscription."""
+    if link.hello is None:
+        return []
+    changed = [ev.Tell(None, method, EMPTY) for method in changes(link.hello)]
+    return [*changed, *(ev.Tell(None, UPDATED, payload.dumps({"uri": uri})) for uri in link.subscriptions)]
+
+
+def changes(hello: ev.Hello) -> list[str]:
+    """The notifications of change that the backend may send."""
+    declared = capabilities.parse(hello.capabilities)
+    return [method for kind, method in LIST_CHANGED.items() if declared.has((kind,))]
+
+
+def missed(link: Link, event: ev.Missed) -> Step:
+    """READY: the stream has a hole."""
+    return link, [ev.Placed(None, Place("", None)), *announced(link)]
+
+
+def continued(link: Link, event: ev.Continued) -> Step:
+    """On the way to READY, in a session that was kept: its answer is fetched as soon as there is a transport."""
+    if not link.kept:
+        return refused(link, event)
+    link = replace(_taken(link, event), picking=(*link.picking, event.place))
+    return (link, []) if link.phase is Phase.CONNECTING else connect(link)
+
+
+def continued_now(link: Link, event: ev.Continued) -> Step:
+    """READY."""
+    return (_taken(link, event), [ev.PickUp(event.place)]) if link.kept else refused(link, event)
+
+
+def refused(link: Link, event: ev.Continued) -> Step:
+    """The session in which it was asked is not the present one."""
+    message = "the rest of the answer can't be had"
+    return link, [ev.Finish(event.call, False, failure("not_resumable", message, "unknown"))]
+
+
+def _taken(link: Link, event: ev.Continued) -> Link:
+    pending = Pending(event.call, event.method, progress=event.progress, eligible=event.eligible)
+    asked: dict[RequestId, ev.CallKey | None] = dict.fromkeys(event.asked, event.call)
+    return replace(link, pending={**link.pending, event.place.id: pending}, asked={**link.asked, **asked})
+
+
+# Leaving off -------------------------------------------------------------------------------------------------
+
+
+def left_off(link: Link, event: ev.LeftOff) -> Step:
+    """The owner goes, and will come back to this session."""
+    link, effects = end_calls(link, "closed", "the connection to the backend was closed")
+    return replace(moved(link, "shut"), subscriptions=()), [ev.StopClock(), ev.LetGo(), *effects]
+
+
+# Where the streams stand -------------------------------------------------------------------------------------
+
+
+def moved_on(link: Link, event: ev.Moved) -> Step:
+    """A stream stands elsewhere."""
+    return link, [*_placed(link, event.related, event.cursor)]
+
+
+def with_place(link: Link, effects: ev.Effects, event: ev.Incoming) -> ev.Effects:
+    """The effects of a message, and where its stream stands after it: with what was said, if that is one thing."""
+    placed = _placed(link, event.related, event.cursor) if event.cursor is not None else []
+    if placed and len(effects) == 1 and isinstance(effects[0], ev.Tell | ev.Ask) and effects[0].call == placed[0].call:
+        return [replace(effects[0], place=placed[0].place)]
+    return effects + placed
+
+
+def _placed(link: Link, related: RequestId | None, cursor: str | None) -> list[ev.Placed]:
+    if related is None:
+        return [ev.Placed(None, Place("", cursor))]
+    pending = link.pending.get(related)
+    return [ev.Placed(pending.call, Place(related, cursor))] if pending is not None and pending.call is not None else []

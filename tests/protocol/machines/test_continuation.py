@@ -1,0 +1,297 @@
+"""A request whose backend gives its events ids goes on after the loss of whoever waited for it.
+
+The last test lets the process die at any write of the store, as often as it likes: each event of the backend reaches
+the client's log once, in order, and the request has one outcome.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
+from actors.protocol import session_record
+from actors.protocol.request_record import read_request
+from actors.protocol.session_state import Rules, Session
+from tests.protocol.machines.driving import (
+    ASKS,
+    BATCHES,
+    NEWEST,
+    SessionDriver,
+    all_of,
+    call,
+    kinds,
+    notification,
+    only,
+    plain,
+    raw,
+    request,
+    said,
+)
+
+
+class Died(Exception):  # noqa: N818 - it names what happened
+    """The process, before this write."""
+
+
+@dataclass
+class Head:
+    seq: int
+    finished: bool = False
+
+
+@dataclass
+class Log:
+    """A store: each write is done whole, or not at all and none after it."""
+
+    fields: dict[str, bytes] = field(default_factory=lambda: dict(session_record.birth("p", "e")))
+    requests: dict[str, bytes] = field(default_factory=dict)
+    asked: dict[str, bytes] = field(default_factory=dict)
+    streams: dict[str, Head] = field(default_factory=dict)
+    events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    left: int = 10**9
+    """Writes until the process dies."""
+
+    def take(self, effects: list[Any]) -> list[Any]:
+        for effect in effects:
+            if isinstance(effect, fx.Save | fx.OpenStream | fx.Append):
+                if self.left == 0:
+                    raise Died
+                self.left -= 1
+                self._write(effect)
+        return effects
+
+    def _write(self, effect: fx.Save | fx.OpenStream | fx.Append) -> None:
+        if isinstance(effect, fx.Save):
+            self._change(self.fields, effect.fields)
+        elif isinstance(effect, fx.OpenStream):
+            self.streams[effect.stream] = Head(0 if effect.first is None else 1)
+            self.events[effect.stream] = []
+            self.requests |= effect.requests
+        else:
+            head = self.streams[effect.stream]
+            assert (effect.seq, head.finished) == (head.seq + 1, False)
+            if effect.data is not None:
+                head.seq += 1
+                self.events[effect.stream].append(plain(effect.data))
+            head.finished = effect.finish
+            self._change(self.requests, effect.requests)
+            self._change(self.asked, effect.asked)
+
+    def _change(self, table: dict[str, bytes], changes: dict[str, bytes | None]) -> None:
+        for key, value in changes.items():
+            if value is None:
+                table.pop(key, None)
+            else:
+                table[key] = value
+
+
+class Lasting(SessionDriver):
+    """A session whose effects reach a store."""
+
+    def __init__(self, version: str = NEWEST) -> None:
+        super().__init__(version)
+        self.store = Log()
+
+    def step(self, event: ev.SessionEvent) -> list[Any]:
+        return self.store.take(super().step(event))
+
+    def restart(self, *reachable: str) -> list[Any]:
+        """Another life, of which the first knows nothing; its effects."""
+        fresh = Session(self.session.epoch + 1, Rules())
+        self.session, effects = session_record.rebuild(self.store, fresh, 100.0, reachable)
+        self.calls = {id: number for number, id in self.session.calls.items()}
+        return self.store.take(effects)
+
+    def place(self, id: Any, cursor: str | None) -> list[Any]:
+        """An event with an id and without a message."""
+        return self.step(ev.CallPlaced("b", self.calls[id], ev.Place(f"u{id}", cursor)))
+
+    def log(self, id: Any, number: int, cursor: str) -> list[Any]:
+        params = raw({"level": "error", "data": number})
+        place = ev.Place(f"u{id}", cursor)
+        return self.step(ev.CallProgressed("b", self.calls[id], "notifications/message", params, 0.0, place))
+
+    def question(self, id: Any, own: int, cursor: str) -> list[Any]:
+        params = raw(ASKS["roots/list"])
+        return self.step(ev.Asked("b", self.calls[id], own, "roots/list", params, ev.Place(f"u{id}", cursor)))
+
+
+def running(version: str = NEWEST) -> Lasting:
+    """A session with a call that has become a stream."""
+    driver = Lasting(version)
+    driver.initialize()
+    driver.post(call(1, token="t"))
+    return driver
+
+
+def turned(driver: Lasting) -> Lasting:
+    driver.step(ev.StreamTurnDue(driver.last))
+    return driver
+
+
+def test_what_is_known_when_the_stream_opens_is_recorded_with_it() -> None:
+    driver = running()
+    assert driver.place(1, "c0") == []
+    effects = driver.step(ev.StreamTurnDue(driver.last))
+    recorded = read_request(only(fx.OpenStream, effects).requests["i:1"])
+    assert (recorded.stream, recorded.backend, recorded.place) == ("p1", "b", ev.Place("u1", "c0"))
+    assert (recorded.method, recorded.token) == ("tools/call", "t")
+
+
+def test_a_place_that_comes_alone_changes_the_record_and_no_event() -> None:
+    driver = turned(running())
+    assert driver.store.requests == {"i:1": b"p1"}
+    append = only(fx.Append, driver.place(1, "c0"))
+    assert (append.data, append.finish, append.seq) == (None, False, 2)
+    assert read_request(driver.store.requests["i:1"]).cursor == "c0"
+    assert only(fx.Append, driver.log(1, 1, "c1")).seq == 2
+
+
+def test_a_place_is_recorded_in_the_step_that_shows_what_led_to_it() -> None:
+    driver = turned(running())
+    for effects in (driver.log(1, 1, "c1"), driver.question(1, 5, "c2")):
+        append = only(fx.Append, effects)
+        assert append.data is not None
+        assert read_request(append.requests["i:1"] or b"").cursor in ("c1", "c2")
+
+
+def test_a_place_that_is_taken_back_is_none() -> None:
+    driver = turned(running())
+    driver.place(1, "c0")
+    driver.place(1, None)
+    assert driver.store.requests == {"i:1": b"p1"}
+
+
+def test_the_rest_of_the_answer_is_asked_for_and_the_deadline_runs_anew() -> None:
+    driver = turned(running())
+    driver.progress(1, 3)
+    driver.log(1, 1, "c1")
+    effects = driver.restart("b")
+    assert kinds(effects) == ["Continue", "StartDeadline"]
+    assert only(fx.Continue, effects) == fx.Continue(1, "b", "tools/call", True, ev.Place("u1", "c1"))
+    assert only(fx.StartDeadline, effects) == fx.StartDeadline(1, 100.0, 100.0)
+    driver.methods[1] = "tools/call"
+    assert [t.what for t in all_of(fx.Tally, driver.progress(1, 3))] == ["progress_not_increasing"]
+    assert said(driver.progress(1, 4))[0][1]["params"]["progressToken"] == "t"
+    assert only(fx.Append, driver.end(1)).finish
+    assert not driver.store.requests
+    assert not driver.session.posts
+
+
+def test_its_client_comes_back_for_the_stream_and_may_cancel() -> None:
+    driver = turned(running())
+    driver.place(1, "c0")
+    driver.restart("b")
+    assert only(fx.Follow, driver.get("p1", epoch=36, seq=1)).live
+    effects = driver.post(notification("notifications/cancelled", requestId=1))
+    assert only(fx.CancelCall, effects).call == 1
+    assert [m["error"]["code"] for _, m in said(effects)] == [-32800]
+
+
+def test_a_question_that_came_with_it_can_still_be_answered() -> None:
+    driver = turned(running())
+    driver.question(1, 5, "c1")
+    effects = driver.restart("b")
+    assert kinds(effects) == ["Continue", "StartDeadline", "StartAskClock"]
+    assert only(fx.Continue, effects).asked == ((5, "roots/list"),)
+    answered = only(fx.AnswerBackend, driver.answer("10.1", {"roots": []}))
+    assert (answered.backend, answered.id, answered.ok, answered.method) == ("b", 5, True, "roots/list")
+
+
+def test_a_backend_that_is_out_of_reach_means_an_error() -> None:
+    driver = turned(running())
+    driver.question(1, 5, "c1")
+    effects = driver.restart()
+    assert [m.get("method", m.get("id")) for _, m in said(effects)] == ["notifications/cancelled", 1]
+    assert not driver.session.requests
+    assert not driver.store.requests
+
+
+def test_of_a_batch_some_go_on_and_the_rest_fails() -> None:
+    driver = Lasting(BATCHES)
+    driver.initialize()
+    driver.post(call(1), call("1"), batch=True)
+    turned(driver)
+    driver.place("1", "c0")
+    effects = driver.restart("b")
+    assert [(m["id"], m["error"]["data"]["executed"]) for _, m in said(effects)] == [(1, "unknown")]
+    assert not only(fx.Append, effects).finish
+    assert set(driver.session.requests) == {"1"}
+    driver.methods["1"] = "tools/call"
+    assert only(fx.Append, driver.end("1")).finish
+
+
+def test_what_the_session_has_to_do_something_with_is_not_continued() -> None:
+    driver = Lasting()
+    driver.initialize()
+    driver.post(request(1, "resources/subscribe", uri="x:1"))
+    turned(driver)
+    assert driver.place(1, "c0")[0].requests == {}
+    assert [m["error"]["data"]["executed"] for _, m in said(driver.restart("b"))] == ["unknown"]
+
+
+def test_a_log_that_is_lost_leaves_the_answer_to_nobody() -> None:
+    driver = turned(running())
+    driver.place(1, "c0")
+    driver.restart("b")
+    driver.step(ev.StreamFailed("p1", "seq"))
+    driver.methods[1] = "tools/call"
+    assert [t.what for t in all_of(fx.Tally, driver.end(1))] == ["answer_without_connection"]
+
+
+SAID = st.lists(st.sampled_from(["log", "ask", "nothing"]), max_size=8)
+
+
+@given(SAID, st.integers(0, 9), st.lists(st.integers(0, 9), max_size=5), st.sampled_from([NEWEST, BATCHES]))
+def test_each_event_is_in_the_log_once_wherever_the_process_dies(
+    says: list[str], turn: int, deaths: list[int], version: str
+) -> None:
+    driver = running(version)
+    driver.methods[1] = "tools/call"
+    position = 0  # of the next event of the backend; its id is the number before
+    for left in [*deaths, 10**9]:
+        driver.store.left = left
+        try:
+            while position < len(says):
+                if position == turn and 1 in driver.session.requests:
+                    turned(driver)
+                tell(driver, says[position], position)
+                position += 1
+            driver.end(1)
+            break
+        except Died:
+            driver.store.left = 10**9
+            if "i:1" not in driver.store.requests:
+                return  # its outcome was on the connection that broke, or is in the log
+            again = all_of(fx.Continue, driver.restart("b"))
+            if not again:
+                break
+            position = int(again[0].place.cursor) + 1  # the backend goes on after the event that it is named
+    events = driver.store.events.get("p1")
+    if events is not None:
+        witness(says, events, continued=not any("error" in e for e in events))
+
+
+def tell(driver: Lasting, what: str, number: int) -> None:
+    """Event `number` of the backend."""
+    if what == "log":
+        driver.log(1, number, str(number))
+    elif what == "ask":
+        driver.question(1, number, str(number))
+    else:
+        driver.place(1, str(number))
+
+
+def witness(says: list[str], events: list[dict[str, Any]], *, continued: bool) -> None:
+    logged = [e["params"]["data"] for e in events if e.get("method") == "notifications/message"]
+    asked = [e["id"] for e in events if e.get("method") == "roots/list"]
+    outcomes = [e for e in events if "method" not in e]
+    assert len(outcomes) == 1
+    assert events[-1] is outcomes[0]
+    expected = [n for n, what in enumerate(says) if what == "log"]
+    assert logged == expected if continued else logged == expected[: len(logged)]
+    assert len(set(asked)) == len(asked)
+    assert not continued or len(asked) == says.count("ask")

@@ -1,0 +1,176 @@
+"""A link that goes on with the session of an earlier one, and what it knows of its streams for a later one."""
+
+from typing import Any
+
+from actors.protocol import link_events as le
+from actors.protocol.events import Place
+from actors.protocol.link_state import Link
+from actors.protocol.link_table import Phase
+from actors.protocol.messages import Error, Notification, Request, Result
+from tests.protocol.machines.driving import (
+    NEWEST,
+    PROFILE,
+    SERVER,
+    LinkDriver,
+    all_of,
+    finishes,
+    kinds,
+    only,
+    raw,
+    sent,
+)
+
+HELLO = le.Hello(NEWEST, raw(SERVER), raw({}), None, raw({}))
+REFUSED = le.ConnectRefused(raw({"code": -32603, "message": "down"}))
+
+
+def kept(**more: Any) -> LinkDriver:
+    """Nothing was said over it yet."""
+    link = Link(PROFILE, hello=HELLO, kept=True, connected_before=True, **more)
+    return LinkDriver(related=True, link=link)
+
+
+def going_on(**more: Any) -> LinkDriver:
+    driver = kept(**more)
+    driver.step(le.Wanted())
+    driver.step(le.Started(True))
+    assert driver.link.phase is Phase.READY
+    return driver
+
+
+CONTINUED = le.Continued("k", "tools/call", True, True, Place("d.1", "c4"), (7,))
+
+
+def test_no_handshake_is_made_and_nothing_is_announced_where_nothing_was_missed() -> None:
+    driver = kept(subscriptions=("x:1",))
+    driver.call("a")
+    effects = driver.step(le.Started(True))
+    assert kinds(effects) == ["StopClock", "Listen", "Ready", "Send"]
+    assert sent(effects)[0]["method"] == "tools/call"
+
+
+def test_what_was_missed_is_said_once_when_it_is_back() -> None:
+    driver = kept(subscriptions=("x:1",), missed=True)
+    driver.step(le.Wanted())
+    told = all_of(le.Tell, driver.step(le.Started(True)))
+    assert [t.method.split("/")[-2:] for t in told] == [
+        ["tools", "list_changed"],
+        ["prompts", "list_changed"],
+        ["resources", "list_changed"],
+        ["resources", "updated"],
+    ]
+    assert not driver.link.missed
+
+
+def test_a_hole_in_the_stream_is_said_too_and_it_has_no_place_any_more() -> None:
+    effects = going_on(subscriptions=("x:1",)).step(le.Missed())
+    assert effects[0] == le.Placed(None, Place("", None))
+    assert len(all_of(le.Tell, effects)) == 4
+
+
+def test_a_session_that_the_backend_has_forgotten_begins_anew() -> None:
+    driver = going_on(subscriptions=("x:1",), level="error")
+    driver.call("a")
+    effects = driver.step(le.SessionForgotten(driver.latest("tools/call")))
+    assert kinds(effects) == ["StartClock", "Reset", "Send"]
+    methods = [m["method"] for m in sent(driver.shake())]
+    assert methods == ["logging/setLevel", "resources/subscribe", "tools/call"]
+    assert not driver.link.kept
+
+
+def test_a_transport_that_can_not_be_had_costs_the_calls_and_not_the_session() -> None:
+    driver = kept()
+    driver.call("a")
+    assert finishes(driver.step(REFUSED))["a"][1]["message"] == "down"
+    driver.step(le.Wanted())
+    assert only(le.Ready, driver.step(le.Started(True))).hello is HELLO
+
+
+def test_a_connection_that_was_up_and_is_lost_begins_with_a_handshake() -> None:
+    driver = going_on()
+    driver.step(le.Closed("gone", "gone"))
+    driver.step(le.Wanted())
+    assert sent(driver.step(le.Started(True)))[0]["method"] == "initialize"
+
+
+def test_the_rest_of_an_answer_is_fetched_and_is_the_outcome_of_the_call() -> None:
+    driver = kept()
+    assert kinds(driver.step(CONTINUED)) == ["StartClock", "Connect"]
+    effects = driver.step(le.Started(True))
+    assert only(le.PickUp, effects).place == CONTINUED.place
+    assert not sent(effects)
+    progress = Notification("notifications/progress", raw({"progressToken": "d.1", "progress": 2}))
+    [tell] = driver.step(le.Incoming(progress, "d.1", "c5"))
+    assert (tell.call, tell.place) == ("k", Place("d.1", "c5"))
+    effects = driver.step(le.Incoming(Result("d.1", raw({"content": []})), "d.1", "c6"))
+    assert finishes(effects) == {"k": (True, {"content": []})}
+
+
+def test_on_a_link_that_is_up_it_is_fetched_at_once() -> None:
+    driver = going_on()
+    assert kinds(driver.step(CONTINUED)) == ["PickUp"]
+
+
+def test_its_questions_are_open_again_and_end_with_it() -> None:
+    driver = going_on()
+    driver.step(CONTINUED)
+    [answer] = sent(driver.step(le.AnswerGiven(7, True, raw({"roots": []}))))
+    assert answer["result"] == {"roots": []}
+    driver = going_on()
+    driver.step(CONTINUED)
+    effects = driver.step(le.Abandoned("k", "bored"))
+    assert [m.get("method", m.get("id")) for m in sent(effects)] == ["notifications/cancelled", 7]
+
+
+def test_in_another_session_it_may_have_been_executed() -> None:
+    for driver in (LinkDriver(related=True), LinkDriver(related=True, link=Link(PROFILE, phase=Phase.CLOSED))):
+        assert finishes(driver.step(CONTINUED))["k"][1]["data"]["executed"] == "unknown"
+
+
+def test_if_the_transport_is_refused_it_may_have_been_executed() -> None:
+    driver = kept()
+    driver.step(CONTINUED)
+    assert finishes(driver.step(REFUSED))["k"][1]["data"]["executed"] == "unknown"
+    assert not driver.link.picking
+
+
+def test_a_link_that_is_left_off_ends_without_ending_the_session() -> None:
+    driver = going_on()
+    driver.call("a")
+    effects = driver.step(le.LeftOff())
+    assert kinds(effects) == ["StopClock", "LetGo", "Finish"]
+    assert driver.link.phase is Phase.CLOSED
+
+
+# Where the streams stand
+
+
+def test_a_place_goes_with_what_was_said() -> None:
+    driver = going_on()
+    driver.call("a")
+    id = driver.latest("tools/call")
+    log = Notification("notifications/message", raw({"level": "info", "data": 1}))
+    assert driver.step(le.Incoming(log, id, "1"))[0].place == Place(id, "1")
+    assert driver.step(le.Incoming(Request(1, "roots/list"), id, "2"))[0].place == Place(id, "2")
+    assert driver.step(le.Moved(id, "3")) == [le.Placed("a", Place(id, "3"))]
+    assert driver.step(le.Incoming(log, None, "g1"))[0].place == Place("", "g1")
+
+
+def test_a_place_of_another_call_goes_after_what_was_said() -> None:
+    driver = going_on()
+    driver.call("a", progress=True)
+    first = driver.latest("tools/call")
+    driver.call("b")
+    second = driver.latest("tools/call")
+    progress = Notification("notifications/progress", raw({"progressToken": first, "progress": 2}))
+    effects = driver.step(le.Incoming(progress, second, "1"))
+    assert [e.call for e in effects] == ["a", "b"]
+    assert effects[1] == le.Placed("b", Place(second, "1"))
+
+
+def test_after_the_outcome_there_is_no_place() -> None:
+    driver = going_on()
+    driver.call("a")
+    id = driver.latest("tools/call")
+    assert kinds(driver.step(le.Incoming(Error(id, raw({"code": 1, "message": ""})), id, "9"))) == ["Finish"]
+    assert driver.step(le.Moved(id, "10")) == []
