@@ -50,13 +50,15 @@ chaos: setup test-tools ## Run the long fault-injection tests, and the property 
 lock: ## Resolve every lock file anew (needs uv).
 	scripts/lock.sh
 
-test-tools: redis tests/node/.stamp .venv-servers/.stamp
+SDKS := $(patsubst tests/sdks/%.lock,.venv-sdks/%/.stamp,$(wildcard tests/sdks/*.lock))
+
+test-tools: redis tests/node/.stamp .venv-servers/.stamp $(SDKS)
 
 redis:
 	@scripts/need-redis.sh
 
 clean: ## Remove everything that the other targets made.
-	rm -rf .venv .venv-servers .venv-peers tests/node/node_modules tests/node/.stamp build var *.egg-info \
+	rm -rf .venv .venv-servers .venv-sdks .venv-peers tests/node/node_modules tests/node/.stamp build var *.egg-info \
 	  .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/.stamp: requirements.lock pyproject.toml scripts/make-venv.sh
@@ -66,6 +68,10 @@ clean: ## Remove everything that the other targets made.
 
 .venv-servers/.stamp: tests/servers/requirements.lock scripts/make-venv.sh
 	scripts/make-venv.sh .venv-servers tests/servers/requirements.lock
+	@touch $@
+
+.venv-sdks/%/.stamp: tests/sdks/%.lock scripts/make-venv.sh
+	scripts/make-venv.sh .venv-sdks/$* tests/sdks/$*.lock
 	@touch $@
 
 .venv-peers/%/.stamp: loadtest/peers/%.lock scripts/make-venv.sh

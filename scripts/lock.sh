@@ -17,6 +17,7 @@ compile() { # OUTPUT SOURCES...
 
 compile requirements.lock pyproject.toml scripts/build-requirements.in --extra dev
 compile tests/servers/requirements.lock tests/servers/requirements.in
+for sdk in tests/sdks/*.in; do compile "${sdk%.in}.lock" "$sdk"; done
 compile loadtest/peers/fastmcp.lock loadtest/peers/fastmcp.in
 compile loadtest/peers/mcp-proxy.lock loadtest/peers/mcp-proxy.in
 npm install --prefix tests/node --package-lock-only --loglevel=error
