@@ -5,7 +5,7 @@ import trio
 
 from actors.ports import NO_DELTAS, Failed, LogEntry, Refused
 from actors.protocol.table import Limits
-from gateway.store.redis import StoreDenied, StoreTooOld, StoreUnreachable, StoreUrlError, checks
+from gateway.store.redis import StoreDenied, StoreError, StoreTooOld, StoreUnreachable, StoreUrlError, checks
 from tests.support.store_calls import Lines, Outcomes, data_of, eventually, refused
 
 pytestmark = pytest.mark.redis
@@ -253,6 +253,28 @@ async def test_wrong_credentials_are_told_without_the_password(start_server, ope
 async def test_an_old_redis_is_refused(server, opened, monkeypatch):
     monkeypatch.setattr(checks, "OLDEST", (99, 0))
     with pytest.raises(StoreTooOld, match=r"needs 7\.0 or later"):
+        async with opened(server.url):
+            pass
+
+
+async def test_a_redis_that_does_not_speak_the_protocol_is_refused(opened):
+    async def answer(stream):
+        async for _ in stream:
+            await stream.send_all(b"-ERR unknown command 'HELLO', with args beginning with: '3' \r\n")
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(
+            lambda task_status: trio.serve_tcp(answer, 0, host="127.0.0.1", task_status=task_status)
+        )
+        with pytest.raises(StoreTooOld, match=r"does not speak the protocol of Redis 7 \(HELLO 3\)"):
+            async with opened(f"redis://127.0.0.1:{listener.socket.getsockname()[1]}/0"):
+                pass
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_replica_is_refused_and_its_primary_named(start_server, opened):
+    server = start_server("--replicaof", "127.0.0.1", "1")
+    with pytest.raises(StoreError, match=r"is a replica, which takes no writes: name its primary \(127\.0\.0\.1:1\)"):
         async with opened(server.url):
             pass
 

@@ -1,5 +1,7 @@
 """The other shapes of Redis: a cluster, and a primary that a sentinel names."""
 
+from pathlib import Path
+
 import pytest
 
 from gateway.store.redis import StoreDenied, StoreUnreachable, StoreUrlError
@@ -90,13 +92,26 @@ async def test_a_user_with_no_more_than_the_listed_rights_will_do(start_server, 
         assert {entry["object"] for entry in client.acl_log()} <= {"client|setinfo"}
 
 
-async def test_a_missing_right_is_told(start_server, opened):
+async def test_each_of_the_rights_is_needed_and_its_want_is_told_at_the_start(start_server, opened):
     server = start_server()
+    url = f"redis://door:word@127.0.0.1:{server.port}/1"
     with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "door", "on", ">word", *RIGHTS, "-info")
-    with pytest.raises(StoreDenied, match="may not run INFO"):
-        async with opened(f"redis://door:word@127.0.0.1:{server.port}/0"):
+        for right in [right for right in RIGHTS if right.startswith("+")]:
+            client.execute_command("ACL", "SETUSER", "door", "reset", "on", ">word", *RIGHTS, right.replace("+", "-"))
+            with pytest.raises(StoreDenied, match="(?i)" + right[1:].replace("|", ".")) as error:
+                async with opened(url):
+                    pytest.fail(f"{right} is not needed")
+            assert "docs/operations.md lists the rights" in str(error.value)
+        assert client.keys("*") == []
+        client.execute_command("ACL", "SETUSER", "door", "reset", "on", ">word", *RIGHTS, "resetkeys", "~other:*")
+    with pytest.raises(StoreDenied, match="EVALSHA"):
+        async with opened(url):
             pass
+
+
+def test_the_documents_list_the_rights() -> None:
+    text = Path(__file__).parents[2].joinpath("docs/operations.md").read_text()
+    assert f"`{' '.join(RIGHTS)}`" in text
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import trio
 from actors.ports import Deltas, Failed, Refused
 from actors.protocol.table import Limits
 from gateway.store.redis import targets, writer
+from gateway.store.redis.links import DirectLink, is_stuck
+from gateway.store.redis.targets import parse
 from tests.support.store_calls import Outcomes, data_of, eventually, refused
 
 pytestmark = pytest.mark.redis
@@ -161,7 +163,7 @@ async def test_a_full_redis_refuses_sessions_holds_events_and_lets_go_of_what_en
 
 
 async def test_a_redis_that_turned_read_only_holds_events_until_it_is_a_primary_again(start_server, opened, session):
-    server, primary = start_server(), start_server()
+    server = start_server()
     async with opened(server.url) as store:
         key, grant = await session(store)
         with server.client() as client:
@@ -172,4 +174,19 @@ async def test_a_redis_that_turned_read_only_holds_events_until_it_is_a_primary_
             await eventually(lambda: store.state == "away")
             client.replicaof("NO", "ONE")
         assert await done.wait(1) == [None]
-    assert primary.port != server.port
+
+
+def test_a_link_looks_for_the_primary_anew_when_it_has_become_a_replica(start_server):
+    old, new = start_server(), start_server()
+    behind = [old, new]
+    link = DirectLink(lambda: parse(behind[0].url).connections()())
+    try:
+        assert link.exchange([("SET", "sd:a", 1)]) == [b"OK"]
+        with old.client() as client:
+            client.replicaof("127.0.0.1", "1")
+        behind.pop(0)
+        [reply] = link.exchange([("SET", "sd:a", 2)])
+        assert is_stuck(reply)
+        assert link.exchange([("SET", "sd:a", 2)]) == [b"OK"]
+    finally:
+        link.close()

@@ -1,5 +1,6 @@
 """What must hold of a Redis before it is used."""
 
+import secrets
 import ssl
 from collections.abc import Iterator
 
@@ -14,34 +15,42 @@ from gateway.store.redis.errors import (
     StoreUnreachable,
     StoreUntrusted,
 )
-from gateway.store.redis.links import Link
+from gateway.store.redis.links import Command, Link, Reply
+from gateway.store.redis.scripts import SCRIPTS, SHA
 from gateway.store.redis.targets import Target
 
 OLDEST = (7, 0)
 
+ADVICE = "docs/operations.md lists the rights that are needed"
+
 RIGHTS = (
-    "resetkeys", "~sd:*", "-@all", "+hello", "+auth", "+select", "+ping", "+info", "+client|setname",
+    "resetkeys", "~sd:*", "-@all", "+select", "+info", "+client|setname",
     "+client|info", "+client|kill", "+script|load", "+evalsha", "+time", "+exists", "+get", "+set", "+del", "+unlink",
-    "+pttl", "+pexpire", "+hset", "+hget", "+hmget", "+hgetall", "+hkeys", "+hdel", "+hincrby", "+xadd", "+xrange",
+    "+pttl", "+pexpire", "+hset", "+hmget", "+hgetall", "+hkeys", "+hdel", "+hincrby", "+xadd", "+xrange",
     "+sadd", "+srem", "+zadd", "+zrem", "+zscore", "+zrange", "+zrevrange", "+zrangebyscore",
 )  # fmt: skip
 """The ACL rules of a user that can do all that a store on one primary needs, and no more."""
 
 
 def check(target: Target, link: Link, log: Log) -> None:
-    """Raises StoreUnreachable, StoreDenied or StoreTooOld; warns of settings that lose data."""
+    """Raises StoreUnreachable, StoreUntrusted, StoreDenied or StoreTooOld, or StoreError if it is no primary; warns of
+    settings that lose data."""
     try:
         (info,) = link.exchange([("INFO", "everything")])
+        denied = _denied(info, link)
     except LinkDown as error:
         raise explain(target, error) from error
-    if isinstance(info, NoPermissionError):
-        raise StoreDenied(f"{target.shown}: this user may not run INFO ({info}); docs/operations.md lists the rights")
+    if denied:
+        raise StoreDenied(f"{target.shown}: this user may not run {', '.join(denied)}; {ADVICE}")
     if isinstance(info, Exception):
         raise StoreError(f"{target.shown}: {info}")
     facts = _facts(info)
     version = facts.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise StoreTooOld(f"{target.shown} is Redis {version}; Stagedoor needs 7.0 or later (or Valkey)")
+    if facts.get("role") == "slave":
+        primary = f"{facts.get('master_host')}:{facts.get('master_port')}"
+        raise StoreError(f"{target.shown} is a replica, which takes no writes: name its primary ({primary})")
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         log.warning("store_may_evict", store=target.shown, policy=policy, advice="set maxmemory-policy noeviction")
@@ -51,11 +60,31 @@ def check(target: Target, link: Link, log: Log) -> None:
         )
 
 
+def _denied(info: Reply, link: Link) -> list[str]:
+    """The commands that this user may not run."""
+    place = f"sd:{{{secrets.token_hex(8)}}}:probe"
+    keys = [f"{place}:{kind}" for kind in ("hash", "stream", "set", "sorted", "string")]
+    calls: dict[str, Command] = {
+        "CLIENT INFO": ("CLIENT", "INFO"),
+        "CLIENT KILL": ("CLIENT", "KILL", "ID", 2**63 - 1),
+        "SCRIPT LOAD": ("SCRIPT", "LOAD", SCRIPTS["probe"].text),
+        "EVALSHA": ("EVALSHA", SHA["probe"], len(keys), *keys),
+    }
+    replies = [info, *link.exchange(list(calls.values()))]
+    denied = [
+        name for name, reply in zip(["INFO", *calls], replies, strict=True) if isinstance(reply, NoPermissionError)
+    ]
+    found = replies[-1]
+    return denied + [name.decode() for name in found[1]] if isinstance(found, list) else denied
+
+
 def explain(target: Target, error: LinkDown) -> StoreError:
     """The typed error of a connection that could not be made."""
     for cause in _causes(error):
         match cause:
-            case AuthenticationError() | AuthorizationError() | NoPermissionError():
+            case NoPermissionError():
+                return StoreDenied(f"{target.shown}: {cause}; {ADVICE}")
+            case AuthenticationError() | AuthorizationError():
                 return StoreDenied(
                     f"{target.shown} refuses the credentials: {error}; give user and password in the store URL"
                 )

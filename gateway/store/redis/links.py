@@ -91,10 +91,13 @@ class DirectLink:
     def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         """See `Link`."""
         try:
-            return self._exchange(self._connected(), commands)
+            replies = self._exchange(self._connected(), commands)
         except (RedisError, OSError) as error:
             self.close()
             raise LinkDown(str(error) or type(error).__name__) from error
+        if any(isinstance(reply, ReadOnlyError) for reply in replies):
+            self.close()  # the primary is elsewhere: by now the same name may lead there
+        return replies
 
     def prepare(self) -> None:
         """See `Link`."""

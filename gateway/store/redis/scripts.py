@@ -5,7 +5,7 @@ from hashlib import sha1
 from importlib.resources import files
 
 NAMES = (
-    "append", "beat", "claim", "create", "drop", "end", "open", "read", "register", "release", "save", "touch",
+    "append", "beat", "claim", "create", "drop", "end", "open", "probe", "read", "register", "release", "save", "touch",
     "written",
 )  # fmt: skip
 

@@ -1,0 +1,24 @@
+#!lua flags=allow-oom
+-- probe: which of the commands that this store uses the user may not run.
+--
+-- KEYS  a hash, a stream, a set, a sorted set, a string: of this call alone
+-- OK, the names of those commands
+local hash, stream, set, sorted, text = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local commands = {
+  {'TIME'}, {'HSET', hash, 'a', '1'}, {'HMGET', hash, 'a'}, {'HGETALL', hash}, {'HKEYS', hash},
+  {'HINCRBY', hash, 'a', '1'}, {'HDEL', hash, 'a'}, {'XADD', stream, '*', 'd', '1'}, {'XRANGE', stream, '-', '+'},
+  {'SADD', set, 'a'}, {'SREM', set, 'a'}, {'ZADD', sorted, '1', 'a'}, {'ZSCORE', sorted, 'a'},
+  {'ZRANGE', sorted, '0', '-1'}, {'ZREVRANGE', sorted, '0', '0'}, {'ZRANGEBYSCORE', sorted, '0', '1'},
+  {'ZREM', sorted, 'a'}, {'SET', text, '1', 'PX', '60000'}, {'GET', text}, {'EXISTS', text}, {'PTTL', text},
+  {'PEXPIRE', stream, '60000'}, {'UNLINK', stream}, {'DEL', hash, set, sorted, text},
+}
+local denied = {}
+for _, command in ipairs(commands) do
+  local reply = redis.pcall(unpack(command))
+  local wrong = type(reply) == 'table' and reply.err or ''
+  -- As Redis 7.2 and later say it, and 7.0.
+  if string.find(wrong, 'ACL failure', 1, true) or string.find(wrong, "can't run this command", 1, true) then
+    denied[#denied + 1] = command[1]
+  end
+end
+return {'OK', denied}
