@@ -78,6 +78,16 @@ class _Envelope(Struct):
     error: Raw = EMPTY
 
 
+class _Parts(Struct):
+    """The same of JSON that may be no message."""
+
+    jsonrpc: Raw = EMPTY
+    id: Raw = EMPTY
+    method: Raw = EMPTY
+    result: Raw = EMPTY
+    error: Raw = EMPTY
+
+
 # An array read as a struct stops at the first entry too many, before it has made an object of each.
 _Slots = msgspec.defstruct(
     "_Slots", [(f"at{n}", Raw, EMPTY) for n in range(BATCH_MAX)], array_like=True, forbid_unknown_fields=True
@@ -85,7 +95,7 @@ _Slots = msgspec.defstruct(
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_slots = msgspec.json.Decoder(_Slots).decode
-_decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_parts = msgspec.json.Decoder(_Parts).decode
 _decode_id = msgspec.json.Decoder(int | str | None).decode
 
 
@@ -186,37 +196,37 @@ def _unusual_params(params: Raw, id: RequestId | UnsetType) -> Raw:
 def _diagnosis(body: bytes | Raw) -> Malformed:
     """What is wrong with JSON that is no JSON-RPC message: asked only once it is known not to be one."""
     try:
-        present = _decode_object(body)
+        present = _decode_parts(body)
     except msgspec.ValidationError:
         return Malformed(errors.invalid_request("a message must be an object"))
     except BROKEN as broken:
         return Malformed(_unreadable(broken))
-    outcome = "result" in present or "error" in present
-    asks = "method" in present and not outcome
+    outcome = bool(present.result or present.error)
+    asks = bool(present.method) and not outcome
     try:
-        id = _decode_id(present["id"]) if "id" in present else None
+        id = _decode_id(present.id) if present.id else None
     except BROKEN:
         return Malformed(errors.invalid_request("id must be a string or an integer"), asks=asks)
     return Malformed(
         errors.invalid_request(_complaint(present)),
         None if outcome else id,
-        outcome_of=None if "method" in present else id,
+        outcome_of=None if present.method else id,
         asks=asks,
     )
 
 
-def _complaint(present: dict[str, Raw]) -> str:
-    if text_or_none(present.get("jsonrpc")) != "2.0":
+def _complaint(present: _Parts) -> str:
+    if text_or_none(present.jsonrpc) != "2.0":
         return 'jsonrpc must be "2.0"'
-    if "method" in present:
-        if text_or_none(present["method"]) is None:
+    if present.method:
+        if text_or_none(present.method) is None:
             return "method must be a string"
-        if "result" in present or "error" in present:
+        if present.result or present.error:
             return "a message has either a method or an outcome"
         return "id must be a string or an integer"
-    if "result" in present and "error" in present:
+    if present.result and present.error:
         return "a response has either a result or an error"
-    if "result" in present:
+    if present.result:
         return "a response has an id, and its result is an object"
     return "neither a method nor a result nor an error"
 
@@ -226,18 +236,18 @@ def _unreadable(broken: Exception) -> ProtocolError:
 
 
 # A pair stays. Half a pair can't be Unicode, which the decoder refuses, but texts cut in the middle of an emoji do
-# occur. Escaped backslashes go first, so that `\\ud83d` is not taken for an escape.
+# occur. The pattern begins with plain text, which is searched for quickly.
 _SURROGATES: Final = re.compile(
-    rb"(?<!\\)(?P<before>(?:\\\\)*)"
-    rb"(?:(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?P<second>\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
 )
+_REPLACEMENT: Final = rb"\ufffd"
 _MENDED_MAX: Final = 20_000
 """Escapes looked at; a body that holds more is refused as it is: mending takes one pass over it, and no more."""
 
 
 def _mended(body: bytes, broken: Exception) -> bytes:
     """The body with U+FFFD for lone surrogates, as tolerant readers do. Raises Malformed if that was not the fault."""
-    if body.count(b"\\u") > _MENDED_MAX:
+    if not 0 < body.count(b"\\u") <= _MENDED_MAX:
         raise Malformed(_unreadable(broken)) from None
     mended = _SURROGATES.sub(_mend, body)
     if mended == body:
@@ -246,7 +256,21 @@ def _mended(body: bytes, broken: Exception) -> bytes:
 
 
 def _mend(found: re.Match[bytes]) -> bytes:
-    return found[0] if found["pair"] else found["before"] + rb"\ufffd"
+    second = found["second"]
+    if _backslashes_before(found.string, found.start()) % 2:
+        # The backslash is escaped itself, so these are letters; what follows them may be half a pair.
+        return found[0] if second is None else found[0][: -len(second)] + _REPLACEMENT
+    return _REPLACEMENT if second is None else found[0]
+
+
+def _backslashes_before(text: bytes, at: int) -> int:
+    width = 16
+    while True:
+        tail = text[max(0, at - width) : at]
+        run = len(tail) - len(tail.rstrip(b"\\"))
+        if run < len(tail) or run == at:
+            return run
+        width *= 16
 
 
 # ------------------------------------------------------------------------------------------------------ encoding

@@ -1,6 +1,7 @@
 """Bytes to messages and back: what passes, what is refused, and that nothing else can happen."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -212,6 +213,13 @@ def test_half_of_a_surrogate_pair_becomes_a_replacement_character():
     decoded = decode_message(body)
     assert json.loads(bytes(decoded.result)) == {"t": "cut \ufffd, low \ufffd, pair \U0001f600, text \\ud83d"}
     assert bytes(decoded.result).count(rb"\ud83d\ude00") == 1
+
+
+@given(st.lists(st.sampled_from(["\\\\", "\\\\" * 40, r"\ud83d", r"\uDE00", r"\u0041", "ud83d", "x", "é"])))
+def test_halves_are_replaced_and_nothing_else_is_changed(pieces):
+    text = "".join(pieces)
+    read = codec.loads(decode_frame(f'{{"jsonrpc":"2.0","method":"x","params":{{"a":"{text}"}}}}'.encode()).params)
+    assert read["a"] == re.sub("[\ud800-\udfff]", "\ufffd", json.loads(f'"{text}"'))
 
 
 def test_a_high_surrogate_before_a_whole_pair_is_replaced_alone():
