@@ -14,6 +14,7 @@ from gateway.http.security import Gate, Security
 from gateway.http.sse_stream import send_stream
 
 _ALLOW = ("Allow", "GET, POST, DELETE, OPTIONS")
+_CODING = ("Accept-Encoding", "identity")
 _HEALTHY = Answer(200, b'{"status":"ok"}', (("Cache-Control", "no-store"),))
 
 
@@ -87,7 +88,7 @@ class McpApp:
             self.streams -= 1
 
     async def _reply(self, scope: Scope, headers: Mapping[str, str], receive: Receive) -> Reply:
-        target = route(scope["path"])
+        target = route(scope["path"], scope.get("raw_path", b""))
         method: str = scope["method"]
         if isinstance(target, Health):
             return _HEALTHY if method in {"GET", "HEAD"} else refusal(405, "Method not allowed", ("Allow", "GET, HEAD"))
@@ -123,6 +124,8 @@ class McpApp:
             return refusal(406, "Not acceptable: the client must accept application/json and text/event-stream")
         if not is_json(headers.get("content-type", "")):
             return refusal(415, "Unsupported media type: Content-Type must be application/json")
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            return refusal(415, "Unsupported content coding: the body must not be compressed", _CODING)
         body = await read_body(headers, receive, self._limits.message_bytes)
         if body is None:
             return refusal(413, f"The message is larger than {self._limits.message_bytes} bytes")

@@ -22,8 +22,14 @@ _ROOT = Mcp("")
 _HEALTH = Health()
 
 
-def route(path: str) -> Route | None:
-    """The route of a decoded path; None if there is none. A final slash makes no difference."""
+def route(path: str, raw: bytes = b"") -> Route | None:
+    """The route of a decoded path; None if there is none. A final slash makes no difference.
+
+    A slash that is encoded in the `raw` path is no slash (RFC 3986 §2.2): who guards paths in front of us may have
+    taken it for a part of a name.
+    """
+    if b"%2f" in raw.lower():
+        return None
     if path in {"/mcp", "/mcp/"}:
         return _ROOT
     if path == "/healthz":

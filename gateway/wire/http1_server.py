@@ -48,7 +48,7 @@ class Mark(Enum):
 
 
 END = Mark.END
-Event: TypeAlias = Head | bytes | Mark | Malformed
+Event: TypeAlias = Head | bytes | bytearray | Mark | Malformed
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,14 @@ class RequestDecoder:
             self._target = rest if rest.startswith(b"/") else b"/" + rest
 
     def on_body(self, body: bytes) -> None:
-        self.events.append(body)
+        # Small chunks that came together are one event: a body may have a million of them.
+        last = self.events[-1] if self.events else None
+        if isinstance(last, bytearray):
+            last += body
+        elif isinstance(last, bytes):
+            self.events[-1] = bytearray(last) + body
+        else:
+            self.events.append(body)
 
     def on_message_complete(self) -> None:
         if self._length != 0 and self._parser.should_upgrade():

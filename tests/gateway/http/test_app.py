@@ -100,6 +100,15 @@ async def test_paths_and_methods(method, path, status, allow, ask):
         assert heard.body == b""
 
 
+@pytest.mark.parametrize(
+    ("coding", "status"), [("identity", 200), ("Identity", 200), ("gzip", 415), ("gzip, identity", 415), ("", 415)]
+)
+async def test_a_compressed_body_is_refused(coding, status, ask, door):
+    heard = await ask("POST", headers={**JSON, "accept": BOTH, "content-encoding": coding}, body=b"{}")
+    assert (heard.status, heard.headers.get("accept-encoding")) == (status, None if status == 200 else "identity")
+    assert len(door.asked) == (status == 200)
+
+
 async def test_a_refusal_is_a_json_rpc_error_without_id(ask):
     heard = await ask("POST", headers={**JSON, "content-type": "text/plain"})
     assert heard.headers["content-type"] == "application/json"

@@ -23,7 +23,7 @@ def shape(data: bytes, step: int = 1 << 30) -> list[object]:
     for event in decoded(data, step):
         if isinstance(event, Head):
             shapes.append((event.method, event.target))
-        elif isinstance(event, bytes) and shapes and isinstance(shapes[-1], bytes):
+        elif isinstance(event, bytes | bytearray) and shapes and isinstance(shapes[-1], bytes):
             shapes[-1] += event
         else:
             shapes.append(event.status if isinstance(event, Malformed) else event)
@@ -205,6 +205,14 @@ def test_bodies_come_out_as_they_went_in(bodies, step):
     for body in bodies:
         expected += [("POST", b"/mcp"), *([body] if body else []), END]
     assert shape(data, step) == expected
+
+
+def test_small_chunks_that_came_together_are_one_event():
+    chunks = b"".join(encode_chunk(b"%d" % (n % 10)) for n in range(1000))
+    head, body, end = decoded(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+    assert isinstance(head, Head)
+    assert body == b"0123456789" * 100
+    assert end is END
 
 
 def test_heads_and_chunks_are_encoded():

@@ -52,6 +52,8 @@ ODD = {
     "a bad chunk": (POST_HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\nzz\r\n", [400]),
     "a URL of this host": (HEALTH.replace(b" /", b" http://localhost/"), [200]),
     "a URL of another host": (HEALTH.replace(b" /", b" http://evil/"), [403]),
+    "a slash in a name": (GET.replace(b"/mcp", b"/mcp%2Ffiles"), [404]),
+    "a slash at the end in disguise": (GET.replace(b"/mcp", b"/mcp%2f"), [404]),
     "a path in bytes": (HEALTH.replace(b"healthz", b"\xc3\xa9"), [400]),
     "good, then garbage": (HEALTH + b"garbage\r\n\r\n", [200, 400]),
 }
