@@ -48,8 +48,9 @@ ANONYMOUS = Principal("anonymous", anonymous=True)
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A POST to an MCP endpoint, whole. Header names are lower-case; the edge has checked method, Host, Origin,
-    Accept, Content-Type, size and authentication, and nothing of the body."""
+    """A POST to an MCP endpoint, whole. Header names are lower-case; the values of an `mcp-` header that came twice are
+    joined by a line feed. The edge has checked method, Host, Origin, Accept, Content-Type, size and authentication, and
+    nothing of the body."""
 
     endpoint: str
     principal: Principal

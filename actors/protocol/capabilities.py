@@ -15,7 +15,7 @@ from actors.protocol.errors import Malformed, ProtocolError, invalid_params, met
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, Method, Path
 from actors.protocol.payload import dumps, loads, members, mentions, text_or_none
-from actors.protocol.versions import LATEST_HANDSHAKE, at_least, can_use
+from actors.protocol.versions import LATEST_HANDSHAKE, can_use
 
 _FLAGS: Final = frozenset({"listChanged", "subscribe"})
 _FORM: Final = ("elicitation", "form")
@@ -128,7 +128,7 @@ class Negotiated(Struct, frozen=True):
     def allows(self, method: str) -> bool:
         """Whether a method may be sent in this session by either end that may send it at all."""
         row = METHODS.get(method)
-        if row is None or not at_least(self.version, row.since):
+        if row is None or not row.is_of(self.version):
             return False
         return allows(self.client if row.client_capability else self.server, method, self.version)
 

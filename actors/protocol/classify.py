@@ -7,17 +7,15 @@ in its phase, is asked later by whoever takes the route.
 from collections.abc import Callable
 from typing import TypeAlias
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from actors.protocol import errors
 from actors.protocol.codec import Batch, Frame, Malformed, decode_frame
 from actors.protocol.errors import ProtocolError
-from actors.protocol.messages import Message, Notification, Request, RequestId, Response
-from actors.protocol.payload import id_fits, members, mentions, meta_of, text_or_none
-from actors.protocol.versions import MODERN, VERSIONS
-
-PROTOCOL_VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
-"""The key of `_meta` by which each modern request says its revision (2026-07-28, basic, "_meta")."""
+from actors.protocol.messages import Notification, Request, RequestId, Response
+from actors.protocol.modern.meta import Envelope, names_version
+from actors.protocol.payload import id_fits
+from actors.protocol.versions import MODERN_VERSIONS, SERVED, VERSIONS
 
 
 class Initialize(Struct, frozen=True):
@@ -52,11 +50,17 @@ class LegacyBatch(Struct, frozen=True):
     batch: Batch
 
 
-class Modern(Struct, frozen=True):
-    """A message of the era without sessions, with the revision that it names."""
+class ModernRequest(Struct, frozen=True):
+    """A request of the era without sessions, all of whose headers and envelope are in order."""
 
-    version: str
-    message: Message
+    request: Request
+    envelope: Envelope
+
+
+class ModernNotification(Struct, frozen=True):
+    """A notification of that era: on HTTP there is none that means anything, so it is acknowledged and dropped."""
+
+    notification: Notification
 
 
 class Rejection(Struct, frozen=True):
@@ -76,14 +80,19 @@ class Rejection(Struct, frozen=True):
         return errors.encode_error_body(self.error, self.id)
 
 
-Route: TypeAlias = Initialize | LegacyRequest | LegacyNotification | LegacyResponse | LegacyBatch | Modern
+Route: TypeAlias = (
+    Initialize | LegacyRequest | LegacyNotification | LegacyResponse | LegacyBatch | ModernRequest | ModernNotification
+)
 ModernRung: TypeAlias = Callable[[Frame, str], Route | Rejection]
-"""What to make of a frame that names a modern revision."""
+"""What to make of a frame of the modern era, or of none that is known, and the revision that its header, or else its
+body, names ("": ill-typed)."""
 
 
 def refuse_modern(frame: Frame, version: str) -> Route | Rejection:
     """The rung of a gateway without the modern era: names the revisions that it has, so that the client falls back."""
-    return Rejection(errors.unsupported_protocol_version(version), _id_of(frame))
+    if version in MODERN_VERSIONS or _named_version(frame):
+        return Rejection(errors.unsupported_protocol_version(version), _id_of(frame))
+    return Rejection(errors.unsupported_version_header(version), _id_of(frame))
 
 
 def classify_body(
@@ -110,20 +119,22 @@ def echoed(malformed: Malformed) -> RequestId | None:
 def classify(
     frame: Frame, session: str | None, version: str | None, *, modern: ModernRung = refuse_modern
 ) -> Route | Rejection:
-    """The route of a decoded frame. `session` and `version` are the headers Mcp-Session-Id and MCP-Protocol-Version."""
-    if version is not None and version not in VERSIONS:
-        # A revision that nobody here knows is a modern one if the body names one too.
-        if version == MODERN or (not isinstance(frame, Batch) and _named_version(frame) is not None):
-            return modern(frame, version)
-        return Rejection(errors.unsupported_version_header(version), _id_of(frame))
+    """The route of a decoded frame. `session` and `version` are the headers Mcp-Session-Id and MCP-Protocol-Version.
+
+    The era (2026-07-28, versioning; streamable-http, "Backward Compatibility"): `initialize` is of the old one,
+    whatever else it says; else what names a revision in its `_meta` is of the new one; else the header decides, and one
+    that nobody here knows is of the new era too.
+    """
+    if isinstance(frame, Request) and frame.method == "initialize":
+        if version is not None and version not in SERVED:
+            return Rejection(errors.unsupported_version_header(version), frame.id)
+        return LegacyRequest(session, frame) if session else Initialize(frame)
+    named = _named_version(frame)
+    if named is not None or (version is not None and version not in VERSIONS):
+        return modern(frame, version if version is not None else named or "")
     if isinstance(frame, Batch):
         return _batch(frame, session)
-    if isinstance(frame, Request) and frame.method == "initialize" and not session:
-        return Initialize(frame)
     if not session:
-        named = _named_version(frame)
-        if named is not None:
-            return modern(frame, named)
         return Rejection(errors.missing_session(), _id_of(frame))
     if isinstance(frame, Request):
         return LegacyRequest(session, frame)
@@ -134,6 +145,8 @@ def classify(
 
 def check_headers(session: str | None, version: str | None) -> Rejection | None:
     """The rungs for a GET or DELETE, which carry no message: None if it may go on to the session."""
+    if version in MODERN_VERSIONS:
+        return Rejection(errors.refusal("post_only"))
     if version is not None and version not in VERSIONS:
         return Rejection(errors.unsupported_version_header(version))
     return None if session else Rejection(errors.missing_session())
@@ -154,15 +167,9 @@ def _batch(batch: Batch, session: str | None) -> Route | Rejection:
     return LegacyBatch(session, batch)
 
 
-def _named_version(message: Message) -> str | None:
-    """The revision in the `_meta` of a message; a modern client names it in each."""
-    if not isinstance(message, Request | Notification) or not mentions(message.params, b"protocolVersion"):
-        return None
-    try:
-        meta: dict[str, Raw] = members(meta_of(message.params))
-    except Malformed:
-        return None
-    return text_or_none(meta.get(PROTOCOL_VERSION_KEY))
+def _named_version(frame: Frame) -> str | None:
+    """The revision in the `_meta` of a message; a modern client names it in each request."""
+    return names_version(frame.params) if isinstance(frame, Request | Notification) else None
 
 
 def _id_of(frame: Frame) -> RequestId | None:

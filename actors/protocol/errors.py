@@ -3,6 +3,7 @@
 A backend's own error is not made here: it passes on as raw JSON, and on HTTP it is an answer like any other (200).
 """
 
+from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -20,6 +21,8 @@ OVERLOADED: Final = -32000
 """Free for implementations (JSON-RPC 2.0); peers must read no meaning into it, the HTTP status carries it."""
 RESOURCE_NOT_FOUND: Final = -32002
 URL_ELICITATION_REQUIRED: Final = -32042
+HEADER_MISMATCH: Final = -32020
+MISSING_CLIENT_CAPABILITY: Final = -32021
 UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 REQUEST_CANCELLED: Final = -32800
 """Ends a cancelled POST, which cannot end without a body; the official SDKs use this code on this wire."""
@@ -51,6 +54,12 @@ KINDS: Final[dict[str, Rule]] = {
     "unsupported_protocol_version": Rule(UNSUPPORTED_PROTOCOL_VERSION, 400, "Unsupported protocol version"),
     "already_initialized": Rule(INVALID_REQUEST, 400, "The session is initialized already"),
     "not_initialized": Rule(INVALID_REQUEST, 400, "The session is not initialized yet"),
+    # The era without sessions (2026-07-28, basic, "Error Codes").
+    "header_mismatch": Rule(HEADER_MISMATCH, 400, "Header mismatch"),
+    "missing_client_capability": Rule(MISSING_CLIENT_CAPABILITY, 400, "Missing required client capability"),
+    "invalid_envelope": Rule(INVALID_PARAMS, 400, "Invalid params"),
+    "no_such_method": Rule(METHOD_NOT_FOUND, 404, "Method not found"),
+    "post_only": Rule(INVALID_REQUEST, 405, "Method not allowed: this protocol version has POST only"),
     # Event streams ("Resumability and Redelivery"): undefined by the spec, so explicit, never a replay of everything.
     "bad_event_id": Rule(INVALID_REQUEST, 400, "Malformed or unknown Last-Event-ID"),
     "gap": Rule(INVALID_REQUEST, 400, "Events after this Last-Event-ID are no longer kept"),
@@ -103,6 +112,8 @@ class ProtocolError(Struct, frozen=True):
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
         """The HTTP headers that belong to the status."""
+        if self.kind == "post_only":
+            return (("allow", "POST"),)
         seconds = self.retry_after
         return () if seconds is None else (("retry-after", str(seconds)),)
 
@@ -245,9 +256,45 @@ def unsupported_version_header(version: str) -> ProtocolError:
     return refusal("unsupported_version_header", _shown(version), supported=newest_first(), requested=_shown(version))
 
 
-def unsupported_protocol_version(version: str) -> ProtocolError:
-    """The answer of a server without the modern era to a modern request (2026-07-28, versioning)."""
-    return refusal("unsupported_protocol_version", None, supported=newest_first(), requested=_shown(version))
+def unsupported_protocol_version(version: str, supported: Iterable[str] = VERSIONS[::-1]) -> ProtocolError:
+    """A modern request names a revision that is not served (2026-07-28, versioning); `supported` are, newest first."""
+    return refusal("unsupported_protocol_version", None, supported=list(supported), requested=_shown(version))
+
+
+def missing_client_capability(required: Raw) -> ProtocolError:
+    """The request needs what its client did not declare; `required` has the shape of ClientCapabilities."""
+    return refusal("missing_client_capability", None, requiredCapabilities=required)
+
+
+_MODERN_STATUS: Final = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    INVALID_PARAMS: 400,
+    METHOD_NOT_FOUND: 404,
+    HEADER_MISMATCH: 400,
+    MISSING_CLIENT_CAPABILITY: 400,
+    UNSUPPORTED_PROTOCOL_VERSION: 400,
+}
+
+
+def modern_status(code: int) -> int:
+    """The HTTP status of an error that is the whole answer to a modern request, whoever made it."""
+    return _MODERN_STATUS.get(code, 200)
+
+
+_MODERN_KINDS: Final = {
+    "method_not_found": "no_such_method",
+    "invalid_params": "invalid_envelope",
+    "resource_not_found": "invalid_envelope",
+}
+
+
+def for_modern(error: ProtocolError) -> ProtocolError:
+    """An error of ours with the status, and the code, that it has in the era without sessions."""
+    kind = _MODERN_KINDS.get(error.kind, error.kind)
+    if kind == error.kind:
+        return error
+    return msgspec.structs.replace(error, code=KINDS[kind].code, kind=kind)
 
 
 def already_initialized() -> ProtocolError:

@@ -1,4 +1,4 @@
-"""Every method and notification of the session era: who sends it, since when, behind which capability, and how an
+"""Every method and notification of both eras: who sends it, since when, behind which capability, and how an
 aggregate of several backends treats it.
 
 The gateway refuses what is not in this table (-32601) or ignores it (notifications): a method that passed through
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from actors.protocol.versions import VERSIONS, at_least
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, VERSIONS, at_least
 
 
 class Sender(Enum):
@@ -59,6 +59,10 @@ class Method:
     treatment: Treatment
     since: str = VERSIONS[0]
     """The first revision that has it."""
+    last: str | None = None
+    """The last revision that has it; None: it is still there."""
+    last_from_client: str | None = None
+    """The last revision in which a client may send what both ends may; None: it still may."""
     server_capability: Path | None = None
     """What the server must have declared for it to be sent, in either direction."""
     client_capability: Path | None = None
@@ -71,23 +75,37 @@ class Method:
     eligible: bool = False
     """While it runs, the backend may ask the client (bridging: "lease")."""
 
+    def is_of(self, version: str) -> bool:
+        """Whether a revision has it."""
+        return at_least(version, self.since) and (self.last is None or version <= self.last)
+
 
 _REQUEST, _NOTIFICATION = Kind.REQUEST, Kind.NOTIFICATION
 _CLIENT, _SERVER, _BOTH = Sender.CLIENT, Sender.SERVER, Sender.BOTH
 _LOCAL, _MERGED, _ROUTED, _FAN_OUT = Treatment.LOCAL, Treatment.MERGED, Treatment.ROUTED, Treatment.FAN_OUT
 _MAPPED, _RELAYED, _COALESCED, _REFUSED = Treatment.MAPPED, Treatment.RELAYED, Treatment.COALESCED, Treatment.REFUSED
 
+_SESSIONS = LATEST_HANDSHAKE
 _TOOLS, _PROMPTS, _RESOURCES = ("tools",), ("prompts",), ("resources",)
 _SUBSCRIBE = ("resources", "subscribe")
 
 _ROWS: Final = (
     # Lifecycle and utilities.
-    Method("initialize", _REQUEST, _CLIENT, _LOCAL),
-    Method("ping", _REQUEST, _BOTH, _LOCAL, repeatable=True),
-    Method("notifications/initialized", _NOTIFICATION, _CLIENT, _LOCAL),
+    Method("initialize", _REQUEST, _CLIENT, _LOCAL, last=_SESSIONS),
+    Method("ping", _REQUEST, _BOTH, _LOCAL, last=_SESSIONS, repeatable=True),
+    Method("server/discover", _REQUEST, _CLIENT, _LOCAL, since=MODERN, repeatable=True),
+    Method("notifications/initialized", _NOTIFICATION, _CLIENT, _LOCAL, last=_SESSIONS),
     Method("notifications/cancelled", _NOTIFICATION, _BOTH, _MAPPED),
-    Method("notifications/progress", _NOTIFICATION, _BOTH, _MAPPED),
-    Method("logging/setLevel", _REQUEST, _CLIENT, _FAN_OUT, server_capability=("logging",), repeatable=True),
+    Method("notifications/progress", _NOTIFICATION, _BOTH, _MAPPED, last_from_client=_SESSIONS),
+    Method(
+        "logging/setLevel",
+        _REQUEST,
+        _CLIENT,
+        _FAN_OUT,
+        last=_SESSIONS,
+        server_capability=("logging",),
+        repeatable=True,
+    ),
     Method("notifications/message", _NOTIFICATION, _SERVER, _RELAYED, server_capability=("logging",)),
     # The capability is younger than the method: see `capabilities.allows`.
     Method(
@@ -156,6 +174,7 @@ _ROWS: Final = (
         _REQUEST,
         _CLIENT,
         _ROUTED,
+        last=_SESSIONS,
         server_capability=_SUBSCRIBE,
         routed_by="uri",
         repeatable=True,
@@ -165,6 +184,7 @@ _ROWS: Final = (
         _REQUEST,
         _CLIENT,
         _ROUTED,
+        last=_SESSIONS,
         server_capability=_SUBSCRIBE,
         routed_by="uri",
         repeatable=True,
@@ -177,28 +197,41 @@ _ROWS: Final = (
         _COALESCED,
         server_capability=("resources", "listChanged"),
     ),
-    # What the server asks of the client.
-    Method("sampling/createMessage", _REQUEST, _SERVER, _RELAYED, client_capability=("sampling",)),
-    Method("roots/list", _REQUEST, _SERVER, _RELAYED, client_capability=("roots",), repeatable=True),
+    # One stream for what changes (2026-07-28, patterns/subscriptions).
+    Method("subscriptions/listen", _REQUEST, _CLIENT, _FAN_OUT, since=MODERN, repeatable=True),
+    Method("notifications/subscriptions/acknowledged", _NOTIFICATION, _SERVER, _LOCAL, since=MODERN),
+    # What the server asks of the client. (Later revisions have the same in results, not as requests.)
+    Method("sampling/createMessage", _REQUEST, _SERVER, _RELAYED, last=_SESSIONS, client_capability=("sampling",)),
+    Method("roots/list", _REQUEST, _SERVER, _RELAYED, last=_SESSIONS, client_capability=("roots",), repeatable=True),
     Method(
         "notifications/roots/list_changed",
         _NOTIFICATION,
         _CLIENT,
         _FAN_OUT,
+        last=_SESSIONS,
         client_capability=("roots", "listChanged"),
     ),
-    Method("elicitation/create", _REQUEST, _SERVER, _RELAYED, since="2025-06-18", client_capability=("elicitation",)),
+    Method(
+        "elicitation/create",
+        _REQUEST,
+        _SERVER,
+        _RELAYED,
+        since="2025-06-18",
+        last=_SESSIONS,
+        client_capability=("elicitation",),
+    ),
     Method(
         "notifications/elicitation/complete",
         _NOTIFICATION,
         _SERVER,
         _RELAYED,
         since="2025-11-25",
+        last=_SESSIONS,
         client_capability=("elicitation", "url"),
     ),
     # Tasks are experimental and never declared, so `params.task` is ignored by rule (2025-11-25, tasks).
     *(
-        Method(name, _REQUEST, _BOTH, _REFUSED, since="2025-11-25", server_capability=("tasks",))
+        Method(name, _REQUEST, _BOTH, _REFUSED, since="2025-11-25", last=_SESSIONS, server_capability=("tasks",))
         for name in ("tasks/get", "tasks/result", "tasks/list", "tasks/cancel")
     ),
     Method(
@@ -207,6 +240,7 @@ _ROWS: Final = (
         _BOTH,
         _REFUSED,
         since="2025-11-25",
+        last=_SESSIONS,
         server_capability=("tasks",),
     ),
 )
@@ -217,6 +251,8 @@ METHODS: Final[dict[str, Method]] = {row.name: row for row in _ROWS}
 def known(name: str, sender: Sender, version: str) -> Method | None:
     """The row of a message that this end may send in this revision; None: refuse it, or ignore the notification."""
     row = METHODS.get(name)
-    if row is None or row.treatment is Treatment.REFUSED or not at_least(version, row.since):
+    if row is None or row.treatment is Treatment.REFUSED or not row.is_of(version):
+        return None
+    if sender is Sender.CLIENT and row.last_from_client is not None and version > row.last_from_client:
         return None
     return row if row.sender in (sender, Sender.BOTH) else None

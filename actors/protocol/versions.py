@@ -1,8 +1,9 @@
-"""The revisions of the handshake era, how one is chosen, and what exists since when.
+"""The revisions of both eras, how one is chosen by a handshake, and what exists since when.
 
 Revisions are dates written so that text order is time order.
 """
 
+from enum import Enum
 from typing import Final, NamedTuple
 
 VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -16,6 +17,19 @@ ASSUMED: Final = "2025-03-26"
 
 MODERN: Final = "2026-07-28"
 """The first revision without sessions; it has no `initialize`, so it is never negotiated by one."""
+
+MODERN_VERSIONS: Final = (MODERN,)
+"""The revisions without sessions that are served, oldest first."""
+
+SERVED: Final = tuple(reversed((*VERSIONS, *MODERN_VERSIONS)))
+"""All revisions that are served, newest first, as a client is told them."""
+
+
+class Era(Enum):
+    """Whether a conversation begins with a handshake, or each request stands for itself."""
+
+    LEGACY = "legacy"
+    MODERN = "modern"
 
 
 class Span(NamedTuple):
@@ -39,8 +53,8 @@ FEATURES: Final[dict[str, Span]] = {
     "title": Span("2025-06-18"),
     "object_meta": Span("2025-06-18"),
     "completion_context": Span("2025-06-18"),
-    "priming": Span("2025-11-25"),
-    "polling": Span("2025-11-25"),
+    "priming": Span("2025-11-25", "2025-11-25"),
+    "polling": Span("2025-11-25", "2025-11-25"),
     "elicitation_modes": Span("2025-11-25"),
     "url_elicitation": Span("2025-11-25"),
     "rich_enums": Span("2025-11-25"),
@@ -48,7 +62,11 @@ FEATURES: Final[dict[str, Span]] = {
     "sampling_context": Span("2025-11-25"),
     "sampling_arrays": Span("2025-11-25"),
     "icons": Span("2025-11-25"),
-    "tasks": Span("2025-11-25"),
+    "tasks": Span("2025-11-25", "2025-11-25"),
+    "elicitation_id": Span("2025-11-25", "2025-11-25"),
+    "result_type": Span(MODERN),
+    "cache_hints": Span(MODERN),
+    "any_structured_content": Span(MODERN),
 }
 """Deltas between the revisions. What a revision lacks is neither sent to a peer that speaks it nor asked of one."""
 
@@ -59,6 +77,11 @@ def negotiate(requested: str) -> str:
     Never an error: a client that does not know the answer disconnects by itself (lifecycle, "Version Negotiation").
     """
     return requested if requested in VERSIONS else LATEST_HANDSHAKE
+
+
+def era_of(version: str) -> Era:
+    """The era of a revision. One that nobody here knows counts as modern: it is not one that has a handshake."""
+    return Era.LEGACY if version in VERSIONS else Era.MODERN
 
 
 def at_least(version: str, minimum: str) -> bool:

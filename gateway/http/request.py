@@ -15,15 +15,21 @@ PARAMETERS = 8
 
 _JSON = ("application", "json")
 _EVENTS = ("text", "event-stream")
+_MCP_REPEATED = "\n"
 
 
 def header_map(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Names to values; a name that comes twice gets the values joined by commas (RFC 9110 §5.3)."""
+    """Names to values; a name that comes twice gets the values joined by commas (RFC 9110 §5.3).
+
+    A header of MCP is no list, so its values are joined by a line feed, which is in no value and cannot be mistaken.
+    """
     headers: dict[str, str] = {}
     for name_bytes, value_bytes in raw:
         name = name_bytes.decode("latin-1")
-        value = value_bytes.decode("latin-1").strip()
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        value = value_bytes.decode("latin-1").strip(" \t")
+        if name in headers:
+            value = f"{headers[name]}{_MCP_REPEATED if name.startswith('mcp-') else ', '}{value}"
+        headers[name] = value
     return headers
 
 

@@ -185,7 +185,7 @@ async def test_the_version_header_never_changes_a_session(stage: Stage, route: R
 
 @JUMPING
 @pytest.mark.requirement("version-header-unsupported")
-@pytest.mark.parametrize("version", ["1.0", "", "2025-11-24", "2026-07-28", "2025-06-18, 2025-06-18", "x" * 500])
+@pytest.mark.parametrize("version", ["1.0", "", "2025-11-24", "2025-06-18, 2025-06-18", "x" * 500])
 async def test_an_unsupported_version_header_is_400_on_every_method(stage: Stage, route: Route, version: str) -> None:
     await stage.backend()
     client = await stage.connect(route.path)
@@ -194,6 +194,20 @@ async def test_an_unsupported_version_header_is_400_on_every_method(stage: Stage
     assert error["data"]["supported"]
     for exchange in others:
         await refused(exchange, 400, INVALID_REQUEST)
+    await works(client)
+
+
+@JUMPING
+@pytest.mark.requirement("modern-refused")
+async def test_a_get_or_delete_under_a_header_of_the_next_era_is_405_and_leaves_the_session_alone(
+    stage: Stage, route: Route
+) -> None:
+    await stage.backend()
+    client = await stage.connect(route.path)
+    _, *others = await each_method(client, mcp_protocol_version="2026-07-28")
+    for exchange in others:
+        await refused(exchange, 405, INVALID_REQUEST)
+        assert exchange.headers["allow"] == "POST"
     await works(client)
 
 

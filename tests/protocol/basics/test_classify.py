@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from actors.protocol import errors
+from actors.protocol.capabilities import NOTHING
 from actors.protocol.classify import (
-    PROTOCOL_VERSION_KEY,
     Initialize,
     LegacyBatch,
     LegacyNotification,
     LegacyRequest,
     LegacyResponse,
-    Modern,
+    ModernRequest,
     Rejection,
     check_headers,
     classify,
@@ -22,6 +23,7 @@ from actors.protocol.classify import (
 )
 from actors.protocol.codec import decode_frame
 from actors.protocol.messages import Request
+from actors.protocol.modern.meta import VERSION_KEY, Envelope
 from actors.protocol.versions import MODERN, VERSIONS
 
 
@@ -33,7 +35,7 @@ INITIALIZE = body(id=1, method="initialize", params={"protocolVersion": "2025-11
 LIST = body(id=2, method="tools/list")
 NOTE = body(method="notifications/initialized")
 ANSWER = body(id="ask", result={})
-MODERN_LIST = body(id=3, method="tools/list", params={"_meta": {PROTOCOL_VERSION_KEY: MODERN}})
+MODERN_LIST = body(id=3, method="tools/list", params={"_meta": {VERSION_KEY: MODERN}})
 
 
 def rejected(route, code, status, id=None):
@@ -91,17 +93,72 @@ def test_a_modern_request_is_told_which_revisions_there_are(frame, version):
 
 
 def test_the_modern_rung_can_be_replaced():
-    route = classify_body(MODERN_LIST, None, MODERN, modern=lambda frame, version: Modern(version, frame))
-    assert route == Modern(MODERN, decode_frame(MODERN_LIST))
+    envelope = Envelope(MODERN, NOTHING, frozenset())
+    route = classify_body(MODERN_LIST, None, MODERN, modern=lambda frame, _: ModernRequest(frame, envelope))
+    assert route == ModernRequest(decode_frame(MODERN_LIST), envelope)
 
 
-def test_a_session_is_never_modern_by_its_body_alone():
-    assert isinstance(classify_body(MODERN_LIST, "s", "2025-11-25"), LegacyRequest)
+ILL_TYPED = body(id=3, method="tools/list", params={"_meta": {VERSION_KEY: 5}})
+MODERN_INITIALIZE = body(id=1, method="initialize", params={"_meta": {VERSION_KEY: MODERN}})
+MODERN_NOTE = body(method="notifications/cancelled", params={"_meta": {VERSION_KEY: MODERN}})
+BATCH = b"[" + LIST + b"]"
 
 
-def test_a_broken_meta_is_no_sign_of_an_era():
-    for meta in ({PROTOCOL_VERSION_KEY: 5}, [PROTOCOL_VERSION_KEY], {}):
+@pytest.mark.parametrize(
+    ("frame", "session", "version", "era"),
+    [
+        # `initialize` is of the old era, whatever else it says.
+        (INITIALIZE, None, None, "legacy"),
+        (INITIALIZE, None, MODERN, "legacy"),
+        (MODERN_INITIALIZE, None, None, "legacy"),
+        (MODERN_INITIALIZE, None, MODERN, "legacy"),
+        (MODERN_INITIALIZE, "s", "2025-11-25", "legacy"),
+        # The key in `_meta` makes a message modern, whatever the headers say.
+        (MODERN_LIST, None, None, "modern"),
+        (MODERN_LIST, "s", None, "modern"),
+        (MODERN_LIST, "s", "2025-11-25", "modern"),
+        (MODERN_LIST, None, "2099-01-01", "modern"),
+        (MODERN_NOTE, "s", None, "modern"),
+        (ILL_TYPED, "s", None, "modern"),
+        # Without it the header decides.
+        (LIST, None, MODERN, "modern"),
+        (LIST, "s", MODERN, "modern"),
+        (LIST, "s", "2099-01-01", "modern"),
+        (NOTE, "s", MODERN, "modern"),
+        (ANSWER, "s", MODERN, "modern"),
+        (BATCH, "s", MODERN, "modern"),
+        (BATCH, "s", "", "modern"),
+        (LIST, "s", None, "legacy"),
+        (NOTE, "s", "2025-03-26", "legacy"),
+        (ANSWER, "s", None, "legacy"),
+        (BATCH, "s", "2025-03-26", "legacy"),
+    ],
+)
+def test_the_era_is_chosen_by_method_then_meta_then_header(frame, session, version, era):
+    asked = []
+
+    def rung(frame, version):
+        asked.append(version)
+        return Rejection(errors.invalid_request())
+
+    classify_body(frame, session, version, modern=rung)
+    assert bool(asked) == (era == "modern")
+
+
+def test_an_initialize_under_a_modern_header_opens_a_session_of_the_old_era():
+    assert isinstance(classify_body(MODERN_INITIALIZE, None, MODERN), Initialize)
+
+
+def test_a_meta_without_the_key_is_no_sign_of_an_era():
+    for meta in ([VERSION_KEY], {}, {"protocolVersion": MODERN}):
         rejected(classify_body(body(id=2, method="x", params={"_meta": meta}), None, None), -32600, 400, id=2)
+
+
+def test_a_get_under_a_modern_header_is_no_method_of_that_era():
+    for session in ("s", None):
+        refused = check_headers(session, MODERN)
+        rejected(refused, -32600, 405)
+        assert refused.error.headers == (("allow", "POST"),)
 
 
 def test_a_meta_that_is_nested_too_deeply_to_read_is_no_sign_of_an_era():

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from actors.protocol import errors
 from actors.protocol.errors import KINDS, encode_error_body, parse_error_member, refusal
-from actors.protocol.versions import VERSIONS
+from actors.protocol.versions import SERVED, VERSIONS
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,6 +49,11 @@ def test_every_refusal_is_a_valid_error_response(kind, id, conforms):
         (errors.resource_not_found("x:y"), -32002, 200),
         (errors.cancelled(), -32800, 200),
         (errors.rejected(), -1, 200),
+        (errors.refusal("header_mismatch"), -32020, 400),
+        (errors.missing_client_capability(Raw(b"{}")), -32021, 400),
+        (errors.refusal("invalid_envelope"), -32602, 400),
+        (errors.refusal("no_such_method"), -32601, 404),
+        (errors.refusal("post_only"), -32600, 405),
     ],
 )
 def test_each_refusal_has_its_code_and_status(error, code, status):
@@ -57,7 +62,7 @@ def test_each_refusal_has_its_code_and_status(error, code, status):
 
 def test_what_may_pass_says_when_to_come_again():
     for kind, rule in KINDS.items():
-        assert (rule.status in (429, 503)) == bool(refusal(kind).headers)
+        assert (rule.status in (429, 503)) == ("retry-after" in dict(refusal(kind).headers))
     assert errors.draining().headers == (("retry-after", "1"),)
 
 
@@ -93,3 +98,44 @@ def test_a_peers_error_is_read_and_written_without_change():
 def test_what_is_no_error_object_is_a_value_error(raw):
     with pytest.raises(ValueError, match="not a JSON-RPC error"):
         parse_error_member(Raw(raw))
+
+
+# The era without sessions
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (-32700, 400),
+        (-32600, 400),
+        (-32602, 400),
+        (-32601, 404),
+        (-32020, 400),
+        (-32021, 400),
+        (-32022, 400),
+        (-32603, 200),
+        (-32000, 200),
+        (5, 200),
+    ],
+)
+def test_the_code_decides_the_status_of_an_answer_of_the_era_without_sessions(code, status):
+    assert errors.modern_status(code) == status
+
+
+def test_an_error_of_ours_gets_the_status_and_code_of_that_era():
+    for error in (errors.method_not_found("x"), errors.invalid_params("x"), errors.internal(), errors.overloaded()):
+        made = errors.for_modern(error)
+        assert (made.code, made.message, made.data) == (error.code, error.message, error.data)
+        assert made.status == max(error.status, errors.modern_status(error.code))
+    missing = errors.for_modern(errors.resource_not_found("a:b"))
+    assert (missing.code, missing.status, json.loads(bytes(missing.data))) == (-32602, 400, {"uri": "a:b"})
+
+
+def test_the_errors_of_that_era_are_as_its_schema_says(conforms):
+    for name, error in {
+        "HeaderMismatchError": errors.refusal("header_mismatch", "Mcp-Name is missing"),
+        "MissingRequiredClientCapabilityError": errors.missing_client_capability(Raw(b'{"elicitation":{"url":{}}}')),
+        "UnsupportedProtocolVersionError": errors.unsupported_protocol_version("2099-01-01", SERVED),
+    }.items():
+        conforms("2026-07-28", name, encode_error_body(error, 1))
+    assert json.loads(bytes(errors.unsupported_protocol_version("x", SERVED).data))["supported"][0] == "2026-07-28"

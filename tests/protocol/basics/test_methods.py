@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from actors.protocol.methods import METHODS, Kind, Sender, Treatment, known
-from actors.protocol.versions import VERSIONS
+from actors.protocol.versions import MODERN, VERSIONS
 
 SCHEMAS = Path(__file__).parents[2] / "schema"
 
@@ -18,21 +18,31 @@ def in_schema(version):
     found = set()
     for sender in ("Client", "Server"):
         for kind in ("Request", "Notification"):
-            for entry in definitions[sender + kind]["anyOf"]:
-                name = entry["$ref"].rsplit("/", 1)[1]
-                method = definitions[name]["properties"]["method"]["const"]
+            union = definitions.get(sender + kind, {"anyOf": []})
+            for entry in union.get("anyOf", [union]):
+                named = definitions[entry["$ref"].rsplit("/", 1)[1]] if "$ref" in entry else entry
+                method = named["properties"]["method"]["const"]
                 found.add((method, sender.lower(), kind.upper()))
     return found
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [*VERSIONS, MODERN])
 def test_the_table_has_exactly_the_methods_of_each_revision(version):
     ours = set()
     for row in METHODS.values():
-        if row.since <= version:
+        if row.is_of(version):
             senders = ("client", "server") if row.sender is Sender.BOTH else (row.sender.value,)
+            if row.last_from_client is not None and row.last_from_client < version:
+                senders = ("server",)
             ours |= {(row.name, sender, row.kind.name) for sender in senders}
     assert ours == in_schema(version)
+
+
+@pytest.mark.parametrize("version", [*VERSIONS, MODERN])
+def test_known_agrees_with_the_schema_but_for_tasks(version):
+    for name, sender, kind in in_schema(version):
+        row = known(name, Sender(sender), version)
+        assert "tasks/" in name if row is None else row.kind.name == kind
 
 
 def test_what_may_be_sent_again_or_hold_a_lease_is_as_the_spec_says():
@@ -62,3 +72,20 @@ def test_tasks_are_never_known():
     for name in METHODS:
         if "tasks/" in name:
             assert known(name, Sender.CLIENT, "2025-11-25") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "notifications/roots/list_changed"]
+)
+def test_what_the_era_without_sessions_removed_is_not_known_there(name):
+    assert known(name, Sender.CLIENT, VERSIONS[-1]) is not None
+    assert known(name, Sender.CLIENT, MODERN) is None
+
+
+def test_the_methods_of_the_era_without_sessions_are_not_known_before():
+    for name in ("server/discover", "subscriptions/listen"):
+        assert known(name, Sender.CLIENT, MODERN) is METHODS[name]
+        assert known(name, Sender.CLIENT, VERSIONS[-1]) is None
+    assert known("sampling/createMessage", Sender.SERVER, MODERN) is None
+    assert known("notifications/progress", Sender.SERVER, MODERN) is not None
+    assert known("notifications/progress", Sender.CLIENT, MODERN) is None

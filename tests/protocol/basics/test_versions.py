@@ -2,7 +2,19 @@
 
 import pytest
 
-from actors.protocol.versions import FEATURES, LATEST_HANDSHAKE, MODERN, VERSIONS, at_least, can_use, negotiate
+from actors.protocol.versions import (
+    FEATURES,
+    LATEST_HANDSHAKE,
+    MODERN,
+    MODERN_VERSIONS,
+    SERVED,
+    VERSIONS,
+    Era,
+    at_least,
+    can_use,
+    era_of,
+    negotiate,
+)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -47,6 +59,26 @@ def test_a_feature_is_there_from_its_first_revision_on(feature, first):
 
 
 def test_every_feature_begins_with_a_known_revision():
-    assert {span.first for span in FEATURES.values()} <= set(VERSIONS)
+    assert {span.first for span in FEATURES.values()} <= {*VERSIONS, *MODERN_VERSIONS}
     with pytest.raises(KeyError):
         can_use("2025-11-25", "no such feature")
+
+
+def test_a_revision_is_of_the_era_with_sessions_if_it_has_a_handshake():
+    assert {era_of(version) for version in VERSIONS} == {Era.LEGACY}
+    assert era_of(MODERN) is era_of("2099-01-01") is Era.MODERN
+
+
+def test_what_is_served_is_told_newest_first():
+    assert list(SERVED) == sorted((*VERSIONS, *MODERN_VERSIONS), reverse=True)
+
+
+@pytest.mark.parametrize("feature", ["priming", "polling", "tasks", "batches", "elicitation_id"])
+def test_what_needs_a_session_ends_with_them(feature):
+    assert can_use("2025-11-25", feature) == (feature != "batches")
+    assert not can_use(MODERN, feature)
+
+
+@pytest.mark.parametrize("feature", ["result_type", "cache_hints", "any_structured_content"])
+def test_what_came_without_sessions_is_not_there_before(feature):
+    assert [can_use(version, feature) for version in (LATEST_HANDSHAKE, MODERN)] == [False, True]
