@@ -70,6 +70,12 @@ def message(link: Link, event: ev.Incoming) -> Step:
     return link, [ev.Tally("message_before_handshake")]
 
 
+HELLO_BYTES = 1024 * 1024
+"""What a backend may say of itself: it is kept as long as the link, and by the catalogue. (Icons are part of it.)"""
+CAPABILITIES_BYTES = 64 * 1024
+"""Of its capabilities, which are kept as values."""
+
+
 class _InitializeResult(msgspec.Struct):
     protocolVersion: str  # the wire's name  # noqa: N815
     capabilities: Raw = Raw(b"{}")
@@ -83,6 +89,8 @@ def _welcomed(link: Link, raw: Raw) -> Step:
         payload.members(raw)  # it will be changed for the client
     except (msgspec.DecodeError, RecursionError, errors.Malformed):
         return fail(link, "initialize_malformed", "the backend answered initialize with something malformed")
+    if len(raw) > HELLO_BYTES or len(answer.capabilities) > CAPABILITIES_BYTES:
+        return fail(link, "initialize_malformed", "the backend says too much of itself")
     if answer.protocolVersion not in VERSIONS:
         return fail(link, "version", f"the backend speaks only revision {answer.protocolVersion[:40]!r}")
     hello = ev.Hello(

@@ -12,7 +12,7 @@ MIN_SECRET = 8
 _KEYS = re.compile(r"authorization|cookie|token|secret|passw|api[-_]?key|credential|session[-_]?id", re.IGNORECASE)
 _SHAPES = (
     (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]+", re.IGNORECASE), rf"\1 {HIDDEN}"),
-    (re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*(?=@)"), HIDDEN),
+    (re.compile(r"(?<=://)[^/\s@:]*:[^/\s@]*(?=@)"), HIDDEN),  # the first colon alone: each place is looked at once
     (re.compile(r"(mcp-session-id\W{1,4})[\x21-\x7e]+", re.IGNORECASE), rf"\1{HIDDEN}"),
 )
 

@@ -110,8 +110,17 @@ async def test_a_question_under_an_id_that_is_too_long_is_refused(autojump_clock
         await call.result()
 
 
-async def test_a_handshake_of_too_many_members_is_malformed(autojump_clock):
-    alpha = Backend("alpha", welcome={str(n): n for n in range(20_000)})
+@pytest.mark.parametrize(
+    "welcome",
+    [
+        {str(n): n for n in range(20_000)},
+        {"instructions": "x" * 1024 * 1024},
+        {"capabilities": {"experimental": {"x": "y" * 64 * 1024}}},
+    ],
+    ids=["members", "bytes", "capabilities"],
+)
+async def test_a_backend_that_says_too_much_of_itself_is_refused(autojump_clock, welcome):
+    alpha = Backend("alpha", welcome=welcome)
     async with open_gateway(alpha) as gateway:
         with pytest.raises(RpcError) as refused:
             await gateway.connect("alpha")

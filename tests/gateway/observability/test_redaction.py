@@ -34,6 +34,8 @@ def test_numbers_flags_and_nothing_are_not_secrets() -> None:
         ("basic dXNlcjpwYXNz", "basic [redacted]"),
         ("at redis://user:pass@host:1/0 now", "at redis://[redacted]@host:1/0 now"),
         ("at redis://:pass@host", "at redis://[redacted]@host"),
+        ("at redis://user:pa:ss@host", "at redis://[redacted]@host"),
+        ("at http://" + ":" * 4000, "at http://" + ":" * 4000),
         ("Mcp-Session-Id: abc123 was unknown", "Mcp-Session-Id: [redacted] was unknown"),
         ("the s3cret-value-of-mine in a text", "the [redacted] in a text"),
         ("a bearer of news and http://host/path", "a bearer [redacted] news and http://host/path"),
