@@ -78,6 +78,8 @@ class Limits:
 
     message_bytes: int = 4 * 1024 * 1024
     """A message of a client or a backend; refused before it is parsed."""
+    bodies_bytes: int = 256 * 1024 * 1024
+    """Bodies of POSTs, over all connections, until each begins to be answered; a further one over 16 KiB gets 503."""
     sessions: int = 20_000
     """Live sessions of one process; a further `initialize` gets 503."""
     requests_per_session: int = 64

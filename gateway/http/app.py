@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 from actors.ports import Answer, Delete, Door, Get, Post, Principal, Reply, Streaming
 from actors.protocol.table import Limits
-from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json, read_body
+from gateway.http.bodies import NoRoomError, Room, Share, read_body
+from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json
 from gateway.http.response import Header, Send, cors_headers, preflight_headers, refusal, send_answer
 from gateway.http.routes import Health, Mcp, route
 from gateway.http.security import Gate, Security
@@ -52,6 +53,7 @@ class McpApp:
         self._door = door
         self._gate = Gate(security)
         self._limits = limits
+        self._room = Room(limits.bodies_bytes)
         self._known = known
         self._overloaded = overloaded
 
@@ -126,10 +128,14 @@ class McpApp:
             return refusal(415, "Unsupported media type: Content-Type must be application/json")
         if headers.get("content-encoding", "identity").lower() != "identity":
             return refusal(415, "Unsupported content coding: the body must not be compressed", _CODING)
-        body = await read_body(headers, receive, self._limits.message_bytes)
-        if body is None:
-            return refusal(413, f"The message is larger than {self._limits.message_bytes} bytes")
-        return await self._door.post(Post(target.endpoint, principal, headers, body))
+        with Share(self._room) as share:
+            try:
+                body = await read_body(headers, receive, self._limits.message_bytes, share)
+            except NoRoomError:
+                return refusal(503, "No room for a message of this size, try again", ("Retry-After", "1"))
+            if body is None:
+                return refusal(413, f"The message is larger than {self._limits.message_bytes} bytes")
+            return await self._door.post(Post(target.endpoint, principal, headers, body))
 
 
 def _unauthorized(tried: bool) -> Answer:

@@ -148,7 +148,7 @@ class Http1Protocol(H11Protocol):
         while self.phase is not Phase.WORK and (event := self.decoder.next_event()) is not None:
             if isinstance(event, Head):
                 await self._begin(event)
-            elif isinstance(event, bytes | bytearray):
+            elif isinstance(event, bytes):
                 self._unread -= len(event)
                 if self.stream is not None:
                     await self.stream.handle(Body(STREAM_ID, event))

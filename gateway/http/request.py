@@ -1,4 +1,4 @@
-"""Reading a request: headers as the actors want them, content negotiation, the body within its limit."""
+"""Reading the head of a request: headers as the actors want them, content negotiation."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -84,26 +84,3 @@ def is_json(content_type: str) -> bool:
 
 class DisconnectedError(Exception):
     """The client is gone, or broke the protocol, in the middle of its request."""
-
-
-async def read_body(headers: Mapping[str, str], receive: Receive, limit: int) -> bytes | None:
-    """The body; None if it is longer than `limit` bytes, which is known at once where the length is declared.
-
-    Raises DisconnectedError.
-    """
-    declared = headers.get("content-length", "0")
-    if len(declared) > 18 or int(declared) > limit:
-        return None
-    chunks: list[bytes] = []
-    size = 0
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise DisconnectedError
-        chunks.append(message["body"])
-        size += len(message["body"])
-        more = message["more_body"]
-        if size > limit:
-            return None
-    return b"".join(chunks)

@@ -48,7 +48,7 @@ class Mark(Enum):
 
 
 END = Mark.END
-Event: TypeAlias = Head | bytes | bytearray | Mark | Malformed
+Event: TypeAlias = Head | bytes | Mark | Malformed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class RequestDecoder:
     """Turns bytes into `events`, in order; a Malformed is the last one. Whoever takes them calls `next_event`."""
 
     def __init__(self, limits: RequestLimits) -> None:
-        self.events: list[Event] = []
+        self.events: list[Event | bytearray] = []
         self._next = 0
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
@@ -110,7 +110,7 @@ class RequestDecoder:
         if self._next == len(self.events):
             self.events.clear()
             self._next = 0
-        return event
+        return bytes(event) if isinstance(event, bytearray) else event
 
     def close(self) -> None:
         """Lets go of the parser, with which this object forms a cycle."""

@@ -307,6 +307,24 @@ async def test_a_client_that_waits_for_100_continue_is_told_to(door, make_app, r
         assert (await read.until(stream, b"}")).startswith(b"HTTP/1.1 200")
 
 
+async def test_bodies_that_do_not_end_take_bounded_memory_and_small_ones_go_on(door, make_app, running, read):
+    large = b" " * 40_000
+    async with running(make_app(limits=Limits(bodies_bytes=100_000))) as server:
+        async with await server.connect() as first, await server.connect() as second:
+            for stream in (first, second):
+                await stream.send_all(POST_HEAD + b"Content-Length: 50000\r\n\r\n" + large)
+            with trio.fail_after(5):
+                while not (answer := await server.ask(post(large))).startswith(b"HTTP/1.1 503 "):
+                    await trio.lowlevel.checkpoint()
+            assert b"retry-after: 1\r\n" in answer
+            assert (await server.ask(post())).startswith(b"HTTP/1.1 200 ")
+            await first.send_all(b" " * 10_000)
+            assert (await read.until(first, b"}")).startswith(b"HTTP/1.1 200 ")
+        with trio.fail_after(5):
+            while (await server.ask(post(large))).startswith(b"HTTP/1.1 503 "):
+                await trio.lowlevel.checkpoint()
+
+
 async def test_a_crash_in_the_app_is_a_500_to_its_client_alone(door, make_app, running, read):
     async def answer(_):
         raise RuntimeError("a bug")
