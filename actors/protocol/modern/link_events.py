@@ -1,0 +1,188 @@
+"""What happens to a link to a backend without sessions, and what it wants done, as far as it differs from the other era
+(`actors.protocol.link_events`, whose names mean the same here)."""
+
+from collections.abc import Hashable
+from typing import Literal, TypeAlias
+
+from msgspec import Raw, Struct
+
+from actors.protocol import link_events as ev
+from actors.protocol.link_events import CallKey
+from actors.protocol.messages import Message, RequestId
+from actors.protocol.modern.caller import Caller
+
+TimerKey: TypeAlias = tuple[Hashable, ...]
+"""Names a timer of the machine; opaque elsewhere."""
+
+# Events ------------------------------------------------------------------------------------------------------
+
+
+class Called(Struct, frozen=True):
+    """A request for the backend, by `caller`, on behalf of `client`."""
+
+    call: CallKey
+    caller: Hashable
+    method: str
+    params: Raw
+    client: Caller
+    progress: bool = False
+
+
+class Joined(Struct, frozen=True):
+    """Somebody of the other era uses the link: they hear of changes without asking for it."""
+
+    caller: Hashable
+
+
+class Left(Struct, frozen=True):
+    """They do no more. Their calls were abandoned one by one."""
+
+    caller: Hashable
+
+
+class AnswerGiven(Struct, frozen=True):
+    """The outcome of an `Ask`, by whom it was asked."""
+
+    id: str
+    caller: Hashable
+    ok: bool
+    payload: Raw
+
+
+class Heard(Struct, frozen=True):
+    """A message of the backend, decoded: on the stream of request `related`, with this HTTP status if it is a
+    refusal."""
+
+    message: Message
+    related: RequestId | None = None
+    status: int | None = None
+
+
+class Failed(Struct, frozen=True):
+    """The request with this upstream id gets no response."""
+
+    id: RequestId
+    reason: str
+    message: str
+    executed: Literal["no", "unknown"]
+    status: int | None = None
+
+
+class TimerDue(Struct, frozen=True):
+    """A timer that the machine started."""
+
+    key: TimerKey
+
+
+class Reconsidered(Struct, frozen=True):
+    """What is known of the backend's era has changed: it may be asked again."""
+
+
+Event: TypeAlias = (
+    Called
+    | Joined
+    | Left
+    | AnswerGiven
+    | Heard
+    | Failed
+    | TimerDue
+    | Reconsidered
+    | ev.Wanted
+    | ev.Abandoned
+    | ev.Started
+    | ev.ConnectRefused
+    | ev.Closed
+    | ev.ConnectExpired
+    | ev.RetryDue
+    | ev.Shut
+)
+
+# Effects -----------------------------------------------------------------------------------------------------
+
+
+class Withdraw(Struct, frozen=True):
+    """The caller need not answer this `Ask` any more."""
+
+    caller: Hashable
+    id: str
+
+
+class TellCaller(Struct, frozen=True):
+    """A notification for one caller, in the course of no call."""
+
+    caller: Hashable
+    method: str
+    params: Raw
+
+
+class Keep(Struct, frozen=True):
+    """A result that may be kept for later requests like this one."""
+
+    method: str
+    params: Raw
+    client: Caller
+    payload: Raw
+
+
+class Judged(Struct, frozen=True):
+    """Whether the backend speaks this era. None: what was known of it is in doubt. `silent`: it said nothing, which may
+    change."""
+
+    modern: bool | None
+    silent: bool = False
+
+
+class Unfit(Struct, frozen=True):
+    """The backend speaks the other era; these calls were not sent."""
+
+    calls: tuple[Called, ...]
+
+
+class StartTimer(Struct, frozen=True):
+    """`TimerDue` in so many seconds."""
+
+    key: TimerKey
+    seconds: float
+
+
+class StartRetry(Struct, frozen=True):
+    """`TimerDue` after the delay, with jitter, for this attempt."""
+
+    key: TimerKey
+    attempt: int
+
+
+class StopTimer(Struct, frozen=True):
+    """It is of no interest any more."""
+
+    key: TimerKey
+
+
+class LeftOut(Struct, frozen=True):
+    """A tool was left out of a list, since no client on HTTP could call it."""
+
+    tool: str
+    why: str
+
+
+__all__ = [
+    "AnswerGiven",
+    "Called",
+    "Event",
+    "Failed",
+    "Heard",
+    "Joined",
+    "Judged",
+    "Keep",
+    "Left",
+    "LeftOut",
+    "Reconsidered",
+    "StartRetry",
+    "StartTimer",
+    "StopTimer",
+    "TellCaller",
+    "TimerDue",
+    "TimerKey",
+    "Unfit",
+    "Withdraw",
+]

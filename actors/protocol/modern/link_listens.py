@@ -1,0 +1,393 @@
+"""Subscriptions to what changes at a backend without sessions (2026-07-28, patterns/subscriptions).
+
+A client of this era has a listen of its own: a call that goes on until its result. Callers of the other era share one
+for changes of lists, which say nothing but that something has changed; for the resources that a caller is subscribed to
+it has one of its own, so that an update is told to nobody else. A change of those resources is another listen, that
+takes the place of the first one when it is acknowledged.
+
+A lost listen is opened again; what may have been missed is said when it is acknowledged, for nothing is replayed.
+"""
+
+from collections.abc import Hashable
+from typing import Final
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.protocol import codec, errors, payload
+from actors.protocol import link_events as ev
+from actors.protocol.link_calls import failure, member
+from actors.protocol.messages import RequestId
+from actors.protocol.modern import filter as filters
+from actors.protocol.modern import headers, meta
+from actors.protocol.modern.filter import Filter
+from actors.protocol.modern.link_calls import drop
+from actors.protocol.modern.link_events import Called, StartRetry, StartTimer, StopTimer, TellCaller
+from actors.protocol.modern.link_state import Change, Link, Listen, Step, Wish, gateway, numbered, put, taken
+from actors.protocol.modern.link_table import Phase
+
+LISTEN: Final = "subscriptions/listen"
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+ACK_WITHIN: Final = 10.0
+"""Seconds for the acknowledgement; what comes after it may take for ever."""
+FADE: Final = 0.25
+"""Seconds for which a listen that was replaced is still heard, where two streams may overtake each other."""
+LIST_CHANGED: Final = {"tools": filters.TOOLS, "prompts": filters.PROMPTS, "resources": filters.RESOURCES}
+"""Capability → the notification of its list."""
+
+
+# Opening -----------------------------------------------------------------------------------------------------
+
+
+def listened(link: Link, event: Called) -> Step:
+    """READY: a client of this era listens."""
+    try:
+        wanted = filters.read(event.params)
+    except errors.Refusal as refusal:
+        return link, [ev.Finish(event.call, False, refusal.error.raw)]
+    return _open(link, Listen(wanted, called=event))
+
+
+def _open(link: Link, listen: Listen) -> Step:
+    link, id = numbered(link)
+    called = listen.called
+    client = called.client if called is not None else gateway(link)
+    params = called.params if called is not None else payload.dumps({"notifications": listen.filter.raw})
+    try:
+        params = meta.stamp(params, capabilities=client.capabilities, info=client.info, level=None, token=None)
+    except errors.Malformed as malformed:
+        return link, [] if called is None else [ev.Finish(called.call, False, malformed.error.raw)]
+    own = headers.outbound(LISTEN, params) if link.related else ()
+    send = ev.Send(codec.encode_request(id, LISTEN, params), id=id, headers=own)
+    if listen.owner is not None:
+        wish = replace(link.wishes[listen.owner], opening=id)
+        link = replace(link, wishes={**link.wishes, listen.owner: wish})
+    return put(link, id, replace(listen, acked=False)), [send, StartTimer(("ack", id), ACK_WITHIN)]
+
+
+def restore(link: Link) -> Step:
+    """READY: opens what was lost, and what everybody of the other era hears of."""
+    effects: ev.Effects = []
+    lost, link = link.lost, replace(link, lost={})
+    for number, listen in lost.items():
+        effects.append(StopTimer(("listen", number)))
+        link, more = _open(link, listen)
+        effects += more
+    link, more = _open_common(link)
+    return link, effects + more
+
+
+def _open_common(link: Link) -> Step:
+    wanted = frozenset(n for kind, n in LIST_CHANGED.items() if link.declared.has((kind, "listChanged")))
+    there = any(_is_common(listen) for listen in (*link.pending.values(), *link.lost.values()))
+    if link.phase is not Phase.READY or not link.wishes or not wanted or there:
+        return link, []
+    return _open(link, Listen(Filter(wanted)))
+
+
+def _is_common(listen: object) -> bool:
+    return isinstance(listen, Listen) and listen.called is None and listen.owner is None
+
+
+# Callers of the other era ------------------------------------------------------------------------------------
+
+
+def joined(link: Link, caller: Hashable) -> Step:
+    """They hear of changes from here on."""
+    if caller in link.wishes:
+        return link, []
+    return _open_common(replace(link, wishes={**link.wishes, caller: Wish()}))
+
+
+def left(link: Link, caller: Hashable) -> Step:
+    """Nobody listens for them any more, and, after the last one, for any of them."""
+    if caller not in link.wishes:
+        return link, []
+    wishes = {c: wish for c, wish in link.wishes.items() if c is not caller}
+    lost = {n: listen for n, listen in link.lost.items() if listen.owner is not caller}
+    link = replace(link, wishes=wishes, lost=lost)
+    effects: ev.Effects = []
+    for id, pending in link.pending.items():
+        if isinstance(pending, Listen) and (pending.owner is caller or (_is_common(pending) and not wishes)):
+            link, more = _drop(link, id)
+            effects += more
+    return link, effects
+
+
+def subscribed(link: Link, event: Called) -> Step:
+    """READY: `resources/subscribe` or `resources/unsubscribe` of a caller of the other era. It is answered when the
+    backend has acknowledged what follows from it."""
+    uri, wanted = member(event.params, "uri"), event.method == "resources/subscribe"
+    if uri is None:
+        return link, [ev.Finish(event.call, False, errors.invalid_params("uri must be a string").raw)]
+    if not link.declared.has(("resources", "subscribe")):
+        return link, [ev.Finish(event.call, False, errors.method_not_found(event.method).raw)]
+    wish = link.wishes.get(event.caller, Wish())
+    change = Change(event, uri, wanted)
+    if (uri in wish.uris) is wanted and not any(c.uri == uri for c in (*wish.taking, *wish.waiting)):
+        return link, [_done(event)]
+    wish = replace(wish, waiting=(*wish.waiting, change))
+    link = replace(link, wishes={**link.wishes, event.caller: wish})
+    return _take(link, event.caller)
+
+
+def _done(called: Called) -> ev.Finish:
+    return ev.Finish(called.call, True, Raw(b"{}"))
+
+
+def _take(link: Link, caller: Hashable) -> Step:
+    """Has the waiting changes take effect, unless others are about to."""
+    wish = link.wishes[caller]
+    if wish.opening is not None or not wish.waiting:
+        return link, []
+    wish = replace(wish, taking=wish.waiting, waiting=())
+    lost = {n: listen for n, listen in link.lost.items() if listen.owner is not caller}
+    missed = len(lost) < len(link.lost)
+    link = replace(link, wishes={**link.wishes, caller: wish}, lost=lost)
+    uris = _after(wish)
+    if uris:
+        return _open(link, Listen(Filter(uris=uris), owner=caller, again=missed))
+    return _in_force(link, caller, None, ())
+
+
+def _after(wish: Wish) -> tuple[str, ...]:
+    uris = dict.fromkeys(wish.uris)
+    for change in wish.taking:
+        if change.wanted:
+            uris[change.uri] = None
+        else:
+            uris.pop(change.uri, None)
+    return tuple(uris)
+
+
+def _in_force(link: Link, caller: Hashable, id: RequestId | None, honoured: tuple[str, ...]) -> Step:
+    """This listen takes the place of the one before: whoever waited for it has an answer."""
+    wish = link.wishes[caller]
+    effects: ev.Effects = []
+    for change in wish.taking:
+        if not change.wanted or change.uri in honoured:
+            effects.append(_done(change.called))
+        else:
+            error = errors.ProtocolError(
+                errors.INVALID_PARAMS, "The server does not watch this resource", payload.dumps({"uri": change.uri})
+            )
+            effects.append(ev.Finish(change.called.call, False, error.raw))
+    before = wish.current
+    wish = replace(wish, uris=honoured, current=id, opening=None, taking=())
+    link = replace(link, wishes={**link.wishes, caller: wish})
+    if before is not None:
+        link, more = _fade(link, before) if link.related and id is not None else _drop(link, before)
+        effects += more
+    link, more = _take(link, caller)
+    return link, effects + more
+
+
+def _fade(link: Link, id: RequestId) -> Step:
+    """Its last messages may come after the first ones of the listen that has replaced it."""
+    pending = link.pending.get(id)
+    if not isinstance(pending, Listen):
+        return link, []
+    return put(link, id, replace(pending, fading=True)), [StartTimer(("fade", id), FADE)]
+
+
+def faded(link: Link, id: RequestId) -> Step:
+    """It has had its time."""
+    return _drop(link, id) if id in link.pending else (link, [])
+
+
+def _drop(link: Link, id: RequestId) -> Step:
+    link, effects = drop(link, id, "not needed any more")
+    return link, [*effects, StopTimer(("ack", id)), StopTimer(("fade", id))]
+
+
+# What comes --------------------------------------------------------------------------------------------------
+
+
+def heard(link: Link, id: RequestId, listen: Listen, method: str, params: Raw) -> Step:
+    """A notification on a listen: the acknowledgement comes first."""
+    if method == ACKNOWLEDGED:
+        return _acknowledged(link, id, listen, params)
+    if not listen.acked:
+        return link, [ev.Tally("before_acknowledgement")]
+    if listen.called is not None:
+        return link, [ev.Tell(listen.called.call, method, params)]
+    if not listen.filter.wants(method, params):
+        return link, [ev.Tally("not_subscribed")]
+    if listen.owner is None:
+        return link, [ev.Tell(None, method, params)]
+    return _updated(link, id, listen, method, params)
+
+
+def _updated(link: Link, id: RequestId, listen: Listen, method: str, params: Raw) -> Step:
+    """For one caller. What a fading listen says that the one in its place has said since is no news."""
+    uri, wish = filters.located(params) or "", link.wishes.get(listen.owner)
+    if wish is None or not Filter(uris=wish.uris).wants(method, params):
+        return link, [ev.Tally("not_subscribed")]
+    current = link.pending.get(wish.current) if wish.current is not None else None
+    if listen.fading and isinstance(current, Listen) and uri in current.told:
+        return link, []
+    if not listen.fading and len(listen.told) < filters.URIS_MAX and _fades(link, listen.owner):
+        link = put(link, id, replace(listen, told=listen.told | {uri}))
+    return link, [TellCaller(listen.owner, method, params)]
+
+
+def _fades(link: Link, owner: Hashable) -> bool:
+    return any(isinstance(p, Listen) and p.fading and p.owner is owner for p in link.pending.values())
+
+
+def _acknowledged(link: Link, id: RequestId, listen: Listen, params: Raw) -> Step:
+    if listen.acked:
+        return link, [ev.Tally("late_acknowledgement")]
+    try:
+        honoured = filters.read(params)
+    except errors.Refusal:
+        honoured = Filter()
+    granted = Filter(
+        honoured.changes & listen.filter.changes, tuple(u for u in listen.filter.uris if u in honoured.uris)
+    )
+    effects: ev.Effects = [StopTimer(("ack", id))]
+    if listen.called is not None and not listen.again:
+        effects.append(ev.Tell(listen.called.call, ACKNOWLEDGED, params))
+    acked = replace(listen, acked=True, again=True, attempt=0, filter=granted)
+    link = put(link, id, acked)
+    if listen.owner is not None:
+        link, more = _in_force(link, listen.owner, id, granted.uris)
+        effects += more
+    return link, effects + (_missed(acked) if listen.again else [])
+
+
+def _missed(listen: Listen) -> ev.Effects:
+    """Everything that may have changed while nobody listened."""
+    missed = [(method, Raw(b"{}")) for method in filters.FLAGS if method in listen.filter.changes]
+    missed += [(filters.UPDATED, payload.dumps({"uri": uri})) for uri in listen.filter.uris]
+    if listen.owner is not None:
+        return [TellCaller(listen.owner, method, params) for method, params in missed]
+    call = listen.called.call if listen.called is not None else None
+    return [ev.Tell(call, method, params) for method, params in missed]
+
+
+# The end -----------------------------------------------------------------------------------------------------
+
+
+def ended(link: Link, id: RequestId, listen: Listen, result: Raw) -> Step:
+    """The backend ends it in an orderly way."""
+    if listen.called is not None:
+        return taken(link, id), [StopTimer(("ack", id)), ev.Finish(listen.called.call, True, result)]
+    return broken(link, id, listen, failure("ended", "the server ended the subscription", "no"))
+
+
+def refused(link: Link, id: RequestId, listen: Listen, error: Raw) -> Step:
+    """The backend does not serve it. What everybody hears of is done without."""
+    if _is_common(listen) and not listen.again:
+        return taken(link, id), [StopTimer(("ack", id))]
+    return broken(link, id, listen, error)
+
+
+def unacknowledged(link: Link, id: RequestId) -> Step:
+    """The acknowledgement is overdue."""
+    listen = link.pending.get(id)
+    if not isinstance(listen, Listen) or listen.acked:
+        return link, []
+    link, effects = drop(link, id, "no acknowledgement")
+    link, more = broken(put(link, id, listen), id, listen, failure("timeout", "the server did not acknowledge", "no"))
+    return link, effects + more
+
+
+def broken(link: Link, id: RequestId, listen: Listen, error: Raw) -> Step:
+    """It is lost. One that never was acknowledged fails; any other is opened again after a while."""
+    effects: ev.Effects = [StopTimer(("ack", id)), StopTimer(("fade", id))]
+    link = taken(link, id)
+    if listen.fading:
+        return link, effects
+    if listen.called is not None and not listen.again:
+        return link, [*effects, ev.Finish(listen.called.call, False, error)]
+    if listen.owner is None:
+        link, more = _later(link, listen)
+        return link, effects + more
+    wish = link.wishes[listen.owner]
+    if wish.opening == id:
+        # What was to change does not; what was in force before stays so, but for what nobody wants any more.
+        effects += [ev.Finish(c.called.call, False, error) if c.wanted else _done(c.called) for c in wish.taking]
+        unwanted = {change.uri for change in wish.taking if not change.wanted}
+        uris = tuple(uri for uri in wish.uris if uri not in unwanted)
+        wish = replace(wish, uris=uris, opening=None, taking=())
+    else:
+        wish = replace(wish, current=None)
+        opening = link.pending.get(wish.opening) if wish.opening is not None else None
+        if wish.opening is not None and isinstance(opening, Listen):
+            link = put(link, wish.opening, replace(opening, again=True))
+    link = replace(link, wishes={**link.wishes, listen.owner: wish})
+    if wish.waiting and wish.opening is None:
+        link, more = _take(link, listen.owner)
+        return link, effects + more
+    if wish.current is None and wish.opening is None and wish.uris:
+        attempt = listen.attempt
+        link, more = _later(link, Listen(Filter(uris=wish.uris), owner=listen.owner, again=True, attempt=attempt))
+        effects += more
+    return link, effects
+
+
+def _later(link: Link, listen: Listen) -> Step:
+    number, listen = link.next_id, replace(listen, acked=False, attempt=listen.attempt + 1, told=frozenset())
+    link = replace(link, next_id=number + 1, lost={**link.lost, number: listen})
+    return link, [StartRetry(("listen", number), listen.attempt)]
+
+
+def due(link: Link, number: int) -> Step:
+    """A lost listen is opened again, if there is a connection; else with the next one."""
+    listen = link.lost.get(number)
+    if listen is None or link.phase is not Phase.READY:
+        return link, []
+    return _open(replace(link, lost={n: other for n, other in link.lost.items() if n != number}), listen)
+
+
+def abandoned(link: Link, call: ev.CallKey) -> Step | None:
+    """A listen of this era is wanted no more; None if there is none of this call."""
+    for id, pending in link.pending.items():
+        if isinstance(pending, Listen) and pending.called is not None and pending.called.call == call:
+            return _drop(link, id)
+    for number, listen in link.lost.items():
+        if listen.called is not None and listen.called.call == call:
+            rest = {n: other for n, other in link.lost.items() if n != number}
+            return replace(link, lost=rest), [StopTimer(("listen", number))]
+    return None
+
+
+# With the connection -----------------------------------------------------------------------------------------
+
+
+def take_changes(link: Link) -> tuple[Link, list[Called]]:
+    """The changes of subscriptions that have not taken effect are nobody's any more."""
+    changes = [c.called for wish in link.wishes.values() for c in (*wish.taking, *wish.waiting)]
+    wishes = {c: replace(wish, taking=(), waiting=(), opening=None) for c, wish in link.wishes.items()}
+    return replace(link, wishes=wishes), changes
+
+
+def lose_all(link: Link, error: Raw) -> Step:
+    """The connection is lost, and every listen with it: they are opened again on the next one."""
+    effects: ev.Effects = []
+    lost = list(link.lost.values())
+    for id, listen in link.pending.items():
+        if not isinstance(listen, Listen):
+            continue
+        effects += [StopTimer(("ack", id)), StopTimer(("fade", id))]
+        if listen.called is not None and not listen.again:
+            effects.append(ev.Finish(listen.called.call, False, error))
+        elif listen.owner is None:
+            lost.append(replace(listen, acked=False, told=frozenset()))
+    kept = [listen for listen in lost if listen.owner is None]
+    wishes = {caller: replace(wish, current=None, opening=None) for caller, wish in link.wishes.items()}
+    kept += [Listen(Filter(uris=wish.uris), owner=c, again=True) for c, wish in wishes.items() if wish.uris]
+    numbers = range(link.next_id, link.next_id + len(kept))
+    link = replace(link, next_id=numbers.stop, lost=dict(zip(numbers, kept, strict=True)), wishes=wishes)
+    return link, effects
+
+
+def end_all(link: Link, error: Raw) -> Step:
+    """The listens of clients of this era end for good."""
+    effects: ev.Effects = []
+    for listen in (*link.pending.values(), *link.lost.values()):
+        if isinstance(listen, Listen) and listen.called is not None:
+            effects.append(ev.Finish(listen.called.call, False, error))
+    pending = {i: p for i, p in link.pending.items() if not (isinstance(p, Listen) and p.called is not None)}
+    return replace(link, pending=pending, lost={n: w for n, w in link.lost.items() if w.called is None}), effects

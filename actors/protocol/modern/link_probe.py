@@ -1,0 +1,123 @@
+"""Whom the link speaks to: the answer to `server/discover`, which is sent before anything else, and again in doubt."""
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.protocol import capabilities, errors, payload
+from actors.protocol import link_events as ev
+from actors.protocol.bridge import eras
+from actors.protocol.bridge.eras import Case, Verdict
+from actors.protocol.link_loss import reason_of
+from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.modern import link_listens as listens
+from actors.protocol.modern import meta
+from actors.protocol.modern.link_calls import PROBE_CLOCK, connect, probe
+from actors.protocol.modern.link_entry import dispatch_waiting
+from actors.protocol.modern.link_events import Failed, Judged, StopTimer
+from actors.protocol.modern.link_loss import fail, unfit
+from actors.protocol.modern.link_state import Link, Probe, Step, moved, taken
+from actors.protocol.versions import MODERN
+
+ATTEMPTS = 2
+"""Probes in a row that a modern server may refuse; then that is its failure."""
+
+
+def started(link: Link, event: ev.Started) -> Step:
+    """CONNECTING: there is a transport."""
+    link = replace(moved(link, "transport there"), related=event.related, probes=0, principal=None, mixed=False)
+    return probe(link)
+
+
+def started_in_vain(link: Link, event: ev.Started) -> Step:
+    """There is a transport that nobody waits for any more."""
+    return link, [ev.Hang()]
+
+
+class _Discovered(msgspec.Struct):
+    supportedVersions: tuple[str, ...]  # the wire's name  # noqa: N815
+    capabilities: Raw = Raw(b"{}")
+    instructions: str | None = None
+
+
+def answered(link: Link, id: RequestId, result: Raw) -> Step:
+    """A result."""
+    link = taken(link, id)
+    try:
+        found = msgspec.json.decode(result, type=_Discovered)
+    except payload.BROKEN:
+        return _judged(link, Case.UNREADABLE, "malformed", "the server answered the probe with something malformed")
+    case = eras.of_versions(found.supportedVersions)
+    if case is not Case.MUTUAL:
+        return _judged(link, case, "version", "the server names no revision of this era")
+    hello = _hello(found, result)
+    again = link.connected_before
+    link = replace(
+        moved(link, "discovered"),
+        hello=hello,
+        declared=capabilities.parse(hello.capabilities),
+        connected_before=True,
+        attempt=0,
+        probes=0,
+    )
+    link, opened = listens.restore(link)
+    link, sent = dispatch_waiting(link)
+    before: ev.Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), Judged(True), ev.Ready(hello, again)]
+    return link, before + opened + sent
+
+
+def _hello(found: _Discovered, result: Raw) -> ev.Hello:
+    """In the shape of an InitializeResult, which is what readers of a Hello know."""
+    declared = Raw(bytes(found.capabilities))
+    try:
+        info = payload.members(payload.meta_of(result)).get(meta.SERVER_KEY, EMPTY)
+    except errors.Malformed:
+        info = EMPTY
+    server = Raw(bytes(info)) if payload.is_object(info) else payload.dumps({"name": "server", "version": ""})
+    members = {"protocolVersion": MODERN, "capabilities": declared, "serverInfo": server}
+    if found.instructions is not None:
+        members["instructions"] = found.instructions
+    return ev.Hello(MODERN, declared, server, found.instructions, payload.dumps(members))
+
+
+def refused(link: Link, id: RequestId, error: Raw, status: int | None) -> Step:
+    """A JSON-RPC error."""
+    case = eras.of_error(error, status)
+    return _judged(taken(link, id), case, "probe_refused", f"the server refused the probe: {reason_of(error)}")
+
+
+def failed(link: Link, event: Failed) -> Step:
+    """No answer will come."""
+    case = eras.of_failure(event.reason, event.status)
+    return _judged(taken(link, event.id), case, event.reason, event.message)
+
+
+def silent(link: Link) -> Step:
+    """PROBING: a server of the handshake era may wait for `initialize`, and say nothing to anything else."""
+    return _judged(link, Case.SILENT, "silent", "the server did not answer the probe")
+
+
+def closed(link: Link, event: ev.Closed) -> Step:
+    """PROBING: the transport has ended."""
+    pending = {id: p for id, p in link.pending.items() if not isinstance(p, Probe)}
+    case = eras.of_failure(event.reason)
+    return _judged(replace(link, pending=pending), case, event.reason, event.message)
+
+
+def _judged(link: Link, case: Case, reason: str, message: str) -> Step:
+    verdict = eras.PROBE[case]
+    if verdict is Verdict.LEGACY:
+        return unfit(link, case is Case.SILENT)
+    if verdict is Verdict.MODERN and link.probes < ATTEMPTS:
+        return probe(link)
+    return fail(link, reason, message)
+
+
+def wanted_already(link: Link, event: ev.Wanted) -> Step:
+    """It is there, or on its way: whoever joined hears of it."""
+    return link, []
+
+
+def wanted_away(link: Link, event: ev.Wanted) -> Step:
+    """A connection is wanted without a call."""
+    return connect(link)

@@ -1,0 +1,175 @@
+"""The state of a link to a backend without sessions: frozen values, changed only by its machine and the parts of it."""
+
+from collections.abc import Hashable
+from typing import TypeAlias
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from actors.protocol.capabilities import NOTHING, Capabilities
+from actors.protocol.link_events import CallKey, Effects, Hello
+from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.modern.caller import Caller
+from actors.protocol.modern.filter import Filter
+from actors.protocol.modern.link_events import Called
+from actors.protocol.modern.link_table import TRANSITIONS, Phase
+from actors.protocol.modern.tool_headers import Mirrored
+
+
+class Consent(Struct, frozen=True):
+    """The client agreed to open this URL, under an id that was made for it."""
+
+    key: str
+    url: str
+    id: str
+
+
+class Running(Struct, frozen=True):
+    """A call, from its first request to its outcome. `answers` and `state` are what its next request brings along
+    (2026-07-28, patterns/mrtr)."""
+
+    called: Called
+    answers: Raw = EMPTY
+    state: Raw = EMPTY
+    round: int = 0
+    pauses: int = 0
+    consents: tuple[Consent, ...] = ()
+    level: str | None = None
+    """What the request that is out asked for in log messages."""
+    reissued: bool = False
+    """A broken stream lost it once."""
+    rebuilt: bool = False
+    """Its headers were made anew."""
+    doubted: bool = False
+    """The backend did not take it for a request of this era."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it says nothing that an earlier answer asked for."""
+        return not self.answers and not self.state
+
+
+class Question(Struct, frozen=True):
+    """What a backend wants to know from a client. `consent`: what it means if the answer is yes."""
+
+    key: str
+    method: str
+    consent: Consent | None = None
+
+
+class Asking(Struct, frozen=True):
+    """A call that waits for its client: questions by the id of the ask, answers by the backend's keys."""
+
+    running: Running
+    open: dict[str, Question]
+    answers: dict[str, Raw]
+
+
+class Listen(Struct, frozen=True):
+    """A `subscriptions/listen`: of a call, or for a caller of the other era (`owner`), or for all of those together
+    (neither).
+
+    `called` is the call's; `again`: it was acknowledged once and lost since; `acked`: now; `fading`: another one has
+    taken its place, and only what is still on the way is heard; `told`: what was said since such a one fades."""
+
+    filter: Filter = Filter()
+    called: Called | None = None
+    owner: Hashable | None = None
+    again: bool = False
+    acked: bool = False
+    fading: bool = False
+    told: frozenset[str] = frozenset()
+    attempt: int = 0
+
+
+class Change(Struct, frozen=True):
+    """A wish to hear of a resource, or not any more."""
+
+    called: Called
+    uri: str
+    wanted: bool
+
+
+class Wish(Struct, frozen=True):
+    """What a caller of the other era is subscribed to. `current` brings it; `opening` will, with the changes that are
+    `taking` effect; `waiting` changes come after that."""
+
+    uris: tuple[str, ...] = ()
+    current: RequestId | None = None
+    opening: RequestId | None = None
+    taking: tuple[Change, ...] = ()
+    waiting: tuple[Change, ...] = ()
+
+
+class Probe(Struct, frozen=True):
+    """`server/discover`, to know whom we speak to."""
+
+
+class Refresh(Struct, frozen=True):
+    """`tools/list`, to know which arguments go into headers."""
+
+    pages: int = 1
+
+
+Pending: TypeAlias = Running | Listen | Probe | Refresh
+
+
+class Link(Struct, frozen=True):
+    """One link. Everything that waits for something is in exactly one of `pending` (for the backend), `waiting` (for
+    the connection), `asking` (for the client), `pausing` (for a timer), `rebuilding` (for the list of tools), `lost`
+    (listens: for a timer, or the connection) and the wishes."""
+
+    prefix: str
+    """Begins every id: an epoch, so that no id is given twice."""
+    info: Raw
+    """The gateway's own Implementation."""
+    phase: Phase = Phase.IDLE
+    related: bool = False
+    """HTTP: the transport relates messages to requests, and a request has headers."""
+    hello: Hello | None = None
+    declared: Capabilities = NOTHING
+    connected_before: bool = False
+    attempt: int = 0
+    probes: int = 0
+    next_id: int = 1
+    pending: dict[RequestId, Pending] = {}
+    waiting: tuple[Called | Running, ...] = ()
+    asking: dict[CallKey, Asking] = {}
+    pausing: dict[CallKey, Running] = {}
+    rebuilding: tuple[Running, ...] = ()
+    lost: dict[int, Listen] = {}
+    wishes: dict[Hashable, Wish] = {}
+    mirrors: dict[str, tuple[Mirrored, ...]] = {}
+    """By tool: the arguments that go into headers."""
+    principal: str | None = None
+    """Who used the present process first."""
+    mixed: bool = False
+    """Somebody else did, too."""
+
+
+Step: TypeAlias = tuple[Link, Effects]
+
+
+def moved(link: Link, cause: str) -> Link:
+    """The link in the phase that this cause brings it to. KeyError for what can't come up in its phase."""
+    return replace(link, phase=TRANSITIONS[link.phase, cause])
+
+
+def numbered(link: Link) -> tuple[Link, str]:
+    """An id that was never given before."""
+    return replace(link, next_id=link.next_id + 1), f"{link.prefix}.{link.next_id}"
+
+
+def put(link: Link, id: RequestId, pending: Pending) -> Link:
+    """This request is out."""
+    return replace(link, pending={**link.pending, id: pending})
+
+
+def taken(link: Link, id: RequestId) -> Link:
+    """That request is over."""
+    return replace(link, pending={i: p for i, p in link.pending.items() if i != id})
+
+
+def gateway(link: Link) -> Caller:
+    """On whose behalf the link asks for itself: nobody, who can be asked nothing."""
+    return Caller("", Raw(b"{}"), link.info, None, False)
