@@ -292,9 +292,8 @@ _MODERN_KINDS: Final = {
 def for_modern(error: ProtocolError) -> ProtocolError:
     """An error of ours with the status, and the code, that it has in the era without sessions."""
     kind = _MODERN_KINDS.get(error.kind, error.kind)
-    if kind == error.kind:
-        return error
-    return msgspec.structs.replace(error, code=KINDS[kind].code, kind=kind)
+    code = KINDS[kind].code if kind != error.kind else INTERNAL if error.code == OVERLOADED else error.code
+    return msgspec.structs.replace(error, code=code, kind=kind)
 
 
 def already_initialized() -> ProtocolError:

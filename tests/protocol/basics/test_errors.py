@@ -123,10 +123,12 @@ def test_the_code_decides_the_status_of_an_answer_of_the_era_without_sessions(co
 
 
 def test_an_error_of_ours_gets_the_status_and_code_of_that_era():
-    for error in (errors.method_not_found("x"), errors.invalid_params("x"), errors.internal(), errors.overloaded()):
+    for error in (errors.method_not_found("x"), errors.invalid_params("x"), errors.internal()):
         made = errors.for_modern(error)
         assert (made.code, made.message, made.data) == (error.code, error.message, error.data)
-        assert made.status == max(error.status, errors.modern_status(error.code))
+        assert made.status == errors.modern_status(error.code)
+    full = errors.for_modern(errors.overloaded())
+    assert (full.code, full.status, full.headers) == (-32603, 503, errors.overloaded().headers)
     missing = errors.for_modern(errors.resource_not_found("a:b"))
     assert (missing.code, missing.status, json.loads(bytes(missing.data))) == (-32602, 400, {"uri": "a:b"})
 

@@ -1,37 +1,12 @@
-"""Requests of the era without sessions, their headers, and validation against its schema."""
+"""Requests of the era without sessions."""
 
-import functools
 import json
-from pathlib import Path
 
-import jsonschema
 import pytest
 from msgspec import Raw
 
 from actors.protocol.modern.meta import CAPABILITIES_KEY, VERSION_KEY
 from actors.protocol.versions import MODERN
-
-SCHEMAS = Path(__file__).parents[2] / "schema"
-
-
-@functools.cache
-def _validator(version, definition):
-    schema = json.loads((SCHEMAS / f"{version}.json").read_text())
-    place = "$defs" if "$defs" in schema else "definitions"
-    kind = jsonschema.validators.validator_for(schema)
-    return kind({**schema, "$ref": f"#/{place}/{definition}"})
-
-
-@pytest.fixture(scope="session")
-def conforms():
-    """conforms(version, definition, value): raises if the value is not what that revision's schema says."""
-
-    def check(version, definition, value):
-        if not isinstance(value, dict | list):
-            value = json.loads(bytes(value))
-        _validator(version, definition).validate(value)
-
-    return check
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-SCHEMAS = Path(__file__).parents[2] / "schema"
+SCHEMAS = Path(__file__).parents[1] / "schema"
 
 
 @functools.cache
@@ -26,7 +26,7 @@ def _validator(version: str, definition: str) -> Any:
     return kind({**schema, "$ref": f"#/{place}/{definition}"})
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def conforms() -> Callable[[str, str, Any], None]:
     """conforms(version, definition, value): raises if the value is not what that revision's schema says."""
 
