@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.link_messages import LinkTold
+from actors.link_messages import Call, LinkTold
+from actors.protocol.link_calls import SUBSCRIBE, UNSUBSCRIBE
 from actors.runtime import Ref
 
 CHATTER = ("notifications/progress", "notifications/message")
@@ -44,6 +45,7 @@ class Audience:
         self.members: dict[Ref, None] = {}
         self._dropped = dropped
         self._interests: dict[str, set[Ref]] = {}
+        self._subscribing: dict[tuple[Ref, int], str] = {}
         self._owed: dict[tuple[Ref, str, bytes], LinkTold] = {}
 
     def only(self) -> Ref | None:
@@ -57,6 +59,26 @@ class Audience:
         return [uri for uri in list(self._interests) if self.lose_interest(ref, uri)]
 
     # Subscriptions of a shared connection
+
+    def settles(self, key: tuple[Ref, int], call: Call) -> bool:
+        """Whether a call needs not be made: the first one to subscribe and the last one to unsubscribe speak for
+        all."""
+        uri = located(call.params) if self.shared and call.method in (SUBSCRIBE, UNSUBSCRIBE) else None
+        if uri is None:
+            return False
+        if call.method == SUBSCRIBE:
+            self.take_interest(call.caller, uri)
+            self._subscribing[key] = uri
+            return False
+        others = self.wanted_by_others(call.caller, uri)
+        self.lose_interest(call.caller, uri)
+        return others
+
+    def subscribed(self, key: tuple[Ref, int], ok: bool) -> None:
+        """A call has its outcome; a subscription may have come to nothing."""
+        uri = self._subscribing.pop(key, None)
+        if uri is not None and not ok:
+            self.lose_interest(key[0], uri)
 
     def take_interest(self, ref: Ref, uri: str) -> None:
         """A member subscribed."""

@@ -1,72 +1,23 @@
 """The backends actor: one circuit breaker and status per backend, and the bound on child processes over all of them.
 
-A link asks here before it connects, and tells how it went. Asking costs a message per connection, not per call.
+A link asks here before it connects, and tells how it went (`standing`). Asking costs a message per connection, not per
+call. After a crash the links that live are counted anew; until all have answered, each of them may hold a process.
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Raw
-
+from actors.link_messages import Replaced
 from actors.protocol import breaker as br
 from actors.protocol import errors
 from actors.protocol.link_state import Phase
 from actors.protocol.table import StdioTarget
+from actors.protocol.table_change import replaced
 from actors.runtime import Actor, Down, Ref
 from actors.services import Services
-
-
-@dataclass(frozen=True, slots=True)
-class AskPermit:
-    """May this link connect?"""
-
-    link: Ref
-    backend: str
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """It may. A process place, if it takes one, is its own until `Returned` or its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """It may not: the JSON-RPC error object for those who wait."""
-
-    payload: Raw
-
-
-@dataclass(frozen=True, slots=True)
-class Connected:
-    """The handshake worked, or the backend answers again."""
-
-    backend: str
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A connection failed, or was lost."""
-
-    backend: str
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class LinkMoved:
-    """A link is in another phase."""
-
-    link: Ref
-    backend: str
-    phase: Phase
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """The link's transport is gone, and with it its process place."""
-
-    link: Ref
+from actors.standing import AskPermit, Census, Connected, Denied, Failure, Granted, LinkMoved, Present, Returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +50,32 @@ STATES = {
 
 
 class Backends(Actor):
-    """Permanent; its state is rebuilt by use."""
+    """Permanent. `status` outlives a crash, for it is nothing but values; `links` gives those that live."""
 
     mailbox_size = 4096
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, status: dict[str, Status], links: Callable[[], Iterable[Ref]]) -> None:
         self._services = services
+        self._living = links
+        self.status = status
         self._places: dict[Ref, str] = {}
         """The links that hold a place for a child process."""
         self._waiting: dict[Ref, str] = {}
         """Those that wait for one, in order."""
         self._links: dict[Ref, tuple[str, str]] = {}
         self._in_state: Counter[tuple[str, str]] = Counter()
-        self.status: dict[str, Status] = {}
+        self._uncounted: set[Ref] = set()
+        """Links that have not answered the census."""
+
+    def started(self) -> None:
+        for backend in self.status:
+            for state in STATES.values():
+                self._services.telemetry.gauge("stagedoor_backend_links", 0.0, (backend, state))
+            self._count_places(backend)
+        for link in self._living():
+            self._uncounted.add(link)
+            self.ctx.monitor(link)
+            link.reply(Census())
 
     def receive(self, message: Any) -> None:
         match message:
@@ -125,9 +89,14 @@ class Backends(Actor):
                 self._moved(link, (backend, STATES[phase]))
             case Returned(link):
                 self._returned(link)
+            case Present():
+                self._counted(message)
+            case Replaced(before):
+                self._forget(replaced(before, self._services.table.value))
             case Down(ref=link):
                 self._moved(link, None)
                 self._waiting.pop(link, None)
+                self._uncounted.discard(link)
                 self.ctx.cancel_timer(link)
                 self._returned(link)
             case _WaitOver(link):
@@ -149,6 +118,12 @@ class Backends(Actor):
         status.last_error = failure.message
         self._services.telemetry.count("stagedoor_backend_failures_total", (failure.backend, failure.reason))
         self._set(failure.backend, br.failed(status.breaker, self.ctx.now(), self._services.jitter()))
+
+    def _forget(self, backends: Iterable[str]) -> None:
+        """They are no more, or are others now: how they were says nothing."""
+        for backend in backends:
+            if self.status.pop(backend, None) is not None:
+                self._services.telemetry.gauge("stagedoor_backend_up", UP[br.BreakerState.CLOSED], (backend,))
 
     def _set(self, backend: str, breaker: br.Breaker) -> None:
         status = self._of(backend)
@@ -189,12 +164,16 @@ class Backends(Actor):
         spec = self._services.table.value.backends.get(backend)
         if spec is None or not isinstance(spec.target, StdioTarget) or link in self._places:
             link.reply(Granted())
-        elif len(self._places) < self._services.limits.child_processes:
+        elif self._has_place:
             self._give_place(link, backend)
         else:
             self._waiting[link] = backend
             self.ctx.monitor(link)
             self.ctx.set_timer(link, self._services.limits.process_wait, _WaitOver(link))
+
+    @property
+    def _has_place(self) -> bool:
+        return len(self._places) + len(self._uncounted) < self._services.limits.child_processes
 
     def _give_place(self, link: Ref, backend: str) -> None:
         self._places[link] = backend
@@ -206,10 +185,25 @@ class Backends(Actor):
         backend = self._places.pop(link, None)
         if backend is not None:
             self._count_places(backend)
-        while self._waiting and len(self._places) < self._services.limits.child_processes:
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and self._has_place:
             waiting = next(iter(self._waiting))
             self.ctx.cancel_timer(waiting)
             self._give_place(waiting, self._waiting.pop(waiting))
+
+    def _counted(self, present: Present) -> None:
+        """A link that was there before us; what it asked may have been lost with the one it asked."""
+        link, backend = present.link, present.backend
+        self._uncounted.discard(link)
+        self._moved(link, (backend, STATES[present.phase]))
+        if present.holds and link not in self._places:
+            self._places[link] = backend
+            self._count_places(backend)
+        if present.asks and link not in self._waiting:
+            self._ask(link, backend)
+        self._let_in()
 
     def _wait_over(self, link: Ref) -> None:
         backend = self._waiting.pop(link, None)

@@ -32,6 +32,11 @@ class Carrier:
         """Whether there is a transport."""
         return self._transport is not None
 
+    @property
+    def holds_process(self) -> bool:
+        """Whether a child process is there, or still ending."""
+        return self.kind == "stdio" and self.tasks > 0
+
     def connect(self, ctx: Context, spec: BackendSpec, modern: bool = False) -> None:
         """Makes a transport and runs it in a task of the actor, which gets FromTransport and TaskEnded."""
         self._generation += 1

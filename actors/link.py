@@ -11,8 +11,7 @@ from typing import Any
 from msgspec import Raw
 
 from actors import ports
-from actors.audience import Audience, located
-from actors.backends import AskPermit, Connected, Denied, Failure, Granted, LinkMoved, Returned
+from actors.audience import Audience
 from actors.call_times import CallTimes
 from actors.carrier import Carrier, FromTransport
 from actors.link_messages import (
@@ -28,6 +27,7 @@ from actors.link_messages import (
     LinkTold,
     LinkWithdrew,
     Notify,
+    Replaced,
     Warm,
 )
 from actors.named import Named
@@ -36,12 +36,15 @@ from actors.protocol import link_events as ev
 from actors.protocol import payload as json
 from actors.protocol.link_machine import step
 from actors.protocol.link_state import Link, Phase, Profile
+from actors.protocol.link_table import LIVE
 from actors.protocol.messages import Error, RequestId
 from actors.protocol.methods import METHODS
-from actors.protocol.table import BackendSpec
+from actors.protocol.table import BackendSpec, Table
+from actors.protocol.table_change import same_server
 from actors.runtime import NORMAL, Actor, Down, Ref, TaskEnded
 from actors.services import Services
-from actors.subscriptions import SUBSCRIBE, UNSUBSCRIBE
+from actors.standing import Census, Denied, Granted, Standing
+from actors.subscriptions import UNSUBSCRIBE
 
 CLOSE_WITHIN = 6.0
 """Seconds for a graceful close (DELETE, or stdin closed, TERM, KILL); then the transport's task is cancelled."""
@@ -64,6 +67,8 @@ class LinkActor(Actor):
     """
 
     mailbox_size = 1024
+
+    _standing: Standing
 
     def __init__(
         self,
@@ -91,8 +96,6 @@ class LinkActor(Actor):
         self._carrier = Carrier(services.connector)
         self._audience = Audience(spec.sharing == "shared", self._drop)
         self._calls = CallTimes(spec.name, services.telemetry)
-        self._subscribing: dict[ev.CallKey, str] = {}
-        """Calls that subscribe on a shared connection, and to what."""
         self._own = 0
         self._unreachable = False
         self._owing = False
@@ -102,7 +105,8 @@ class LinkActor(Actor):
         return f"<LinkActor {self._backend}: {self._link.phase.value}, {len(self._link.pending)} pending>"
 
     def started(self) -> None:
-        self._backends.reply(LinkMoved(self.ctx.ref, self._backend, self._link.phase))
+        self._standing = Standing(self.ctx.ref, self._backend, self._backends)
+        self._standing.moved(self._link.phase)
         if self._link.phase is Phase.WAITING:
             self._back_off(ev.BackOff(self._link.attempt))
 
@@ -139,6 +143,12 @@ class LinkActor(Actor):
             case Leave(caller):
                 self.ctx.demonitor(caller)
                 self._left(caller)
+            case Replaced(before):
+                self._replaced(before)
+            case Census():
+                link, carrier = self._link, self._carrier
+                asks = link.phase is Phase.CONNECTING and not carrier.up
+                self._standing.counted(link.phase, holds=carrier.holds_process, asks=asks)
             case _Due.CLOSE:
                 self.ctx.stop(NORMAL)
         self._end_if_done()
@@ -178,35 +188,17 @@ class LinkActor(Actor):
 
     def _call(self, call: Call) -> None:
         key = (call.caller, call.call)
-        if self._audience.shared and self._is_settled(key, call):
+        if self._audience.settles(key, call):
             call.caller.reply(LinkOutcome(self._backend, call.call, True, json.dumps({})))
             return
         self._calls.began(key, call, self.ctx.now())
         row = METHODS.get(call.method)
         self._step(ev.Called(key, call.method, call.params, call.progress, row is not None and row.eligible))
 
-    def _is_settled(self, key: ev.CallKey, call: Call) -> bool:
-        """On a shared connection the first one to subscribe and the last one to unsubscribe speak for all."""
-        uri = located(call.params)
-        if uri is not None and call.method == SUBSCRIBE:
-            self._audience.take_interest(call.caller, uri)
-            self._subscribing[key] = uri
-        elif uri is not None and call.method == UNSUBSCRIBE:
-            others = self._audience.wanted_by_others(call.caller, uri)
-            self._audience.lose_interest(call.caller, uri)
-            return others
-        return False
-
     def _abandon(self, key: ev.CallKey, reason: str) -> None:
         self._calls.forget(key)
-        self._lose_interest(key)
+        self._audience.subscribed(_key(key), False)
         self._step(ev.Abandoned(key, reason))
-
-    def _lose_interest(self, key: ev.CallKey) -> None:
-        """A subscription that came to nothing."""
-        uri = self._subscribing.pop(key, None)
-        if uri is not None:
-            self._audience.lose_interest(_key(key)[0], uri)
 
     def _shut(self) -> None:
         if not self._closing:
@@ -220,6 +212,17 @@ class LinkActor(Actor):
         if self._closing and not self._carrier.tasks and self.ctx.idle:
             self.ctx.stop(NORMAL)
 
+    def _replaced(self, before: Table) -> None:
+        """A connection ends that is not to the server which is configured."""
+        was, spec = (table.backends.get(self._backend) for table in (before, self._services.table.value))
+        if same_server(was, spec):
+            return
+        if self._link.phase in LIVE:
+            what = "is no longer configured" if spec is None else "has another configuration now"
+            self._step(ev.Closed("unconfigured", f"server {self._backend!r} {what}", counts=False))
+        if spec is None or (spec.sharing == "shared") != self._audience.shared:
+            self._shut()
+
     # The machine
 
     def _step(self, event: ev.LinkEvent) -> None:
@@ -231,7 +234,7 @@ class LinkActor(Actor):
     def _set(self, after: Link) -> None:
         before, self._link = self._link.phase, after
         if after.phase is not before:
-            self._backends.reply(LinkMoved(self.ctx.ref, self._backend, after.phase))
+            self._standing.moved(after.phase)
 
     def _from_transport(self, event: ports.TransportEvent) -> None:
         match event:
@@ -242,7 +245,7 @@ class LinkActor(Actor):
             case ports.RequestFailed(id, reason, message, executed):
                 if reason == "connection_refused" and self._link.phase is Phase.READY:
                     self._unreachable = True
-                    self._backends.reply(Failure(self._backend, reason, message))
+                    self._standing.failed(reason, message)
                 self._step(ev.SendFailed(id, reason, message, executed))
             case ports.SessionLost(id):
                 self._services.telemetry.count("stagedoor_backend_sessions_lost_total", (self._backend,))
@@ -284,7 +287,7 @@ class LinkActor(Actor):
     def _give_back(self) -> None:
         """The place for a process is free, unless an earlier process is still ending."""
         if not self._carrier.tasks:
-            self._backends.reply(Returned(self.ctx.ref))
+            self._standing.give_back()
 
     # Effects
 
@@ -302,22 +305,14 @@ class LinkActor(Actor):
         self._step(ev.ConnectRefused(payload))
         self._give_back()
 
-    def _ask_permit(self, effect: ev.Connect) -> None:
-        if not self._backends.reply(AskPermit(self.ctx.ref, self._backend)):
-            error = errors.internal("the gateway is shutting down", reason="shutdown", executed="no")
-            self.ctx.ref.reply(Denied(error.raw))
-
     def _finish(self, effect: ev.Finish) -> None:
         caller, call = _key(effect.call)
         version = self._link.hello.version if self._link.hello is not None else ""
         self._calls.ended(effect.call, effect.ok, effect.payload, self.ctx.now(), self._carrier.kind, version)
-        if effect.ok:
-            self._subscribing.pop(effect.call, None)
-        else:
-            self._lose_interest(effect.call)
+        self._audience.subscribed((caller, call), effect.ok)
         if effect.ok and self._unreachable:
             self._unreachable = False
-            self._backends.reply(Connected(self._backend))
+            self._standing.connected()
         caller.reply(LinkOutcome(self._backend, call, effect.ok, effect.payload))
 
     def _ask(self, effect: ev.Ask) -> None:
@@ -350,14 +345,14 @@ class LinkActor(Actor):
 
     def _ready(self, effect: ev.Ready) -> None:
         self._unreachable = False
-        self._backends.reply(Connected(self._backend))
+        self._standing.connected()
         for ref in self._audience.members:
             ref.reply(LinkReady(self.ctx.ref, self._backend, effect.hello, effect.again))
 
     def _down(self, effect: ev.Down) -> None:
         self._services.log.warning("link_down", backend=self._backend, reason=effect.reason, detail=effect.message)
         if effect.counts and not self._closing:
-            self._backends.reply(Failure(self._backend, effect.reason, effect.message))
+            self._standing.failed(effect.reason, effect.message)
         for ref in self._audience.members:
             ref.reply(LinkDown(self.ctx.ref, self._backend, effect.message, effect.payload))
 
@@ -379,7 +374,7 @@ def _key(call: ev.CallKey) -> tuple[Ref, int]:
 
 
 EFFECTS: dict[type, Callable[[LinkActor, Any], None]] = {
-    ev.Connect: LinkActor._ask_permit,
+    ev.Connect: lambda link, effect: link._standing.ask(),
     ev.Send: lambda link, effect: link._carrier.send(effect),
     ev.UseVersion: lambda link, effect: link._carrier.use_version(effect),
     ev.Listen: lambda link, effect: link._carrier.listen(effect),

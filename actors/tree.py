@@ -31,8 +31,8 @@ class GatewayActors:
     def __init__(self, system: System, services: Services, overloaded: Callable[[], bool] = lambda: False) -> None:
         self.sessions = Sessions()
         self.services = services
-        self.backends = Backends(services)
         links = DynamicSupervisor(services.limits.sessions * LINKS_PER_SESSION)
+        self.backends = Backends(services, {}, links.children)
         supervisor = DynamicSupervisor(services.limits.sessions + 1)
         tree = Tree(links, Named(system, "backends"), Named(system, "catalogue"), {}, Memo())
         self.tree = tree
@@ -53,5 +53,5 @@ class GatewayActors:
         self.door = SessionDoor(services, self.sessions, Named(system, "router"), overloaded)
 
     def _new_backends(self) -> Backends:
-        self.backends = Backends(self.services)
+        self.backends = Backends(self.services, self.backends.status, self.tree.links.children)
         return self.backends

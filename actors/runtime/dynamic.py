@@ -47,6 +47,10 @@ class DynamicSupervisor(BaseSupervisor):
         """The children, those being restarted included."""
         return len(self._children)
 
+    def children(self) -> list[Ref]:
+        """Those that are alive."""
+        return [child.ref for child in self._children.values() if child.ref is not None]
+
     def start_child(
         self,
         actor: Actor,
@@ -103,7 +107,7 @@ class DynamicSupervisor(BaseSupervisor):
 
     def phases(self) -> Iterator[Sequence[Ref]]:
         """All together."""
-        yield [child.ref for child in self._children.values() if child.ref is not None]
+        yield self.children()
 
     def _allowed(self, child: _Child) -> bool:
         if child.restarts is None:

@@ -82,7 +82,7 @@ async def test_a_crash_of_the_actor_that_permits_connections_costs_nobody_a_call
         await gateway.settle()
         assert await client.tool("alpha__echo") == "alpha: echo"
         assert await other.tool("alpha__echo") == "alpha: echo"
-        assert gateway.actors.backends.status["alpha"].connections == 1
+        assert gateway.actors.backends.status["alpha"].connections == 3
         gateway.crashes.clear()
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from actors import catalogue, link, router
 from actors import session_messages as sm
-from actors.backends import AskPermit, Backends, Connected
+from actors.backends import Backends
 from actors.catalogue import Catalogue
 from actors.front import Front
 from actors.link import LinkActor
 from actors.recorder import Recorder
 from actors.router import Router
 from actors.session import SessionActor
+from actors.standing import AskPermit, Connected
 from gateway.native.session import Session as NativeSession
 from tests.faults.play import Plan
 from tests.faults.world import World

@@ -1,0 +1,113 @@
+"""How a link stands with the backends actor: it asks before it connects, and tells how it went.
+
+What is told while that actor is being restarted goes nowhere; the one that comes then takes a census of the links.
+"""
+
+from dataclasses import dataclass
+
+from msgspec import Raw
+
+from actors.named import Named
+from actors.protocol.link_state import Phase
+from actors.runtime import Ref
+
+
+@dataclass(frozen=True, slots=True)
+class AskPermit:
+    """May this link connect?"""
+
+    link: Ref
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """It may. A process place, if it takes one, is its own until `Returned` or its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """It may not: the JSON-RPC error object for those who wait."""
+
+    payload: Raw
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The handshake worked, or the backend answers again."""
+
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A connection failed, or was lost."""
+
+    backend: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMoved:
+    """A link is in another phase."""
+
+    link: Ref
+    backend: str
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The link's transport is gone, and with it its process place."""
+
+    link: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """The backends actor has begun anew and knows nobody: each link says how it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The answer. `holds`: a child process is there, or still ending; `asks`: a permit was asked for and not given."""
+
+    link: Ref
+    backend: str
+    phase: Phase
+    holds: bool
+    asks: bool
+
+
+class Standing:
+    """One link's side of it. Nothing here waits, or minds whether it is heard."""
+
+    def __init__(self, link: Ref, backend: str, backends: Named) -> None:
+        self._link = link
+        self._backend = backend
+        self._backends = backends
+
+    def moved(self, phase: Phase) -> None:
+        """The link is in this phase."""
+        self._backends.reply(LinkMoved(self._link, self._backend, phase))
+
+    def ask(self) -> None:
+        """May it connect? Granted or Denied follows, also if the question is lost with whom it was asked."""
+        self._backends.reply(AskPermit(self._link, self._backend))
+
+    def connected(self) -> None:
+        """The backend is well."""
+        self._backends.reply(Connected(self._backend))
+
+    def failed(self, reason: str, message: str) -> None:
+        """The backend is not well."""
+        self._backends.reply(Failure(self._backend, reason, message))
+
+    def give_back(self) -> None:
+        """No process is there any more."""
+        self._backends.reply(Returned(self._link))
+
+    def counted(self, phase: Phase, *, holds: bool, asks: bool) -> None:
+        """To a census."""
+        self._backends.reply(Present(self._link, self._backend, phase, holds, asks))
