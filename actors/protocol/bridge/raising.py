@@ -17,6 +17,7 @@ from actors.protocol.messages import EMPTY
 from actors.protocol.modern.meta import RELATED_TASK_KEY, RETRY_MEMBERS, SERVER_KEY, SUBSCRIPTION_KEY
 from actors.protocol.modern.outcomes import CACHEABLE, COMPLETE
 from actors.protocol.payload import dumps, elements, is_object, members, mentions, meta_of, replace_members
+from actors.protocol.versions import LATEST_HANDSHAKE, Era, era_of
 
 Changes = dict[str, Raw | None]
 
@@ -32,9 +33,11 @@ class _Row(NamedTuple):
 # ------------------------------------------------------------------------------------------------- servers to clients
 
 
-def to_modern(method: str, payload: Raw, server_info: Raw = EMPTY) -> Raw:
-    """A result of a backend with sessions. It is complete, stale at once and nobody else's, whatever it says itself:
+def to_modern(method: str, payload: Raw, *, backend_version: str = LATEST_HANDSHAKE, server_info: Raw = EMPTY) -> Raw:
+    """A result of a backend with sessions (that of one without stays as it is). It is complete, stale at once and nobody else's, whatever it says itself:
     these members had no meaning where it comes from. `server_info` is who says so (EMPTY: nothing is said)."""
+    if era_of(backend_version) is Era.MODERN:
+        return payload
     try:
         changes = {"resultType": dumps(COMPLETE)} | _changes(_RESULTS, method, payload)
         if method in CACHEABLE:
@@ -59,11 +62,14 @@ def question_to_modern(method: str, params: Raw) -> Raw:
     return _changed(_QUESTIONS, method, params)
 
 
-def error_to_modern(method: str, payload: Raw, uri: str | None = None) -> Raw:
+def error_to_modern(
+    method: str, payload: Raw, backend_version: str = LATEST_HANDSHAKE, *, uri: str | None = None
+) -> Raw:
     """A backend's JSON-RPC error for a `method`; `uri` is that of a `resources/read`.
 
     Codes that the era reserves, or has given up, mean something else there, or nothing: they become -32603, and the
-    error is kept in `data` (basic, "Error Codes").
+    error is kept in `data` (basic, "Error Codes"). What a client did not declare, only a backend of the era can say;
+    headers and revisions are between it and the gateway.
     """
     try:
         error = errors.parse_error_member(payload)
@@ -71,6 +77,8 @@ def error_to_modern(method: str, payload: Raw, uri: str | None = None) -> Raw:
         return errors.internal("the server's error is malformed", reason="malformed").raw
     if error.code == errors.RESOURCE_NOT_FOUND and method == "resources/read":
         return ProtocolError(errors.INVALID_PARAMS, error.message, _with_uri(error.data, uri)).raw
+    if error.code == errors.MISSING_CLIENT_CAPABILITY and era_of(backend_version) is Era.MODERN:
+        return payload
     if error.code in RESERVED:
         data = {"code": error.code, **({"data": error.data} if error.data else {})}
         return ProtocolError(errors.INTERNAL, error.message, dumps(data)).raw

@@ -61,7 +61,7 @@ CACHEABLE = {"tools/list", "prompts/list", "resources/list", "resources/template
 @pytest.mark.parametrize(("method", "definition", "value"), RESULTS)
 def test_a_result_with_sessions_is_a_complete_one_without(method, definition, value, conforms):
     meta = {RELATED_TASK_KEY: {"taskId": "1"}, SUBSCRIPTION_KEY: 5, "com.example/x": 1}
-    made = raising.to_modern(method, raw({**value, "_meta": meta}), raw(SERVER))
+    made = raising.to_modern(method, raw({**value, "_meta": meta}), server_info=raw(SERVER))
     conforms(MODERN, definition, made)
     shown = plain(made)
     assert shown["resultType"] == "complete"
@@ -85,8 +85,10 @@ def test_a_result_keeps_who_it_says_it_is_from_unless_told_otherwise():
     value = raw({"content": [], "_meta": {SERVER_KEY: SERVER}})
     assert plain(raising.to_modern("tools/call", value))["_meta"] == {SERVER_KEY: SERVER}
     other = {"name": "gateway", "version": "2"}
-    assert plain(raising.to_modern("tools/call", value, raw(other)))["_meta"] == {SERVER_KEY: other}
-    assert plain(raising.to_modern("tools/call", raw({"_meta": 5}), raw(other)))["_meta"] == {SERVER_KEY: other}
+    assert plain(raising.to_modern("tools/call", value, server_info=raw(other)))["_meta"] == {SERVER_KEY: other}
+    assert plain(raising.to_modern("tools/call", raw({"_meta": 5}), server_info=raw(other)))["_meta"] == {
+        SERVER_KEY: other
+    }
 
 
 def test_an_empty_result_is_complete_too(conforms):
@@ -112,7 +114,7 @@ def test_a_result_without_sessions_is_valid_in_every_revision_with(version, meth
 def test_there_and_back_a_result_of_the_newest_revision_is_the_same(method, definition, value):
     tools = [{name: member for name, member in TOOL.items() if name != "execution"}]
     value = {**value, "tools": tools} if "tools" in value else value
-    made = raising.to_modern(method, raw(value), raw(SERVER))
+    made = raising.to_modern(method, raw(value), server_info=raw(SERVER))
     assert plain(lowering.from_modern(method, made)) == value
 
 
@@ -183,7 +185,7 @@ def error(code, **data):
 def test_codes_that_mean_something_else_without_sessions_are_not_said_there(
     method, code, data, to_code, to_data, conforms
 ):
-    made = raising.error_to_modern(method, error(code, **data), URI)
+    made = raising.error_to_modern(method, error(code, **data), uri=URI)
     conforms(MODERN, "Error", made)
     shown = plain(made)
     assert (shown["code"], shown["message"]) == (to_code, "m")
@@ -228,6 +230,15 @@ def test_codes_of_the_era_without_sessions_are_not_said_with_them(
 def test_what_is_no_error_is_an_internal_one(broken):
     assert plain(raising.error_to_modern("tools/call", raw(broken)))["code"] == -32603
     assert plain(lowering.error_from_modern("tools/call", raw(broken)))["code"] == -32603
+
+
+def test_a_backend_of_the_era_says_itself_what_a_client_must_declare():
+    missing = error(-32021, requiredCapabilities={"roots": {}})
+    assert raising.error_to_modern("tools/call", missing, MODERN) is missing
+    for code in (-32020, -32022, -32042, -32050):
+        assert plain(raising.error_to_modern("tools/call", error(code), MODERN))["code"] == -32603
+    result = raw({"resultType": "complete"})
+    assert raising.to_modern("tools/list", result, backend_version=MODERN) is result
 
 
 # Notifications
@@ -396,7 +407,7 @@ METHODS = st.sampled_from([*(row[0] for row in RESULTS), "sampling/createMessage
 @given(ODD, METHODS, st.sampled_from(VERSIONS))
 def test_no_shape_of_a_payload_is_a_fault(value, method, version):
     payload = raw(value)
-    up = plain(raising.to_modern(method, payload, raw(SERVER)))
+    up = plain(raising.to_modern(method, payload, server_info=raw(SERVER)))
     assert up["resultType"] == "complete"
     down = plain(lowering.from_modern(method, payload, version))
     assert "resultType" not in down
@@ -406,7 +417,7 @@ def test_no_shape_of_a_payload_is_a_fault(value, method, version):
         raising.answer_to_modern(method, payload),
         raising.request_to_modern(method, payload),
         raising.notification_to_modern(method, payload),
-        raising.error_to_modern(method, payload, URI),
+        raising.error_to_modern(method, payload, uri=URI),
         lowering.question_from_modern(method, payload, "e", version),
         lowering.answer_from_modern(method, payload, version),
         lowering.request_from_modern(method, payload, version),
