@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from actors.protocol import link_table, session_table  # noqa: E402 - the tree must be on the path first
+from actors.protocol.bridge import parking_table  # noqa: E402 - the same
 from actors.protocol.modern import exchange_table, subscription_table  # noqa: E402 - the same
 
 DOCUMENT = ROOT / "actors" / "protocol" / "README.md"
@@ -22,6 +23,7 @@ DIAGRAMS: dict[str, tuple[Table, Enum]] = {
     "link": (link_table.TRANSITIONS, link_table.Phase.IDLE),
     "exchange": (exchange_table.TRANSITIONS, exchange_table.Phase.RECEIVED),
     "subscription": (subscription_table.TRANSITIONS, subscription_table.Phase.RECEIVED),
+    "parked call": (parking_table.TRANSITIONS, parking_table.Phase.WAITING),
 }
 """By name: the table, and where a life begins."""
 
