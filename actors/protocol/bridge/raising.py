@@ -34,8 +34,11 @@ class _Row(NamedTuple):
 
 
 def to_modern(method: str, payload: Raw, *, backend_version: str = LATEST_HANDSHAKE, server_info: Raw = EMPTY) -> Raw:
-    """A result of a backend with sessions (that of one without stays as it is). It is complete, stale at once and nobody else's, whatever it says itself:
-    these members had no meaning where it comes from. `server_info` is who says so (EMPTY: nothing is said)."""
+    """A result of a backend with sessions; that of one without stays as it is.
+
+    It is complete, stale at once and nobody else's, whatever it says itself: these members had no meaning where it
+    comes from. `server_info` is who says so (EMPTY: nothing is said).
+    """
     if era_of(backend_version) is Era.MODERN:
         return payload
     try:
