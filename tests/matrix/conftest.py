@@ -1,0 +1,5 @@
+"""What the matrix shares."""
+
+from tests.support.processes import programs
+
+__all__ = ["programs"]

@@ -1,0 +1,92 @@
+"""Official SDKs of every revision's time, on both sides of the gateway: 5 revisions × 5 revisions × every feature."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.matrix.table import REVISIONS, expected
+from tests.support.processes import ROOT, Gateway, Programs, accepts, environment, free_port
+
+pytestmark = [pytest.mark.e2e, pytest.mark.node]
+
+HERE = Path(__file__).parent
+VISIT_SECONDS = 240
+
+
+@dataclass(frozen=True)
+class Party:
+    """A program on an SDK: the revision it speaks, its command, and for a server whether it is reached by HTTP."""
+
+    revision: str
+    command: tuple[str | Path, ...]
+    http: bool = False
+
+
+def python(version: str, program: str) -> tuple[Path, Path]:
+    """A program in the environment of this version of the Python SDK."""
+    return ROOT / ".venv-sdks" / f"py-{version}" / "bin" / "python", HERE / program
+
+
+SERVERS = {
+    "py-1.2": Party("2024-11-05", python("1.2", "servers/python_v1.py")),
+    "py-1.9": Party("2025-03-26", python("1.9", "servers/python_v1.py"), http=True),
+    "py-1.22": Party("2025-06-18", python("1.22", "servers/python_v1.py")),
+    "py-1.27": Party("2025-11-25", python("1.27", "servers/python_v1.py")),
+}
+CLIENTS = {
+    "raw": Party("2024-11-05", python("1.27", "clients/raw.py")),
+    "py-1.9": Party("2025-03-26", python("1.9", "clients/python_v1.py")),
+    "py-1.22": Party("2025-06-18", python("1.22", "clients/python_v1.py")),
+    "py-1.27": Party("2025-11-25", python("1.27", "clients/python_v1.py")),
+}
+
+
+def start(programs: Programs) -> Gateway:
+    """A gateway in front of every server of the matrix."""
+    backends: dict[str, Any] = {}
+    for name, server in SERVERS.items():
+        command = [str(part) for part in server.command]
+        if server.http:
+            port = free_port()
+            programs.start(name, [*command, "--http", str(port)], ready=accepts(port))
+            backends[name] = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
+        else:
+            backends[name] = {"command": command[0], "args": command[1:]}
+    return programs.gateway({"mcpServers": backends})
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_every_feature_works_or_fails_as_the_table_says(name: str, programs: Programs) -> None:
+    client = CLIENTS[name]
+    gateway = start(programs)
+    endpoints = json.dumps({server: gateway.endpoint(server) for server in SERVERS})
+    done = subprocess.run(
+        [*client.command, endpoints],
+        capture_output=True,
+        text=True,
+        timeout=VISIT_SECONDS,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    seen: dict[str, dict[str, str]] = json.loads(done.stdout)
+    wrong = [f"{server} can't be visited: {seen[server]['broken']}" for server in SERVERS if "broken" in seen[server]]
+    wrong += [
+        f"{server}: {feature}: expected {wanted!r}, saw {seen[server].get(feature)!r}"
+        for server, party in SERVERS.items()
+        for feature, wanted in expected(client.revision, party.revision).items()
+        if "broken" not in seen[server] and seen[server].get(feature) != wanted
+    ]
+    if wrong:
+        pytest.fail("\n".join(wrong) + "\n" + gateway.program.story(), pytrace=False)
+
+
+def test_every_revision_has_a_client_and_a_server() -> None:
+    assert {party.revision for party in CLIENTS.values()} == set(REVISIONS[:-1])
+    assert {party.revision for party in SERVERS.values()} == set(REVISIONS[:-1])
