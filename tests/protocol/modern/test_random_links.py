@@ -50,6 +50,9 @@ actions = st.one_of(
     st.tuples(st.just("acknowledge"), pick),
     st.tuples(st.just("update"), pick, st.sampled_from("abc")),
     st.tuples(st.just("due"), pick),
+    st.tuples(st.just("welcome")),
+    st.tuples(st.just("welcome")),
+    st.tuples(st.just("acknowledge"), pick),
     st.tuples(st.just("close")),
     st.tuples(st.just("retry")),
     st.tuples(st.just("expire")),
@@ -128,7 +131,11 @@ class Play:
             self.drive.answer(ask, result if ok else None, self.calls[ask.call])
 
     def _id(self, n: int) -> str:
-        return self.drive.sent[-1 - n % len(self.drive.sent)].id if self.drive.sent else "none"
+        """Mostly of a request that is out."""
+        out = [str(id) for id in self.drive.link.pending]
+        if out and n < 10:
+            return out[-1 - n % len(out)]
+        return self.drive.sent[-1].id if self.drive.sent else "none"
 
     def _result(self, n: int, result: dict[str, Any]) -> None:
         self.drive.result(self._id(n), result)
@@ -140,7 +147,8 @@ class Play:
         self.drive.fail(self._id(n), reason, status=500 if reason == "http_status" else None)
 
     def _acknowledge(self, n: int) -> None:
-        listens = [sent.id for sent in self.drive.sent if sent.method == "subscriptions/listen"]
+        pending = self.drive.link.pending
+        listens = [str(id) for id, p in pending.items() if isinstance(p, Listen) and not p.acked]
         if listens:
             self.drive.acknowledge(listens[-1 - n % len(listens)])
 
@@ -151,6 +159,13 @@ class Play:
         timers = list(self.drive.timers)
         if timers:
             self.drive.due(*timers[n % len(timers)])
+
+    def _welcome(self) -> None:
+        """The server is there, and of this era."""
+        self._reconsider()
+        self._want()
+        if self.drive.link.phase is Phase.PROBING:
+            self.drive.discovered()
 
     def _close(self) -> None:
         self.drive.step(ev.Closed("exited", "gone"))
@@ -169,7 +184,7 @@ class Play:
 
 
 @settings(max_examples=400, deadline=None)
-@given(related=st.booleans(), ready=st.booleans(), script=st.lists(actions, max_size=60))
+@given(related=st.booleans(), ready=st.booleans(), script=st.lists(actions, min_size=20, max_size=80))
 def test_every_call_has_one_outcome_or_goes_back_unsent(related, ready, script):
     play = Play(related)
     if ready:
