@@ -1,7 +1,8 @@
 """Structured logs by structlog: one event name and its values a line, as JSON or as text for people.
 
 What libraries log by the standard module goes the same way. No line holds a credential or a session id
-(`gateway.observability.redaction`), and a sink that fails (a closed pipe, a full disk) harms nobody.
+(`gateway.observability.redaction`), no peer can fill the log with warnings (`flood`), and
+a sink that fails (a closed pipe, a full disk) harms nobody.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from typing import Any, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
+from gateway.observability.flood import Flood
 from gateway.observability.redaction import Redaction
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -42,7 +44,7 @@ def configure(
         render = [_printable, structlog.dev.ConsoleRenderer(colors=stream.isatty())]
     sink = _Sink(stream)
     structlog.configure(
-        processors=[*shared, *render],
+        processors=[Flood(), *shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(file=sink),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
