@@ -282,4 +282,5 @@ def test_what_we_mirror_is_accepted_for_the_same_arguments_and_no_others(value, 
 @given(st.dictionaries(st.sampled_from(["mcp-param-region", "mcp-param-limit", "x"]), st.text()), SCALARS)
 def test_no_header_and_no_argument_raises(headers, value):
     body = arguments({"region": value, "options": value})
-    assert check_arguments(headers, [REGION, LIMIT], body) is None or True
+    mismatch = check_arguments(headers, [REGION, LIMIT], body)
+    assert mismatch is None or mismatch.startswith("Mcp-Param-")
