@@ -110,6 +110,14 @@ class Limits:
     """From start to ready of a backend connection."""
     link_idle: float = 300.0
     """A catalogue's own backend connection without use for this long is closed."""
+    park_ttl: float = 600.0
+    """How long a call waits for answers of a client without sessions; then it is cancelled at its server."""
+    parked_per_principal: int = 256
+    """Calls of one principal that wait so; the questions of a further one are refused, and it gets -32603."""
+    broker_idle: float = 900.0
+    """Connections that a client without sessions has to a server with sessions are closed after so long without use."""
+    overflow_connections: int = 2
+    """To one such server over stdio: more of them, while a call waits for answers on the first. 0: others wait."""
     list_deadline: float = 10.0
     """One backend's share of a merged list."""
     child_processes: int = 200

@@ -56,6 +56,7 @@ _MAY_BE_ZERO = {
     "drain_grace",
     "sessions_per_principal",
     "sessions_anonymous",
+    "overflow_connections",
 }
 
 PLACES = tuple(Place(name, *_RENAMED.get(name, ("limits", name))) for name in Limits.__dataclass_fields__)

@@ -132,11 +132,3 @@ def check(method: str, answer: Raw) -> None:
         read_as(answer)
     except BROKEN as broken:
         raise Refusal(invalid_params(f"an answer to {method} is malformed: {broken}")) from None
-
-
-def plain(answer: Raw) -> Raw:
-    """An answer as a backend of the handshake era gets it: its results have no type. The same object if it has none."""
-    present = members(answer)
-    if "resultType" not in present:
-        return answer
-    return dumps({name: value for name, value in present.items() if name != "resultType"})

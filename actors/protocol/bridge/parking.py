@@ -112,7 +112,7 @@ def _resumed(calls: Calls, event: ev.Resumed) -> Step:
     taken = replace(moved(held, "answered in part" if left else "answered"), owner=event.owner, open=left)
     again: ev.Effects = [ev.StartGather(event.call)] if left else []
     asked = [(held.open[key], answer) for key, answer in given.items()]
-    answers = [ev.Answer(held.line, q.id, q.method, True, input_required.plain(answer)) for q, answer in asked]
+    answers = [ev.Answer(held.line, q.id, q.method, True, answer) for q, answer in asked]
     return put(calls, event.call, taken), [ev.Unpark(event.call), *answers, *again]
 
 
@@ -200,6 +200,8 @@ def _wait_over(calls: Calls, event: ev.WaitOver) -> Step:
     held = _serves(calls, event.call, "waited too long")
     if held is None:
         return calls, []
+    if any(calls.held[n].phase is not Phase.PARKED for n in calls.lines.values() if n is not None):
+        return calls, [ev.StartWait(event.call)]  # the backend is at work, which has deadlines of its own
     error = errors.internal("other calls to this server wait for their client", reason="busy", executed="no")
     calls = lines.dequeue(put(calls, event.call, moved(held, "waited too long")), event.call)
     return calls, [ev.Outcome(held.owner, False, error.raw), ev.Forget(event.call)]

@@ -176,7 +176,7 @@ class Outcome(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """The outcome of a question, to the backend. `method` is the question's."""
+    """The outcome of a question, to the backend, in the client's words. `method` is the question's."""
 
     line: int
     id: RequestId

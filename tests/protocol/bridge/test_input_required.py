@@ -119,9 +119,3 @@ def test_anything_else_is_refused(method: str, answer: object) -> None:
 def test_an_answer_too_deep_to_read_is_refused_like_any_other() -> None:
     with pytest.raises(Refusal):
         ir.check(ELICIT, Raw(b'{"action":"accept","content":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}"))
-
-
-def test_an_answer_for_a_backend_with_sessions_has_no_type() -> None:
-    assert loads(ir.plain(dumps({"action": "accept", "resultType": "complete"}))) == {"action": "accept"}
-    answer = dumps({"action": "accept"})
-    assert ir.plain(answer) is answer

@@ -249,6 +249,15 @@ def test_the_last_line_keeps_calls_waiting_for_a_time() -> None:
     assert (ok, error["code"], error["data"]["executed"]) == (False, INTERNAL, "no")
 
 
+def test_a_call_waits_on_while_the_backend_is_at_work() -> None:
+    world = World(lines=1)
+    first, second = world.begin(), world.begin()
+    world.do(ev.WaitOver(second))
+    assert world.said == [ev.StartWait(second)]
+    world.end(first)
+    assert world.sent[second] == 1
+
+
 def test_more_calls_than_may_wait_are_refused() -> None:
     world = World(lines=1, waiting=1)
     world.begin()
