@@ -1,0 +1,49 @@
+"""The suite's client mode: its own servers judge what the gateway sends to a backend, with a real client before it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import NODE_PACKAGES, environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.node]
+
+CLIENT = Path(__file__).with_name("client.py")
+SUITE = NODE_PACKAGES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+SCENARIO_SECONDS = 90
+
+SCENARIOS = {
+    "2025-11-25": (
+        "initialize",
+        "tools_call",
+        "sse-retry",
+        "elicitation-sep1034-client-defaults",
+        "json-schema-2020-12-preservation",
+    ),
+}
+"""Every scenario of the client mode that is not about authorization."""
+
+
+@pytest.mark.parametrize(("revision", "scenario"), [(r, s) for r, names in SCENARIOS.items() for s in names])
+def test_what_the_gateway_sends_upstream_conforms(revision: str, scenario: str, node: Path, tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, str(CLIENT)])
+    options = ["--scenario", scenario, "--spec-version", revision, "--output-dir", str(tmp_path)]
+    done = subprocess.run(
+        [node, SUITE, "client", "--command", command, *options],
+        capture_output=True,
+        text=True,
+        timeout=SCENARIO_SECONDS,
+        env=environment(),
+        check=False,
+    )
+    checks = [check for file in tmp_path.rglob("checks.json") for check in json.loads(file.read_text())]
+    failed = [f"{check['id']}: {check.get('errorMessage')}" for check in checks if check["status"] in ("FAILURE", "WARNING")]
+    story = (done.stdout + done.stderr)[-4000:]
+    assert checks, story
+    assert not failed, "\n".join((*failed, story))
