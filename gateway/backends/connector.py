@@ -18,6 +18,7 @@ from actors.protocol.table import BackendSpec, HttpTarget, StdioTarget, Target
 from gateway.backends.bound import BoundTransport
 from gateway.backends.guardian import Guardian
 from gateway.backends.http_call import HttpLimits
+from gateway.backends.modern_http import ModernHttpTransport
 from gateway.backends.stdio import StdioLimits, StdioTransport
 from gateway.backends.streamable_http import StreamableHttpTransport
 from gateway.wire.pool import Pool, PoolLimits
@@ -91,8 +92,9 @@ class HttpConnector:
 
     def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
         assert isinstance(spec.target, HttpTarget)
+        transport = ModernHttpTransport if modern else StreamableHttpTransport
         try:
-            return StreamableHttpTransport(
+            return transport(
                 spec.name,
                 spec.target,
                 emit,

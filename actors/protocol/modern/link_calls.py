@@ -243,7 +243,7 @@ def learn(link: Link, result: Raw) -> tuple[Link, Raw, ev.Effects]:
 
 def _rebuild(link: Link, running: Running) -> Step:
     """The backend misses a header, or found another value: once, the list of tools is fetched anew."""
-    if running.called.method != "tools/call" or running.rebuilt:
+    if not link.related or running.called.method != "tools/call" or running.rebuilt:
         error = errors.internal("the server and the gateway disagree about headers", reason="headers", executed="no")
         return give_up(link, running, error)
     link = replace(link, rebuilding=(*link.rebuilding, replace(running, rebuilt=True)))

@@ -1,0 +1,275 @@
+"""A backend behind a Streamable HTTP endpoint without sessions (2026-07-28, transports/streamable-http).
+
+Each request is a POST of its own with headers of its own, and has its answer there: as JSON, or as a stream of events
+that ends with it. To give a request up is to close its connection, and that is how a cancel is said. A broken stream is
+not gone on with: the revision has no means for it. A JSON-RPC error is an answer whatever HTTP status it has; redirects
+are not followed. The configured headers are credentials and are not logged.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import trio
+
+from actors.ports import FrameReceived, Headers, Log, RequestFailed, TransportClosed, TransportEvent
+from actors.protocol.messages import RequestId
+from actors.protocol.sse import SseDecoder
+from actors.protocol.table import HttpTarget
+from gateway.backends.bound import BoundTransport
+from gateway.backends.http_call import ERROR_BODY, HttpLimits
+from gateway.backends.http_events import EventTrail, read_events
+from gateway.backends.http_rules import OURS_ONLY, Kind, answers, error_code, executed_by, kind_of
+from gateway.backends.http_session import OURS
+from gateway.wire.errors import ConnectError, PoolFullError, SizeError, WireError
+from gateway.wire.http1_client import encode_headers
+from gateway.wire.pool import Pool, Response
+from gateway.wire.url import Url, parse_url
+
+LISTEN: Final = ("Mcp-Method", "subscriptions/listen")
+"""Marks the requests that stay open: they have connections of their own, and take no place from the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What all requests of one transport share."""
+
+    name: str
+    url: Url
+    own: bytes
+    """Headers that every request has."""
+    calls: Pool
+    streams: Pool
+    limits: HttpLimits
+    emit: Callable[[TransportEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request on its way."""
+
+    id: RequestId
+    frame: bytes
+    headers: Headers
+
+    @property
+    def listens(self) -> bool:
+        """Whether its answer takes for ever."""
+        return LISTEN in self.headers
+
+
+class ModernHttpTransport(BoundTransport):
+    """See `actors.ports.Transport`. There is no connection to speak of: it ends when it is closed."""
+
+    kind: Literal["stdio", "http", "inproc"] = "http"
+
+    def __init__(
+        self,
+        name: str,
+        target: HttpTarget,
+        emit: Callable[[TransportEvent], None],
+        *,
+        calls: Pool,
+        streams: Pool,
+        log: Log,
+        limits: HttpLimits,
+    ) -> None:
+        """ValueError for a URL or headers that are none."""
+        self._log = log
+        self._end = Endpoint(name, parse_url(target.url), _own(target.headers), calls, streams, limits, emit)
+        self._nursery: trio.Nursery | None = None
+        self._running: dict[RequestId, trio.CancelScope] = {}
+        self._listening: dict[RequestId, trio.CancelScope] = {}
+        self._waiting: deque[Outgoing] = deque()
+        self._ending = trio.Event()
+        self._told = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<ModernHttpTransport {self._end.name}: {len(self._running)} requests, {len(self._listening)} listens, "
+            f"{len(self._waiting)} wait>"
+        )
+
+    # The port's synchronous half
+
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
+        """Starts the request, or lets it wait for its turn; what does not fit fails, unexecuted. Nothing else is said
+        over this wire."""
+        if id is None:
+            self._log.debug("backend_message_dropped", backend=self._end.name, why="only requests go over this wire")
+            return
+        if self._told:
+            return
+        outgoing = Outgoing(id, frame, headers)
+        if self._ending.is_set() or len(self._waiting) >= self._end.limits.waiting:
+            self._end.emit(RequestFailed(id, "not_sent", f"{self._end.name} takes no more requests", "no"))
+        elif self._nursery is None or not self._has_room(outgoing):
+            self._waiting.append(outgoing)
+        else:
+            self._start(self._nursery, outgoing)
+
+    def forget(self, id: RequestId) -> None:
+        """Gives the request up by closing its connection."""
+        scope = self._running.get(id) or self._listening.get(id)
+        if scope is not None:
+            scope.cancel()
+            return
+        self._waiting = deque(outgoing for outgoing in self._waiting if outgoing.id != id)
+
+    def negotiated(self, version: str) -> None:
+        """Nothing to do: each request names its revision."""
+
+    def listen(self) -> None:
+        """Nothing to do: to listen is a request."""
+
+    def restart(self) -> None:
+        """Nothing to do: there is no session."""
+
+    def close(self) -> None:
+        """Gives up what is under way."""
+        self._ending.set()
+
+    # The IO
+
+    async def run(self) -> None:
+        """Works until it is closed. See the port."""
+        closed = False
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._start_waiting()
+                await self._ending.wait()
+                closed = True
+                nursery.cancel_scope.cancel()
+        finally:
+            self._nursery = None
+            self._ending.set()
+            for outgoing in self._waiting:
+                self._end.emit(RequestFailed(outgoing.id, "not_sent", f"{self._end.name} was closed", "no"))
+            self._waiting.clear()
+            reason = ("closed", "was closed") if closed else ("aborted", "was aborted")
+            self._end.emit(TransportClosed(reason[0], f"the connection to {self._end.name} {reason[1]}"))
+            self._told = True
+
+    def _has_room(self, outgoing: Outgoing) -> bool:
+        return outgoing.listens or len(self._running) < self._end.limits.concurrent
+
+    def _start(self, nursery: trio.Nursery, outgoing: Outgoing) -> None:
+        scope = trio.CancelScope()
+        (self._listening if outgoing.listens else self._running)[outgoing.id] = scope
+        nursery.start_soon(self._run, outgoing, scope)
+
+    def _start_waiting(self) -> None:
+        while self._nursery is not None and self._waiting and self._has_room(self._waiting[0]):
+            self._start(self._nursery, self._waiting.popleft())
+
+    async def _run(self, outgoing: Outgoing, scope: trio.CancelScope) -> None:
+        with scope:
+            await _Exchange(self._end, outgoing).run()
+        for running in (self._running, self._listening):
+            if running.get(outgoing.id) is scope:
+                del running[outgoing.id]
+        if not self._ending.is_set():
+            self._start_waiting()
+
+
+def _own(configured: Headers) -> bytes:
+    kept = [(n, v) for n, v in configured if n.lower() not in OURS and not n.lower().startswith("mcp-")]
+    if "user-agent" not in {name.lower() for name, _ in kept}:
+        kept.append(("User-Agent", "stagedoor"))
+    fixed = [("Accept", "application/json, text/event-stream"), ("Content-Type", "application/json")]
+    return encode_headers([*fixed, *kept])
+
+
+class _Exchange:
+    """One POST, from its head to the one event that is its outcome."""
+
+    __slots__ = ("_answered", "_end", "_outgoing")
+
+    def __init__(self, end: Endpoint, outgoing: Outgoing) -> None:
+        self._end = end
+        self._outgoing = outgoing
+        self._answered = False
+
+    async def run(self) -> None:
+        """Makes the request; to give it up, cancel this."""
+        end = self._end
+        try:
+            await self._post()
+        except SizeError as error:
+            self._fail("too_large", f"{end.name} sent {error}", "unknown")
+        if not self._answered:
+            self._fail("no_response", f"{end.name} ended its answer without a response", "unknown")
+
+    async def _post(self) -> None:
+        end, outgoing = self._end, self._outgoing
+        pool = end.streams if outgoing.listens else end.calls
+        try:
+            response = await pool.request("POST", end.url, end.own + encode_headers(outgoing.headers), outgoing.frame)
+        except WireError as error:
+            self._fail(_reason(error), f"{end.name}: {error}", "unknown" if error.sent else "no")
+            return
+        with response:
+            match kind_of(response.status, response.header(b"content-type")):
+                case Kind.EVENTS:
+                    await self._follow(response)
+                case Kind.JSON:
+                    await self._take_body(response)
+                case Kind.REFUSED:
+                    await self._refused(response)
+
+    async def _follow(self, response: Response) -> None:
+        decoder = SseDecoder(self._end.limits.message_bytes)
+        if await read_events(response, decoder, EventTrail(), self._take, lambda: None) and not response.whole:
+            # The end of the stream follows at once, as a rule, and then the connection can be used again.
+            with trio.move_on_after(self._end.limits.linger):
+                await read_events(response, decoder, EventTrail(), self._take_late, lambda: None)
+
+    async def _take_body(self, response: Response) -> None:
+        try:
+            body = await response.read(self._end.limits.message_bytes)
+        except SizeError:
+            raise
+        except WireError as error:
+            self._fail("connection_lost", f"{self._end.name}: {error}", "unknown")
+            return
+        if body:
+            self._take(body)
+
+    def _take(self, frame: bytes) -> bool:
+        if self._answered:
+            return True
+        self._answered = answers(frame, self._outgoing.id)  # first, because the receiver may cancel this
+        answered = self._answered
+        self._end.emit(FrameReceived(frame, self._outgoing.id))
+        return answered
+
+    def _take_late(self, frame: bytes) -> bool:
+        return False
+
+    async def _refused(self, response: Response) -> None:
+        status, name = response.status, self._end.name
+        if 200 <= status < 300:
+            self._fail("protocol", f"{name} answered in no known media type (HTTP {status})", "unknown", status)
+            return
+        body = b""
+        with trio.move_on_after(self._end.limits.refusal), suppress(WireError):
+            body = await response.read(ERROR_BODY)
+        if status not in OURS_ONLY and error_code(body) is not None:
+            self._answered = True
+            self._end.emit(FrameReceived(body, self._outgoing.id, status=status))
+        else:
+            self._fail("http_status", f"{name} answered with HTTP {status}", executed_by(status), status)
+
+    def _fail(self, reason: str, message: str, executed: Literal["no", "unknown"], status: int | None = None) -> None:
+        if not self._answered:
+            self._answered = True
+            self._end.emit(RequestFailed(self._outgoing.id, reason, message, executed, status))
+
+
+def _reason(error: WireError) -> str:
+    if isinstance(error, ConnectError):
+        return "connection_refused"
+    return "backend_full" if isinstance(error, PoolFullError) else "connection_lost"

@@ -1,0 +1,226 @@
+"""The transport to a server without sessions: a POST for each request, and nothing else."""
+
+import json
+
+import pytest
+import trio
+
+from actors.ports import FrameReceived, RequestFailed, TransportClosed
+from actors.protocol import payload
+from actors.protocol.bridge import eras
+from actors.protocol.bridge.eras import Verdict
+from actors.protocol.table import BackendSpec, HttpTarget
+from gateway.backends.connector import HttpConnector
+from gateway.backends.http_call import HttpLimits
+from gateway.backends.modern_http import ModernHttpTransport
+
+HEADERS = (("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/call"), ("Mcp-Name", "echo"))
+LISTEN = (("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "subscriptions/listen"))
+DEADLINE = 20
+
+
+def frame(id: str, method: str = "tools/call") -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": {}}).encode()
+
+
+@pytest.fixture
+async def open_transport(nursery, events, log):
+    connectors = []
+
+    def start(url: str, limits: HttpLimits | None = None, **headers: str) -> ModernHttpTransport:
+        connector = HttpConnector(log, limits=limits)
+        connectors.append(connector)
+        spec = BackendSpec("far", HttpTarget(url, tuple(headers.items())))
+        transport = connector.connect(spec, events, True)
+        assert isinstance(transport, ModernHttpTransport)
+        nursery.start_soon(transport.run)
+        return transport
+
+    with trio.fail_after(DEADLINE):
+        yield start
+    for connector in connectors:
+        connector.close()
+
+
+async def test_a_request_carries_its_own_headers_and_no_session(open_transport, backend, events):
+    async def answer(request) -> None:
+        await request.result({"ok": 1}, Mcp_Session_Id="stolen")
+
+    backend.handlers = [answer]
+    transport = open_transport(backend.url, Authorization="Bearer x", **{"Mcp-Method": "forged"})
+    for id in ("a", "b"):
+        transport.send(frame(id), id=id, headers=HEADERS)
+        received = await events.next()
+        assert isinstance(received, FrameReceived)
+        assert (received.related, received.status) == (id, None)
+    headers = backend.requests[1].headers
+    assert headers["MCP-Protocol-Version".lower()] == "2026-07-28"
+    assert headers["mcp-method"] == "tools/call"
+    assert headers["mcp-name"] == "echo"
+    assert headers["accept"] == "application/json, text/event-stream"
+    assert headers["authorization"] == "Bearer x"
+    assert "mcp-session-id" not in headers
+    assert {request.method for request in backend.requests} == {"POST"}
+
+
+async def test_events_come_one_by_one_and_end_with_the_answer(open_transport, backend, events):
+    async def stream(request) -> None:
+        await request.events()
+        await request.event(json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": {}}).encode())
+        await request.event(json.dumps({"jsonrpc": "2.0", "id": "a", "result": {}}).encode())
+        await request.end()
+
+    backend.handlers = [stream]
+    transport = open_transport(backend.url)
+    transport.send(frame("a"), id="a", headers=HEADERS)
+    assert [(await events.next(FrameReceived)).related for _ in range(2)] == ["a", "a"]
+
+
+@pytest.mark.parametrize("status", [200, 400, 404, 500])
+async def test_an_error_is_an_answer_whatever_its_status(open_transport, backend, events, status):
+    async def refuse(request) -> None:
+        await request.error(status, -32602, request.id)
+
+    backend.handlers = [refuse]
+    open_transport(backend.url).send(frame("a"), id="a", headers=HEADERS)
+    received = await events.next()
+    assert json.loads(received.frame)["error"]["code"] == -32602
+    assert received.status == (None if status == 200 else status)
+
+
+async def test_to_forget_a_request_is_to_close_its_connection(open_transport, backend, events):
+    async def hang(request) -> str:
+        await request.events()
+        assert await request.stream.receive_some(1) == b""
+        return "cut"
+
+    backend.handlers = [hang]
+    transport = open_transport(backend.url)
+    transport.send(frame("a"), id="a", headers=HEADERS)
+    await backend.wait_requests()
+    transport.forget("a")
+    await backend.wait_closed()
+    assert events.all == []
+
+
+async def test_a_broken_stream_is_not_gone_on_with(open_transport, backend, events):
+    async def cut(request) -> str:
+        await request.events()
+        await request.event(b"", id="5")
+        return "cut"
+
+    backend.handlers = [cut]
+    open_transport(backend.url).send(frame("a"), id="a", headers=HEADERS)
+    failed = await events.next(RequestFailed)
+    assert (failed.reason, failed.executed) == ("no_response", "unknown")
+    assert len(backend.requests) == 1
+
+
+async def test_listens_take_no_place_from_calls(open_transport, backend, events):
+    async def serve(request) -> None:
+        if request.message["method"] == "subscriptions/listen":
+            await request.events()
+            await trio.sleep_forever()
+        await request.result({})
+
+    backend.handlers = [serve]
+    transport = open_transport(backend.url, HttpLimits(concurrent=1))
+    for id in ("l1", "l2"):
+        transport.send(frame(id, "subscriptions/listen"), id=id, headers=LISTEN)
+    await backend.wait_requests(2)
+    transport.send(frame("a"), id="a", headers=HEADERS)
+    assert (await events.next(FrameReceived)).related == "a"
+
+
+async def test_redirects_are_not_followed(open_transport, backend, events):
+    async def move(request) -> None:
+        await request.answer(307, Location="http://127.0.0.1:1/")
+
+    backend.handlers = [move]
+    open_transport(backend.url).send(frame("a"), id="a", headers=HEADERS)
+    failed = await events.next(RequestFailed)
+    assert (failed.status, failed.executed) == (307, "no")
+
+
+async def test_the_end_is_told_once_and_last(open_transport, backend, events):
+    transport = open_transport(backend.url)
+    await trio.testing.wait_all_tasks_blocked()
+    transport.close()
+    assert isinstance(await events.next(), TransportClosed)
+    transport.send(frame("a"), id="a", headers=HEADERS)
+    assert len(events.all) == 1
+
+
+async def test_nothing_but_requests_goes_over_the_wire(open_transport, backend, log):
+    transport = open_transport(backend.url)
+    transport.send(b'{"jsonrpc":"2.0","method":"notifications/cancelled"}')
+    await trio.testing.wait_all_tasks_blocked()
+    assert not backend.requests
+    assert log.of("backend_message_dropped")
+
+
+# Answers to the probe, as real servers give them -------------------------------------------------------------
+
+
+async def verdict(events) -> Verdict:
+    event = await events.next()
+    if isinstance(event, RequestFailed):
+        return eras.PROBE[eras.of_failure(event.reason, event.status)]
+    message = json.loads(event.frame)
+    if "error" in message:
+        return eras.PROBE[eras.of_error(payload.dumps(message["error"]), event.status)]
+    return eras.PROBE[eras.of_versions(message["result"]["supportedVersions"])]
+
+
+def error(status: int, code: int, **data: object):
+    async def answer(request) -> None:
+        body = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "no", "data": data}}
+        await request.answer(status, json.dumps(body).encode())
+
+    return answer
+
+
+def page(status: int):
+    async def answer(request) -> None:
+        await request.answer(status, b"<html>", "text/html")
+
+    return answer
+
+
+async def discover(request) -> None:
+    await request.result({"supportedVersions": ["2026-07-28"], "capabilities": {}})
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [
+        (discover, Verdict.MODERN),
+        (error(404, -32601), Verdict.LEGACY),
+        (error(200, -32601), Verdict.LEGACY),
+        (error(400, -32602), Verdict.LEGACY),
+        (error(400, -32000), Verdict.LEGACY),
+        (error(400, -32022, supported=["2025-11-25"]), Verdict.LEGACY),
+        (error(400, -32022, supported=["2026-07-28"]), Verdict.MODERN),
+        (error(400, -32020), Verdict.MODERN),
+        (page(404), Verdict.LEGACY),
+        (page(405), Verdict.LEGACY),
+        (page(200), Verdict.LEGACY),
+        (page(401), Verdict.NONE),
+        (error(401, -32600), Verdict.NONE),
+        (page(403), Verdict.NONE),
+        (page(500), Verdict.NONE),
+        (error(503, -32000), Verdict.NONE),
+    ],
+)
+async def test_what_a_server_answers_to_the_probe_has_one_meaning(open_transport, backend, events, handler, expected):
+    backend.handlers = [handler]
+    open_transport(backend.url).send(frame("p", "server/discover"), id="p", headers=HEADERS)
+    assert await verdict(events) is expected
+
+
+async def test_a_port_where_nobody_listens_says_nothing(open_transport, events):
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    await listener.aclose()
+    open_transport(f"http://127.0.0.1:{port}/mcp").send(frame("p"), id="p", headers=HEADERS)
+    assert await verdict(events) is Verdict.NONE
