@@ -43,7 +43,8 @@ def test_what_the_gateway_sends_upstream_conforms(revision: str, scenario: str, 
         check=False,
     )
     checks = [check for file in tmp_path.rglob("checks.json") for check in json.loads(file.read_text())]
-    failed = [f"{check['id']}: {check.get('errorMessage')}" for check in checks if check["status"] in ("FAILURE", "WARNING")]
+    bad = [check for check in checks if check["status"] in ("FAILURE", "WARNING")]
+    failed = [f"{check['id']}: {check.get('errorMessage')}" for check in bad]
     story = (done.stdout + done.stderr)[-4000:]
     assert checks, story
     assert not failed, "\n".join((*failed, story))
