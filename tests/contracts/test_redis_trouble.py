@@ -80,7 +80,8 @@ async def test_while_redis_is_away_appends_wait_and_what_cannot_wait_fails(
         store.create(new_key(), {}, at_once)
         store.read(key, at_once)
         store.claim(key, grant.owner, grant.epoch, "n", at_once)
-        assert [refused(outcome) for outcome in at_once.all] == [Refused.AWAY] * 3
+        store.open(key, grant, "p2", {}, b"1", at_once)
+        assert [refused(outcome) for outcome in at_once.all] == [Refused.AWAY] * 4
         assert refused(await store.replay(key, "p1", 0, 0, 10)) is Refused.AWAY
         assert done.all == []
         await trio.to_thread.run_sync(server.start)

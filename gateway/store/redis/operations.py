@@ -21,8 +21,9 @@ OVERHEAD = 512
 class Operation:
     """One command on its way.
 
-    `waits`: it is sent again while Redis is away, until its time is up. `when_full`: it works when Redis is full, and
-    does not wait behind what doesn't. `deadline` is set when it is queued.
+    `waits`: it is sent again while Redis is away, until its time is up. `optional`: but when Redis is known to be away
+    it is refused at once, since there is a way to go on without. `when_full`: it works when Redis is full, and does not
+    wait behind what doesn't. `deadline` is set when it is queued.
     """
 
     key: SessionKey
@@ -31,6 +32,7 @@ class Operation:
     decode: Decode = field(default=lambda _: None)
     size: int = OVERHEAD
     waits: bool = True
+    optional: bool = False
     when_full: bool = False
     deadline: float = 0.0
 
@@ -129,7 +131,7 @@ class Operations:
         args = (self._ttl, self._eighth(), purge, *self._caps, check, int(first is not None), first or b"")
         command = ("EVALSHA", SHA["open"], 2, record_key(key), log_key(key, stream), *_by(grant), stream, *args)
         size = _size(requests) + len(first or b"")
-        return Operation(key, (*command, *_pairs("q:", requests)), done, size=size)
+        return Operation(key, (*command, *_pairs("q:", requests)), done, size=size, optional=True)
 
     def append(
         self,

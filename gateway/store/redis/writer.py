@@ -86,7 +86,8 @@ class Writer:
             return Failed(Refused.AWAY, "the store is closed")
         since = self._troubled_since
         works = operation.when_full and self.state == "full"
-        if not operation.waits and not works and since is not None and now - since > PATIENCE:
+        spared = operation.optional or not operation.waits
+        if spared and not works and since is not None and now - since > PATIENCE:
             return Failed(Refused.AWAY, self._why)
         if self.queued + operation.size > self._capacity and not (operation.when_full and operation.waits):
             return Failed(Refused.FULL, "store_full")
