@@ -22,6 +22,8 @@ from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, Treatment
+from actors.protocol.table import Table
+from actors.protocol.table_change import replaced, touches
 from actors.services import Services
 
 LONGEST_KEY = 256
@@ -91,7 +93,10 @@ class Aggregate(Front):
 
     def dispatch(self, effect: fx.Dispatch) -> None:
         row = METHODS.get(effect.method)
-        if effect.method == "initialize":
+        if self.served is None:
+            error = errors.internal("this endpoint is no longer configured", reason="unconfigured", executed="no")
+            self.refuse(effect.call, error)
+        elif effect.method == "initialize":
             self.end(effect.call, True, self._welcome())
         elif row is None:
             self.refuse(effect.call, errors.method_not_found(effect.method))
@@ -280,6 +285,17 @@ class Aggregate(Front):
     def list_changed(self, method: str) -> None:
         """What this session was shown is no longer so."""
         self.announce(LIST_CHANGED[method])
+
+    def reconfigured(self, before: Table) -> None:
+        """The table was replaced: other lists may be in it, other filters, other names."""
+        self.listing.forget(replaced(before, self.table))
+        if touches(before, self.table, self.endpoint):
+            self.announce_all()
+
+    def announce_all(self) -> None:
+        """Whatever this session was shown may be different now."""
+        for notification in LIST_CHANGED.values():
+            self.announce(notification)
 
     def announce(self, notification: str) -> None:
         """Tells the client, once for many changes."""

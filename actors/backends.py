@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.link_messages import Replaced
 from actors.protocol import breaker as br
 from actors.protocol import errors
 from actors.protocol.link_state import Phase
 from actors.protocol.table import StdioTarget
-from actors.protocol.table_change import replaced
+from actors.protocol.table_change import Replaced, replaced
 from actors.runtime import Actor, Down, Ref
 from actors.services import Services
 from actors.standing import AskPermit, Census, Connected, Denied, Failure, Granted, LinkMoved, Present, Returned

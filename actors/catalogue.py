@@ -16,7 +16,17 @@ from typing import Any
 from msgspec import Raw
 
 from actors.catalogue_entry import Entry, Known
-from actors.catalogue_messages import LIST_CHANGED, CatalogueChanged, Consult, Key, Listed
+from actors.catalogue_messages import (
+    LIST_CHANGED,
+    Again,
+    CatalogueChanged,
+    Consult,
+    GiveUp,
+    IdleLink,
+    Key,
+    Listed,
+    Overdue,
+)
 from actors.link import LinkActor
 from actors.link_messages import (
     Call,
@@ -39,6 +49,7 @@ from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
 from actors.protocol.methods import METHODS
+from actors.protocol.table_change import Replaced, replaced
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
 
@@ -46,31 +57,10 @@ SLOW_FOR = 60.0
 """Seconds for which nobody waits for a list after one that was too slow."""
 MAX_ENTRIES = 1024
 """Keys kept; the least recently used one goes first."""
+MAX_BYTES = 256 * 1024 * 1024
+"""Of all lists kept; the same."""
 MAX_LINKS = 64
 """Connections kept; the least recently used one closes first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Overdue:
-    key: Key
-    method: str
-
-
-@dataclass(frozen=True, slots=True)
-class _GiveUp:
-    key: Key
-    method: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Again:
-    key: Key
-    method: str
-
-
-@dataclass(frozen=True, slots=True)
-class _IdleLink:
-    key: Key
 
 
 @dataclass(slots=True)
@@ -93,6 +83,7 @@ class Catalogue(Actor):
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
         self._fetches: dict[int, _Fetch] = {}
         self._next_call = 1
+        self._bytes = 0
         self._by_link: dict[Ref, Key] = {}
         self._watching: dict[Ref, set[Key]] = {}
 
@@ -104,16 +95,18 @@ class Catalogue(Actor):
                 fetch = self._fetches.pop(call, None)
                 if fetch is not None:
                     fetch.paging.outcome(ok, payload)
-            case _Overdue(key, method):
+            case Overdue(key, method):
                 self._overdue(key, method)
-            case _GiveUp(key, method):
+            case GiveUp(key, method):
                 self._give_up(key, method)
-            case _Again(key, method):
+            case Again(key, method):
                 self._again(key, method)
-            case _IdleLink(key):
+            case IdleLink(key):
                 self._close_idle(key)
             case LinkReady() | LinkDown() | LinkTold():
                 self._from_link(message)
+            case Replaced(before):
+                self._replaced(replaced(before, self._services.table.value))
             case LinkAsked(link=link, id=id):
                 self._refuse(link, id)
             case Down(ref=ref):
@@ -126,15 +119,17 @@ class Catalogue(Actor):
         entry = self._entry(key, consult.profile)
         self._watch(consult.caller, key, entry)
         wanted = entry.lists.setdefault(method, Known())
-        if wanted.items is not None and not wanted.stale and not wanted.fetching:
+        if wanted.current or (wanted.presentable and not consult.fresh):
             consult.caller.reply(Listed(key.backend, method, wanted.items))
+            if not wanted.current:
+                self._fetch(key, entry, method, wanted)  # what is different is announced
             self._used(key, entry)
             return
         wanted.waiting.append(consult.caller)
         if len(wanted.waiting) == 1:
             slow = self.ctx.now() < wanted.slow
             seconds = 0.0 if slow else self._services.limits.list_deadline
-            self.ctx.set_timer(("overdue", key, method), seconds, _Overdue(key, method))
+            self.ctx.set_timer(("overdue", key, method), seconds, Overdue(key, method))
         self._fetch(key, entry, method, wanted)
 
     def _entry(self, key: Key, profile: Profile) -> Entry:
@@ -152,11 +147,20 @@ class Catalogue(Actor):
             self._end_fetch(key, entry, method, wanted)
             self._answer(key, method, wanted)
             self.ctx.cancel_timer(("again", key, method))
+            self._bytes -= wanted.size
         self._close_link(key, entry)
         for watcher in entry.watchers:
             self._unwatch(watcher, key)
         del self._entries[key]
         self._hellos.pop(key, None)
+
+    def _replaced(self, backends: frozenset[str]) -> None:
+        """They are no more, or are other servers now: nothing that is known of them counts."""
+        for key in [k for k in self._entries if k.backend in backends]:
+            for wanted in self._entries[key].lists.values():
+                self._keep(wanted, ())
+                wanted.items = None
+            self._forget(key)
 
     def _fetch(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         if wanted.fetching:
@@ -166,7 +170,7 @@ class Catalogue(Actor):
             self._answer(key, method, wanted)
             return
         wanted.fetching = True
-        self.ctx.set_timer(("fetch", key, method), self._fetch_deadline(key), _GiveUp(key, method))
+        self.ctx.set_timer(("fetch", key, method), self._fetch_deadline(key), GiveUp(key, method))
         if entry.ready:
             self._ask(key, entry, method, wanted)
         else:
@@ -209,7 +213,7 @@ class Catalogue(Actor):
             wanted.stale, wanted.announced = True, wanted.announced or not wanted.news
         else:
             announce = wanted.missed or (wanted.news and wanted.items is not None and wanted.items != items)
-            wanted.items = items
+            self._keep(wanted, items)
             wanted.slow, wanted.missed, wanted.attempt = 0.0, False, 0
             self.ctx.cancel_timer(("again", key, method))
             if announce:
@@ -218,6 +222,13 @@ class Catalogue(Actor):
         self._used(key, entry)
         if changed:
             self._announce(entry, key, LIST_CHANGED[method])
+        while self._bytes > MAX_BYTES and len(self._entries) > 1:
+            self._forget(next(iter(self._entries)))
+
+    def _keep(self, wanted: Known, items: Items) -> None:
+        self._bytes -= wanted.size
+        wanted.items = items
+        self._bytes += wanted.size
 
     def _end_fetch(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         """It is over, or nobody waits for it any more."""
@@ -237,7 +248,7 @@ class Catalogue(Actor):
         if wanted.missed and not wanted.fetching:
             wanted.attempt += 1
             seconds = breaker.delay(wanted.attempt, self._services.jitter())
-            self.ctx.set_timer(("again", key, method), seconds, _Again(key, method))
+            self.ctx.set_timer(("again", key, method), seconds, Again(key, method))
 
     def _again(self, key: Key, method: str) -> None:
         entry = self._entries.get(key)
@@ -295,7 +306,7 @@ class Catalogue(Actor):
 
     def _used(self, key: Key, entry: Entry) -> None:
         if entry.link is not None:
-            self.ctx.set_timer(("idle", key), self._services.limits.link_idle, _IdleLink(key))
+            self.ctx.set_timer(("idle", key), self._services.limits.link_idle, IdleLink(key))
 
     def _close_idle(self, key: Key) -> None:
         entry = self._entries.get(key)

@@ -27,6 +27,21 @@ class Known:
     attempt: int = 0
     waiting: list[Ref] = field(default_factory=list)
 
+    @property
+    def current(self) -> bool:
+        """It is what the backend lists, as far as has been heard."""
+        return self.items is not None and not self.stale and not self.fetching
+
+    @property
+    def presentable(self) -> bool:
+        """It is the last list known, and nobody was told that it is another one now."""
+        return self.items is not None and not self.announced and (self.news or not self.fetching)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the items."""
+        return sum(map(len, self.items or ()))
+
 
 @dataclass(slots=True)
 class Entry:

@@ -27,12 +27,14 @@ class Key:
 @dataclass(frozen=True, slots=True)
 class Consult:
     """What does this backend list? Listed follows within the list deadline, and from then on, as long as the caller
-    lives, CatalogueChanged whenever what this backend lists may have changed."""
+    lives, CatalogueChanged whenever what this backend lists may have changed. Unless it must be `fresh`, the last list
+    known is the answer, at once, though nobody has heard of the backend for a while."""
 
     caller: Ref
     key: Key
     profile: Profile
     method: str
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +52,37 @@ class CatalogueChanged:
 
     backend: str
     notification: str
+
+
+# Clocks -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Whoever waits for this list has waited long enough."""
+
+    key: Key
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The request for this list has run long enough."""
+
+    key: Key
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Time to ask once more for a list that somebody had to do without."""
+
+    key: Key
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdleLink:
+    """Nobody has asked for a while."""
+
+    key: Key

@@ -27,7 +27,6 @@ from actors.link_messages import (
     LinkTold,
     LinkWithdrew,
     Notify,
-    Replaced,
     Warm,
 )
 from actors.named import Named
@@ -40,7 +39,7 @@ from actors.protocol.link_table import LIVE
 from actors.protocol.messages import Error, RequestId
 from actors.protocol.methods import METHODS
 from actors.protocol.table import BackendSpec, Table
-from actors.protocol.table_change import same_server
+from actors.protocol.table_change import Replaced, same_server
 from actors.runtime import NORMAL, Actor, Down, Ref, TaskEnded
 from actors.services import Services
 from actors.standing import Census, Denied, Granted, Standing

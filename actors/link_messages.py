@@ -7,7 +7,6 @@ from msgspec import Raw, Struct
 
 from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY, RequestId
-from actors.protocol.table import Table
 from actors.protocol.modern.caller import Caller
 from actors.runtime import Ref
 
@@ -58,12 +57,6 @@ class Notify(Struct, frozen=True):
 
     method: str
     params: Raw = EMPTY
-
-
-class Replaced(Struct, frozen=True):
-    """The table of backends is another one. (Whoever depends on it is told, not only links.)"""
-
-    before: Table
 
 
 class Leave(Struct, frozen=True):

@@ -50,11 +50,13 @@ class View:
 
 @dataclass(slots=True)
 class _Gathering:
-    """`shows`: what is gathered goes to the client at once, so that it need not be told of a change."""
+    """`shows`: what is gathered goes to the client at once, so that it need not be told of a change. `fresh`: the last
+    list known is not good enough."""
 
     waiting: set[str]
     done: list[Callable[[], None]]
     shows: bool
+    fresh: bool
 
 
 @dataclass(slots=True)
@@ -82,8 +84,12 @@ class Listing:
     # Fetching
 
     def gather(self, method: str, done: Callable[[], None], *, shows: bool) -> None:
-        """Brings this list up to date for every backend, as far as that can be done in time; then calls `done`."""
+        """Brings this list up to date for every backend, as far as that can be done in time; then calls `done`. What is
+        to be shown is the last list known; whoever looks for something wants it fresh."""
         running = self._gathering.get(method)
+        if running is not None and not shows and not running.fresh:
+            running.done.append(lambda: self.gather(method, done, shows=False))
+            return
         if running is not None:
             running.done.append(done)
             running.shows = running.shows or shows
@@ -92,11 +98,11 @@ class Listing:
         if not wanted:
             done()
             return
-        self._gathering[method] = _Gathering(set(wanted), [done], shows)
+        self._gathering[method] = _Gathering(set(wanted), [done], shows, fresh=not shows)
         seconds = self._front.services.limits.list_deadline
         self._front.host.ctx.set_timer(("gather", method), seconds + GRACE, GatherDue(method))
         for backend in wanted:
-            self._fetch(method, backend)
+            self._fetch(method, backend, fresh=not shows)
 
     def _wants(self, method: str, backend: str) -> bool:
         """The catalogue is always asked, for it knows what is stale; an own connection says so itself."""
@@ -107,13 +113,13 @@ class Listing:
             return False
         return self._views.get(method, {}).get(backend) is None or (method, backend) in self._stale
 
-    def _fetch(self, method: str, backend: str) -> None:
+    def _fetch(self, method: str, backend: str, *, fresh: bool) -> None:
         front = self._front
         spec = front.table.backends.get(backend)
         if front.lists_itself(backend):
             self._fetch_own(method, backend)
         elif spec is None or not front.tree.catalogue.reply(
-            Consult(front.host.ctx.ref, front.catalogue_key(backend), front.profile(spec), method)
+            Consult(front.host.ctx.ref, front.catalogue_key(backend), front.profile(spec), method, fresh)
         ):
             self._arrived(method, backend, None, told=False)
 
@@ -204,6 +210,13 @@ class Listing:
         for method, views in self._views.items():
             if LIST_CHANGED[method] == notification and backend in views:
                 self._stale[method, backend] = True
+
+    def forget(self, backends: Iterable[str]) -> None:
+        """These are no more, or are other servers now."""
+        for backend in backends:
+            for views in self._views.values():
+                views.pop(backend, None)
+        self._naming = None
 
     # Looking
 

@@ -16,6 +16,7 @@ from actors.ports import ANONYMOUS, Failed, Grant, Principal, Record, Refused, S
 from actors.protocol import errors, session_record
 from actors.protocol.errors import ProtocolError
 from actors.protocol.table import Limits
+from actors.reconfigured import named
 from actors.recorder import handle
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, ExitKind, Ref, Reply, SystemClosed
 from actors.services import Services
@@ -161,7 +162,7 @@ class Router(Actor):
         key = session_key(session_id)
         self._opening += 1
         self._sessions.note(opening.principal, 1)
-        fields = session_record.birth(opening.principal.name, opening.endpoint)
+        fields = session_record.birth(opening.principal.name, opening.endpoint) | named(self._services.table.value)
         self._services.store.create(
             key, fields, lambda out: self.ctx.ref.reply(_Created(opening, key, session_id, out))
         )

@@ -29,6 +29,8 @@ from actors.protocol.messages import Request
 from actors.protocol.session_machine import step
 from actors.protocol.session_state import Client, Rules, Session
 from actors.protocol.session_table import Phase
+from actors.protocol.table_change import Replaced
+from actors.reconfigured import reconfigured, recorded_under
 from actors.record_keeper import RETRY, RecordKeeper
 from actors.recorder import Recorder
 from actors.runtime import SHUTDOWN, Actor, Down, Exit, Reply
@@ -182,6 +184,7 @@ class SessionActor(Actor):
             # A first write of this life: it clears the count of rebuilds that never got so far.
             self.save(session_record.handshake(self._state))
             self.front.restored(self._state.subscriptions)
+            recorded_under(self, record.fields)
         self._after()
 
     def receive(self, message: Any) -> None:
@@ -388,6 +391,7 @@ HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     Listed: lambda self, m: self.front.listed(m),
     CatalogueChanged: lambda self, m: self.front.changed(m),
     ChangeDue: lambda self, m: self.front.change_due(m.notification),
+    Replaced: lambda self, m: reconfigured(self, m.before),
     GatherDue: lambda self, m: self.front.gather_due(m.method),
     OwnDue: lambda self, m: self.front.own_due(m.call),
     Down: lambda self, m: self.front.link_ended(m.ref),

@@ -17,6 +17,8 @@ from actors.front import Tree
 from actors.ledger import Ledger
 from actors.memo import Memo
 from actors.named import Named
+from actors.protocol.table import Table
+from actors.protocol.table_change import Replaced, touches
 from actors.router import Router, Sessions
 from actors.runtime import Child, DynamicSupervisor, Supervisor, System
 from actors.services import Services
@@ -51,6 +53,23 @@ class GatewayActors:
         router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, ledger))
         system.spawn(Supervisor([router]), "front")
         self.door = SessionDoor(services, self.sessions, Named(system, "router"), overloaded)
+
+    def replace_table(self, table: Table) -> None:
+        """Another configuration counts from now on. Connections to servers that are not in it end, and what is in
+        flight on them gets an error; sessions on aggregates that list other things are told so."""
+        cell = self.services.table
+        before, cell.value = cell.value, table
+        message = Replaced(before)
+        for actor in (self.tree.backends, self.tree.catalogue):
+            actor.reply(message)
+        for link in self.tree.links.children():
+            link.reply(message)
+        touched = {name for name in before.endpoints if touches(before, table, name)}
+        for alive in self.sessions.table.values():
+            if alive.endpoint in touched:
+                alive.ref.reply(message)
+        gone = sorted(before.backends.keys() - table.backends.keys())
+        self.services.log.info("table_replaced", digest=table.digest, gone=gone, touched=sorted(touched))
 
     def _new_backends(self) -> Backends:
         self.backends = Backends(self.services, self.backends.status, self.tree.links.children)

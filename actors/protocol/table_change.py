@@ -1,6 +1,14 @@
 """What the replacement of the table of backends means for those who work by it."""
 
+from msgspec import Struct
+
 from actors.protocol.table import BackendSpec, Table
+
+
+class Replaced(Struct, frozen=True):
+    """The table is another one; whoever depends on it is told."""
+
+    before: Table
 
 
 def same_server(before: BackendSpec | None, after: BackendSpec | None) -> bool:

@@ -199,9 +199,10 @@ async def test_the_catalogues_connection_closes_when_nobody_has_asked_for_a_whil
         await trio.sleep(2)
         assert alpha.open == []
         assert gateway.left()["links"] == 0
-        alpha.lists["tools/list"] = [tool("later")]
-        assert await client.names() == ["alpha__later"]
+        assert await client.names() == ["alpha__echo"]
+        await gateway.settle()
         assert len(alpha.links) == 2
+        assert len(alpha.open) == 1
 
 
 async def test_the_last_known_list_is_served_while_the_backend_is_away(autojump_clock):

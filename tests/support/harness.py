@@ -150,7 +150,7 @@ class Gateway:
     def change(self, **table: Any) -> None:
         """Replaces parts of the table of backends."""
         before = self.services.table.value
-        self.services.table.value = replace(before, digest=before.digest + "'", **table)
+        self.actors.replace_table(replace(before, digest=before.digest + "'", **table))
 
     def left(self) -> dict[str, int]:
         """How much there is of what must go when sessions go: compare it before and after."""
