@@ -85,7 +85,7 @@ class Connection:
         if self._ended:
             return
         released = [frame for frame in self._frames if frame[0] <= self._released]
-        kept = released or [*self._frames][:1]
+        kept = released or ([] if self._released else [*self._frames][:1])
         numbered = self._released or any(seq for seq, _ in kept)
         self._left = True
         self._finish([*kept, *([] if numbered or not words else [(0, words)])])
