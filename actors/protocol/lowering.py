@@ -62,15 +62,15 @@ def notification(method: str, params: Raw, version: str) -> Raw:
     return _apply(_NOTIFICATIONS, method, params, version)
 
 
-def client_request(method: str, params: Raw, version: str) -> Raw:
-    """The params of a client's request for a backend that speaks `version`."""
-    return _apply(_CLIENT_REQUESTS, method, params, version)
+def client_request(method: str, params: Raw, version: str, *, tasks: bool = False) -> Raw:
+    """The params of a client's request for a backend that speaks `version`; `tasks`: it may be made as a task."""
+    return _apply(_taskless(tasks, version) + _CLIENT_REQUESTS, method, params, version)
 
 
-def server_request(method: str, params: Raw, version: str) -> Raw | Unbridgeable:
-    """The params of a backend's request for a client that speaks `version`."""
+def server_request(method: str, params: Raw, version: str, *, tasks: bool = False) -> Raw | Unbridgeable:
+    """The params of a backend's request for a client that speaks `version`; `tasks`: it may be made as a task."""
     try:
-        return _apply(_SERVER_REQUESTS, method, params, version)
+        return _apply(_taskless(tasks, version) + _SERVER_REQUESTS, method, params, version)
     except _UnbridgeableError as unbridgeable:
         return unbridgeable.outcome
 
@@ -274,7 +274,7 @@ def _plain_field(field: Raw) -> Raw:
 
 
 def _without_task(params: Raw, version: str) -> Raw:
-    """Tasks are declared to neither side; without the member the receiver answers as if it had none."""
+    """Without the member a receiver answers at once, as one does that has no tasks."""
     return _without(params, "task")
 
 
@@ -293,13 +293,18 @@ _RESULTS: Final = (
     _Row("prompts/get", "2025-06-18", _BLOCK_NAMES, _prompt_messages),
 )
 _NOTIFICATIONS: Final = (_Row("notifications/progress", "2025-03-26", (b"message",), _without_message),)
-_CLIENT_REQUESTS: Final = (
-    _Row("tools/call", ALL, (b'"task"',), _without_task),
-    _Row("completion/complete", "2025-06-18", (b"context",), _without_context),
+_TASKLESS: Final = tuple(
+    _Row(method, ALL, (b'"task"',), _without_task)
+    for method in ("tools/call", "sampling/createMessage", "elicitation/create")
 )
+
+
+def _taskless(tasks: bool, version: str) -> tuple[_Row, ...]:
+    return () if tasks and can_use(version, "tasks") else _TASKLESS
+
+
+_CLIENT_REQUESTS: Final = (_Row("completion/complete", "2025-06-18", (b"context",), _without_context),)
 _SERVER_REQUESTS: Final = (
-    _Row("sampling/createMessage", ALL, (b'"task"',), _without_task),
-    _Row("elicitation/create", ALL, (b'"task"',), _without_task),
     _Row("sampling/createMessage", "2025-11-25", (b"[", *_BLOCK_NAMES), _sampling_messages),
     _Row("elicitation/create", "2025-11-25", (b"mode", b"oneOf", b"array"), _plain_form),
 )
