@@ -16,7 +16,7 @@ from tests.support.raw import RawSession
 
 pytestmark = pytest.mark.e2e
 
-FIXTURE = ROOT / "tests" / "conformance" / "fixture.py"
+FIXTURE = ROOT / "tests" / "conformance" / "fixture"
 STDIO_FIXTURE = {"mcpServers": {"fixture": {"command": sys.executable, "args": [str(FIXTURE)]}}}
 
 

@@ -13,7 +13,7 @@ from gateway.backends.connector import HttpConnector, StdioConnector, TargetConn
 
 pytestmark = pytest.mark.e2e
 
-SERVER = str(Path(__file__).parents[2] / "conformance" / "fixture.py")
+SERVER = str(Path(__file__).parents[2] / "conformance" / "fixture")
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
 
