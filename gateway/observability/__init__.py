@@ -5,14 +5,12 @@ from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import bound, configure, get_log
 from gateway.observability.metrics import Metrics, merge
 from gateway.observability.redaction import Redaction
-from gateway.observability.repeats import Repeats
 
 __all__ = [
     "Exposition",
     "Lag",
     "Metrics",
     "Redaction",
-    "Repeats",
     "bound",
     "configure",
     "get_log",
