@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from actors.protocol import link_table, session_table  # noqa: E402 - the tree must be on the path first
-from actors.protocol.bridge import parking_table  # noqa: E402 - the same
+from actors.protocol.bridge import parking_table, task_drive  # noqa: E402 - the same
 from actors.protocol.modern import exchange_table, subscription_table  # noqa: E402 - the same
 
 DOCUMENT = ROOT / "actors" / "protocol" / "README.md"
@@ -24,6 +24,7 @@ DIAGRAMS: dict[str, tuple[Table, Enum]] = {
     "exchange": (exchange_table.TRANSITIONS, exchange_table.Phase.RECEIVED),
     "subscription": (subscription_table.TRANSITIONS, subscription_table.Phase.RECEIVED),
     "parked call": (parking_table.TRANSITIONS, parking_table.Phase.WAITING),
+    "task drive": (task_drive.TRANSITIONS, task_drive.Phase.CREATING),
 }
 """By name: the table, and where a life begins."""
 
