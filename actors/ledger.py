@@ -14,7 +14,9 @@ class Ledger:
         self.total = 0
         """Requests in flight."""
         self.streams: Counter[str] = Counter()
-        """Connections that carry a stream: `post` or `get`."""
+        """Connections that carry a stream: `post`, `get` or `listen`."""
+        self.exchanges = 0
+        """Requests without a session that are in flight; they are among `total`."""
 
     def allows(self, principal: Principal, requests: int) -> bool:
         """Whether so many more may be taken."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from actors.protocol import codec, errors, payload
 from actors.protocol.capabilities import LEVELS, ClientBits
-from actors.protocol.messages import Error, RequestId
+from actors.protocol.messages import EMPTY, Error, RequestId
 from actors.protocol.modern import exchange_events as ev
 from actors.protocol.modern import outcomes
 from actors.protocol.modern.exchange_table import TRANSITIONS, Phase
@@ -24,7 +24,8 @@ HEAD_WAITS = 15.0
 
 
 class Exchange(Struct, frozen=True):
-    """One exchange. `bits`, `level` and `token` are this request's alone (2026-07-28, basic, "Statelessness")."""
+    """One exchange. `bits`, `level` and `token` are this request's alone (2026-07-28, basic, "Statelessness"). `server`
+    is who answers; EMPTY: whoever the result names."""
 
     id: RequestId
     method: str
@@ -32,6 +33,7 @@ class Exchange(Struct, frozen=True):
     bits: ClientBits = frozenset()
     level: str | None = None
     token: RequestId | None = None
+    server: Raw = EMPTY
     phase: Phase = Phase.RECEIVED
     accepted: float = 0.0
     progress: float | None = None
@@ -115,7 +117,7 @@ def _head_due(exchange: Exchange, event: ev.HeadDue, to: Phase) -> Step:
 def _ended(exchange: Exchange, event: ev.Ended, to: Phase) -> Step:
     ok, body = event.ok, event.payload
     if ok:
-        ok, body = outcomes.result(exchange.method, body, exchange.bits)
+        ok, body = outcomes.result(exchange.method, body, exchange.bits, exchange.server)
     return _answer(exchange, ok, body, to)
 
 

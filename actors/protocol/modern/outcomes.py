@@ -10,6 +10,7 @@ from actors.protocol import capabilities, errors
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import EMPTY
+from actors.protocol.modern.meta import SERVER_KEY
 
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
@@ -33,8 +34,9 @@ Outcome = tuple[bool, Raw]
 """A result, or the JSON-RPC error object instead of it."""
 
 
-def result(method: str, payload: Raw, bits: ClientBits) -> Outcome:
-    """A result as a client with these bits may get it. The same object if it has all it needs."""
+def result(method: str, payload: Raw, bits: ClientBits, server: Raw = EMPTY) -> Outcome:
+    """A result as a client with these bits may get it. `server` is who says so, in place of whoever the result names
+    (EMPTY: that stays). The same object if it has all it needs."""
     try:
         present = json.members(payload)
     except errors.Malformed:
@@ -42,13 +44,18 @@ def result(method: str, payload: Raw, bits: ClientBits) -> Outcome:
     kind = json.text_or_none(present["resultType"]) if "resultType" in present else COMPLETE
     if kind == INPUT_REQUIRED:
         refusal = _refused(method, present, bits)
-        return (True, payload) if refusal is None else (False, refusal.raw)
-    if kind != COMPLETE:
+        if refusal is not None:
+            return False, refusal.raw
+    elif kind != COMPLETE:
         # Of an extension that was not declared, or no type at all: an invalid response.
         return _broken("the server's result has a type that the client does not know")
     changes: dict[str, Raw | None] = {} if "resultType" in present else {"resultType": json.dumps(COMPLETE)}
-    if method in CACHEABLE:
+    if method in CACHEABLE and kind == COMPLETE:
         changes |= _hints(present)
+    if server:
+        meta = present.get("_meta", EMPTY)
+        keys = json.members(meta) if json.is_object(meta) else {}
+        changes["_meta"] = json.dumps({**keys, SERVER_KEY: server})
     return True, json.replace_members(payload, changes) if changes else payload
 
 

@@ -1,0 +1,108 @@
+"""Runs the effects of the exchange machine: one small function each, in one table."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from actors import ports
+from actors.connection import Connection
+from actors.exchange_messages import DeadlineDue, Gone, HeadDue
+from actors.protocol import sse
+from actors.protocol.modern import exchange_events as ev
+from actors.protocol.modern.exchange import HEAD_WAITS, Exchange
+from actors.protocol.modern.meta import Envelope
+from actors.protocol.modern.retry import Retry
+from actors.runtime import Reply
+
+if TYPE_CHECKING:
+    from actors.exchanges import ExchangesActor
+
+
+@dataclass(slots=True)
+class Running:
+    """One exchange, and the connection of its client. `pinned`: the backend whose state it brings."""
+
+    exchange: Exchange
+    envelope: Envelope
+    headers: Mapping[str, str]
+    reply: Reply
+    connection: Connection | None = None
+    pinned: str | None = None
+    retry: Retry | None = None
+
+
+def _dispatch(actor: "ExchangesActor", call: int, running: Running, effect: ev.Dispatch) -> None:
+    actor.dispatch(call, running, effect)
+
+
+def _cancel(actor: "ExchangesActor", call: int, running: Running, effect: ev.Cancel) -> None:
+    actor.times.forget(call)
+    actor.front.cancel(call, effect.reason)
+
+
+def _answer(actor: "ExchangesActor", call: int, running: Running, effect: ev.Answer) -> None:
+    running.reply.answer(ports.Answer(effect.status, effect.body))
+
+
+def _open_stream(actor: "ExchangesActor", call: int, running: Running, effect: ev.OpenStream) -> None:
+    ref, limits, streams = actor.ctx.ref, actor.services.limits, actor.ledger.streams
+
+    def closed(connection: Connection, whole: bool) -> None:
+        streams["post"] -= 1
+        ref.reply(Gone(call))
+
+    bounds = (limits.outbox_events, limits.outbox_bytes)
+    connection = running.connection = Connection(call, f"exchange-{call}", bounds, closed)
+    streams["post"] += 1
+    if not running.reply.answer(ports.Streaming(connection)):
+        connection.close()
+
+
+def _write(actor: "ExchangesActor", call: int, running: Running, effect: ev.Write) -> None:
+    """Without event ids: there is nothing to come back to. What waits too long is not waited for."""
+    connection = running.connection
+    if connection is None:
+        return
+    fits = connection.put(0, sse.encode_event(effect.frame), urgent=effect.last)
+    if effect.last:
+        connection.end()
+    elif not fits:
+        actor.services.telemetry.count("stagedoor_slow_consumers_total", ("post",))
+        connection.cut()
+        actor.step(call, ev.Overflowed())
+
+
+def _start_head_clock(actor: "ExchangesActor", call: int, running: Running, effect: ev.StartHeadClock) -> None:
+    actor.ctx.set_timer(("head", call), HEAD_WAITS, HeadDue(call))
+
+
+def _stop_head_clock(actor: "ExchangesActor", call: int, running: Running, effect: ev.StopHeadClock) -> None:
+    actor.ctx.cancel_timer(("head", call))
+
+
+def _start_deadline(actor: "ExchangesActor", call: int, running: Running, effect: ev.StartDeadline) -> None:
+    latest = effect.accepted + actor.services.limits.request_deadline_cap
+    due = min(effect.since + actor.front.deadline(call), latest)
+    actor.ctx.set_timer(("deadline", call), max(0.0, due - actor.ctx.now()), DeadlineDue(call))
+
+
+def _stop_deadline(actor: "ExchangesActor", call: int, running: Running, effect: ev.StopDeadline) -> None:
+    actor.ctx.cancel_timer(("deadline", call))
+
+
+def _tally(actor: "ExchangesActor", call: int, running: Running, effect: ev.Tally) -> None:
+    actor.services.telemetry.count("stagedoor_messages_dropped_total", (effect.what,))
+
+
+EFFECTS: dict[type, Callable[["ExchangesActor", int, Running, Any], None]] = {
+    ev.Dispatch: _dispatch,
+    ev.Cancel: _cancel,
+    ev.Answer: _answer,
+    ev.OpenStream: _open_stream,
+    ev.Write: _write,
+    ev.StartHeadClock: _start_head_clock,
+    ev.StopHeadClock: _stop_head_clock,
+    ev.StartDeadline: _start_deadline,
+    ev.StopDeadline: _stop_deadline,
+    ev.Tally: _tally,
+}

@@ -1,0 +1,93 @@
+"""The door of the era without sessions: finds the actor that serves a request, and waits for the outcome.
+
+It runs in the edge's own task and keeps no state: cancelling a call means that the connection broke, which in this era
+is the cancellation of the request.
+"""
+
+import hashlib
+from collections.abc import Callable
+
+from actors.exchange_messages import Begin
+from actors.exchanges import ExchangesActor, Kind
+from actors.ports import Answer, Post, Reply
+from actors.protocol import capabilities, errors
+from actors.protocol.classify import ModernRequest
+from actors.protocol.errors import ProtocolError
+from actors.protocol.modern.meta import Envelope
+from actors.runtime import ActorDown, AtCapacity, DynamicSupervisor, MailboxFull, NotTaken, Ref, Registry, SystemClosed
+from actors.services import Services
+
+AFFINITY_HEADER = "stagedoor-affinity"
+"""By this a client may say which of its requests belong together: those with one value reach the same connections of
+backends that have sessions. Without it all requests of a principal belong together. The value means nothing else, and
+gives access to nothing: what it leads to is the principal's own."""
+
+ATTEMPTS = 2
+"""Lives of an actor that a request is offered to: one that was just ending, and the next."""
+
+
+class ModernDoor:
+    """`make` makes an actor of exchanges; `overloaded` whether new work waits outside."""
+
+    def __init__(
+        self,
+        services: Services,
+        registry: Registry,
+        supervisor: DynamicSupervisor,
+        make: Callable[[Kind, Envelope], ExchangesActor],
+        overloaded: Callable[[], bool],
+    ) -> None:
+        self._services = services
+        self._registry = registry
+        self._supervisor = supervisor
+        self._make = make
+        self._overloaded = overloaded
+
+    async def request(self, post: Post, route: ModernRequest) -> Reply:
+        """A request that has passed the ladder."""
+        request, envelope = route.request, route.envelope
+        if self._overloaded():
+            return _refused(errors.overloaded(), route)
+        kind = Kind(post.endpoint, post.principal, envelope.bits, post.headers.get(AFFINITY_HEADER, ""))
+        for _ in range(ATTEMPTS):
+            found = self._find(kind, envelope)
+            if isinstance(found, ProtocolError):
+                return _refused(found, route)
+            try:
+                reply: Reply = await found.call(
+                    lambda reply: Begin(request, envelope, post.headers, reply), self._services.limits.admission
+                )
+                return reply
+            except (MailboxFull, NotTaken):
+                self._services.telemetry.count("stagedoor_mailbox_refusals_total", ("exchanges",))
+                return _refused(errors.overloaded(), route)
+            except ActorDown as down:
+                if down.taken:
+                    # It may have been given to a backend: said so, never tried again.
+                    error = errors.internal("the request was lost", reason="crashed", executed="unknown")
+                    return _refused(error, route)
+        return _refused(errors.overloaded(), route)
+
+    def _find(self, kind: Kind, envelope: Envelope) -> Ref | ProtocolError:
+        """The actor for such requests, which is started if there is none."""
+        name = name_of(kind)
+        running = self._registry.whereis(name)
+        if running is not None and running.alive:
+            return running
+        try:
+            return self._supervisor.start_child(self._make(kind, envelope), name)
+        except AtCapacity:
+            return errors.overloaded()
+        except SystemClosed:
+            return errors.draining()
+
+
+def name_of(kind: Kind) -> str:
+    """The name of the actor: long words of clients make it no longer."""
+    parts = (kind.endpoint, kind.principal.name, capabilities.bits_key(kind.bits), kind.affinity)
+    digest = hashlib.sha256(b"".join(b"%d:%b" % (len(p.encode()), p.encode()) for p in parts))
+    return f"exchanges-{digest.hexdigest()[:32]}"
+
+
+def _refused(error: ProtocolError, route: ModernRequest) -> Answer:
+    return Answer(error.status, errors.encode_error_body(error, route.request.id), error.headers)

@@ -1,0 +1,238 @@
+"""A request that was answered with questions, and comes again with answers (2026-07-28, patterns/mrtr).
+
+Whatever the client is to hold meanwhile goes out sealed. Three kinds: the call waits at a broker (*park*), the backend
+keeps its own state (*wrap*), or nothing is kept and the request runs again (*rerun*: the way of 2025-11-25 to send a
+user to a URL, which ends the call with error -32042).
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from actors.protocol import errors
+from actors.protocol import payload as json
+from actors.protocol.bridge import input_required, raising, request_state
+from actors.protocol.bridge.input_required import Parked
+from actors.protocol.bridge.request_state import State
+from actors.protocol.capabilities import ClientBits
+from actors.protocol.cursors import Sealer
+from actors.protocol.errors import Refusal
+from actors.protocol.messages import EMPTY
+from actors.protocol.modern.outcomes import MAY_ASK, Outcome, missing
+from actors.protocol.versions import MODERN
+
+URLS_MAX: Final = 16
+"""Addresses that a user is sent to for one request; a state holds them all."""
+URL_BYTES: Final = 4096
+"""Of one of them, with its message."""
+
+
+class Request(Struct, frozen=True):
+    """Who asks for what, and until when a state made at this moment is good (seconds of the wall clock)."""
+
+    principal: str
+    method: str
+    params: Raw
+    now: float
+    ttl: float
+
+
+# The way out -------------------------------------------------------------------------------------------------
+
+
+def parked(
+    request: Request, backend: str, place: tuple[str, str, int], questions: tuple[Parked, ...], sealer: Sealer
+) -> Raw:
+    """The result for a call that waits at a broker; `place` is incarnation, park and round."""
+    incarnation, park, round = place
+    state = _state(request, "park", backend, incarnation=incarnation, park=park, round=round)
+    return input_required.build(questions, request_state.seal(state, sealer))
+
+
+def wrapped(request: Request, backend: str, result: Raw, sealer: Sealer) -> Raw:
+    """A backend's own InputRequiredResult, its state sealed for this client alone: the backend sees the gateway, and
+    can't tell its clients apart. Raises Malformed."""
+    upstream = input_required.state_of(result)
+    if upstream is None:
+        return result
+    sealed = request_state.seal(_state(request, "wrap", backend, upstream=upstream), sealer)
+    return json.replace_members(result, {"requestState": json.dumps(sealed)})
+
+
+class _Entry(Struct):
+    url: str
+    message: str = ""
+
+
+class _Data(Struct, frozen=True):
+    elicitations: list[_Entry] = []
+
+
+class _Error(Struct):
+    code: int
+    data: _Data = _Data()
+
+
+def sent_away(request: Request, backend: str, error: Raw, bits: ClientBits, sealer: Sealer) -> Outcome | None:
+    """For error -32042: one question for each address, and the request runs again afterwards. None for another error,
+    and for one that names no address."""
+    if request.method not in MAY_ASK:
+        return None
+    try:
+        found = msgspec.json.decode(error, type=_Error)
+    except json.BROKEN:
+        return None
+    entries = found.data.elicitations
+    if found.code != errors.URL_ELICITATION_REQUIRED or not 0 < len(entries) <= URLS_MAX:
+        return None
+    asked = tuple(bytes(json.dumps({"mode": "url", "message": e.message, "url": e.url})).decode() for e in entries)
+    refusal = missing(bits, "elicitation/create", Raw(asked[0].encode()))
+    if refusal is not None:
+        return False, refusal.raw
+    if any(len(params) > URL_BYTES for params in asked):
+        return None
+    return True, _visit(request, backend, asked, sealer)
+
+
+def _visit(request: Request, backend: str, asked: tuple[str, ...], sealer: Sealer) -> Raw:
+    questions = [Parked(_key(n), "elicitation/create", Raw(params.encode())) for n, params in enumerate(asked)]
+    return input_required.build(questions, request_state.seal(_state(request, "rerun", backend, urls=asked), sealer))
+
+
+def _key(number: int) -> str:
+    return f"url-{number + 1}"
+
+
+def _state(request: Request, kind: Any, backend: str, **members: Any) -> State:
+    return State(
+        kind,
+        backend,
+        request.principal,
+        request.method,
+        request_state.digest(request.method, request.params),
+        request.now + request.ttl,
+        **members,
+    )
+
+
+# The way back ------------------------------------------------------------------------------------------------
+
+
+class Fresh(Struct, frozen=True):
+    """A request like any other. `backend`: the only one that may get it (None: whose it is)."""
+
+    params: Raw
+    backend: str | None = None
+
+
+class Waiting(Struct, frozen=True):
+    """It goes on at a broker."""
+
+    backend: str
+    place: tuple[str, str, int]
+    answers: dict[str, Raw]
+
+
+class Settled(Struct, frozen=True):
+    """It has its outcome."""
+
+    ok: bool
+    payload: Raw
+
+
+Retry: TypeAlias = Fresh | Waiting | Settled
+
+
+def resume(request: Request, sealer: Sealer) -> Retry:
+    """What to do with a request; never raises. One that brings no state is as it is (a backend may ask without one)."""
+    if request.method not in MAY_ASK or not json.mentions(request.params, b"requestState"):
+        return Fresh(request.params)
+    try:
+        token = input_required.state_of(request.params)
+        if token is None:
+            return Fresh(request.params)
+        state = request_state.unseal(
+            token,
+            sealer,
+            principal=request.principal,
+            method=request.method,
+            params=request.params,
+            now=request.now,
+        )
+        return _resumed(request, state, input_required.answers(request.params), sealer)
+    except Refusal as refusal:
+        return Settled(False, refusal.error.raw)
+
+
+def _resumed(request: Request, state: State, answers: dict[str, Raw], sealer: Sealer) -> Retry:
+    if state.kind == "park":
+        return Waiting(state.backend, (state.incarnation, state.park, state.round), answers)
+    if state.kind == "wrap":
+        own = json.dumps(state.upstream)
+        return Fresh(json.replace_members(request.params, {"requestState": own}), state.backend)
+    return _visited(request, state, answers, sealer)
+
+
+class _Elicited(Struct):
+    action: str
+
+
+def _visited(request: Request, state: State, answers: dict[str, Raw], sealer: Sealer) -> Retry:
+    """The user has been to the addresses, or would not go. What was not answered is asked again."""
+    given = [answers.get(_key(number), EMPTY) for number in range(len(state.urls))]
+    for answer in given:
+        if answer:
+            input_required.check("elicitation/create", answer)
+    if not all(given):
+        return Settled(True, _visit(request, state.backend, state.urls, sealer))
+    if all(msgspec.json.decode(answer, type=_Elicited).action == "accept" for answer in given):
+        bare: dict[str, Raw | None] = {"requestState": None, "inputResponses": None}
+        return Fresh(json.replace_members(request.params, bare), state.backend)
+    words = "The user did not go to the address that the server asked for."
+    if request.method == "tools/call":
+        return Settled(True, json.dumps({"content": [{"type": "text", "text": words}], "isError": True}))
+    return Settled(False, errors.internal(words, reason="declined", executed="no").raw)
+
+
+# The outcome of a call ---------------------------------------------------------------------------------------
+
+
+class Backend(Struct, frozen=True):
+    """Who answered, in which revision; `info` is its Implementation."""
+
+    name: str
+    version: str
+    info: Raw = EMPTY
+
+
+Expose: TypeAlias = Callable[[str, str, Raw], Raw]
+"""The params of a backend's question as the client sees them, by backend and method."""
+
+
+def finished(
+    request: Request, backend: Backend, outcome: Outcome, bits: ClientBits, sealer: Sealer, expose: Expose
+) -> Outcome:
+    """The outcome of a call at a backend as its client may get it. Raises Malformed."""
+    ok, payload = outcome
+    if not ok:
+        away = sent_away(request, backend.name, payload, bits, sealer)
+        return away if away is not None else (False, _error(request, backend, payload))
+    if backend.version != MODERN:
+        version, info = backend.version, backend.info
+        return True, raising.to_modern(request.method, payload, backend_version=version, server_info=info)
+    asking = input_required.read(payload) if json.mentions(payload, b"input_required") else None
+    if asking is None:
+        return outcome
+    asked = {
+        key: {"method": method, **({"params": expose(backend.name, method, params)} if params else {})}
+        for key, (method, params) in asking.requests.items()
+    }
+    exposed = json.replace_members(payload, {"inputRequests": json.dumps(asked)}) if asked else payload
+    return True, wrapped(request, backend.name, exposed, sealer)
+
+
+def _error(request: Request, backend: Backend, error: Raw) -> Raw:
+    uri = json.text_or_none(json.members(request.params).get("uri")) if request.method == "resources/read" else None
+    return raising.error_to_modern(request.method, error, backend.version, uri=uri)
