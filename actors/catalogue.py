@@ -169,7 +169,7 @@ class Catalogue(Actor):
         if link is None:
             self._answer(key, method, wanted)
             return
-        wanted.fetching = True
+        wanted.fetching, wanted.news = True, not wanted.announced
         self.ctx.set_timer(("fetch", key, method), self._fetch_deadline(key), GiveUp(key, method))
         if entry.ready:
             self._ask(key, entry, method, wanted)

@@ -37,6 +37,22 @@ async def test_after_an_idle_close_the_last_list_is_the_answer_at_once_and_what_
         assert len(events.messages) == 1
 
 
+async def test_after_an_idle_close_many_may_ask_while_the_backend_is_being_connected(autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha, idle_ttl=7200.0) as gateway:
+        client = await gateway.connect()
+        await client.names()
+        alpha.link.notify("notifications/tools/list_changed")
+        await trio.sleep(1)
+        await client.names()
+        await trio.sleep(400)
+        alpha.mute.add("initialize")
+        before = trio.current_time()
+        for _ in range(5):
+            assert await client.names() == ["alpha__echo"]
+        assert trio.current_time() - before < 0.1
+
+
 async def test_after_an_idle_close_a_list_that_is_the_same_is_not_announced(autojump_clock):
     alpha = Backend("alpha")
     async with open_gateway(alpha, idle_ttl=7200.0) as gateway:
