@@ -58,8 +58,9 @@ _SAFE: Final = 2**53 - 1
 
 
 def encode_value(text: str) -> str:
-    """A value as a header can carry it: as it is, or in base64 ("Value Encoding")."""
-    if _LEGAL.fullmatch(text) and not (text.startswith("=?base64?") and text.endswith("?=")):
+    """A value as a header can carry it: as it is, or in base64 ("Value Encoding"). A tab is legal, and a control
+    character; in base64 it is both."""
+    if _LEGAL.fullmatch(text) and "\t" not in text and not (text.startswith("=?base64?") and text.endswith("?=")):
         return text
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
 
