@@ -135,10 +135,10 @@ class Drive:
         progress = bool(params.pop("progress", False))
         self.step(mv.Called(call, caller, method, json.dumps(params), by or client(), progress))
 
-    def answer(self, ask: ev.Ask, result: Mapping[str, Any] | None, caller: Any = "s1") -> None:
+    def answer(self, ask: ev.Ask, result: Mapping[str, Any] | None) -> None:
         """An answer to a question; None: an error."""
         payload = json.dumps(result if result is not None else {"code": -1, "message": "rejected"})
-        self.step(mv.AnswerGiven(str(ask.id), caller, result is not None, payload))
+        self.step(mv.AnswerGiven(ask.id, result is not None, payload))
 
     # What the backend does
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from actors.protocol import codec, errors, payload
 from actors.protocol import link_events as ev
-from actors.protocol.bridge import eras
+from actors.protocol.bridge import eras, lowering
 from actors.protocol.link_calls import failure, member
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import METHODS
@@ -38,6 +38,8 @@ NOT_OF_THIS_ERA: Final = {404, 405, 406}
 """HTTP statuses of a server that does not know such requests (any more), when no JSON-RPC error comes with them."""
 STALE_CODES: Final = (errors.INVALID_REQUEST, errors.OVERLOADED)
 """With HTTP 400 or 404: a server of the handshake era misses its session."""
+REFRESH_WITHIN: Final = 10.0
+"""Seconds for a page of it."""
 PAGES: Final = 64
 """Of a list of tools that is fetched for the sake of headers."""
 
@@ -149,6 +151,8 @@ def complete(link: Link, running: Running, result: Raw) -> Step:
     for consent in running.consents:
         params = payload.dumps({"elicitationId": consent.id})
         effects.append(ev.Tell(called.call, "notifications/elicitation/complete", params))
+    if called.client.drives:
+        result = lowering.from_modern(called.method, result)
     return link, [*effects, ev.Finish(called.call, True, result)]
 
 
@@ -174,7 +178,11 @@ def refused(link: Link, running: Running, error: Raw, status: int | None) -> Ste
             return doubt(link, running)
         if not stale:
             return give_up(link, running, errors.internal("the server refused the protocol version", reason="version"))
-    return link, [ev.Finish(running.called.call, False, error)]
+    called = running.called
+    if called.client.drives:
+        uri = member(called.params, "uri") if called.method == "resources/read" else None
+        error = lowering.error_from_modern(called.method, error, uri)
+    return link, [ev.Finish(called.call, False, error)]
 
 
 def failed(link: Link, running: Running, event: Failed) -> Step:
@@ -258,7 +266,8 @@ def refresh(link: Link, pending: Refresh, params: Raw) -> Step:
     own = gateway(link)
     params = meta.stamp(params, capabilities=own.capabilities, info=own.info, level=None, token=None)
     frame = codec.encode_request(id, "tools/list", params)
-    return put(link, id, pending), [ev.Send(frame, id=id, headers=headers.outbound("tools/list", params))]
+    send = ev.Send(frame, id=id, headers=headers.outbound("tools/list", params))
+    return put(link, id, pending), [send, StartTimer(("refresh", id), REFRESH_WITHIN)]
 
 
 def refreshed(link: Link, pending: Refresh, result: Raw) -> Step:
@@ -282,6 +291,14 @@ def resume(link: Link, effects: ev.Effects) -> Step:
         link, more = proceed(link, running)
         effects += more
     return link, effects
+
+
+def unrefreshed(link: Link, id: str) -> Step:
+    """The list does not come."""
+    if not isinstance(link.pending.get(id), Refresh):
+        return link, []
+    link, effects = drop(link, id, "it took too long")
+    return resume(link, effects)
 
 
 # The end of interest -----------------------------------------------------------------------------------------

@@ -3,13 +3,13 @@
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import errors, payload
+from actors.protocol import errors
 from actors.protocol import link_events as ev
+from actors.protocol.bridge import raising
 from actors.protocol.capabilities import LEVELS
 from actors.protocol.link_calls import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, member
 from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern import link_loop as loop
-from actors.protocol.modern import meta
 from actors.protocol.modern.link_calls import connect, drop, send
 from actors.protocol.modern.link_events import Called, Joined, Left
 from actors.protocol.modern.link_state import Link, Running, Step
@@ -21,22 +21,11 @@ def called(link: Link, event: Called) -> Step:
         own = FOR_SESSIONS.get(event.method)
         if own is not None:
             return own(link, event)
-        if payload.mentions(event.params, *RETRY):
-            event = replace(event, params=_without_retry(event.params))
+        # Nobody but the link goes on with a call of such a caller.
+        event = replace(event, params=raising.request_to_modern(event.method, event.params))
     elif event.method == listens.LISTEN:
         return listens.listened(link, event)
     return send(link, Running(event))
-
-
-RETRY = tuple(name.encode() for name in meta.RETRY_MEMBERS)
-
-
-def _without_retry(params: Raw) -> Raw:
-    """Nobody but the link goes on with a call of such a caller."""
-    try:
-        return payload.replace_members(params, dict.fromkeys(meta.RETRY_MEMBERS))
-    except errors.Malformed:
-        return params
 
 
 def called_early(link: Link, event: Called) -> Step:

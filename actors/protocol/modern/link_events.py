@@ -41,10 +41,9 @@ class Left(Struct, frozen=True):
 
 
 class AnswerGiven(Struct, frozen=True):
-    """The outcome of an `Ask`, by whom it was asked."""
+    """The outcome of an `Ask`."""
 
-    id: str
-    caller: Hashable
+    id: RequestId
     ok: bool
     payload: Raw
 
@@ -125,11 +124,9 @@ class Keep(Struct, frozen=True):
 
 
 class Judged(Struct, frozen=True):
-    """Whether the backend speaks this era. None: what was known of it is in doubt. `silent`: it said nothing, which may
-    change."""
+    """Whether the backend speaks this era. None: what was known of it is in doubt."""
 
     modern: bool | None
-    silent: bool = False
 
 
 class Unfit(Struct, frozen=True):

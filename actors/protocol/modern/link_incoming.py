@@ -105,6 +105,8 @@ def due(link: Link, event: TimerDue) -> Step:
             return loop.due(link, call)
         case ("ack", str(id)):
             return listens.unacknowledged(link, id)
+        case ("refresh", str(id)):
+            return calls.unrefreshed(link, id)
         case ("fade", str(id)):
             return listens.faded(link, id)
         case ("listen", int(number)):

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from actors.protocol import errors, payload
 from actors.protocol import link_events as ev
-from actors.protocol.bridge import input_required
+from actors.protocol.bridge import input_required, lowering, raising
+from actors.protocol.lowering import Unbridgeable
 from actors.protocol.modern.link_calls import malformed, proceed
 from actors.protocol.modern.link_events import AnswerGiven, StartTimer, StopTimer, Withdraw
 from actors.protocol.modern.link_state import Asking, Consent, Link, Question, Running, Step, numbered
@@ -81,11 +82,13 @@ def _agreed(running: Running, key: str, method: str, params: Raw) -> bool:
 
 def _question(ask_id: str, key: str, method: str, params: Raw) -> tuple[Question, Raw]:
     """A question as a client of the other era gets it: a URL has an id there."""
-    url = _url(method, params)
+    url, id = _url(method, params), f"elicit-{ask_id}"
+    lowered = lowering.question_from_modern(method, params, id)
+    # What can't be asked of this client is found out where its revision is known.
+    asked = params if isinstance(lowered, Unbridgeable) else lowered
     if url is None:
-        return Question(key, method), params
-    consent = Consent(key, url, f"elicit-{ask_id}")
-    return Question(key, method, consent), payload.replace_members(params, {"elicitationId": payload.dumps(consent.id)})
+        return Question(key, method), asked
+    return Question(key, method, Consent(key, url, id)), asked
 
 
 def _pause(link: Link, running: Running, pauses: tuple[float, ...], most: int) -> Step:
@@ -115,11 +118,10 @@ def due(link: Link, call: ev.CallKey) -> Step:
 
 def answered(link: Link, event: AnswerGiven) -> Step:
     """One answer of the client."""
-    found = [a for a in link.asking.values() if event.id in a.open and a.running.called.caller is event.caller]
-    if not found:
+    asking = next((asking for asking in link.asking.values() if event.id in asking.open), None)
+    if asking is None:
         return link, [ev.Tally("late_answer")]
-    asking = found[0]
-    question, call = asking.open[event.id], asking.running.called.call
+    question, call = asking.open[str(event.id)], asking.running.called.call
     rest = {id: other for id, other in asking.open.items() if id != event.id}
     ok, answer = _checked(question, event.ok, event.payload)
     if not ok:
@@ -143,7 +145,7 @@ def _checked(question: Question, ok: bool, answer: Raw) -> tuple[bool, Raw]:
             input_required.check(question.method, answer)
         except errors.Refusal:
             return False, answer
-    return ok, answer
+    return ok, raising.answer_to_modern(question.method, answer) if ok else answer
 
 
 def _action(answer: Raw) -> str | None:

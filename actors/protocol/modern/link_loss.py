@@ -35,11 +35,11 @@ def _end_waiting(link: Link, error: Raw) -> Step:
     return replace(link, waiting=(), rebuilding=()), effects
 
 
-def fail(link: Link, reason: str, message: str) -> Step:
-    """The connection is lost, or could not be made."""
+def fail(link: Link, reason: str, message: str, counts: bool = True) -> Step:
+    """The connection is lost, or could not be made; `counts`: as a failure of the backend."""
     link, effects = _end_sent(link, reason, message)
     link, more = _end_waiting(link, failure(reason, message, "no"))
-    down = ev.Down(reason, message, failure(reason, message, "unknown"))
+    down = ev.Down(reason, message, failure(reason, message, "unknown"), counts=counts)
     return _lost(link, [ev.StopClock(), StopTimer(PROBE_CLOCK), ev.Hang(), *effects, *more, down])
 
 
@@ -53,7 +53,7 @@ def _lost(link: Link, effects: ev.Effects) -> Step:
 
 def closed(link: Link, event: ev.Closed) -> Step:
     """The transport has ended."""
-    return fail(link, event.reason, event.message)
+    return fail(link, event.reason, event.message, event.counts)
 
 
 def expired(link: Link, event: ev.ConnectExpired) -> Step:
@@ -76,7 +76,7 @@ def retry(link: Link, event: ev.RetryDue) -> Step:
 # The other era -----------------------------------------------------------------------------------------------
 
 
-def unfit(link: Link, silent: bool) -> Step:
+def unfit(link: Link) -> Step:
     """The backend speaks the other era: what was not sent goes back to those who want it, subscriptions too. Calls in
     the middle of their course can't be taken up elsewhere."""
     reason, message = "era_changed", "the server speaks another protocol revision than before"
@@ -92,7 +92,7 @@ def unfit(link: Link, silent: bool) -> Step:
     link, more = end_all(link, error)
     link, sent = _end_sent(link, reason, message)
     link = replace(moved(link, "other era"), lost={}, wishes={}, hello=None)
-    before: ev.Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), ev.Hang(), Judged(False, silent)]
+    before: ev.Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), ev.Hang(), Judged(False)]
     return link, [*before, *effects, *ended, *more, *sent, Unfit(tuple(returned))]
 
 

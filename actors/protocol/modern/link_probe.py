@@ -107,7 +107,7 @@ def closed(link: Link, event: ev.Closed) -> Step:
 def _judged(link: Link, case: Case, reason: str, message: str) -> Step:
     verdict = eras.PROBE[case]
     if verdict is Verdict.LEGACY:
-        return unfit(link, case is Case.SILENT)
+        return unfit(link)
     if verdict is Verdict.MODERN and link.probes < ATTEMPTS:
         return probe(link)
     return fail(link, reason, message)

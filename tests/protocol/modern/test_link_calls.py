@@ -181,6 +181,13 @@ def test_a_mismatch_fetches_the_list_and_tries_once_more(http):
     assert http.outcomes[1][1]["code"] == -32603
 
 
+def test_a_list_that_does_not_come_holds_up_no_call_for_ever(http):
+    http.call(1, name="run")
+    http.error(http.last("tools/call").id, -32020, 400)
+    http.due("refresh", http.last("tools/list").id)
+    assert http.count("tools/call") == 2
+
+
 # Logs --------------------------------------------------------------------------------------------------------
 
 

@@ -109,12 +109,6 @@ def test_an_answer_of_the_wrong_shape_counts_as_none(drive):
     assert drive.last("tools/call").params["inputResponses"] == {"name": {"action": "cancel"}}
 
 
-def test_nobody_else_answers(drive):
-    said(drive, needs(name=FORM))
-    drive.answer(drive.asks[0], {"action": "accept"}, caller="s2")
-    assert drive.count("tools/call") == 1
-
-
 def test_a_url_gets_an_id_and_its_end_is_told(drive):
     said(drive, needs(go=URL))
     asked = drive.asks[0]

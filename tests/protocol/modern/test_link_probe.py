@@ -47,11 +47,11 @@ def test_a_server_that_names_other_versions_only_is_of_the_other_era(drive):
     assert drive.link.phase is Phase.UNFIT
 
 
-def test_silence_is_an_answer_that_may_change(drive):
+def test_silence_is_an_answer(drive):
     drive.call(1)
     drive.due("probe")
     assert drive.link.phase is Phase.UNFIT
-    assert mv.Judged(False, silent=True) in drive.effects
+    assert mv.Judged(False) in drive.effects
 
 
 def test_the_silence_of_an_earlier_probe_means_nothing(drive):

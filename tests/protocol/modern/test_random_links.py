@@ -127,8 +127,7 @@ class Play:
         if n < len(self.drive.asks):
             ask = self.drive.asks[n]
             result = {"roots": []} if ask.method == "roots/list" else {"action": "accept"}
-            assert isinstance(ask.call, int)
-            self.drive.answer(ask, result if ok else None, self.calls[ask.call])
+            self.drive.answer(ask, result if ok else None)
 
     def _id(self, n: int) -> str:
         """Mostly of a request that is out."""
