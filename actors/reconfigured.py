@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from actors.aggregate import Aggregate
+from actors.link_messages import Leave, LinkDown, LinkOutcome
+from actors.protocol import errors
 from actors.protocol.table import Table
 from actors.recorder import handle
 
@@ -22,9 +24,24 @@ def named(table: Table) -> dict[str, bytes]:
 
 def reconfigured(session: "SessionActor", before: Table) -> None:
     """The table was replaced while the session lived."""
-    if isinstance(session.front, Aggregate):
-        session.front.reconfigured(before)
+    front = session.front
+    if isinstance(front, Aggregate):
+        front.reconfigured(before)
+        for backend in [b for b in front.links if b not in front.backends and b in front.table.backends]:
+            _leave(front, backend)  # a link to a server that is configured nowhere ends by itself
         session.save({**named(session.services.table.value)})
+
+
+def _leave(front: Aggregate, backend: str) -> None:
+    """The endpoint has this server no more: its connection would wait for nothing."""
+    link, me = front.links.pop(backend), front.host.ctx
+    message = f"server {backend!r} is no longer part of this endpoint"
+    error = errors.internal(message, reason="unconfigured", executed="unknown", backend=backend).raw
+    for call in [call for call, runs_at in front.calls.items() if runs_at == backend]:
+        front.outcome(LinkOutcome(backend, call, False, error))
+    me.demonitor(link)
+    link.reply(Leave(me.ref))
+    front.down(LinkDown(link, backend, message, error))
 
 
 def recorded_under(session: "SessionActor", fields: Mapping[str, bytes]) -> None:

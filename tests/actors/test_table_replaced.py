@@ -108,6 +108,27 @@ async def test_requests_for_a_recorded_backend_that_the_configuration_lacks_fail
         assert beta.open == []
 
 
+async def test_a_backend_that_leaves_the_endpoint_alone_is_left_with_an_error_for_what_ran_there(autojump_clock):
+    alpha, beta = Backend("alpha", **WORK), Backend("beta", **WORK)
+    async with open_gateway(alpha, beta) as gateway:
+        client, other = await gateway.connect(), await gateway.connect("beta")
+        lost = client.begin("tools/call", {"name": "beta__work"})
+        kept = other.begin("tools/call", {"name": "work"})
+        first, second = await beta.next(), await beta.next()
+        mine, running = (first, second) if first.link is not beta.links[0] else (second, first)
+        endpoints = gateway.services.table.value.endpoints
+        gateway.change(endpoints={**endpoints, "": Endpoint("", "aggregate", ("alpha",))})
+        error = await lost.error()
+        assert (error.data["reason"], error.data["executed"]) == ("unconfigured", "unknown")
+        await mine.cancelled.wait()
+        running.text("kept")
+        await kept.result()
+        assert await client.names() == ["alpha__echo", "alpha__work"]
+        await trio.sleep(10)
+        assert mine.link.transport.closed
+        assert await other.tool("echo") == "beta: echo"
+
+
 async def test_subscriptions_do_not_bring_a_backend_back_that_is_gone(autojump_clock):
     alpha, beta = Backend("alpha"), Backend("beta")
     async with open_gateway(alpha, beta) as gateway:
