@@ -1,34 +1,18 @@
 """Runs the effects of the exchange machine: one small function each, in one table."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from actors import ports
 from actors.connection import Connection
 from actors.exchange_messages import DeadlineDue, Gone, HeadDue
+from actors.exchange_running import Running
 from actors.protocol import sse
 from actors.protocol.modern import exchange_events as ev
-from actors.protocol.modern.exchange import HEAD_WAITS, Exchange
-from actors.protocol.modern.meta import Envelope
-from actors.protocol.modern.retry import Retry
-from actors.runtime import Reply
+from actors.protocol.modern.exchange import HEAD_WAITS
 
 if TYPE_CHECKING:
     from actors.exchanges import ExchangesActor
-
-
-@dataclass(slots=True)
-class Running:
-    """One exchange, and the connection of its client. `pinned`: the backend whose state it brings."""
-
-    exchange: Exchange
-    envelope: Envelope
-    headers: Mapping[str, str]
-    reply: Reply
-    connection: Connection | None = None
-    pinned: str | None = None
-    retry: Retry | None = None
 
 
 def _dispatch(actor: "ExchangesActor", call: int, running: Running, effect: ev.Dispatch) -> None:

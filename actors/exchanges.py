@@ -17,14 +17,16 @@ from actors.aggregate import ChangeDue
 from actors.broker_messages import LinkParked
 from actors.catalogue_messages import CatalogueChanged, Listed
 from actors.durations import Durations
-from actors.exchange_effects import EFFECTS, Running
+from actors.exchange_effects import EFFECTS
+from actors.exchange_running import Running
 from actors.front import OwnDue
 from actors.host import Tree
 from actors.kept import KeptLinks
 from actors.ledger import Ledger
 from actors.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkUnfit, LinkWithdrew
 from actors.listing import GatherDue
-from actors.modern_fronts import ModernAggregate, ModernFront, ModernTransparent, Peers
+from actors.modern_front import ModernFront, Peers
+from actors.modern_fronts import ModernAggregate, ModernTransparent
 from actors.protocol import capabilities, codec, errors, sse
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
@@ -120,10 +122,9 @@ class ExchangesActor(Actor):
         level = running.exchange.level if running is not None else None
         return Caller(self.principal.name, capabilities.declare(self.front.bits, MODERN), info, level, False)
 
-    def pinned(self, call: int) -> str | None:
-        """The backend whose state a retry brings: no other may see it."""
-        running = self.running.get(call)
-        return running.pinned if running is not None else None
+    def request(self, call: int) -> Running | None:
+        """The request of the client that a call is."""
+        return self.running.get(call)
 
     def event(self, event: ev.SessionEvent) -> None:
         """What a front says to a session, said to one exchange, or to all subscriptions."""

@@ -1,281 +1,50 @@
-"""The fronts of clients without sessions: as those of sessions, over links that suit what such a client may be told.
+"""The two kinds of fronts of clients without sessions: of one backend, as it is, and of several, under one roof."""
 
-A backend without sessions is called over the connection that everybody shares, on behalf of each caller; one with
-sessions through the broker of this client. Which of the two a backend takes is known, or found out by the first
-connection (2026-07-28, versioning).
-"""
-
-from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec import Raw
-from msgspec.structs import replace
 
 from actors.aggregate import EXTENSIONS, Aggregate
-from actors.broker_messages import LinkParked, Resume
-from actors.catalogue_messages import Key
+from actors.catalogue_messages import LIST_CHANGED, Key
 from actors.filters import filtered
-from actors.front import Front, Waiter
-from actors.host import Host, Tree
-from actors.link_messages import Call, Leave, LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkUnfit, Warm
+from actors.front import Waiter
+from actors.host import Tree
+from actors.link_messages import LinkOutcome, LinkTold
+from actors.listing import TOOLS
+from actors.modern_front import ModernFront, ModernHost
 from actors.modern_listing import ModernListing
+from actors.paging import Items, Paging
 from actors.protocol import aggregate, capabilities, errors
 from actors.protocol import effects as fx
 from actors.protocol import payload as json
-from actors.protocol.bridge import raising, request_state
-from actors.protocol.bridge.input_required import Parked
 from actors.protocol.link_events import Hello
+from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
-from actors.protocol.modern.caller import Caller
-from actors.protocol.modern.filter import Filter
 from actors.protocol.modern.meta import SERVER_KEY
-from actors.protocol.modern.outcomes import Outcome
-from actors.protocol.modern.retry import Backend, Waiting
-from actors.protocol.table import BackendSpec
-from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, SERVED
-from actors.runtime import Ref
+from actors.protocol.modern.retry import Waiting
+from actors.protocol.modern.tool_headers import ANNOTATION, Mirrored
+from actors.protocol.versions import MODERN, SERVED
 from actors.services import Services
+from actors.tool_mirrors import Mirrors, legal, mirrors_of
 from actors.transparent import Transparent
-
-ATTEMPTS = 2
-"""Connections of either kind that are tried in a row before a backend counts as one that speaks neither era."""
 
 FRESH_FOR = 60_000
 """Milliseconds for which a client may take it that an aggregate offers what it does, once all backends are known."""
-
-Ready = Callable[[Hello | None, Raw], None]
-"""Gets what a backend said of itself, or None and the JSON-RPC error object that says why it can't be had."""
-
-
-class Peers(Protocol):
-    """How such a front comes to its links. Both raise AtCapacity and SystemClosed."""
-
-    def modern(self, spec: BackendSpec) -> bool | None:
-        """Whether a backend is known to speak the era without sessions, or not to; None: not known."""
-
-    def link(self, spec: BackendSpec) -> Ref:
-        """The connection without a session, which everybody shares."""
-
-    def broker(self, spec: BackendSpec) -> Ref:
-        """The broker of this client for a backend with sessions."""
-
-
-class ModernHost(Host, Protocol):
-    """What such a front needs besides."""
-
-    peers: Peers
-
-    def caller(self, call: int) -> Caller:
-        """On whose behalf a call is made; with a negative number: for all clients of this actor."""
-
-    def pinned(self, call: int) -> str | None:
-        """The only backend that may get this call."""
-
-    def finished(self, call: int, backend: Backend, outcome: Outcome) -> Outcome:
-        """The outcome of a call at a backend as the client may get it."""
-
-    def parked(self, message: LinkParked) -> Raw:
-        """The result for a call that waits at a broker."""
-
-    def heard(self, message: LinkTold) -> None:
-        """A message on an upstream subscription."""
-
-    def disconnected(self, backend: str) -> None:
-        """Nothing is heard from this backend any more."""
-
-
-class ModernFront(Front):
-    """What both kinds share: whom they call, and what becomes of an answer."""
-
-    host: ModernHost
-
-    def __init__(self, host: ModernHost, endpoint: str, services: Services, tree: Tree) -> None:
-        super().__init__(host, endpoint, services, tree)
-        self._brokers: set[str] = set()
-        self._waiting: dict[str, list[Ready]] = {}
-        self._unfit: Counter[str] = Counter()
-        self._known: dict[str, Backend] = {}
-
-    # Links
-
-    def _start(self, spec: BackendSpec) -> Ref:
-        if self.host.peers.modern(spec) is False:
-            self._brokers.add(spec.name)
-            return self.host.peers.broker(spec)
-        self._brokers.discard(spec.name)
-        return self.host.peers.link(spec)
-
-    def modern(self, backend: str) -> bool:
-        """Whether a backend is called, or would be tried, without a session."""
-        if backend in self.links:
-            return backend not in self._brokers
-        spec = self.table.backends.get(backend)
-        return spec is not None and self.host.peers.modern(spec) is not False
-
-    def when_ready(self, backend: str, then: Ready) -> None:
-        """Connects, and tells how that went."""
-        hello = self.hellos.get(backend)
-        if hello is not None:
-            then(hello, Raw(b""))
-            return
-        link = self.link(backend)
-        if link is None:
-            then(None, errors.internal("no connection can be made", reason="no_link", executed="no").raw)
-            return
-        self._waiting.setdefault(backend, []).append(then)
-        link.reply(Warm())
-
-    def _tell_waiting(self, backend: str, hello: Hello | None, error: Raw) -> None:
-        for then in self._waiting.pop(backend, ()):
-            then(hello, error)
-
-    def ready(self, message: LinkReady) -> None:
-        super().ready(message)
-        self._unfit.pop(message.backend, None)
-        self._known[message.backend] = Backend(message.backend, message.hello.version, message.hello.server_info)
-        if message.hello.version == MODERN:
-            self.tree.hellos[Key("", MODERN, message.backend)] = message.hello
-        self._tell_waiting(message.backend, message.hello, Raw(b""))
-
-    def down(self, message: LinkDown) -> None:
-        super().down(message)
-        self._tell_waiting(message.backend, None, message.payload)
-
-    def _disconnected(self, backend: str) -> None:
-        super()._disconnected(backend)
-        self.host.disconnected(backend)
-
-    def link_ended(self, ref: Ref) -> None:
-        lost = [backend for backend, link in self.links.items() if link is ref]
-        super().link_ended(ref)
-        for backend in lost:
-            error = errors.internal("the connection to the server ended", reason="link_ended", executed="no")
-            self._tell_waiting(backend, None, error.raw)
-
-    def unfit(self, message: LinkUnfit) -> None:
-        """The backend speaks the other era: its calls go to the other kind of link, under the same numbers."""
-        backend, ref = message.backend, self.host.ctx.ref
-        if self.links.get(backend) is message.link:
-            del self.links[backend]
-            self.hellos.pop(backend, None)
-            self.host.ctx.demonitor(message.link)
-            message.link.reply(Leave(ref))
-        self._unfit[backend] += 1
-        link = self.link(backend) if self._unfit[backend] <= ATTEMPTS else None
-        calls = [call for call in message.calls if self.calls.get(call.call) == backend]
-        if link is not None:
-            for call in calls:
-                link.reply(call)
-            link.reply(Warm())
-            return
-        self._unfit.pop(backend, None)
-        error = errors.internal("the server speaks no known revision", reason="no_common_version", executed="no").raw
-        for call in calls:
-            self.outcome(LinkOutcome(backend, call.call, False, error))
-        self._tell_waiting(backend, None, error)
-
-    # Calls
-
-    def call(self, call: int, backend: str, method: str, params: Raw, progress: bool) -> bool:
-        if self.host.pinned(call) not in (None, backend):
-            self.refuse(call, request_state.invalid())
-            return True
-        link = self.link(backend)
-        if link is None:
-            return False
-        self.calls[call] = backend
-        link.reply(Call(self.host.ctx.ref, call, method, params, progress, self.host.caller(call)))
-        return True
-
-    def listen(self, backend: str, filter: Filter, ended: Waiter) -> int:
-        """Subscribes at a backend: the number of the call, 0 if there is no link. It has no deadline."""
-        self._own -= 1
-        params = json.dumps({"notifications": filter.raw})
-        self.waiters[self._own] = ended
-        if self.call(self._own, backend, "subscriptions/listen", params, False):
-            return self._own
-        del self.waiters[self._own]
-        return 0
-
-    def resume(self, call: int, method: str, waiting: Waiting, *, progress: bool, level: str | None) -> None:
-        """Goes on with a call that waits at a broker."""
-        backend, (incarnation, park, round) = waiting.backend, waiting.place
-        served = self.served
-        link = self.link(backend) if served is not None and backend in served.backends else None
-        if link is None or backend not in self._brokers:
-            self.refuse(call, request_state.invalid())
-            return
-        self.calls[call] = backend
-        ref = self.host.ctx.ref
-        link.reply(Resume(ref, call, incarnation, park, round, waiting.answers, progress, level))
-
-    def parked(self, message: LinkParked) -> None:
-        """The call waits at the broker: its client is asked."""
-        exposed = tuple(
-            Parked(q.key, q.method, self.exposed_question(message.backend, q.method, q.params))
-            for q in message.requests
-        )
-        payload = self.host.parked(replace(message, requests=exposed))
-        super().outcome(LinkOutcome(message.backend, message.call, True, payload))
-
-    def exposed_question(self, backend: str, method: str, params: Raw) -> Raw:
-        """The params of a backend's question as the client sees them."""
-        link = self.links.get(backend, self.host.ctx.ref)
-        return self.exposed_request(LinkAsked(link, backend, None, 0, method, params))
-
-    def outcome(self, message: LinkOutcome) -> None:
-        if message.call > 0 and message.call in self.calls:
-            backend = self._known.get(message.backend) or Backend(message.backend, LATEST_HANDSHAKE)
-            ok, payload = self.host.finished(message.call, backend, (message.ok, message.payload))
-            message = LinkOutcome(message.backend, message.call, ok, payload)
-        super().outcome(message)
-
-    def refuse(self, call: int, error: errors.ProtocolError) -> None:
-        super().refuse(call, errors.for_modern(error))
-
-    def told(self, message: LinkTold) -> None:
-        if message.call is not None and message.call < 0:
-            self.host.heard(message)
-            return
-        known, params = self._known.get(message.backend), message.params
-        if known is None or known.version != MODERN:
-            raised = raising.notification_to_modern(message.method, params)
-            if raised is None:
-                return
-            params = raised
-        self.told_client(replace(message, params=params))
-
-    @abstractmethod
-    def told_client(self, message: LinkTold) -> None:
-        """A notification of a backend for the client."""
-
-    # Subscriptions
-
-    merges = False
-    """Whether lists are made of those of several backends, and change with them."""
-
-    def look_for(self, uris: tuple[str, ...], then: Callable[[], None]) -> None:
-        """Brings up to date what tells whose these URIs are."""
-        then()
-
-    @abstractmethod
-    def owner(self, uri: str) -> tuple[str, str] | None:
-        """Whose a URI is, and what it is called there."""
-
-    @property
-    def watched(self) -> tuple[str, ...]:
-        """The backends whose changes concern this endpoint."""
-        served = self.served
-        return tuple(b for b in served.backends if b in self.table.backends) if served is not None else ()
 
 
 class ModernTransparent(ModernFront, Transparent):
     """On `/mcp/<backend>`."""
 
+    def __init__(self, host: ModernHost, endpoint: str, services: Services, tree: Tree) -> None:
+        super().__init__(host, endpoint, services, tree)
+        self._mirrors: Mirrors | None = None
+        """Known once the tools were listed, until they change."""
+
     def dispatch(self, effect: fx.Dispatch) -> None:
         backend = self._backend()
+        if backend is not None and effect.method == "tools/call" and self._mirrors is None and self.modern(backend):
+            self._look_first(effect, backend)
+            return
         if effect.method != "server/discover" or backend is None:
             super().dispatch(effect)
             return
@@ -285,7 +54,29 @@ class ModernTransparent(ModernFront, Transparent):
 
         self.when_ready(backend, ready)
 
+    def _look_first(self, effect: fx.Dispatch, backend: str) -> None:
+        """Which arguments of its tools headers repeat, a backend says in its list; where it says nothing, nothing is
+        checked. (One with sessions knows no headers: only what it happened to list is checked.)"""
+
+        def done(items: Items | None, error: Raw) -> None:
+            self._mirrors = mirrors_of(items or ())
+            if self.host.request(effect.call) is not None:
+                self.dispatch(effect)
+
+        def ask(params: Raw) -> None:
+            if not self.own_call(backend, TOOLS, params, lambda out: paging.outcome(out.ok, out.payload)):
+                done(None, EMPTY)
+
+        paging = Paging(METHODS[TOOLS].items or "", ask, done)
+        paging.start()
+
+    def mirrored(self, backend: str, tool: str) -> tuple[Mirrored, ...]:
+        return self._mirrors.get(tool, ()) if self._mirrors is not None else ()
+
     def outcome(self, message: LinkOutcome) -> None:
+        request = self.host.request(message.call)
+        if message.ok and request is not None and request.exchange.method == TOOLS:
+            message = LinkOutcome(message.backend, message.call, True, self._legal(message.payload))
         spec = self.table.backends.get(message.backend)
         # What the gateway filtered is no longer what the backend said that everybody may see.
         if message.ok and message.call in self.waiters and spec is not None and filtered(spec):
@@ -293,7 +84,19 @@ class ModernTransparent(ModernFront, Transparent):
             message = LinkOutcome(message.backend, message.call, True, private)
         super().outcome(message)
 
+    def _legal(self, payload: Raw) -> Raw:
+        """Without the tools that no client on HTTP could call."""
+        if not json.mentions(payload, ANNOTATION.encode()):
+            return payload
+        try:
+            tools = json.elements(json.members(payload).get("tools", Raw(b"[]")))
+            return json.replace_members(payload, {"tools": json.dumps([tool for tool in tools if legal(tool)])})
+        except errors.Malformed:
+            return payload
+
     def told_client(self, message: LinkTold) -> None:
+        if message.method == LIST_CHANGED[TOOLS]:
+            self._mirrors = None
         Transparent.told(self, message)
 
     def owner(self, uri: str) -> tuple[str, str] | None:
@@ -353,6 +156,9 @@ class ModernAggregate(ModernFront, Aggregate):
     def resume(self, call: int, method: str, waiting: Waiting, *, progress: bool, level: str | None) -> None:
         self._methods[call] = method
         super().resume(call, method, waiting, progress=progress, level=level)
+
+    def mirrored(self, backend: str, tool: str) -> tuple[Mirrored, ...]:
+        return self.listing.mirrored(backend, tool)
 
     def _hello(self, backend: str) -> Hello | None:
         return super()._hello(backend) or self.tree.hellos.get(Key("", MODERN, backend))

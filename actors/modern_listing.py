@@ -4,17 +4,21 @@ A backend without sessions is asked over the connection that everybody shares, w
 sessions through the catalogue. A merged list is fresh as long as each of its parts.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
 from actors.link_messages import LinkOutcome
-from actors.listing import Listing
+from actors.listing import TOOLS, Listing, View
 from actors.memo import Memo
 from actors.protocol import payload as json
 from actors.protocol.errors import Malformed
 from actors.protocol.link_events import Hello
 from actors.protocol.modern.outcomes import ttl
+from actors.protocol.modern.tool_headers import ANNOTATION, Mirrored
+from actors.tool_mirrors import Mirrors, legal, mirrors_of
 
 if TYPE_CHECKING:
     from actors.modern_fronts import ModernAggregate
@@ -60,3 +64,30 @@ class ModernListing(Listing):
                 self._fetch(method, backend, fresh=fresh)
 
         front.when_ready(backend, ready)
+
+    # Tools whose arguments go into headers
+
+    def mirrored(self, backend: str, tool: str) -> tuple[Mirrored, ...]:
+        """Which arguments of a backend's tool the headers of a request repeat."""
+        view = self._views.get(TOOLS, {}).get(backend)
+        if view is None:
+            return ()
+        found = self._memo.get(("mirrors", view.version), lambda: _Mirrored(mirrors_of(view.items)))
+        assert isinstance(found, _Mirrored)
+        return found.by_tool.get(tool, ())
+
+    def _visible(self, method: str, backend: str, view: View) -> Iterable[Raw]:
+        visible = super()._visible(method, backend, view)
+        if method != TOOLS or not any(json.mentions(item, ANNOTATION.encode()) for item in view.items):
+            return visible
+        return (item for item in visible if legal(item))
+
+    def _key(self, what: str, method: str, views: list[tuple[str, View]]) -> tuple[object, ...]:
+        return ("modern", *super()._key(what, method, views))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mirrored:
+    """A value to be kept also where it is empty."""
+
+    by_tool: Mirrors

@@ -10,7 +10,7 @@ from actors import ports
 from actors.connection import Connection
 from actors.exchange_messages import FlushDue, Gone, HonourDue
 from actors.ledger import Ledger
-from actors.modern_fronts import ModernFront
+from actors.modern_front import ModernFront
 from actors.protocol import errors, sse
 from actors.protocol.errors import ProtocolError
 from actors.protocol.messages import Request

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from actors.exchange_messages import WatchDue
 from actors.link_messages import LinkOutcome, LinkTold
-from actors.modern_fronts import ModernFront
+from actors.modern_front import ModernFront
 from actors.protocol import breaker, capabilities, errors
 from actors.protocol import payload as json
 from actors.protocol.errors import ProtocolError, Refusal

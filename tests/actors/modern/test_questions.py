@@ -44,7 +44,7 @@ async def test_a_parked_call_goes_on_at_its_broker_with_the_answers(modern: Open
         assert bytes(resume.answers["q-1"]) == b'{"action": "accept", "content": {"n": 2}}'
         at["alpha"].resumes[0].result({"content": []})
         assert (await retry.result())["resultType"] == "complete"
-        assert len(at["alpha"].calls) == 1
+        assert len(at["alpha"].asked_for("tools/call")) == 1
 
 
 async def test_the_next_round_has_a_state_of_its_own(modern: Open, autojump_clock: MockClock) -> None:
@@ -109,7 +109,7 @@ async def test_a_state_that_is_not_this_requests_own_executes_nothing(
         assert await retry.head() == 400
         assert (await retry.error()).code == -32602
         assert at["alpha"].resumes == []
-        assert len(at["alpha"].calls) == 1
+        assert len(at["alpha"].asked_for("tools/call")) == 1
 
 
 async def test_arguments_in_another_order_are_the_same(modern: Open, autojump_clock: MockClock) -> None:
@@ -157,7 +157,7 @@ async def test_another_principal_gets_nothing_of_it(modern: Open, autojump_clock
         state = (await pending.result())["requestState"]
         retry = at.client("alpha", BOB, capabilities=FORM).begin("tools/call", again(state, k=ANSWER))
         assert await retry.head() == 400
-        assert len(at["alpha"].calls) == 1
+        assert len(at["alpha"].asked_for("tools/call")) == 1
 
 
 async def test_no_state_upstream_is_no_state_downstream(modern: Open, autojump_clock: MockClock) -> None:
@@ -212,7 +212,7 @@ async def test_what_was_not_answered_is_asked_again_and_runs_nothing(modern: Ope
         asked = await pending.result()
         once_more = await client.call("tools/call", again(asked["requestState"]))
         assert once_more["inputRequests"] == asked["inputRequests"]
-        assert len(at["alpha"].calls) == 1
+        assert len(at["alpha"].asked_for("tools/call")) == 1
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
@@ -223,7 +223,7 @@ async def test_a_user_who_would_not_go_ends_the_call(modern: Open, autojump_cloc
         send_away(await at["alpha"].next())
         state = (await pending.result())["requestState"]
         assert (await client.call("tools/call", again(state, **{"url-1": {"action": action}})))["isError"]
-        assert len(at["alpha"].calls) == 1
+        assert len(at["alpha"].asked_for("tools/call")) == 1
 
 
 async def test_a_client_that_can_not_open_addresses_is_told_what_it_lacks(

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from actors.ports import Principal
 from tests.actors.modern.conftest import Open
 from tests.support.door_client import RpcError
+from tests.support.mcp_backend import tool
 from tests.support.peers import Peer
 
 
@@ -158,14 +159,14 @@ async def test_a_deadline_cancels_and_is_an_error(modern: Open, autojump_clock: 
 async def test_a_principal_has_so_many_requests_and_no_more(modern: Open, autojump_clock: MockClock) -> None:
     async with modern(Peer("alpha"), requests_per_principal=2) as at:
         client = at.client("alpha", Principal("ann"))
-        running = [client.begin("tools/call", {"name": "echo"}) for _ in range(2)]
-        await at["alpha"].next()
-        call = await at["alpha"].next()
+        for _ in range(2):
+            client.begin("tools/call", {"name": "echo"})
+            call = await at["alpha"].next()
         refused = client.begin("tools/call", {"name": "echo"})
         assert await refused.head() == 429
         assert await at.client("alpha", Principal("bob")).begin("server/discover").head() == 200
         call.text("done")
-        await running[1].result()
+        await at.gateway.settle()
         client.begin("tools/call", {"name": "echo"})
         await at["alpha"].next()
 
@@ -181,7 +182,7 @@ async def test_a_backend_of_the_other_era_gets_the_call_that_found_that_out(
         call = await at["alpha"].next()
         call.result({"content": []})
         assert (await pending.result())["resultType"] == "complete"
-        assert len(at["alpha"].calls) == 1
+        assert len(at["alpha"].asked_for("tools/call")) == 1
 
 
 async def test_affinity_principal_and_capabilities_tell_brokers_apart(modern: Open, autojump_clock: MockClock) -> None:
@@ -296,3 +297,47 @@ async def test_a_refusal_raises(modern: Open, autojump_clock: MockClock) -> None
     async with modern(Peer("alpha")) as at:
         with pytest.raises(RpcError, match="-32601"):
             await at.client("alpha").call("tasks/list")
+
+
+# Arguments in headers
+
+REGION = tool(
+    "where", inputSchema={"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "Region"}}}
+)
+BROKEN = tool("odd", inputSchema={"type": "object", "properties": {"r": {"type": "number", "x-mcp-header": "R"}}})
+
+
+@pytest.mark.parametrize("endpoint", ["", "alpha"])
+@pytest.mark.parametrize(
+    ("arguments", "headers", "status"),
+    [
+        ({"r": "eu"}, {"mcp_param_region": "eu"}, 200),
+        ({"r": "eu"}, {"mcp_param_region": "us"}, 400),
+        ({"r": "eu"}, {}, 400),
+        ({}, {"mcp_param_region": "eu"}, 400),
+        ({}, {"mcp_param_other": "eu"}, 200),
+    ],
+)
+async def test_headers_that_repeat_arguments_must_agree_with_them(
+    modern: Open, autojump_clock: MockClock, endpoint: str, arguments: Any, headers: Any, status: int
+) -> None:
+    async with modern(Peer("alpha", tools=(REGION,))) as at:
+        name = "where" if endpoint else "alpha__where"
+        pending = at.client(endpoint).begin("tools/call", {"name": name, "arguments": arguments}, **headers)
+        await at.gateway.settle()
+        for call in at["alpha"].asked_for("tools/call"):
+            call.text("done")
+        assert await pending.head() == status
+        if status == 400:
+            assert (await pending.error()).code == -32020
+
+
+@pytest.mark.parametrize("endpoint", ["", "alpha"])
+async def test_a_tool_that_no_client_could_call_is_not_shown(
+    modern: Open, autojump_clock: MockClock, endpoint: str
+) -> None:
+    async with modern(Peer("alpha", modern=False, tools=(REGION, BROKEN))) as at:
+        found = await at.client(endpoint).call("tools/list")
+        assert [item["name"].removeprefix("alpha__") for item in found["tools"]] == ["where"]
+        session = await at.gateway.connect()
+        assert await session.names() == ["alpha__where", "alpha__odd"]
