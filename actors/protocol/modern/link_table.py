@@ -2,6 +2,8 @@
 
 from enum import Enum
 
+from actors.protocol import link_table as sessions
+
 
 class Phase(Enum):
     """Where a link is in its life."""
@@ -39,3 +41,14 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     **{(phase, "shut"): Phase.CLOSED for phase in Phase if phase is not Phase.CLOSED},
 }
 """By the phase and the cause. A cause that has no row can't come up in that phase."""
+
+SHOWN: dict[Phase, sessions.Phase] = {
+    Phase.IDLE: sessions.Phase.IDLE,
+    Phase.CONNECTING: sessions.Phase.CONNECTING,
+    Phase.PROBING: sessions.Phase.INITIALIZING,
+    Phase.READY: sessions.Phase.READY,
+    Phase.WAITING: sessions.Phase.WAITING,
+    Phase.UNFIT: sessions.Phase.IDLE,
+    Phase.CLOSED: sessions.Phase.CLOSED,
+}
+"""What people are told of it, who know the phases of links with sessions."""

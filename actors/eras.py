@@ -1,0 +1,62 @@
+"""Which era each backend speaks, as far as that was found out: one value for the whole tree.
+
+A client of either era is served in its own if the backend speaks it. Whoever connects finds out: in the handshake era
+by `initialize`, in the other by `server/discover`. A verdict holds for the target that is configured (2026-07-28
+versioning), until something contradicts it.
+"""
+
+from dataclasses import dataclass
+
+from actors.protocol.table import BackendSpec, Target
+
+
+@dataclass(slots=True)
+class _Known:
+    target: Target
+    modern: bool | None = None
+    legacy: bool | None = None
+
+    @property
+    def neither(self) -> bool:
+        """It was slow, or out of order: whoever comes next begins anew."""
+        return self.modern is False and self.legacy is False
+
+
+class Eras:
+    """By backend; None is not known, or not to be relied on."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    def modern(self, spec: BackendSpec) -> bool | None:
+        """Whether it speaks the era without sessions."""
+        known = self._of(spec)
+        return None if known.neither else known.modern
+
+    def legacy(self, spec: BackendSpec) -> bool | None:
+        """Whether it speaks the handshake era."""
+        known = self._of(spec)
+        return None if known.neither else known.legacy
+
+    def found_modern(self, spec: BackendSpec, speaks: bool | None) -> None:
+        """What `server/discover` has shown; None: what was known of it is in doubt."""
+        self._of(spec).modern = speaks
+
+    def found_legacy(self, spec: BackendSpec) -> None:
+        """`initialize` was answered."""
+        self._of(spec).legacy = True
+
+    def refused_legacy(self, spec: BackendSpec, *, surely: bool) -> bool:
+        """`initialize` was refused; whether to look in the other era. `surely`: in words that only servers of that one
+        have, so a look that found none was not answered in time, and is taken once more."""
+        known = self._of(spec)
+        known.legacy = False
+        if surely and known.modern is False:
+            known.modern = None
+        return known.modern is not False
+
+    def _of(self, spec: BackendSpec) -> _Known:
+        known = self._known.get(spec.name)
+        if known is None or known.target != spec.target:
+            known = self._known[spec.name] = _Known(spec.target)
+        return known
