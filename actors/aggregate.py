@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Raw
 
 from actors.catalogue_messages import LIST_CHANGED, CatalogueChanged, Key, Listed
-from actors.front import SET_LEVEL, Front, Host, Tree
+from actors.front import SET_LEVEL, Front
+from actors.host import Host, Tree
 from actors.link_messages import LinkAsked, LinkOutcome, LinkReady, LinkTold
 from actors.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Listing
 from actors.protocol import aggregate, capabilities, cursors, errors
@@ -326,6 +327,10 @@ class Aggregate(Front):
             message = LinkOutcome(message.backend, message.call, message.ok, payload)
         super().outcome(message)
 
+    def go_on(self, effect: fx.Continue) -> None:
+        self._methods[effect.call] = effect.method
+        super().go_on(effect)
+
     def cancel(self, call: int, reason: str) -> None:
         self._methods.pop(call, None)
         self._looking.discard(call)
@@ -338,7 +343,7 @@ class Aggregate(Front):
             return
         params = aggregate.expose_notification(message.method, message.backend, message.params, self.listing.naming)
         now = self.host.ctx.now()
-        self.host.event(ev.CallProgressed(message.backend, message.call, message.method, params, now))
+        self.host.event(ev.CallProgressed(message.backend, message.call, message.method, params, now, message.place))
 
     def exposed_request(self, message: LinkAsked) -> Raw:
         return aggregate.expose_request(message.method, message.backend, message.params, self.listing.naming)

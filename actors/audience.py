@@ -130,7 +130,7 @@ class Audience:
         if told.method in CHATTER or full:
             self._dropped("notification_refused")
         elif ref.alive:
-            self._owed[key] = replace(told, params=Raw(key[2]))  # the frame it came in is let go
+            self._owed[key] = replace(told, params=Raw(key[2]), place=None)  # the frame it came in is let go
 
     @property
     def owes(self) -> bool:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from actors import ports
 from actors.protocol import link_events as ev
-from actors.protocol.table import BackendSpec
+from actors.protocol.table import BackendSpec, Target
 from actors.runtime import Context
 
 
@@ -18,12 +18,15 @@ class FromTransport(NamedTuple):
 class Carrier:
     """The transports of one link, of which the last is the present one. Nothing here waits."""
 
-    def __init__(self, connector: ports.Connector) -> None:
+    def __init__(self, connector: ports.Connector, target: Target, kept: ports.Kept | None = None) -> None:
+        """`kept` is a session with `target`, which the first transport goes on with."""
         self.kind = ""
         """Of the present transport, or the last one: the metrics label."""
         self.tasks = 0
         """Transports that have not come to their end, which may take a while after they were closed."""
         self._connector = connector
+        self._target = target
+        self._kept = kept
         self._transport: ports.Transport | None = None
         self._generation = 0
 
@@ -37,8 +40,14 @@ class Carrier:
         """Whether a child process is there, or still ending."""
         return self.kind == "stdio" and self.tasks > 0
 
-    def connect(self, ctx: Context, spec: BackendSpec, modern: bool = False) -> None:
-        """Makes a transport and runs it in a task of the actor, which gets FromTransport and TaskEnded."""
+    @property
+    def kept(self) -> ports.Kept | None:
+        """What it takes to go on with the present session elsewhere."""
+        return self._transport.kept if self._transport is not None else None
+
+    def connect(self, ctx: Context, spec: BackendSpec, modern: bool = False) -> bool:
+        """Makes a transport and runs it in a task of the actor, which gets FromTransport and TaskEnded. Whether it goes
+        on with the session that was kept."""
         self._generation += 1
         generation, ref = self._generation, ctx.ref
 
@@ -47,8 +56,13 @@ class Carrier:
 
         self._transport = self._connector.connect(spec, emit, modern)
         self.kind = self._transport.kind
+        resumes = self._kept is not None and spec.target == self._target
+        if self._kept is not None and resumes:
+            self._transport.resume(self._kept)
+        self._kept = None
         ctx.start_task(f"transport-{generation}", self._transport.run)
         self.tasks += 1
+        return resumes
 
     def hears(self, said: FromTransport) -> bool:
         """Whether the present transport said it."""
@@ -93,9 +107,23 @@ class Carrier:
         if self._transport is not None:
             self._transport.restart()
 
+    def pick_up(self, effect: ev.PickUp) -> None:
+        """Fetches the rest of an answer."""
+        if self._transport is not None and effect.place.cursor is not None:
+            self._transport.pick_up(effect.place.id, effect.place.cursor)
+
     def hang(self, effect: ev.Hang) -> None:
         """Closes it gracefully; its task goes on until that is done, unheard."""
         if self._transport is not None:
             self._transport.close()
-            self._transport = None
-            self._generation += 1
+            self._leave()
+
+    def let_go(self, effect: ev.LetGo) -> None:
+        """The same, but for the backend's session."""
+        if self._transport is not None:
+            self._transport.let_go()
+            self._leave()
+
+    def _leave(self) -> None:
+        self._transport = None
+        self._generation += 1

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.connection import Connection
 from actors.follower import Follower
+from actors.leaving import say_farewell
 from actors.ports import Answer, Failed, Refused, Streaming
 from actors.protocol import effects as fx
 from actors.protocol import errors
@@ -95,6 +96,11 @@ def _dispatch(session: "SessionActor", effect: fx.Dispatch) -> None:
     session.front.dispatch(effect)
 
 
+def _continue(session: "SessionActor", effect: fx.Continue) -> None:
+    session.services.telemetry.count("stagedoor_requests_continued_total", (effect.backend,))
+    session.front.go_on(effect)
+
+
 def _cancel_call(session: "SessionActor", effect: fx.CancelCall) -> None:
     session.running.forget(effect.call)
     session.front.cancel(effect.call, effect.reason)
@@ -152,6 +158,7 @@ def _save(session: "SessionActor", effect: fx.Save) -> None:
 
 def _end(session: "SessionActor", effect: fx.End) -> None:
     """The machine is closed: record, links and actor go."""
+    say_farewell(session.front)
 
     def done(outcome: Any) -> None:
         away = isinstance(outcome, Failed) and outcome.reason is Refused.AWAY
@@ -180,6 +187,7 @@ EFFECTS: dict[type, Callable[["SessionActor", Any], None]] = {
     fx.CloseConnection: _close_connection,
     fx.Dispatch: _dispatch,
     fx.CancelCall: _cancel_call,
+    fx.Continue: _continue,
     fx.Broadcast: _broadcast,
     fx.TellBackend: _tell_backend,
     fx.AnswerBackend: _answer_backend,

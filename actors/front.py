@@ -8,15 +8,17 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from msgspec import Raw
 
-from actors.catalogue_messages import CatalogueChanged, Key, Listed
+from actors.catalogue_messages import CatalogueChanged, Listed
+from actors.host import Host, Tree
+from actors.kept import KeptLinks
 from actors.link import LinkActor
 from actors.link_messages import (
     Call,
     Cancel,
+    Continue,
     GiveAnswer,
     Join,
     LinkAsked,
@@ -24,13 +26,11 @@ from actors.link_messages import (
     LinkOutcome,
     LinkReady,
     LinkTold,
+    LinkUnfit,
     LinkWithdrew,
     Notify,
 )
 from actors.links import start_link
-from actors.memo import Memo
-from actors.named import Named
-from actors.ports import Principal
 from actors.profiles import profile_of
 from actors.protocol import capabilities, errors, session_record
 from actors.protocol import effects as fx
@@ -40,57 +40,11 @@ from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.lowering import Unbridgeable, client_result
 from actors.protocol.messages import RequestId
-from actors.protocol.session_state import Client
 from actors.protocol.table import BackendSpec, Endpoint, Table
-from actors.runtime import AtCapacity, Context, DynamicSupervisor, Ref, SystemClosed
+from actors.runtime import AtCapacity, Ref, SystemClosed
 from actors.services import Services
+from actors.sessionless import Sessionless
 from actors.subscriptions import SUBSCRIBE, Subscriptions
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """The actors that sessions work with."""
-
-    links: DynamicSupervisor
-    backends: Named
-    catalogue: Named
-    hellos: dict[Key, Hello]
-    """What each backend last said of itself to the catalogue."""
-    memo: Memo
-    """Merged lists and tables, shared by all sessions."""
-
-
-class Host(Protocol):
-    """What a front needs of its session's actor."""
-
-    ctx: Context
-    principal: Principal
-
-    @property
-    def epoch(self) -> int:
-        """Of the session's present life."""
-
-    def event(self, event: ev.SessionEvent) -> None:
-        """Steps the session's machine."""
-
-    def save(self, fields: dict[str, bytes | None]) -> None:
-        """Changes the session's record."""
-
-    def routed(self, call: int) -> None:
-        """A call that had to wait has found its backend."""
-
-    @property
-    def client(self) -> Client | None:
-        """What the client said of itself."""
-
-    @property
-    def version(self) -> str:
-        """The negotiated revision."""
-
-    @property
-    def level(self) -> str | None:
-        """The log level that the client chose."""
-
 
 Waiter = Callable[[LinkOutcome], None]
 """Gets the outcome of a call that the front made, or one that it wants to change before the client sees it."""
@@ -107,7 +61,9 @@ class OwnDue:
 
 class Front(ABC):
     """One session's front. `calls` maps the session's calls to the backend that runs each; calls of the front's own
-    have negative numbers."""
+    have negative numbers. `kept`: what is in the record of its links, if there is one."""
+
+    kept: KeptLinks | None = None
 
     def __init__(self, host: Host, endpoint: str, services: Services, tree: Tree) -> None:
         self.host = host
@@ -123,6 +79,7 @@ class Front(ABC):
         self.levels: dict[str, str | None] = {}
         self._ends: Counter[str] = Counter()
         self._own = 0
+        self.sessionless = Sessionless(self)
 
     # What a session asks of it
 
@@ -158,9 +115,25 @@ class Front(ABC):
         """The session was rebuilt: its subscriptions are asked for again, on links of this life."""
         self.subscriptions.uris = uris
         for backend in self.served.backends if self.served is not None else ():
-            self._resubscribe(backend)
+            self.resubscribe(backend)
 
-    def _resubscribe(self, backend: str) -> None:
+    def go_on(self, effect: fx.Continue) -> None:
+        """A call of an earlier life: the rest of its answer is with the backend."""
+        self.calls[effect.call] = effect.backend
+        for id, method in effect.asked:
+            self._questions[effect.backend, id] = method
+        link = self.link(effect.backend)
+        if link is None:
+            error = errors.internal("no connection can be made", reason="no_link", executed="unknown")
+            self.outcome(LinkOutcome(effect.backend, effect.call, False, error.raw))
+            return
+        asked = tuple(id for id, _ in effect.asked)
+        link.reply(Continue(self.host.ctx.ref, effect.call, effect.method, effect.progress, effect.place, asked))
+
+    def shrink(self) -> None:  # noqa: B027 - not every front holds what can be had again
+        """Nobody was heard for a while: what can be had again is let go of."""
+
+    def resubscribe(self, backend: str) -> None:
         """A link of its own subscribes by itself as soon as it is up; a shared one is told."""
         uris = self.subscriptions_at(backend)
         if not self.shares(backend):
@@ -227,10 +200,18 @@ class Front(ABC):
         """A link is up. One that was being made when the client chose its log level is told now."""
         backend = message.backend
         self.hellos[backend] = message.hello
+        spec = self.table.backends.get(backend)
+        if self.kept is not None and spec is not None and not self.shares(backend):
+            self.kept.ready(spec, message.hello, message.kept)
         self._ends.pop(backend, None)
+        self.sessionless.ready(backend)
         level = self.host.level
         if level is not None and self.levels.get(backend) != level:
             self.set_level(backend, level)
+
+    def unfit(self, message: LinkUnfit) -> None:
+        """A backend is of the other era than it was taken for."""
+        self.sessionless.unfit(message)
 
     def down(self, message: LinkDown) -> None:
         """A link is down; it stays, and comes back with the next call."""
@@ -252,7 +233,7 @@ class Front(ABC):
         """A request of a backend."""
         self._questions[message.backend, message.id] = message.method
         params = self.exposed_request(message)
-        self.host.event(ev.Asked(message.backend, message.call, message.id, message.method, params))
+        self.host.event(ev.Asked(message.backend, message.call, message.id, message.method, params, message.place))
 
     def withdrew(self, message: LinkWithdrew) -> None:
         """A backend took a question back."""
@@ -265,7 +246,7 @@ class Front(ABC):
             if link is ref:
                 self._lose(backend)
                 if ref.reason is not None and ref.reason.abnormal:
-                    self._resubscribe(backend)
+                    self.resubscribe(backend)
 
     def _lose(self, backend: str) -> None:
         del self.links[backend]
@@ -279,7 +260,8 @@ class Front(ABC):
 
     def _disconnected(self, backend: str) -> None:
         """Its questions are void."""
-        self.hellos.pop(backend, None)
+        if self.hellos.pop(backend, None) is not None and self.kept is not None:
+            self.kept.lost(backend)
         for question in [q for q in self._questions if q[0] == backend]:
             del self._questions[question]
         self.host.event(ev.BackendLost(backend))
@@ -333,7 +315,7 @@ class Front(ABC):
         if link is None:
             return False
         self.calls[call] = backend
-        link.reply(Call(self.host.ctx.ref, call, method, params, progress))
+        link.reply(Call(self.host.ctx.ref, call, method, params, progress, self.sessionless.client(backend)))
         return True
 
     def link(self, backend: str) -> Ref | None:
@@ -356,14 +338,30 @@ class Front(ABC):
         return link
 
     def _start(self, spec: BackendSpec) -> Ref:
+        sessionless = self.sessionless.start(spec)
+        if sessionless is not None:
+            return sessionless
         shared = spec.sharing == "shared"
-        level = self.levels[spec.name] = None if shared else self.host.level
+        resume = self.kept.take(spec.name) if self.kept is not None and not shared else None
+        level = None if shared else self.host.level
+        # The handshake of a link sets the level; where there is none, the backend may know another one.
+        self.levels[spec.name] = None if resume is not None and resume.kept is not None else level
 
         def make() -> LinkActor:
             uris = () if shared else self.subscriptions_at(spec.name)
             attempt = max(1, self._ends[spec.name])
             profile, backends = self.profile(spec), self.tree.backends
-            return LinkActor(spec, profile, self.services, backends, level=level, subscriptions=uris, attempt=attempt)
+            return LinkActor(
+                spec,
+                profile,
+                self.services,
+                backends,
+                level=level,
+                subscriptions=uris,
+                attempt=attempt,
+                resume=resume,
+                eras=self.tree.eras,
+            )
 
         return start_link(spec, self.host.ctx.system.registry, self.tree.links, make)
 
@@ -376,7 +374,7 @@ class Front(ABC):
     def shares(self, backend: str) -> bool:
         """Whether the connection to a backend is not the session's own."""
         spec = self.table.backends.get(backend)
-        return spec is not None and spec.sharing == "shared"
+        return spec is not None and (spec.sharing == "shared" or backend in self.sessionless)
 
     def profile(self, spec: BackendSpec) -> Profile:
         """What a backend is told of the client."""

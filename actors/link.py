@@ -4,6 +4,7 @@ A thin shell over `link_machine`: it decodes frames, runs the effects on a trans
 callers.
 """
 
+import functools
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -14,19 +15,21 @@ from actors import ports
 from actors.audience import Audience
 from actors.call_times import CallTimes
 from actors.carrier import Carrier, FromTransport
+from actors.eras import Eras
+from actors.fitness import Fitness
+from actors.heard import Garbled, heard
+from actors.kept import Resume
 from actors.link_messages import (
     Call,
     Cancel,
+    Continue,
     GiveAnswer,
     Join,
     Leave,
-    LinkAsked,
-    LinkDown,
     LinkOutcome,
     LinkReady,
-    LinkTold,
-    LinkWithdrew,
     Notify,
+    PutDown,
     Warm,
 )
 from actors.named import Named
@@ -44,6 +47,7 @@ from actors.runtime import NORMAL, Actor, Down, Ref, TaskEnded
 from actors.services import Services
 from actors.standing import Census, Denied, Granted, Standing
 from actors.subscriptions import UNSUBSCRIBE
+from actors.telling import Telling, key_of
 
 CLOSE_WITHIN = 6.0
 """Seconds for a graceful close (DELETE, or stdin closed, TERM, KILL); then the transport's task is cancelled."""
@@ -62,12 +66,14 @@ class LinkActor(Actor):
     """Temporary: it ends with those who joined it, and nobody restarts it.
 
     One that is given `subscriptions` stands in for one that was lost: after the back-off for this `attempt` it connects
-    by itself, asks for them again, and announces what may have been missed.
+    by itself, asks for them again, and announces what may have been missed. With `resume` it goes on where another one
+    left off.
     """
 
     mailbox_size = 1024
 
     _standing: Standing
+    _telling: Telling
 
     def __init__(
         self,
@@ -79,25 +85,31 @@ class LinkActor(Actor):
         level: str | None = None,
         subscriptions: tuple[str, ...] = (),
         attempt: int = 1,
+        resume: Resume | None = None,
+        eras: Eras | None = None,
     ) -> None:
         self._backend = spec.name  # and not the spec: each connection is made as it is configured then
         self._services = services
         self._backends = backends
         lost = bool(subscriptions)
+        kept = resume.kept if resume is not None else None
         self._link = Link(
             profile,
             phase=Phase.WAITING if lost else Phase.IDLE,
-            connected_before=lost,
+            hello=resume.hello if resume is not None else None,
+            connected_before=lost or resume is not None,
             attempt=attempt,
             level=level,
             subscriptions=subscriptions,
+            kept=kept is not None,
+            missed=kept is not None and kept.cursor is None,
         )
-        self._carrier = Carrier(services.connector)
+        self._carrier = Carrier(services.connector, spec.target, kept)
         self._audience = Audience(spec.sharing == "shared", self._drop)
         self._calls = CallTimes(spec.name, services.telemetry)
+        self._fitness = Fitness(spec.name, services, eras)
         self._own = 0
         self._unreachable = False
-        self._owing = False
         self._closing = False
 
     def __repr__(self) -> str:
@@ -105,6 +117,8 @@ class LinkActor(Actor):
 
     def started(self) -> None:
         self._standing = Standing(self.ctx.ref, self._backend, self._backends)
+        later = functools.partial(self.ctx.set_timer, "owed", OWED_AGAIN, _Due.OWED)
+        self._telling = Telling(self.ctx.ref, self._backend, self._audience, later)
         self._standing.moved(self._link.phase)
         if self._link.phase is Phase.WAITING:
             self._back_off(ev.BackOff(self._link.attempt))
@@ -132,16 +146,22 @@ class LinkActor(Actor):
             case _Due.RETRY:
                 self._step(ev.RetryDue())
             case _Due.OWED:
-                self._settle_owed()
+                self._telling.settle()
             case TaskEnded():
                 self._task_ended(message)
-            case Down(ref=ref):
+            case Continue():
+                self._continue(message)
+            case Down(ref=ref, reason=reason):
+                if reason.abnormal and not self._audience.shared:
+                    self._put_down()  # its next life goes on with the backend's session
                 self._left(ref)
             case Warm():
                 self._step(ev.Wanted())
             case Leave(caller):
                 self.ctx.demonitor(caller)
                 self._left(caller)
+            case PutDown() if not self._audience.shared:
+                self._put_down()
             case Replaced(before):
                 self._replaced(before)
             case Census():
@@ -196,13 +216,26 @@ class LinkActor(Actor):
 
     def _abandon(self, key: ev.CallKey, reason: str) -> None:
         self._calls.forget(key)
-        self._audience.subscribed(_key(key), False)
+        self._audience.subscribed(key_of(key), False)
         self._step(ev.Abandoned(key, reason))
 
+    def _continue(self, message: Continue) -> None:
+        row = METHODS.get(message.method)
+        eligible = row is not None and row.eligible
+        key = (message.caller, message.call)
+        event = ev.Continued(key, message.method, message.progress, eligible, message.place, message.asked)
+        self._step(event)
+
+    def _put_down(self) -> None:
+        self._close(ev.LeftOff())
+
     def _shut(self) -> None:
+        self._close(ev.Shut())
+
+    def _close(self, event: ev.Shut | ev.LeftOff) -> None:
         if not self._closing:
             self._closing = True
-            self._step(ev.Shut())
+            self._step(event)
             self.ctx.set_timer("close", CLOSE_WITHIN, _Due.CLOSE)
             self._end_if_done()
 
@@ -235,35 +268,24 @@ class LinkActor(Actor):
         if after.phase is not before:
             self._standing.moved(after.phase)
 
-    def _from_transport(self, event: ports.TransportEvent) -> None:
-        match event:
-            case ports.FrameReceived(frame, related):
-                self._frame(frame, related)
-            case ports.FrameAccepted(tag):
-                self._step(ev.Accepted(tag))
-            case ports.RequestFailed(id, reason, message, executed):
-                if reason == "connection_refused" and self._link.phase is Phase.READY:
-                    self._unreachable = True
-                    self._standing.failed(reason, message)
-                self._step(ev.SendFailed(id, reason, message, executed))
-            case ports.SessionLost(id):
-                self._services.telemetry.count("stagedoor_backend_sessions_lost_total", (self._backend,))
-                self._step(ev.SessionForgotten(id))
-            case ports.TransportClosed(reason, message):
-                self._step(ev.Closed(reason, message))
-
-    def _frame(self, frame: bytes, related: RequestId | None) -> None:
-        try:
-            decoded = codec.decode_frame(frame, self._services.limits.message_bytes)
-        except errors.Malformed as malformed:
-            self._malformed(malformed, related)
+    def _from_transport(self, said: ports.TransportEvent) -> None:
+        if isinstance(said, ports.SessionLost):
+            self._services.telemetry.count("stagedoor_backend_sessions_lost_total", (self._backend,))
+        elif isinstance(said, ports.RequestFailed) and said.reason == "connection_refused":
+            self._refused(said)
+        elif self._link.phase is Phase.INITIALIZING and self._fitness.refused(said):
+            self._step(ev.OtherEra())
             return
-        messages = decoded.messages if isinstance(decoded, codec.Batch) else (decoded,)
-        for message in messages:
-            if isinstance(message, errors.Malformed):
-                self._malformed(message, related)
+        for event in heard(said, self._services.limits.message_bytes):
+            if isinstance(event, Garbled):
+                self._malformed(*event)
             else:
-                self._step(ev.Incoming(message, related))
+                self._step(event)
+
+    def _refused(self, said: ports.RequestFailed) -> None:
+        if self._link.phase is Phase.READY:
+            self._unreachable = True
+            self._standing.failed(said.reason, said.message)
 
     def _malformed(self, malformed: errors.Malformed, related: RequestId | None) -> None:
         """Only the request that it belongs to fails, whichever side's it is; the connection stays."""
@@ -297,15 +319,15 @@ class LinkActor(Actor):
         elif spec is None:
             self._denied(errors.internal("this server is no longer configured", reason="unconfigured").raw)
         else:
-            self._carrier.connect(self.ctx, spec)
-            self._step(ev.Started(self._carrier.kind == "http"))
+            resumed = self._carrier.connect(self.ctx, spec)
+            self._step(ev.Started(self._carrier.kind == "http", fresh=not resumed))
 
     def _denied(self, payload: Raw) -> None:
         self._step(ev.ConnectRefused(payload))
         self._give_back()
 
     def _finish(self, effect: ev.Finish) -> None:
-        caller, call = _key(effect.call)
+        caller, call = key_of(effect.call)
         version = self._link.hello.version if self._link.hello is not None else ""
         self._calls.ended(effect.call, effect.ok, effect.payload, self.ctx.now(), self._carrier.kind, version)
         self._audience.subscribed((caller, call), effect.ok)
@@ -315,45 +337,26 @@ class LinkActor(Actor):
         caller.reply(LinkOutcome(self._backend, call, effect.ok, effect.payload))
 
     def _ask(self, effect: ev.Ask) -> None:
-        """A question goes to the caller, or else to the only one who joined: never to a guess among several."""
-        target, call = _key(effect.call) if effect.call is not None else (self._audience.only(), None)
-        if target is None or self._audience.shared:
-            # A shared connection declared no client at all: whoever asks over it may not.
+        if not self._telling.asks(effect):
             self._step(ev.AnswerGiven(effect.id, False, errors.method_not_found(effect.method).raw))
-        else:
-            target.reply(LinkAsked(self.ctx.ref, self._backend, call, effect.id, effect.method, effect.params))
 
-    def _withdraw(self, effect: ev.Withdraw) -> None:
-        for ref in self._audience.members:
-            ref.reply(LinkWithdrew(self._backend, effect.id))
-
-    def _tell(self, effect: ev.Tell) -> None:
-        to, call = _key(effect.call) if effect.call is not None else (None, None)
-        self._audience.tell(LinkTold(self.ctx.ref, self._backend, call, effect.method, effect.params), to)
-        self._watch_owed()
-
-    def _settle_owed(self) -> None:
-        self._owing = False
-        self._audience.settle()
-        self._watch_owed()
-
-    def _watch_owed(self) -> None:
-        if self._audience.owes and not self._owing:
-            self._owing = True
-            self.ctx.set_timer("owed", OWED_AGAIN, _Due.OWED)
+    def _unfit(self, effect: ev.Unfit) -> None:
+        for called in effect.calls:
+            self._calls.forget(called.call)
+        self._telling.unfit(effect)
 
     def _ready(self, effect: ev.Ready) -> None:
-        self._unreachable = False
-        self._standing.connected()
-        for ref in self._audience.members:
-            ref.reply(LinkReady(self.ctx.ref, self._backend, effect.hello, effect.again))
+        self._fitness.ready()
+        self._unreachable = self._link.kept  # nothing was said to the backend yet
+        if not self._unreachable:
+            self._standing.connected()
+        self._telling.ready(effect, self._carrier.kept)
 
     def _down(self, effect: ev.Down) -> None:
         self._services.log.warning("link_down", backend=self._backend, reason=effect.reason, detail=effect.message)
         if effect.counts and not self._closing:
             self._standing.failed(effect.reason, effect.message)
-        for ref in self._audience.members:
-            ref.reply(LinkDown(self.ctx.ref, self._backend, effect.message, effect.payload))
+        self._telling.down(effect)
 
     def _back_off(self, effect: ev.BackOff) -> None:
         seconds = breaker.delay(effect.attempt, self._services.jitter())
@@ -366,12 +369,6 @@ class LinkActor(Actor):
         self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
 
 
-def _key(call: ev.CallKey) -> tuple[Ref, int]:
-    """What the machine carries as an opaque key."""
-    assert isinstance(call, tuple)
-    return call
-
-
 EFFECTS: dict[type, Callable[[LinkActor, Any], None]] = {
     ev.Connect: lambda link, effect: link._standing.ask(),
     ev.Send: lambda link, effect: link._carrier.send(effect),
@@ -379,14 +376,18 @@ EFFECTS: dict[type, Callable[[LinkActor, Any], None]] = {
     ev.Listen: lambda link, effect: link._carrier.listen(effect),
     ev.Forget: lambda link, effect: link._carrier.forget(effect),
     ev.Reset: lambda link, effect: link._carrier.reset(effect),
+    ev.PickUp: lambda link, effect: link._carrier.pick_up(effect),
     ev.Hang: lambda link, effect: link._carrier.hang(effect),
+    ev.LetGo: lambda link, effect: link._carrier.let_go(effect),
     ev.Finish: LinkActor._finish,
     ev.Ask: LinkActor._ask,
-    ev.Withdraw: LinkActor._withdraw,
-    ev.Tell: LinkActor._tell,
+    ev.Withdraw: lambda link, effect: link._telling.withdraws(effect),
+    ev.Tell: lambda link, effect: link._telling.tells(effect),
+    ev.Placed: lambda link, effect: link._telling.placed(effect),
     ev.Ready: LinkActor._ready,
     ev.Down: LinkActor._down,
     ev.BackOff: LinkActor._back_off,
+    ev.Unfit: LinkActor._unfit,
     ev.StartClock: LinkActor._start_clock,
     ev.StopClock: lambda link, effect: link.ctx.cancel_timer("connect"),
     ev.Tally: lambda link, effect: link._drop(effect.what),

@@ -5,6 +5,8 @@ A link is an actor that holds one connection to one backend (`actors.link`); its
 
 from msgspec import Raw, Struct
 
+from actors.ports import Kept
+from actors.protocol.events import Place
 from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern.caller import Caller
@@ -15,9 +17,11 @@ from actors.runtime import Ref
 
 class Join(Struct, frozen=True):
     """The caller wants to hear what belongs to no call: LinkReady follows at once if the connection is up. The link
-    ends when the last one that joined has ended."""
+    ends when the last one that joined has ended. `changes`: also what a backend without sessions tells only those who
+    asked for it, that its lists have changed."""
 
     caller: Ref
+    changes: bool = True
 
 
 class Warm(Struct, frozen=True):
@@ -44,6 +48,18 @@ class Cancel(Struct, frozen=True):
     reason: str
 
 
+class Continue(Struct, frozen=True):
+    """A request of an earlier link in a session that was kept: LinkOutcome with the same `call` follows. `asked` are
+    questions that came with it and wait for an answer."""
+
+    caller: Ref
+    call: int
+    method: str
+    progress: bool
+    place: Place
+    asked: tuple[RequestId, ...] = ()
+
+
 class GiveAnswer(Struct, frozen=True):
     """The outcome of a LinkAsked."""
 
@@ -65,16 +81,23 @@ class Leave(Struct, frozen=True):
     caller: Ref
 
 
+class PutDown(Struct, frozen=True):
+    """The caller will go on with the backend's session over another link; one that is shared stays with the others."""
+
+    caller: Ref
+
+
 # From the link -----------------------------------------------------------------------------------------------
 
 
 class LinkReady(Struct, frozen=True):
-    """The handshake is over; `again`: after a loss."""
+    """The handshake is over; `again`: after a loss. `kept` is what it takes to go on over another link."""
 
     link: Ref
     backend: str
     hello: Hello
     again: bool
+    kept: Kept | None = None
 
 
 class LinkDown(Struct, frozen=True):
@@ -113,6 +136,7 @@ class LinkAsked(Struct, frozen=True):
     id: RequestId
     method: str
     params: Raw
+    place: Place | None = None
 
 
 class LinkWithdrew(Struct, frozen=True):
@@ -123,10 +147,21 @@ class LinkWithdrew(Struct, frozen=True):
 
 
 class LinkTold(Struct, frozen=True):
-    """The backend notifies; `call` as far as known."""
+    """The backend notifies; `call` as far as known. `place`: where that call stands after it, or without one the stream
+    that belongs to none."""
 
     link: Ref
     backend: str
     call: int | None
     method: str
     params: Raw
+    place: Place | None = None
+
+
+class LinkPlaced(Struct, frozen=True):
+    """As the `place` of LinkTold, without a word."""
+
+    link: Ref
+    backend: str
+    call: int | None
+    place: Place

@@ -46,7 +46,7 @@ class Recorder:
 
     `failed(stream, reason)`: its log is lost. `closed(connection)`: nobody writes it any more. `later(stream)`: call
     `retry` after a while. `words(connection)`: what to tell a client that was never given an id when its stream ends.
-    `dropped(questions)`: nobody will see these.
+    `dropped(questions)`: nobody will see these. `noted()`: fields of the record that go with the next write.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Recorder:
         later: Callable[[str], object],
         words: Callable[[int], bytes],
         dropped: Callable[[tuple[str, ...]], object],
+        noted: Callable[[], dict[str, bytes | None]],
         guard: Guard,
     ) -> None:
         self.key = key
@@ -78,6 +79,7 @@ class Recorder:
         self._later = later
         self._words = words
         self._dropped = dropped
+        self._noted = noted
         self._guard = guard
         self._tracks: dict[str, Track] = {}
         self._usage = Usage(limits)
@@ -187,6 +189,7 @@ class Recorder:
             if track.connection is not None:
                 self._put(track.connection, entry)
         asked = track.take_asked(entry)
+        entry.fields |= self._noted()
         self._store.append(
             self.key,
             self.grant,
@@ -195,7 +198,9 @@ class Recorder:
             [effect.data] if effect.data is not None else [],
             self._guard(lambda out: self._on_append(track, entry, attempt, out)),
             finish=effect.finish,
-            deltas=Deltas(requests=effect.requests, asked=asked) if effect.requests or asked else NO_DELTAS,
+            deltas=Deltas(entry.fields, effect.requests, asked)
+            if effect.requests or asked or entry.fields
+            else NO_DELTAS,
         )
 
     def _again(self, track: Track) -> None:

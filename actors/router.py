@@ -10,7 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.front import Tree
+from actors.expiry import Overdue, end_upstream, remaining
+from actors.host import Tree
 from actors.ledger import Ledger
 from actors.ports import ANONYMOUS, Failed, Grant, Principal, Record, Refused, SessionKey
 from actors.protocol import errors, session_record
@@ -225,7 +226,10 @@ class Router(Actor):
                 mine.append(activate)
             else:
                 activate.reply.answer(errors.session_not_found())  # as if it were not there at all
-        if not mine or not session_record.is_complete(outcome.fields):
+        over = outcome.owner is None and remaining(outcome.fields, self._services) <= 0
+        if over:
+            self._tree.expiry.reply(Overdue(key))
+        if over or not mine or not session_record.is_complete(outcome.fields):
             self._activating[key] = mine
             self._settle(key, errors.session_not_found())
             return
@@ -249,6 +253,7 @@ class Router(Actor):
             self._services.telemetry.count("stagedoor_restarts_total", ("SessionActor",))
         identity = Identity(claimed.key, claimed.principal, claimed.endpoint)
         if record.tries >= 3:
+            end_upstream(claimed.key, record, self._services, self._tree.links)
             self._services.store.end(claimed.key, grant, "poisoned", _ignore)
             self._settle(claimed.key, errors.session_not_found())
             return
@@ -285,6 +290,7 @@ class Router(Actor):
 
         def claimed(outcome: Any) -> None:
             if not isinstance(outcome, Failed):
+                end_upstream(key, outcome[1], self._services, self._tree.links)
                 self._services.store.end(key, outcome[0], "poisoned", _ignore)
 
         def read(outcome: Any) -> None:

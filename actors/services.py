@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import time
 
 from actors.ports import Connector, Log, Sealer, Store, Telemetry
 from actors.protocol.table import Limits, Table
@@ -29,3 +30,5 @@ class Services:
     """A number in [0, 1): spreads what would else happen at once."""
     identity: bytes
     """The gateway's own `Implementation` as JSON, told to backends and shown on aggregated endpoints."""
+    wall: Callable[[], float] = time
+    """Seconds of the wall clock: how long ago a session was heard of that another process may have put to rest."""

@@ -11,17 +11,21 @@ from typing import Any
 
 import msgspec
 
+from actors import link_messages as lm
 from actors import session_messages as sm
 from actors.aggregate import Aggregate, ChangeDue
 from actors.catalogue_messages import CatalogueChanged, Listed
 from actors.durations import Durations
 from actors.effects import EFFECTS, refusal
-from actors.front import Front, OwnDue, Tree
+from actors.expiry import last_activity
+from actors.front import Front, OwnDue
+from actors.host import Tree
+from actors.kept import KeptLinks
+from actors.leaving import put_down
 from actors.ledger import Ledger
-from actors.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkWithdrew
 from actors.listing import GatherDue
 from actors.owed import Owed
-from actors.ports import Answer, Failed, Grant, Principal, Record, SessionKey
+from actors.ports import Answer, Grant, Principal, Record, SessionKey
 from actors.protocol import effects as fx
 from actors.protocol import errors, session_record
 from actors.protocol import events as ev
@@ -30,6 +34,7 @@ from actors.protocol.session_machine import step
 from actors.protocol.session_state import Client, Rules, Session
 from actors.protocol.session_table import Phase
 from actors.protocol.table_change import Replaced
+from actors.quiet import Quiet
 from actors.reconfigured import reconfigured, recorded_under
 from actors.record_keeper import RETRY, RecordKeeper
 from actors.recorder import Recorder
@@ -40,8 +45,8 @@ from actors.transparent import Transparent
 DRAIN_MARGIN = 1.0
 """Seconds before the drain's deadline at which what is still in flight gets its error, so that it can be written."""
 
-HANDSHAKE_TTL = 60.0
-"""Seconds without a message after which a session whose handshake was not finished ends; its record has as long."""
+KEPT_FIRST = ("resources/subscribe", "resources/unsubscribe", "logging/setLevel")
+"""What the record must hold before the client is told that it is done."""
 
 SHEDDABLE = ("notifications/progress", "notifications/message")
 """What gets no id, and is dropped, when the logs of a session are half full: so chatter can't push out answers."""
@@ -83,7 +88,10 @@ class SessionActor(Actor):
         self.running = Durations(services.telemetry)
         served = services.table.value.endpoints.get(identity.endpoint)
         transparent = served is not None and served.kind == "transparent"
+        self.tree = tree
+        self.quiet = Quiet(self)
         self.front: Front = (Transparent if transparent else Aggregate)(self, identity.endpoint, services, tree)
+        self.kept = self.front.kept = KeptLinks(identity.key, services.sealer, self.save, self._note)
         self._grant = grant
         self._ledger = ledger
         self._record = record
@@ -91,10 +99,8 @@ class SessionActor(Actor):
         rules = Rules(limits.requests_per_session, limits.get_streams_per_session, limits.box_events, not transparent)
         self._state = Session(grant.epoch, rules)
         self._next_connection = 1
-        self._active = self._began = 0.0
-        self._watching_quiet = False
+        self._began = 0.0
         self._draining = False
-        self._parked: list[Any] | None = None
 
     def __repr__(self) -> str:
         state = self._state
@@ -106,6 +112,18 @@ class SessionActor(Actor):
     def grant(self) -> Grant:
         """The ownership under which this life writes."""
         return self._grant
+
+    @property
+    def state(self) -> Session:
+        """What the machine knows."""
+        return self._state
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything goes on."""
+        state = self._state
+        waits = state.requests or state.asks or self.posts or self.gets
+        return bool(waits) or self.recorder.busy or not self.keeper.settled
 
     @property
     def epoch(self) -> int:
@@ -128,8 +146,17 @@ class SessionActor(Actor):
         return self._state.level
 
     def save(self, fields: dict[str, bytes | None]) -> None:
-        """Changes the record, with the next write."""
-        self.keeper.change(fields)
+        """Changes the record. Before the handshake is over there is nothing to come back to, and nothing is written."""
+        young = self._state.phase in (Phase.NEW, Phase.INITIALIZING)
+        (self.keeper.note if young else self.keeper.change)(fields)
+
+    def _note(self, fields: dict[str, bytes | None]) -> None:
+        self.keeper.note(fields)
+
+    def renew(self, grant: Grant) -> None:
+        """The session was given back, and taken again."""
+        self._grant = self.recorder.grant = self.keeper.grant = grant
+        self._state = msgspec.structs.replace(self._state, epoch=grant.epoch)
 
     def routed(self, call: int) -> None:
         """A call that had to wait has found its backend, whose deadline may be shorter than that which runs."""
@@ -139,7 +166,17 @@ class SessionActor(Actor):
             EFFECTS[fx.StartDeadline](self, fx.StartDeadline(call, entry.accepted, entry.accepted))
 
     def event(self, event: ev.SessionEvent) -> None:
-        """Steps the machine and runs the effects."""
+        """Steps the machine and runs the effects; an outcome that must be in the record first waits for that."""
+        if isinstance(event, ev.CallEnded) and event.ok and self._method(event.call) in KEPT_FIRST:
+            self.keeper.then(lambda: self._step(event))
+        else:
+            self._step(event)
+
+    def _method(self, call: int) -> str:
+        entry = self._state.requests.get(self._state.calls.get(call, ""))
+        return entry.method if entry is not None else ""
+
+    def _step(self, event: ev.SessionEvent) -> None:
         if isinstance(event, ev.CallEnded):
             self.running.ended(event, self.ctx.now(), self._state.version)
         before = len(self._state.requests)
@@ -173,40 +210,45 @@ class SessionActor(Actor):
             later=lambda stream: self.ctx.set_timer(("log", stream), RETRY, sm.LogDue(stream)),
             words=self.owed.words,
             dropped=self._dropped,
+            noted=self.keeper.take_noted,
             guard=self.ctx.guard,
         )
-        self._active = self._began = self.ctx.now()
+        self.quiet.heard()
+        self._began = self.ctx.now()
         if self._record is not None:
             record, self._record = self._record, None
-            self._state, effects = session_record.rebuild(record, self._state)
-            for effect in effects:
-                EFFECTS[type(effect)](self, effect)
-            # A first write of this life: it clears the count of rebuilds that never got so far.
-            self.save(session_record.handshake(self._state))
-            self.front.restored(self._state.subscriptions)
-            recorded_under(self, record.fields)
+            self._rebuild(record)
         self._after()
+
+    def _rebuild(self, record: Record) -> None:
+        self.kept.load(record.fields, self.services.table.value)
+        self._state, effects = session_record.rebuild(record, self._state, self.ctx.now(), self.kept.reachable)
+        self._ledger.add(self.principal, len(self._state.requests))
+        # A first write of this life: it clears the count of rebuilds that never got so far.
+        self.save(session_record.handshake(self._state) | last_activity(None))
+        self.front.restored(self._state.subscriptions)
+        recorded_under(self, record.fields)
+        for effect in effects:
+            EFFECTS[type(effect)](self, effect)
 
     def receive(self, message: Any) -> None:
         """One message."""
-        if self._parked is not None and not isinstance(message, sm.Released | sm.Reclaimed):
-            self._parked.append(message)
-            return
-        self._handle(message)
-        self._after()
+        if not self.quiet.parks(message):
+            self.handle(message)
+            self._after()
 
-    def _handle(self, message: Any) -> None:
+    def handle(self, message: Any) -> None:
+        """What a message is there for."""
         handler = HANDLERS.get(type(message))
         if handler is not None:
             handler(self, message)
 
     def _after(self) -> None:
         """What follows every message: the record, the clock of quietness, the drain."""
-        if self._parked is not None or self._state.phase is Phase.CLOSED:
+        if self.quiet.leaving or self._state.phase is Phase.CLOSED:
             return
         self.keeper.flush()
-        if not self._watching_quiet:
-            self._watch_quiet(self.services.limits.passivate_after)
+        self.quiet.watch()
         if self._draining and not self._state.requests:
             self._leave()
 
@@ -221,7 +263,9 @@ class SessionActor(Actor):
     def _leave(self) -> None:
         """The actor goes, the session stays: its record is given back for whoever claims it next."""
         self._draining = False
-        self.keeper.release()
+        self.keeper.release(last_activity(self.services.wall()))
+        if self.services.store.durable:
+            put_down(self.front)
         self.ctx.stop(SHUTDOWN)
 
     def stopped(self, reason: Exit) -> None:
@@ -247,7 +291,7 @@ class SessionActor(Actor):
         return number
 
     def _post(self, message: sm.PostMessages) -> None:
-        self._active = self.ctx.now()
+        self.quiet.heard()
         ids = [m.id for m in message.messages if isinstance(m, Request)]
         if ids and not self._ledger.allows(self.principal, len(ids)):
             message.reply.answer(refusal(errors.too_many_requests("of this principal"), ids[0]))
@@ -259,7 +303,7 @@ class SessionActor(Actor):
         self.posts[post] = message.reply
         self.owed.took(post, message.messages, message.batch)
         message.reply.on_abandon = lambda: self.ctx.ref.reply(sm.PostGone(post))
-        self.event(ev.Posted(post, message.messages, message.batch, self._active, message.refused))
+        self.event(ev.Posted(post, message.messages, message.batch, self.quiet.active, message.refused))
 
     def _post_gone(self, message: sm.PostGone) -> None:
         if self.posts.pop(message.post, None) is not None:
@@ -267,7 +311,7 @@ class SessionActor(Actor):
             self.event(ev.PostBroken(message.post))
 
     def _get(self, message: sm.GetEvents) -> None:
-        self._active = self.ctx.now()
+        self.quiet.heard()
         connection = self._number()
         self.gets[connection] = message.reply
         message.reply.on_abandon = lambda: self.ctx.ref.reply(sm.ConnectionGone(connection, message.stream or ""))
@@ -278,13 +322,22 @@ class SessionActor(Actor):
         self.event(ev.Ended(message.reason))
 
     def _connection_gone(self, message: sm.ConnectionGone) -> None:
-        self._active = self.ctx.now()
+        self.quiet.heard()
         self.gets.pop(message.connection, None)
         self.event(ev.Detached(message.connection, message.stream, message.written))
 
     # Backends
 
-    def _told(self, message: LinkTold) -> None:
+    def _placed(self, message: lm.LinkPlaced) -> None:
+        if message.call is None:
+            self.kept.moved(message.backend, message.place.cursor)
+        else:
+            self.event(ev.CallPlaced(message.backend, message.call, message.place))
+
+    def _told(self, message: lm.LinkTold) -> None:
+        if message.call is None and message.place is not None:
+            # Before what comes of it, which takes it along into the store.
+            self.kept.moved(message.backend, message.place.cursor)
         if message.method in SHEDDABLE and self.recorder.pressed:
             self.services.telemetry.count("stagedoor_events_shed_total", (message.method.split("/")[-1],))
             return
@@ -308,62 +361,6 @@ class SessionActor(Actor):
         if lost is not None:
             self.event(ev.Ended(lost.value))
 
-    # Quietness: passivation and the idle end
-
-    def _watch_quiet(self, seconds: float) -> None:
-        self._watching_quiet = True
-        self.ctx.set_timer("quiet", max(seconds, 0.01), sm.QuietDue())
-
-    def _quiet_due(self, message: sm.QuietDue) -> None:
-        self._watching_quiet = False
-        limits, state = self.services.limits, self._state
-        if state.requests or state.asks or self.posts or self.gets or self.recorder.busy or not self.keeper.settled:
-            self._active = self.ctx.now()
-            return
-        idle = self.ctx.now() - self._active
-        unfinished = state.phase is not Phase.OPERATION
-        end = HANDSHAKE_TTL if unfinished else limits.idle_ttl
-        # A link is bound to this process, so with one the session stays where it is until its time is over.
-        leave = end if unfinished or self.front.links else limits.passivate_after
-        if idle >= end:
-            self.event(ev.Ended("idle"))
-        elif idle >= leave:
-            self._passivate()
-        else:
-            self._watch_quiet(min(leave, end) - idle)
-
-    def _passivate(self) -> None:
-        """The record is given back; what comes meanwhile waits for the outcome."""
-        self._parked = []
-        ref = self.ctx.ref
-        self.services.store.release(self.identity.key, self._grant, lambda out: ref.reply(sm.Released(out)))
-
-    def _released(self, message: sm.Released) -> None:
-        """Given back. If nothing came meanwhile the object goes; else the session is claimed again."""
-        if isinstance(message.outcome, Failed):
-            self._unpark()
-        elif not self._parked and self.ctx.idle:
-            self.ctx.stop()
-        else:
-            nonce = f"{self._grant.owner}-{self._grant.epoch}"
-            ref = self.ctx.ref
-            self.services.store.claim(
-                self.identity.key, None, self._grant.epoch, nonce, lambda out: ref.reply(sm.Reclaimed(out))
-            )
-
-    def _reclaimed(self, message: sm.Reclaimed) -> None:
-        if isinstance(message.outcome, Failed):
-            self.event(ev.Ended(message.outcome.reason.value))
-        else:
-            self._grant = self.recorder.grant = self.keeper.grant = message.outcome[0]
-            self._state = msgspec.structs.replace(self._state, epoch=self._grant.epoch)
-        self._unpark()
-
-    def _unpark(self) -> None:
-        parked, self._parked = self._parked or [], None
-        for message in parked:
-            self._handle(message)
-
 
 HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     sm.PostMessages: SessionActor._post,
@@ -375,19 +372,21 @@ HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     sm.Saved: SessionActor._saved,
     sm.LogDue: lambda self, m: self.recorder.retry(m.stream),
     sm.SaveDue: lambda self, m: self.keeper.retry(),
-    sm.Released: SessionActor._released,
-    sm.Reclaimed: SessionActor._reclaimed,
-    sm.QuietDue: SessionActor._quiet_due,
+    sm.Released: lambda self, m: self.quiet.released(m.outcome),
+    sm.Reclaimed: lambda self, m: self.quiet.reclaimed(m.outcome),
+    sm.QuietDue: lambda self, m: self.quiet.due(),
     sm.DrainDue: lambda self, m: self.event(ev.DrainOverdue()),
     sm.TurnDue: lambda self, m: self.event(ev.StreamTurnDue(m.post)),
     sm.DeadlineDue: lambda self, m: self.event(ev.CallExpired(m.call)),
     sm.AskDue: lambda self, m: self.event(ev.AskExpired(m.ask)),
-    LinkOutcome: lambda self, m: self.front.outcome(m),
-    LinkTold: SessionActor._told,
-    LinkAsked: lambda self, m: self.front.asked(m),
-    LinkWithdrew: lambda self, m: self.front.withdrew(m),
-    LinkReady: lambda self, m: self.front.ready(m),
-    LinkDown: lambda self, m: self.front.down(m),
+    lm.LinkOutcome: lambda self, m: self.front.outcome(m),
+    lm.LinkTold: SessionActor._told,
+    lm.LinkPlaced: SessionActor._placed,
+    lm.LinkAsked: lambda self, m: self.front.asked(m),
+    lm.LinkWithdrew: lambda self, m: self.front.withdrew(m),
+    lm.LinkReady: lambda self, m: self.front.ready(m),
+    lm.LinkDown: lambda self, m: self.front.down(m),
+    lm.LinkUnfit: lambda self, m: self.front.unfit(m),
     Listed: lambda self, m: self.front.listed(m),
     CatalogueChanged: lambda self, m: self.front.changed(m),
     ChangeDue: lambda self, m: self.front.change_due(m.notification),

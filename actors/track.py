@@ -14,11 +14,13 @@ from actors.protocol.messages import Error, Result
 
 @dataclass(slots=True)
 class Entry:
-    """An event that is not in the log yet. `seq` and `frame` hold for the present attempt to bring it there."""
+    """An event that is not in the log yet, and what else of the record is written with it. `seq` and `frame` hold for
+    the present attempt to bring it there."""
 
     effect: fx.Append
     seq: int = 0
     frame: bytes = b""
+    fields: dict[str, bytes | None] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -29,7 +31,7 @@ class Entry:
     def answers(self) -> bool:
         """It brings the outcome of a request, or the end of the stream: it is never dropped."""
         data = self.effect.data
-        return self.effect.finish or not data or isinstance(codec.decode_message(data), Result | Error)
+        return self.effect.finish or bool(data and isinstance(codec.decode_message(data), Result | Error))
 
     def shrink(self) -> bool:
         """Makes a large answer a small error that says so; False if it is none, or small already."""

@@ -101,8 +101,9 @@ class Transparent(Front):
     # Messages of the backend
 
     def told(self, message: LinkTold) -> None:
+        now = self.host.ctx.now()
         self.host.event(
-            ev.CallProgressed(message.backend, message.call, message.method, message.params, self.host.ctx.now())
+            ev.CallProgressed(message.backend, message.call, message.method, message.params, now, message.place)
         )
 
     def exposed_request(self, message: LinkAsked) -> Raw:

@@ -2,8 +2,10 @@
 
     core      (static)   backends, catalogue        permanent
     links     (dynamic)  one link each              temporary
+    brokers   (dynamic)  one client of one backend  temporary
+    exchanges (dynamic)  one kind of client         temporary
     sessions  (dynamic)  one session each           temporary: rebuilt from its record by its next message
-    front     (static)   router                     permanent
+    front     (static)   router, expiry             permanent
 
 They start in this order and drain in the reverse one: first nobody comes in, then sessions settle, then links close.
 """
@@ -13,9 +15,11 @@ from collections.abc import Callable
 from actors.backends import Backends
 from actors.catalogue import Catalogue
 from actors.door import SessionDoor
-from actors.front import Tree
+from actors.expiry import Expiry
+from actors.host import Tree
 from actors.ledger import Ledger
 from actors.memo import Memo
+from actors.modern_tree import ModernTree
 from actors.named import Named
 from actors.protocol.table import Table
 from actors.protocol.table_change import Replaced, touches
@@ -36,7 +40,8 @@ class GatewayActors:
         links = DynamicSupervisor(services.limits.sessions * LINKS_PER_SESSION)
         self.backends = Backends(services, {}, links.children)
         supervisor = DynamicSupervisor(services.limits.sessions + 1)
-        tree = Tree(links, Named(system, "backends"), Named(system, "catalogue"), {}, Memo())
+        expiry = Named(system, "expiry")
+        tree = Tree(links, Named(system, "backends"), Named(system, "catalogue"), expiry, {}, Memo())
         self.tree = tree
         ledger = self.ledger = Ledger(services.limits.requests_per_principal)
         system.spawn(
@@ -50,9 +55,11 @@ class GatewayActors:
         )
         system.spawn(links, "links")
         system.spawn(supervisor, "sessions")
+        self.modern = ModernTree(system, services, tree, tree.eras, ledger, overloaded)
         router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, ledger))
-        system.spawn(Supervisor([router]), "front")
-        self.door = SessionDoor(services, self.sessions, Named(system, "router"), overloaded)
+        ends = Child("expiry", lambda: Expiry(services, links))
+        system.spawn(Supervisor([router, ends]), "front")
+        self.door = SessionDoor(services, self.sessions, Named(system, "router"), self.modern.door, overloaded)
 
     def replace_table(self, table: Table) -> None:
         """Another configuration counts from now on. Connections to servers that are not in it end, and what is in

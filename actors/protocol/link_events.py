@@ -67,9 +67,11 @@ class Notified(Struct, frozen=True):
 
 
 class Started(Struct, frozen=True):
-    """A transport is there; `related` tells whether it relates messages to requests (HTTP)."""
+    """A transport is there; `related` tells whether it relates messages to requests (HTTP). `fresh`: it goes to another
+    place than that where a session was kept."""
 
     related: bool
+    fresh: bool = False
 
 
 class ConnectRefused(Struct, frozen=True):
@@ -150,6 +152,10 @@ class Shut(Struct, frozen=True):
     """The owner wants the link gone for good."""
 
 
+class OtherEra(Struct, frozen=True):
+    """The backend refused `initialize` as servers without sessions do."""
+
+
 class LeftOff(Struct, frozen=True):
     """The owner wants the link gone, and will go on with the backend's session over another one."""
 
@@ -173,6 +179,7 @@ LinkEvent: TypeAlias = (
     | ConnectExpired
     | RetryDue
     | Shut
+    | OtherEra
     | LeftOff
 )
 
@@ -290,6 +297,12 @@ class BackOff(Struct, frozen=True):
     attempt: int
 
 
+class Unfit(Struct, frozen=True):
+    """The backend may speak the other era; these calls were not sent."""
+
+    calls: tuple[Called, ...]
+
+
 class StartClock(Struct, frozen=True):
     """`ConnectExpired` is due when the connect deadline passes."""
 
@@ -322,6 +335,7 @@ LinkEffect: TypeAlias = (
     | Ready
     | Down
     | BackOff
+    | Unfit
     | StartClock
     | StopClock
     | Tally

@@ -21,7 +21,7 @@ from actors.protocol.link_calls import (
 )
 from actors.protocol.link_loss import end_calls, fail, reason_of
 from actors.protocol.link_messages import pong, refuse
-from actors.protocol.link_resume import changes, resumed
+from actors.protocol.link_resume import changes, dropped, resumed
 from actors.protocol.link_state import Link, Pending, Step, moved, without
 from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
 from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
@@ -29,9 +29,11 @@ from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
 
 def started(link: Link, event: ev.Started) -> Step:
     """There is a transport."""
-    if link.kept:
+    if link.kept and not event.fresh:
         return resumed(link, event)
-    return _initialize(moved(replace(link, related=event.related), "transport there"))
+    link, effects = dropped(link) if link.kept else (link, [])
+    link, more = _initialize(moved(replace(link, related=event.related), "transport there"))
+    return link, effects + more
 
 
 def started_in_vain(link: Link, event: ev.Started) -> Step:

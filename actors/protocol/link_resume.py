@@ -36,6 +36,13 @@ def resumed(link: Link, event: ev.Started) -> Step:
     return link, effects + more
 
 
+def dropped(link: Link) -> Step:
+    """The session that was kept is of no use, and the answers that were to be had in it are lost."""
+    waiting = link.waiting
+    link, effects = end_calls(replace(link, waiting=()), "unconfigured", "the server has another configuration now")
+    return replace(link, waiting=waiting, kept=False, missed=False, hello=None, picking=()), effects
+
+
 def announced(link: Link) -> ev.Effects:
     """What may have been missed is said once: of each kind of list, and of each subscription."""
     if link.hello is None:

@@ -96,6 +96,11 @@ class Transport(Protocol):
     """The value of the metrics label `network_transport`. `http` streams and `inproc` servers say which request a
     message belongs to (`FrameReceived.related`), `stdio` can't."""
 
+    @property
+    def kept(self) -> Kept | None:
+        """What it takes to go on with the backend's session elsewhere, once the handshake is over; None: the session is
+        bound to this transport."""
+
     async def run(self) -> None:
         """Does the IO until the connection has ended; the owner runs it in its nursery and cancels it to abort.
 

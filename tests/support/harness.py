@@ -187,6 +187,7 @@ async def open_gateway(
         table=TableCell(table_of(*backends, groups=groups)),
         jitter=lambda: jitter,
         identity=IDENTITY,
+        wall=trio.current_time,
     )
     crashes: list[tuple[str, BaseException]] = []
     async with open_system(on_crash=lambda name, error: crashes.append((name, error))) as system:

@@ -1,0 +1,133 @@
+"""What the record of a session holds of its connections: enough to go on with its backends' sessions over others.
+
+One field for each backend (`b:`), written when its session begins or is lost, and one for where its GET stream stands
+(`e:`), which goes with whatever is written next. The backend's session id is sealed; it opens only for the same
+session, backend and address.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Raw
+
+from actors.ports import Kept, Sealer, SessionKey
+from actors.protocol.link_events import Hello
+from actors.protocol.table import BackendSpec, HttpTarget, Table
+
+Fields = dict[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What a link begins with that takes over from an earlier one. Without `kept` the backend's session is gone with
+    that one, and what is left to do is to announce what may have been missed."""
+
+    hello: Hello | None = None
+    kept: Kept | None = None
+
+
+class _Field(msgspec.Struct, omit_defaults=True):
+    version: str = ""
+    capabilities: Raw = Raw(b"{}")
+    session: str = ""
+
+
+_BOUND = msgspec.json.encode(_Field(capabilities=Raw(b"{}")))
+"""There was a connection, and its session can't be had again."""
+
+
+def movable(spec: BackendSpec) -> bool:
+    """Whether the backend's session outlives a connection to it."""
+    return isinstance(spec.target, HttpTarget)
+
+
+def read(fields: Mapping[str, bytes], key: SessionKey, sealer: Sealer, table: Table) -> dict[str, Resume]:
+    """The connections of a record, by backend, as far as they are configured now."""
+    found = {}
+    for name, value in fields.items():
+        spec = table.backends.get(name[2:]) if name.startswith("b:") else None
+        if spec is not None and spec.sharing != "shared":
+            cursor = fields.get(f"e:{spec.name}")
+            found[spec.name] = _resume(value, cursor.decode() if cursor is not None else None, key, sealer, spec)
+    return found
+
+
+def _resume(value: bytes, cursor: str | None, key: SessionKey, sealer: Sealer, spec: BackendSpec) -> Resume:
+    field = msgspec.json.decode(value, type=_Field)
+    session = sealer.unseal(field.session, _context(key, spec)) if field.session else None
+    if session is None:
+        return Resume()
+    hello = Hello(field.version, Raw(bytes(field.capabilities)), Raw(b"{}"), None, Raw(b"{}"))
+    return Resume(hello, Kept(session.decode() or None, field.version, cursor))
+
+
+def _context(key: SessionKey, spec: BackendSpec) -> bytes:
+    """What a sealed session id is good for."""
+    url = spec.target.url if isinstance(spec.target, HttpTarget) else ""
+    return "\0".join(("link", key, spec.name, url)).encode()
+
+
+class KeptLinks:
+    """Of one life of one session. `change` writes fields soon, `note` with whatever is written next."""
+
+    def __init__(
+        self, key: SessionKey, sealer: Sealer, change: Callable[[Fields], object], note: Callable[[Fields], object]
+    ) -> None:
+        self._key = key
+        self._sealer = sealer
+        self._change = change
+        self._note = note
+        self._waiting: dict[str, Resume] = {}
+        self._written: dict[str, tuple[str | None, str] | None] = {}
+        """By backend: its session id and revision; None: there is no session that could be kept."""
+
+    def load(self, fields: Mapping[str, bytes], table: Table) -> None:
+        """Begins with what an earlier life left."""
+        self._waiting = read(fields, self._key, self._sealer, table)
+
+    @property
+    def reachable(self) -> frozenset[str]:
+        """The backends whose sessions go on."""
+        return frozenset(backend for backend, resume in self._waiting.items() if resume.kept is not None)
+
+    @property
+    def any(self) -> bool:
+        """Whether a backend has a session that waits for this one, or will if it leaves."""
+        return bool(self.reachable) or any(value is not None and value[0] for value in self._written.values())
+
+    def take(self, backend: str) -> Resume | None:
+        """What the session's first link to a backend begins with."""
+        resume = self._waiting.pop(backend, None)
+        if resume is not None:
+            kept = resume.kept
+            self._written[backend] = (kept.session, kept.version) if kept is not None else None
+        return resume
+
+    def unopened(self) -> dict[str, Kept]:
+        """Sessions of backends to which this life has had no connection; they are the caller's from here on."""
+        waiting, self._waiting = self._waiting, {}
+        return {backend: resume.kept for backend, resume in waiting.items() if resume.kept is not None}
+
+    def ready(self, spec: BackendSpec, hello: Hello, kept: Kept | None) -> None:
+        """A link is up."""
+        value = (kept.session, kept.version) if kept is not None else None
+        if spec.name in self._written and self._written[spec.name] == value:
+            return
+        self._written[spec.name] = value
+        field = _BOUND
+        if kept is not None:
+            sealed = self._sealer.seal((kept.session or "").encode(), _context(self._key, spec))
+            field = msgspec.json.encode(_Field(kept.version, hello.capabilities, sealed))
+        self._change({f"b:{spec.name}": field, f"e:{spec.name}": None})
+
+    def moved(self, backend: str, cursor: str | None) -> None:
+        """The GET stream of a backend stands elsewhere."""
+        if self._written.get(backend) is not None:
+            self._note({f"e:{backend}": cursor.encode() if cursor else None})
+
+    def lost(self, backend: str) -> None:
+        """A connection that was up is lost, and with it the session; the next one announces what was missed."""
+        if self._written.get(backend) is not None:
+            self._written[backend] = None
+            self._change({f"b:{backend}": _BOUND, f"e:{backend}": None})

@@ -1,0 +1,28 @@
+"""How the links of a session are left: put down when it leaves the process, and at its end all that there are."""
+
+from typing import TYPE_CHECKING
+
+from actors.farewell import farewell
+from actors.kept import movable
+from actors.link_messages import PutDown
+
+if TYPE_CHECKING:
+    from actors.front import Front
+
+
+def is_bound(front: "Front") -> bool:
+    """Whether a link lives and dies with this process."""
+    backends = front.table.backends
+    return any((spec := backends.get(name)) is None or not movable(spec) for name in front.links)
+
+
+def put_down(front: "Front") -> None:
+    """The session leaves this process; the sessions of its backends wait for it."""
+    for link in front.links.values():
+        link.reply(PutDown(front.host.ctx.ref))
+
+
+def say_farewell(front: "Front") -> None:
+    """The session ends, and with it those sessions of its backends that no link knows of. (Links end with it.)"""
+    for backend, kept in front.kept.unopened().items() if front.kept is not None else ():
+        farewell(front.services, front.tree.links, front.table.backends[backend], kept)
