@@ -1,0 +1,511 @@
+"""A client without sessions, a backend that has them: one call over many rounds, and nothing left hanging."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from actors.ports import Principal
+from tests.support.broker_client import BrokerClient, brokers_of
+from tests.support.harness import Gateway, open_gateway
+from tests.support.mcp_backend import Backend, Kind
+
+ALL = ("roots", "sampling", "elicit.form")
+FORM = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
+SAMPLE = {"messages": [], "maxTokens": 10}
+SAMPLED = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "yes"}}
+
+
+class Both:
+    """A gateway, its one backend, and whoever calls the broker."""
+
+    def __init__(self, gateway: Gateway, backend: Backend) -> None:
+        self.gateway = gateway
+        self.backend = backend
+        self.brokers = brokers_of(gateway)
+
+    def client(self, bits: Any = ALL, **how: Any) -> BrokerClient:
+        return BrokerClient(self.gateway, self.brokers, self.backend.name, bits, **how)
+
+    @property
+    def executed(self) -> int:
+        """How often the backend was called."""
+        return len(self.backend.asked_for("tools/call"))
+
+
+@asynccontextmanager
+async def both(kind: Kind = "stdio", **limits: Any) -> AsyncIterator[Both]:
+    backend = Backend("alpha", tools=("echo", "ask", "other"), held={"ask", "other"}, kind=kind)
+    async with open_gateway(backend, **limits) as gateway:
+        yield Both(gateway, backend)
+
+
+@pytest.mark.parametrize("kind", ["stdio", "http", "inproc"])
+async def test_a_call_over_three_rounds_is_executed_once(autojump_clock: Any, kind: Kind) -> None:
+    async with both(kind) as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        elicited = request.ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        assert [(q.method, parked.round) for q in parked.requests] == [("elicitation/create", 1)]
+
+        call = client.accept(parked)
+        assert (await elicited.outcome())["result"]["action"] == "accept"
+        sampled, rooted = request.ask("sampling/createMessage", SAMPLE), request.ask("roots/list", {})
+        parked = await client.parked(call)
+        assert [q.method for q in parked.requests] == ["sampling/createMessage", "roots/list"]
+
+        keys = [q.key for q in parked.requests]
+        call = client.resume(parked, {keys[0]: SAMPLED})
+        assert (await sampled.outcome())["result"]["model"] == "m"
+        parked = await client.parked(call)
+        assert [q.key for q in parked.requests] == keys[1:]
+
+        call = client.resume(parked, {keys[1]: {"roots": [], "resultType": "complete"}})
+        assert (await rooted.outcome())["result"] == {"roots": []}
+        request.text("done")
+        assert await client.text(call) == "done"
+        assert it.executed == 1
+        assert it.brokers.parks.total == 0
+
+
+async def test_a_backend_is_told_exactly_what_this_client_can_be_asked(autojump_clock: Any) -> None:
+    async with both() as it:
+        one, other = it.client(ALL), it.client({"elicit.form"})
+        await one.outcome(one.tool("echo", name="Ada's editor"))
+        await other.outcome(other.tool("echo"))
+        first, second = (link.declared for link in it.backend.links)
+        assert first["capabilities"] == {"roots": {}, "sampling": {}, "elicitation": {"form": {}}}
+        assert first["clientInfo"] == {"name": "stagedoor", "version": "test", "title": "stagedoor for Ada's editor"}
+        assert second["capabilities"] == {"elicitation": {"form": {}}}
+
+
+async def test_requests_of_one_client_reach_the_same_connection_and_those_of_another_do_not(
+    autojump_clock: Any,
+) -> None:
+    async with both() as it:
+        ann, bob = (it.client(principal=Principal(name)) for name in ("ann", "bob"))
+        again, apart = it.client(principal=Principal("ann")), it.client(principal=Principal("ann"), affinity="x")
+        for client in (ann, bob, again, apart):
+            await client.outcome(client.tool("echo"))
+        assert len(it.backend.links) == 3
+
+
+async def test_the_envelope_stays_here_and_the_rest_of_meta_goes_on(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "traceparent": "00-1-2-01"}
+        call = client.call("tools/call", {"name": "echo", "arguments": {}, "_meta": meta, "inputResponses": {}})
+        await client.outcome(call)
+        assert it.backend.asked_for("tools/call")[0].params == {
+            "name": "echo",
+            "arguments": {},
+            "_meta": {"traceparent": "00-1-2-01"},
+        }
+
+
+# Who may go on ------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_but_the_answers_of_this_round_goes_on(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        asked = request.ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        key = parked.requests[0].key
+        wrong = [
+            client.resume(parked, {key: {"action": "accept"}}, incarnation="another.1"),
+            client.resume(parked, {key: {"action": "accept"}}, park="99"),
+            client.resume(parked, {key: {"action": "accept"}}, park="x"),
+            client.resume(parked, {key: {"action": "accept"}}, round=2),
+            client.resume(parked, {key: {"action": "perhaps"}}),
+        ]
+        for retry in wrong:
+            assert (await client.error(retry))["code"] == -32602
+        assert not asked.answers
+        first, second = client.accept(parked), client.accept(parked)
+        assert (await client.error(second))["code"] == -32602
+        request.text("done")
+        assert await client.text(first) == "done"
+        assert (await client.error(client.accept(parked)))["code"] == -32602
+        assert it.executed == 1
+
+
+async def test_another_principal_has_another_broker_which_knows_of_nothing(autojump_clock: Any) -> None:
+    async with both() as it:
+        client, thief = it.client(), it.client(principal=Principal("eve"))
+        call = client.tool("ask")
+        asked = (await it.backend.next()).ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        assert (await thief.error(thief.accept(parked)))["code"] == -32602
+        assert not asked.answers
+
+
+# Nobody comes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+async def test_a_client_that_leaves_has_its_call_cancelled_and_its_questions_answered(
+    autojump_clock: Any, kind: Kind
+) -> None:
+    async with both(kind) as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        asked = request.ask("sampling/createMessage", SAMPLE)
+        await it.gateway.settle()
+        client.cancel(call)
+        assert (await asked.outcome())["error"]["code"] == -1
+        await request.cancelled.wait()
+        assert not client.answers(call)
+        assert await client.text(client.tool("echo")) == "alpha: echo"
+        assert len(it.backend.links) == 1
+
+
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+async def test_after_ten_minutes_nobody_is_waited_for(autojump_clock: Any, kind: Kind) -> None:
+    async with both(kind) as it:
+        client = it.client()
+        call = client.tool("ask", progress=True)
+        request = await it.backend.next()
+        asked = request.ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        began = trio.current_time()
+        for _ in range(11):
+            await trio.sleep(50)
+            request.progress(trio.current_time())  # a backend can't make it longer
+        await request.cancelled.wait()
+        assert trio.current_time() - began == pytest.approx(600, abs=1)
+        assert (await asked.outcome())["result"] == {"action": "cancel"}
+        assert (await client.error(client.accept(parked)))["code"] == -32602
+        assert not client.told("notifications/progress")
+        assert it.executed == 1
+        assert it.brokers.parks.total == 0
+
+
+async def test_what_ended_meanwhile_is_there_for_the_retry(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        request.ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        request.text("I did not wait")
+        await it.gateway.settle()
+        assert await client.text(client.accept(parked)) == "I did not wait"
+
+
+async def test_a_backend_that_dies_takes_what_was_parked_with_it(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        request.ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        request.link.die()
+        await it.gateway.settle()
+        assert (await client.error(client.accept(parked)))["code"] == -32602
+        assert await client.text(client.tool("echo")) == "alpha: echo"
+        assert it.brokers.parks.total == 0
+
+
+async def test_a_backend_that_does_not_listen_after_a_cancel_loses_its_connection(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        await client.outcome(client.tool("echo"))
+        it.backend.mute.add("ping")
+        client.cancel(client.tool("ask"))
+        request = await it.backend.next("ping")
+        call = client.tool("echo")
+        assert await client.text(call) == "alpha: echo"
+        assert request.link is it.backend.links[0]
+        assert it.backend.open == [it.backend.links[1]]
+
+
+# Connections --------------------------------------------------------------------------------------------------
+
+
+async def test_calls_pass_a_parked_one_over_another_connection_that_goes_when_it_is_not_needed(
+    autojump_clock: Any,
+) -> None:
+    async with both() as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        request.ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        for _ in range(3):
+            await client.outcome(client.tool("echo"))
+        assert len(it.backend.links) == 2
+        call = client.accept(parked)
+        request.text("done")
+        await client.outcome(call)
+        await trio.sleep(10)
+        assert it.backend.open == [it.backend.links[0]]
+
+
+async def test_where_another_connection_may_not_be_a_call_waits_for_a_time(autojump_clock: Any) -> None:
+    async with both(overflow_connections=0) as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        request.ask("elicitation/create", FORM)
+        await client.parked(call)
+        error = await client.error(client.tool("echo"))
+        assert (error["code"], error["data"]) == (-32603, {"reason": "busy", "executed": "no"})
+        assert it.executed == 1
+
+
+async def test_on_http_calls_need_not_take_turns(autojump_clock: Any) -> None:
+    async with both("http") as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        request.ask("elicitation/create", FORM)
+        await client.parked(call)
+        await client.outcome(client.tool("echo"))
+        assert len(it.backend.links) == 1
+
+
+async def test_connections_that_nobody_uses_are_closed_and_the_next_call_makes_new_ones(autojump_clock: Any) -> None:
+    async with both() as it:
+        before = it.gateway.left()
+        client = it.client()
+        await client.outcome(client.tool("echo"))
+        broker = client.broker
+        client.ref.stop()
+        await trio.sleep(890)
+        assert broker.alive
+        await trio.sleep(30)
+        assert not broker.alive
+        assert not it.backend.open
+        await trio.sleep(10)
+        assert it.gateway.left()["links"] == before["links"]
+        again = it.client()
+        assert await again.text(again.tool("echo")) == "alpha: echo"
+
+
+async def test_what_is_parked_outlives_the_one_who_asked(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        request.ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        client.ref.stop()
+        await trio.sleep(300)
+        later = it.client()
+        call = later.accept(parked)
+        request.text("done")
+        assert await later.text(call) == "done"
+
+
+async def test_only_so_many_calls_of_a_principal_are_parked(autojump_clock: Any) -> None:
+    async with both("http", parked_per_principal=1) as it:
+        client, other = it.client(), it.client({"elicit.form"})
+        for each in (client, other):
+            call = each.tool("ask")
+            request = await it.backend.next()
+            asked = request.ask("elicitation/create", FORM)
+            answer = await each.answer(call)
+        assert (await other.error(answer.call))["data"]["reason"] == "parked"
+        assert (await asked.outcome())["result"] == {"action": "cancel"}
+        await request.cancelled.wait()
+
+
+# Questions that can't be asked ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "expected"),
+    [
+        ("elicitation/create", FORM, {"result": {"action": "cancel"}}),
+        ("sampling/createMessage", SAMPLE, -1),
+        ("roots/list", {}, -32601),
+    ],
+)
+async def test_a_question_of_no_call_is_answered_at_once(
+    autojump_clock: Any, method: str, params: Any, expected: Any
+) -> None:
+    async with both() as it:
+        client = it.client()
+        await client.outcome(client.tool("echo"))
+        answer = await it.backend.link.ask(method, params).outcome()
+        assert answer.get("result", {}) == expected["result"] if isinstance(expected, dict) else True
+        assert isinstance(expected, dict) or answer["error"]["code"] == expected
+
+
+async def test_a_question_that_the_client_did_not_declare_is_answered_at_once(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client({"elicit.form"})
+        call = client.tool("ask")
+        request = await it.backend.next()
+        assert (await request.ask("sampling/createMessage", SAMPLE).outcome())["error"]["code"] == -32601
+        url = {"mode": "url", "url": "https://x.test/", "message": "go", "elicitationId": "1"}
+        assert (await request.ask("elicitation/create", url).outcome())["error"]["code"] == -32602
+        request.text("done")
+        assert await client.text(call) == "done"
+
+
+async def test_a_question_during_a_list_is_answered_at_once(autojump_clock: Any) -> None:
+    async with both("http") as it:
+        it.backend.mute.add("tools/list")
+        client = it.client()
+        client.call("tools/list")
+        request = await it.backend.next("tools/list")
+        assert (await request.ask("roots/list", {}).outcome())["error"]["code"] == -32601
+
+
+async def test_a_question_to_a_user_s_browser_has_no_id_of_the_old_era(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client({"elicit.url"})
+        call = client.tool("ask")
+        url = {"mode": "url", "url": "https://x.test/", "message": "go", "elicitationId": "1"}
+        (await it.backend.next()).ask("elicitation/create", {**url, "_meta": {"progressToken": 1}, "task": {}})
+        parked = await client.parked(call)
+        assert bytes(parked.requests[0].params) == b'{"mode":"url","url":"https://x.test/","message":"go"}'
+
+
+async def test_a_question_taken_back_is_not_asked(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        asked = request.ask("elicitation/create", FORM)
+        request.notify("notifications/cancelled", {"requestId": asked.id})
+        await trio.sleep(1)
+        assert not client.answers(call)
+        request.text("done")
+        assert await client.text(call) == "done"
+
+
+# What belongs to a request --------------------------------------------------------------------------------------
+
+
+async def test_progress_goes_to_whoever_waits_at_present(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        call = client.tool("ask", progress=True)
+        request = await it.backend.next()
+        request.progress(1)
+        request.ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        request.progress(2)
+        await it.gateway.settle()
+        again = client.accept(parked, progress=True)
+        await it.gateway.settle()
+        request.progress(3)
+        request.text("done")
+        await client.outcome(again)
+        assert [(call, p["progress"]) for call, p in client.told("notifications/progress")] == [(call, 1), (again, 3)]
+
+
+async def test_logs_are_for_requests_that_want_them(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        quiet = client.tool("ask")
+        request = await it.backend.next()
+        request.log("nobody asked")
+        request.text("done")
+        await client.outcome(quiet)
+        assert "logging/setLevel" not in it.backend.methods
+
+        loud = client.tool("ask", level="info")
+        request = await it.backend.next()
+        assert it.backend.link.params_of("logging/setLevel") == [{"level": "info"}]
+        request.log("heard")
+        request.ask("elicitation/create", FORM)
+        parked = await client.parked(loud)
+        request.log("nobody is there")
+        await it.gateway.settle()
+        again = client.accept(parked, level="debug")
+        await it.gateway.settle()
+        request.log("heard again", level="debug")
+        request.text("done")
+        await client.outcome(again)
+        assert it.backend.link.params_of("logging/setLevel") == [{"level": "info"}, {"level": "debug"}]
+        heard = [(call, p["data"]) for call, p in client.told("notifications/message")]
+        assert heard == [(loud, "heard"), (again, "heard again")]
+
+
+async def test_without_turns_a_log_message_is_delivered_only_if_one_request_alone_can_have_asked_for_it(
+    autojump_clock: Any,
+) -> None:
+    async with both() as it:
+        client = it.client(())
+        first = client.tool("ask", level="info")
+        request = await it.backend.next()
+        request.log("for the one")
+        await it.gateway.settle()
+        client.tool("other", level="warning")
+        await it.backend.next()
+        request.log("for whom?")
+        await it.gateway.settle()
+        assert [(call, p["data"]) for call, p in client.told("notifications/message")] == [(first, "for the one")]
+
+
+async def test_what_has_changed_is_said_to_everybody(autojump_clock: Any) -> None:
+    async with both() as it:
+        client, other = it.client(), it.client()
+        await client.outcome(client.tool("echo"))
+        await it.gateway.settle()
+        it.backend.link.notify("notifications/tools/list_changed")
+        await it.gateway.settle()
+        for each in (client, other):
+            assert each.told("notifications/tools/list_changed") == [(None, {})]
+
+
+async def test_a_resource_is_subscribed_to_until_the_last_one_has_had_enough(autojump_clock: Any) -> None:
+    async with both() as it:
+        client, other = it.client(), it.client()
+        for each in (client, other):
+            await each.outcome(each.call("resources/subscribe", {"uri": "test:///a"}))
+        await client.outcome(client.call("resources/unsubscribe", {"uri": "test:///a"}))
+        assert not it.backend.asked_for("resources/unsubscribe")
+        it.backend.link.notify("notifications/resources/updated", {"uri": "test:///a"})
+        await it.gateway.settle()
+        assert not client.told("notifications/resources/updated")
+        assert len(other.told("notifications/resources/updated")) == 1
+        other.ref.stop()
+        await it.backend.next("resources/unsubscribe")
+
+
+# Its own life -------------------------------------------------------------------------------------------------
+
+
+async def test_a_crash_of_the_broker_ends_its_connections_and_forgets_what_was_parked(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        call = client.tool("ask")
+        (await it.backend.next()).ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        client.broker.reply(_Poison())
+        await trio.sleep(20)
+        assert not it.backend.open
+        assert it.brokers.parks.total == 0
+        assert (await client.error(client.accept(parked)))["code"] == -32602
+        assert await client.text(client.tool("echo")) == "alpha: echo"
+        assert it.executed == 2
+        assert it.gateway.crashes
+        it.gateway.crashes.clear()
+
+
+class _Poison:
+    """No message has this type; the broker's table is changed for it."""
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    from actors.broker import HANDLERS
+
+    def crash(broker: Any, message: Any) -> None:
+        raise RuntimeError("poisoned")
+
+    monkeypatch.setitem(HANDLERS, _Poison, crash)

@@ -1,0 +1,166 @@
+"""Whoever calls a broker, in the place of an actor of exchanges: one client without sessions, at one backend.
+
+async with open_gateway(Backend("alpha", held={"ask"})) as gateway:
+    client = BrokerClient(gateway, "alpha", {"elicit.form"})
+    call = client.call("tools/call", {"name": "ask"})
+    request = await gateway.backends["alpha"].next()
+    request.ask("elicitation/create", {...})
+    parked = await client.parked(call)
+    again = client.resume(parked, {parked.requests[0].key: {"action": "accept"}})
+    request.text("done")
+    assert (await client.outcome(again)).ok
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import trio
+
+from actors.broker_calls import Patron
+from actors.broker_messages import LinkParked, Resume
+from actors.brokers import Brokers
+from actors.link_messages import Call, Cancel, Join, LinkOutcome
+from actors.ports import ANONYMOUS, Principal
+from actors.protocol.messages import EMPTY
+from actors.protocol.modern.caller import Caller
+from actors.protocol.payload import dumps, loads
+from actors.runtime import Actor, DynamicSupervisor, Ref
+from tests.support.harness import Gateway
+
+WAIT = 7200.0
+"""Seconds on the test's clock, which jumps: what takes longer hangs."""
+
+
+class _Heard(Actor):
+    mailbox_size = 4096
+
+    def __init__(self, client: BrokerClient) -> None:
+        self._client = client
+
+    def receive(self, message: Any) -> None:
+        self._client.heard(message)
+
+
+def brokers_of(gateway: Gateway) -> Brokers:
+    """A supervisor of brokers beside the tree of a test's gateway."""
+    supervisor = DynamicSupervisor(1000)
+    gateway.system.spawn(supervisor, "test-brokers")
+    return Brokers(gateway.services, gateway.system.registry, supervisor, gateway.actors.tree)
+
+
+class BrokerClient:
+    """One caller of one broker."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        brokers: Brokers,
+        backend: str,
+        bits: Collection[str] = (),
+        *,
+        principal: Principal = ANONYMOUS,
+        affinity: str = "",
+        join: bool = True,
+    ) -> None:
+        self.messages: list[Any] = []
+        self._brokers = brokers
+        self._spec = gateway.backends[backend].spec
+        self.patron = Patron(principal, frozenset(bits), affinity)
+        self.ref = gateway.system.spawn(_Heard(self))
+        self._lot = trio.lowlevel.ParkingLot()
+        self._next = 0
+        if join:
+            self.broker.reply(Join(self.ref))
+
+    @property
+    def broker(self) -> Ref:
+        """As a front finds it for each call."""
+        return self._brokers.find(self._spec, self.patron)
+
+    def heard(self, message: Any) -> None:
+        """Something came."""
+        self.messages.append(message)
+        self._lot.unpark_all()
+
+    def call(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        level: str | None = None,
+        progress: bool = False,
+        name: str = "",
+    ) -> int:
+        """A request; its number."""
+        self._next += 1
+        info = dumps({"name": name, "version": "1"}) if name else EMPTY
+        caller = Caller(self.patron.principal.name, dumps({}), info, level, False)
+        raw = dumps(params) if params is not None else EMPTY
+        self.broker.reply(Call(self.ref, self._next, method, raw, progress, caller))
+        return self._next
+
+    def tool(self, tool: str, **how: Any) -> int:
+        """A call of a tool."""
+        return self.call("tools/call", {"name": tool, "arguments": {}}, **how)
+
+    def resume(self, parked: LinkParked, answers: Mapping[str, Any], **how: Any) -> int:
+        """The retry, by default of that round; its number."""
+        self._next += 1
+        raw = {key: dumps(answer) for key, answer in answers.items()}
+        place = {"incarnation": parked.incarnation, "park": parked.park, "round": parked.round} | {
+            key: how.pop(key) for key in ("incarnation", "park", "round") if key in how
+        }
+        self.broker.reply(Resume(self.ref, self._next, answers=raw, **place, **how))
+        return self._next
+
+    def accept(self, parked: LinkParked, **how: Any) -> int:
+        """The retry with all answers of the user's consent."""
+        return self.resume(parked, {q.key: {"action": "accept", "content": {}} for q in parked.requests}, **how)
+
+    def cancel(self, call: int) -> None:
+        """The connection of that exchange is closed."""
+        self.broker.reply(Cancel(self.ref, call, "the client has disconnected"))
+
+    async def answer(self, call: int) -> LinkOutcome | LinkParked:
+        """What the exchange gets."""
+        with trio.fail_after(WAIT):
+            while not (found := self.answers(call)):
+                await self._lot.park()
+        return found[0]
+
+    def answers(self, call: int) -> list[LinkOutcome | LinkParked]:
+        """All that it got: one, if all is well."""
+        return [m for m in self.messages if isinstance(m, (LinkOutcome, LinkParked)) and m.call == call]
+
+    async def outcome(self, call: int) -> LinkOutcome:
+        """It is over."""
+        answer = await self.answer(call)
+        assert isinstance(answer, LinkOutcome), answer
+        return answer
+
+    async def parked(self, call: int) -> LinkParked:
+        """It waits for answers."""
+        answer = await self.answer(call)
+        assert isinstance(answer, LinkParked), loads(answer.payload)
+        return answer
+
+    async def error(self, call: int) -> Any:
+        """It failed: the error."""
+        outcome = await self.outcome(call)
+        assert not outcome.ok, loads(outcome.payload)
+        return loads(outcome.payload)
+
+    async def text(self, call: int) -> str:
+        """The text of a tool's result."""
+        outcome = await self.outcome(call)
+        assert outcome.ok, loads(outcome.payload)
+        text: str = loads(outcome.payload)["content"][0]["text"]
+        return text
+
+    def told(self, method: str) -> list[Any]:
+        """The notifications of this method: (call, params)."""
+        return [
+            (m.call, loads(m.params) if m.params else {}) for m in self.messages if getattr(m, "method", "") == method
+        ]
