@@ -1,0 +1,95 @@
+"""Calls and sessions that outlive the gateway's process, with real processes and a server on the official SDK."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import ROOT, Programs, accepts, free_port
+from tests.support.raw import RawSession, SseEvent
+
+pytestmark = [pytest.mark.e2e, pytest.mark.redis]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Callable[[], list[str]]:
+    """What the server noted so far."""
+    file = tmp_path / "notes"
+    file.touch()
+    return lambda: file.read_text().split()
+
+
+@pytest.fixture
+def backend(programs: Programs, tmp_path: Path, notes: Callable[[], list[str]]) -> dict[str, Any]:
+    port = free_port()
+    command = [sys.executable, "-m", "tests.e2e.lasting_server", str(port), str(tmp_path / "notes")]
+    programs.start("lasting", command, ready=accepts(port), cwd=ROOT)
+    return {"mcpServers": {"lasting": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}}}
+
+
+def logged(events: list[SseEvent]) -> list[str]:
+    return [e.message["params"]["data"] for e in events if e.message is not None and "method" in e.message]
+
+
+@pytest.mark.parametrize("endpoint", ["lasting", None], ids=["transparent", "aggregate"])
+def test_a_call_goes_on_after_the_gateway_was_killed_and_its_real_answer_comes(
+    endpoint: str | None, redis_url: str, programs: Programs, backend: dict[str, Any], notes: Callable[[], list[str]]
+) -> None:
+    first = programs.gateway(backend, "--store", redis_url)
+    session = RawSession(first.endpoint(endpoint))
+    session.tools()
+    name = "work" if endpoint else "lasting__work"
+    seen: list[SseEvent] = []
+    with session.call(5, name, {"steps": 10, "pause": 0.5}) as stream:
+        for event in stream.events():
+            seen.append(event)
+            if len(logged(seen)) == 2:
+                break
+        first.program.stop(signal.SIGKILL)
+    second = programs.gateway(backend, "--store", redis_url, in_place_of=first)
+    last = [event.id for event in seen if event.id is not None][-1]
+    rest = session.listen(after=last).until_answer(5)
+    assert logged(seen + rest) == [f"step {n}" for n in range(10)]
+    answer = rest[-1].message
+    assert answer is not None
+    assert answer["result"]["content"][0]["text"] == "the real answer"
+    begun = notes().count("begun")
+    assert notes().count("executed") == 1
+    assert session.ask(6, "tools/call", {"name": name})["result"]
+    assert notes().count("begun") == begun, "another session with the server"
+    assert session.end() == 200
+    assert until(lambda: "ended" in notes())
+    assert second.program.stop() == 0
+
+
+def test_a_kill_right_after_the_answer_loses_no_subscription_and_no_level(
+    redis_url: str, programs: Programs, backend: dict[str, Any]
+) -> None:
+    everything = {"mcpServers": {"slow": {"command": sys.executable, "args": ["-m", "loadtest.backend", "--stdio"]}}}
+    first = programs.gateway(everything, "--store", redis_url)
+    session = RawSession(first.endpoint("slow"))
+    session.tools()
+    assert session.ask(7, "logging/setLevel", {"level": "error"})["result"] == {}
+    first.program.stop(signal.SIGKILL)
+    fields = subprocess.run(
+        ["redis-cli", "-u", redis_url, "--scan", "--pattern", "*:s"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    [key] = fields
+    record = subprocess.run(["redis-cli", "-u", redis_url, "HGETALL", key], capture_output=True, text=True, check=True)
+    assert "error" in record.stdout.split()
+
+
+def until(true: Callable[[], bool], seconds: float = 10.0) -> bool:
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
