@@ -86,7 +86,8 @@ class Lines:
         level = level if spec.sharing != "shared" else None
 
         def make() -> LinkActor:
-            return LinkActor(spec, self._profile(spec, grant), self._services, self._tree.backends, level=level)
+            profile, tree = self._profile(spec, grant), self._tree
+            return LinkActor(spec, profile, self._services, tree.backends, level=level, eras=tree.eras)
 
         ref = start_link(spec, self._ctx.system.registry, self._tree.links, make)
         self._ctx.monitor(ref)
