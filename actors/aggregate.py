@@ -327,6 +327,11 @@ class Aggregate(Front):
             message = LinkOutcome(message.backend, message.call, message.ok, payload)
         super().outcome(message)
 
+    def shrink(self) -> None:
+        super().shrink()
+        if not self.listing.busy:
+            self.listing = Listing(self, self.tree.memo)
+
     def go_on(self, effect: fx.Continue) -> None:
         self._methods[effect.call] = effect.method
         super().go_on(effect)

@@ -130,8 +130,9 @@ class Front(ABC):
         asked = tuple(id for id, _ in effect.asked)
         link.reply(Continue(self.host.ctx.ref, effect.call, effect.method, effect.progress, effect.place, asked))
 
-    def shrink(self) -> None:  # noqa: B027 - not every front holds what can be had again
+    def shrink(self) -> None:
         """Nobody was heard for a while: what can be had again is let go of."""
+        self.hellos = {backend: hello.lasting for backend, hello in self.hellos.items()}
 
     def resubscribe(self, backend: str) -> None:
         """A link of its own subscribes by itself as soon as it is up; a shared one is told."""

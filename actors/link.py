@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from actors import ports
 from actors.audience import Audience
@@ -351,6 +352,8 @@ class LinkActor(Actor):
         if not self._unreachable:
             self._standing.connected()
         self._telling.ready(effect, self._carrier.kept)
+        if not self._audience.shared:  # on a shared one whoever joins later has to hear it too
+            self._link = replace(self._link, hello=effect.hello.lasting)
 
     def _down(self, effect: ev.Down) -> None:
         self._services.log.warning("link_down", backend=self._backend, reason=effect.reason, detail=effect.message)

@@ -81,6 +81,11 @@ class Listing:
         self._gathering: dict[str, _Gathering] = {}
         self._naming: tuple[Table, Naming] | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for a list."""
+        return bool(self._gathering or self._fetches)
+
     # Fetching
 
     def gather(self, method: str, done: Callable[[], None], *, shows: bool) -> None:

@@ -25,6 +25,11 @@ class Hello(Struct, frozen=True):
     instructions: str | None
     result: Raw
 
+    @property
+    def lasting(self) -> "Hello":
+        """What is needed of it past the handshake: the rest may be large."""
+        return Hello(self.version, self.capabilities, Raw(b"{}"), None, Raw(b"{}"))
+
 
 # Events ------------------------------------------------------------------------------------------------------
 
