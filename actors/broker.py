@@ -252,6 +252,10 @@ class BrokerActor(Actor):
             self._closed("the connection to the server ended")
         self._calls.step(ev.LineGone(number))
 
+    def _withdrew(self, message: LinkWithdrew) -> None:
+        if message.link is not None:
+            self._calls.step(ev.Withdrawn(self._lines.number(message.link), message.id))
+
     def _unfit(self, message: LinkUnfit) -> None:
         """Its calls go back to whoever made them, and so does the finding."""
         number = self._lines.number(message.link)
@@ -311,7 +315,7 @@ HANDLERS: dict[type, Callable[[BrokerActor, Any], None]] = {
     LinkUnfit: BrokerActor._unfit,
     LinkOutcome: lambda self, m: self._calls.outcome(m),
     LinkAsked: lambda self, m: self._calls.asked(m),
-    LinkWithdrew: lambda self, m: self._calls.withdrew(m),
+    LinkWithdrew: BrokerActor._withdrew,
     LinkTold: BrokerActor._told,
     Down: BrokerActor._ended,
     Due: lambda self, m: self._calls.due(m.event),

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from actors.broker_lines import Line, Lines
 from actors.broker_messages import LinkParked, Resume
-from actors.link_messages import Call, Cancel, GiveAnswer, LinkAsked, LinkOutcome, LinkUnfit, LinkWithdrew, Warm
+from actors.link_messages import Call, Cancel, GiveAnswer, LinkAsked, LinkOutcome, LinkUnfit, Warm
 from actors.parks import Parks
 from actors.ports import Grant, Principal
 from actors.profiles import to_base36
@@ -175,12 +175,6 @@ class BrokerCalls:
             self.step(ev.Asked(call, message.id, message.method, found))
         else:
             message.link.reply(GiveAnswer(message.id, *found))
-
-    def withdrew(self, message: LinkWithdrew) -> None:
-        """A question is taken back. (Ids are each connection's own: one that fits two of them is left to its end.)"""
-        held = [h for h in self._state.held.values() if any(q.id == message.id for q in h.open.values())]
-        if len(held) == 1:
-            self.step(ev.Withdrawn(held[0].line, message.id))
 
     def outcome(self, message: LinkOutcome) -> None:
         """Of a call, or of one of the broker's own."""

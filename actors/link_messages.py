@@ -140,10 +140,11 @@ class LinkAsked(Struct, frozen=True):
 
 
 class LinkWithdrew(Struct, frozen=True):
-    """The backend no longer wants that answer."""
+    """The backend no longer wants that answer. (Ids are those of one connection: `link`.)"""
 
     backend: str
     id: RequestId
+    link: Ref | None = None
 
 
 class LinkTold(Struct, frozen=True):

@@ -38,7 +38,7 @@ class Telling:
     def withdraws(self, effect: ev.Withdraw) -> None:
         """It does not want to know any more."""
         for ref in self._audience.members:
-            ref.reply(LinkWithdrew(self._backend, effect.id))
+            ref.reply(LinkWithdrew(self._backend, effect.id, self._link))
 
     def tells(self, effect: ev.Tell) -> None:
         """A notification."""

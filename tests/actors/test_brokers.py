@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import trio
 
+from actors.link_messages import LinkUnfit
 from actors.ports import Principal
 from tests.support.broker_client import BrokerClient, brokers_of
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, Kind
+from tests.support.modern_backend import ModernBackend
 
 ALL = ("roots", "sampling", "elicit.form")
 FORM = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
@@ -386,6 +388,24 @@ async def test_a_question_taken_back_is_not_asked(autojump_clock: Any) -> None:
         assert await client.text(call) == "done"
 
 
+async def test_ids_of_questions_are_those_of_one_connection(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        calls, asked = [], []
+        for _ in range(2):
+            calls.append(client.tool("ask"))
+            request = await it.backend.next()
+            asked.append(request.ask("elicitation/create", FORM, 7))
+            parked = await client.parked(calls[-1])
+        request.notify("notifications/cancelled", {"requestId": 7})
+        await it.gateway.settle()
+        client.accept(parked)
+        first = client.answers(calls[0])[0]
+        client.accept(first)  # type: ignore[arg-type]
+        assert (await asked[0].outcome())["result"]["action"] == "accept"
+        assert not asked[1].answers
+
+
 # What belongs to a request --------------------------------------------------------------------------------------
 
 
@@ -475,6 +495,27 @@ async def test_a_resource_is_subscribed_to_until_the_last_one_has_had_enough(aut
         assert len(other.told("notifications/resources/updated")) == 1
         other.ref.stop()
         await it.backend.next("resources/unsubscribe")
+
+
+# The other era --------------------------------------------------------------------------------------------------
+
+
+async def test_calls_that_a_backend_of_the_other_era_did_not_take_go_back_under_their_own_numbers(
+    autojump_clock: Any,
+) -> None:
+    alpha = ModernBackend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = BrokerClient(gateway, brokers_of(gateway), "alpha", ALL)
+        client.tool("echo")
+        client.call("tools/list")
+        while not (unfit := [m for m in client.messages if isinstance(m, LinkUnfit)]):
+            await trio.sleep(1)
+        assert [(m.call, m.method, m.client is not None) for m in unfit[0].calls] == [
+            (1, "tools/call", True),
+            (2, "tools/list", True),
+        ]
+        assert not alpha.asked_for("tools/call")
+        assert not client.answers(1)
 
 
 # Its own life -------------------------------------------------------------------------------------------------
