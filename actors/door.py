@@ -10,6 +10,7 @@ from typing import TypeAlias
 from msgspec import Raw
 
 from actors.follower import Follower
+from actors.modern_door import ModernDoor
 from actors.named import Named
 from actors.owed import Owed
 from actors.ports import Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
@@ -17,6 +18,7 @@ from actors.protocol import classify, errors
 from actors.protocol.codec import Batch
 from actors.protocol.errors import Malformed, ProtocolError
 from actors.protocol.messages import Message, Request, RequestId
+from actors.protocol.modern import ladder
 from actors.router import Activate, OpenSession, Sessions, session_key
 from actors.runtime import ActorDown, MailboxFull, NotTaken, Ref
 from actors.services import Services
@@ -34,11 +36,18 @@ Bad: TypeAlias = tuple[tuple[RequestId | None, Raw], ...]
 
 
 class SessionDoor:
-    """Implements the port `Door` for the session era."""
+    """Implements the port `Door`. One endpoint serves both eras: what is of the one without sessions goes on to
+    `modern`."""
 
     def __init__(
-        self, services: Services, sessions: Sessions, router: Named, overloaded: Callable[[], bool] = lambda: False
+        self,
+        services: Services,
+        sessions: Sessions,
+        router: Named,
+        modern: ModernDoor,
+        overloaded: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._modern = modern
         self._services = services
         self._overloaded = overloaded
         self._sessions = sessions
@@ -50,7 +59,11 @@ class SessionDoor:
             return refuse(errors.refusal("endpoint_not_found"))
         session_id = post.headers.get(SESSION_HEADER)
         route = classify.classify_body(
-            post.body, session_id, post.headers.get(VERSION_HEADER), limit=self._services.limits.message_bytes
+            post.body,
+            session_id,
+            post.headers.get(VERSION_HEADER),
+            limit=self._services.limits.message_bytes,
+            modern=lambda frame, _: ladder.modern(frame, post.headers),
         )
         match route:
             case classify.Rejection(error, id):
@@ -70,8 +83,10 @@ class SessionDoor:
                 return await self._deliver(post, session_id or "", (response,))
             case classify.LegacyBatch(_, batch):
                 return await self._deliver_batch(post, session_id or "", batch)
-            case _:
-                return refuse(errors.invalid_request())
+            case classify.ModernRequest():
+                return await self._modern.request(post, route)
+            case classify.ModernNotification():
+                return Answer(202)
 
     async def get(self, get: Get) -> Reply:
         """A GET: a new event stream, or the rest of one."""

@@ -29,7 +29,8 @@ def sample(gateway: "Gateway", system: System) -> None:
     if actors is None:
         return
     metrics.gauge("stagedoor_requests_in_flight", float(actors.ledger.total))
-    streams = Counter(dict.fromkeys(("post", "get"), 0))
+    metrics.gauge("stagedoor_exchanges", float(actors.ledger.exchanges))
+    streams = Counter(dict.fromkeys(("post", "get", "listen"), 0))
     streams.update(actors.ledger.streams)
     for kind, number in streams.items():
         metrics.gauge("stagedoor_streams_open", float(number), (kind,))

@@ -1,0 +1,41 @@
+"""The part of the tree that serves clients without sessions: brokers, actors of exchanges, and their door."""
+
+from collections.abc import Callable
+
+from actors.broker_calls import Patron
+from actors.brokers import Brokers
+from actors.eras import Eras
+from actors.exchanges import ExchangesActor, Kind
+from actors.host import Tree
+from actors.ledger import Ledger
+from actors.modern_door import ModernDoor
+from actors.peers import TreePeers
+from actors.protocol.modern.meta import Envelope
+from actors.runtime import DynamicSupervisor, System
+from actors.services import Services
+
+
+class ModernTree:
+    """Spawned after the links, which it uses, and ends before them."""
+
+    def __init__(
+        self,
+        system: System,
+        services: Services,
+        tree: Tree,
+        eras: Eras,
+        ledger: Ledger,
+        overloaded: Callable[[], bool],
+    ) -> None:
+        brokers = DynamicSupervisor(services.limits.sessions)
+        exchanges = self.exchanges = DynamicSupervisor(services.limits.sessions)
+        system.spawn(brokers, "brokers")
+        system.spawn(exchanges, "exchanges")
+        found = Brokers(services, system.registry, brokers, tree)
+
+        def make(kind: Kind, envelope: Envelope) -> ExchangesActor:
+            patron = Patron(kind.principal, kind.bits, kind.affinity)
+            peers = TreePeers(patron, services, tree, eras, found, system.registry)
+            return ExchangesActor(kind, envelope, services, tree, ledger, peers)
+
+        self.door = ModernDoor(services, system.registry, exchanges, make, overloaded)
