@@ -2,9 +2,13 @@
 
 from collections.abc import Callable
 
+from actors.eras import Eras
 from actors.link import LinkActor
+from actors.modern_link import ModernLinkActor
+from actors.named import Named
 from actors.protocol.table import BackendSpec
 from actors.runtime import DynamicSupervisor, Ref, Registry
+from actors.services import Services
 
 
 def start_link(spec: BackendSpec, registry: Registry, links: DynamicSupervisor, make: Callable[[], LinkActor]) -> Ref:
@@ -14,3 +18,12 @@ def start_link(spec: BackendSpec, registry: Registry, links: DynamicSupervisor, 
     name = f"link-{spec.name}-shared"
     running = registry.whereis(name)
     return running if running is not None else links.start_child(make(), name)
+
+
+def start_modern_link(
+    spec: BackendSpec, services: Services, backends: Named, eras: Eras, registry: Registry, links: DynamicSupervisor
+) -> Ref:
+    """The link without sessions to this backend, which everybody uses. Raises AtCapacity, SystemClosed."""
+    name = f"link-{spec.name}-modern"
+    running = registry.whereis(name)
+    return running if running is not None else links.start_child(ModernLinkActor(spec, services, backends, eras), name)

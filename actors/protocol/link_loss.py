@@ -57,6 +57,16 @@ def connect_refused(link: Link, event: ev.ConnectRefused) -> Step:
     return _lost(link, [ev.StopClock(), *finishes, *ended, down])
 
 
+def other_era(link: Link, event: ev.OtherEra) -> Step:
+    """INITIALIZING: whoever waits is better served elsewhere."""
+    calls = tuple(
+        ev.Called(p.call, p.method, p.params, p.progress, p.eligible) for p in link.waiting if p.call is not None
+    )
+    link, ended = end_calls(replace(link, waiting=()), "era_changed", "the server speaks another protocol revision")
+    link = replace(moved(link, "lost"), subscriptions=(), hello=None, picking=())
+    return link, [ev.StopClock(), ev.Hang(), *ended, ev.Unfit(calls)]
+
+
 def retry(link: Link, event: ev.RetryDue) -> Step:
     """WAITING: the back-off is over."""
     return connect(link, "back-off over")

@@ -82,6 +82,7 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     # The end.
     **{(phase, ev.Closed): loss.closed for phase in LIVE},
     **{(phase, ev.ConnectExpired): loss.expired for phase in LIVE if phase is not Phase.READY},
+    (Phase.INITIALIZING, ev.OtherEra): loss.other_era,
     (Phase.WAITING, ev.RetryDue): loss.retry,
     **{(phase, ev.Shut): loss.shut for phase in Phase if phase is not Phase.CLOSED},
 }

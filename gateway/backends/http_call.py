@@ -175,7 +175,7 @@ class HttpCall:
             self._fail(verdict.reason, message, verdict.executed, response.status)
         else:
             self._answered = True
-            self._end.emit(FrameReceived(body, self._id))
+            self._end.emit(FrameReceived(body, self._id, status=response.status))
 
     async def _resume(self) -> None:
         end, session = self._end, self._session

@@ -48,7 +48,18 @@ EVENTS: dict[type, Any] = {
     le.RetryDue: le.RetryDue(),
     le.Shut: le.Shut(),
     le.LeftOff: le.LeftOff(),
+    le.OtherEra: le.OtherEra(),
 }
+
+
+def test_a_server_of_the_other_era_gives_back_what_was_not_sent() -> None:
+    driver = in_phase(Phase.INITIALIZING)
+    driver.step(le.Called("k", "tools/list"))
+    effects = driver.step(le.OtherEra())
+    assert driver.link.phase is Phase.IDLE
+    [unfit] = [effect for effect in effects if isinstance(effect, le.Unfit)]
+    assert [called.call for called in unfit.calls] == ["k"]
+    assert not any(isinstance(effect, le.Finish | le.Down) for effect in effects)
 
 
 def in_phase(phase: Phase) -> LinkDriver:
