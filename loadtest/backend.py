@@ -2,7 +2,7 @@
 
 Streamable HTTP: `python -m loadtest.backend --port PORT`; stdio: `python -m loadtest.backend --stdio`. Its tools:
 `echo` answers at once with about 300 bytes, `stream` logs first and so answers as SSE, `slow` logs, waits `seconds`,
-and answers as SSE, `flood` logs two megabytes first.
+and answers as SSE, `flood` logs two megabytes first; `ask` elicits a number and answers with it (over HTTP only).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import trio
 
-from loadtest.wire import Request, ServerConnection, serve
+from loadtest.wire import Handler, Request, ServerConnection, serve
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 5
 NO_SUCH_METHOD = -32601
@@ -31,6 +31,7 @@ class Message(msgspec.Struct):
     id: int | str | None = None
     method: str = ""
     params: dict[str, Any] = {}
+    result: dict[str, Any] = {}
 
 
 decode = msgspec.json.Decoder(Message).decode
@@ -43,9 +44,15 @@ TOOLS = [
         ("stream", "Logs, then answers"),
         ("slow", "Logs, waits, then answers"),
         ("flood", "Logs much, then answers"),
+        ("ask", "Asks for a number, then answers"),
     )
 ]
 FLOOD_LINES = 2000
+QUESTION = {
+    "message": "Which number?",
+    "requestedSchema": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+}
+ANSWERED_WITHIN = 30.0  # seconds
 
 
 def log_line(text: str) -> bytes:
@@ -66,6 +73,12 @@ def initialized(params: dict[str, Any]) -> dict[str, Any]:
 def called(params: dict[str, Any]) -> dict[str, Any]:
     number = (params.get("arguments") or {}).get("n", 0)
     return {"content": [{"type": "text", "text": f"{number}: {TEXT}"}], "isError": False}
+
+
+def given(answer: dict[str, Any]) -> dict[str, Any]:
+    """What was filled into the question."""
+    content: dict[str, Any] = answer.get("content") or {}
+    return content
 
 
 RESULTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -117,10 +130,47 @@ async def handle(connection: ServerConnection) -> None:
             await connection.answer(b"200 OK")
 
 
+class Asked:
+    """A question on its way, by whose id its answer is known."""
+
+    waiting: dict[int | str | None, Asked] = {}
+    _numbers = itertools.count(1)
+
+    def __init__(self) -> None:
+        self.id = f"ask-{next(self._numbers)}"
+        self.answer: dict[str, Any] = {}
+        self.answered = trio.Event()
+        self.waiting[self.id] = self
+
+
+def take_answer(message: Message) -> None:
+    asked = Asked.waiting.pop(message.id, None)
+    if asked is not None:
+        asked.answer = message.result
+        asked.answered.set()
+
+
+async def ask(connection: ServerConnection, message: Message) -> None:
+    """Asks on the stream of the call, and answers the call there."""
+    asked = Asked()
+    await connection.start_events()
+    question = {"jsonrpc": "2.0", "id": asked.id, "method": "elicitation/create", "params": QUESTION}
+    await connection.piece(b"data: %b\n\n" % encode(question))
+    with trio.move_on_after(ANSWERED_WITHIN):
+        await asked.answered.wait()
+    message.params = {"arguments": given(asked.answer)}
+    await connection.piece(b"data: %b\n\n" % respond(message))
+    await connection.piece(b"")
+
+
 async def post(connection: ServerConnection, request: Request) -> None:
     message = decode(request.body)
-    if message.id is None:
+    if message.id is None or not message.method:
+        take_answer(message)
         await connection.answer(b"202 Accepted")
+        return
+    if message.method == "tools/call" and message.params.get("name") == "ask":
+        await ask(connection, message)
         return
     logged, wait = before_answer(message)
     if logged:
@@ -154,7 +204,7 @@ def serve_stdio() -> None:
         output.flush()
 
 
-def main() -> None:
+def main(handler: Handler = handle) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int)
     parser.add_argument("--stdio", action="store_true")
@@ -166,7 +216,7 @@ def main() -> None:
     if options.stdio:
         serve_stdio()
     else:
-        trio.run(serve, options.port, handle)
+        trio.run(serve, options.port, handler)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-"""MCP clients that make load: steady, bursty, one that stops reading, and one that reconnects.
+"""MCP clients that make load, of both eras.
 
-Each client is a session of its own on a connection of its own, as real clients are. Every answer is checked: its id,
-and that it is a result. A wrong or missing answer counts as an error, never as a call.
+Each is on a connection of its own, as real clients are, and a client of the handshake era is a session of its own.
+Every answer is checked: its id, that it is a result, and that a call's result is the one asked for.
 """
 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from typing import Any
 
 import httptools
 import msgspec
@@ -17,24 +16,46 @@ import trio
 
 from loadtest.wire import Address, ClientConnection
 
-REVISION = "2025-11-25"
 HEADERS = (
     b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
     b"user-agent: stagedoor-loadtest/1\r\n"
 )
+ABOUT = {"name": "loadtest", "version": "1"}
+CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}}}
 ANSWER_WITHIN = 30.0  # seconds after which a call counts as an error
 BROKEN = (OSError, trio.BrokenResourceError, trio.TooSlowError, httptools.HttpParserError, msgspec.MsgspecError)
+ARGUMENT, FILLED_IN = 7, 9
+"""The number that calls carry, and the one that is given when the server asks. Results begin with it."""
+QUIET_TOOLS = ("echo", "ask")
+LEVEL = "info"
+"""Of the log messages that other tools send, for which the client must have asked."""
+ANSWER = {"action": "accept", "content": {"n": FILLED_IN}}
 
 
-class Answer(msgspec.Struct):
-    """As much of an answer as is checked."""
+class Content(msgspec.Struct):
+    text: str = ""
+
+
+class Result(msgspec.Struct, rename="camel"):
+    """As much of a result as is checked, or used to go on."""
+
+    is_error: bool = False
+    content: list[Content] = []
+    result_type: str = "complete"
+    input_requests: dict[str, Any] = {}
+    request_state: str | None = None
+
+
+class Message(msgspec.Struct):
+    """An answer, or something on its stream."""
 
     id: int | str | None = None
-    result: msgspec.Raw = msgspec.Raw(b"")
+    method: str = ""
+    result: Result | None = None
 
 
 encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder(Answer).decode
+decode = msgspec.json.Decoder(Message).decode
 
 
 class WrongAnswerError(Exception):
@@ -51,8 +72,8 @@ def last_id(body: bytes) -> bytes | None:
     return ids[-1] if ids else None
 
 
-class Session:
-    """One MCP session and the connection on which it makes its calls."""
+class Client:
+    """What clients of both eras do alike. `prefix` stands before the names of the tools."""
 
     def __init__(self, address: Address, prefix: str = "") -> None:
         self._address = address
@@ -62,54 +83,133 @@ class Session:
         self.connection: ClientConnection | None = None
 
     async def open(self) -> None:
-        """Does the handshake. Raises WrongAnswerError when it is refused."""
-        self.connection = await self._address.connect()
-        client = {"name": "loadtest", "version": "1"}
-        params = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": client}
-        await self._ask("initialize", params)
-        session = self.connection.headers.get(b"mcp-session-id")
-        if session is not None:
-            self._headers += b"mcp-session-id: %b\r\n" % session
-        self._headers += b"mcp-protocol-version: %b\r\n" % REVISION.encode()
-        note = encode({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        await self.connection.request(b"POST", self._address.path, self._headers, note)
-        await self.connection.body()
-
-    async def _ask(self, method: str, params: object) -> bytes:
-        assert self.connection is not None
-        number = await self._send(method, params)
-        body = await self.connection.body()
-        return self._checked(number, body)
-
-    async def _send(self, method: str, params: object) -> int:
-        assert self.connection is not None
-        number = next(self._ids)
-        body = encode({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-        status = await self.connection.request(b"POST", self._address.path, self._headers, body)
-        if status != 200:
-            raise WrongAnswerError(f"{method}: HTTP {status}: {(await self.connection.body())[:200]!r}")
-        return number
-
-    def _checked(self, number: int, body: bytes) -> bytes:
-        assert self.connection is not None
-        streamed = self.connection.headers.get(b"content-type", b"").startswith(b"text/event-stream")
-        data = events(body)[-1] if streamed else body
-        answer = decode(data)
-        if not answer.result or answer.id != number:
-            raise WrongAnswerError(data[:300].decode(errors="replace"))
-        return data
+        """Makes the connection and whatever must come before calls. Raises WrongAnswerError when it is refused."""
+        raise NotImplementedError
 
     async def call(self, tool: str = "echo") -> None:
-        """One tool call, from sending to the checked answer."""
-        await self._ask("tools/call", {"name": tool, "arguments": {"n": 7, "text": "a little text to carry along"}})
+        """One tool call, from sending to the checked answer; answers what the server asks on the way."""
+        number, result = await self._call(self._prefix + tool)
+        if result.is_error or not result.content or not result.content[0].text.startswith(f"{number}: "):
+            raise WrongAnswerError(f"{tool}: {result}"[:300])
+
+    async def _call(self, tool: str) -> tuple[int, Result]:
+        """The number with which the result must begin, and the result."""
+        raise NotImplementedError
+
+    async def listen(self) -> ClientConnection:
+        """Opens a stream for what the server has to say outside of calls, on a connection of its own."""
+        raise NotImplementedError
+
+    async def end(self) -> None:
+        """Says goodbye."""
+        self.close()
 
     async def call_and_stall(self) -> None:
         """Sends a call that is answered by much more than the sockets hold, and never reads on."""
         await self.reopen(receive_buffer=4096)
-        await self._send("tools/call", {"name": f"{self._prefix}flood", "arguments": {}})
+        await self._send("tools/call", self._tool(f"{self._prefix}flood", {}))
+
+    def _tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"name": name, "arguments": arguments}
+
+    def _headers_of(self, method: str, params: dict[str, Any]) -> bytes:
+        return self._headers
+
+    async def _ask(self, method: str, params: dict[str, Any]) -> Result:
+        number = await self._send(method, params)
+        return await self._result(number)
+
+    async def _send(self, method: str, params: dict[str, Any]) -> int:
+        assert self.connection is not None
+        number = next(self._ids)
+        body = encode({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        headers = self._headers_of(method, params)
+        status = await self.connection.request(b"POST", self._address.path, headers, body)
+        if status != 200:
+            raise WrongAnswerError(f"{method}: HTTP {status}: {(await self.connection.body())[:200]!r}")
+        return number
+
+    async def _result(self, number: int) -> Result:
+        assert self.connection is not None
+        if not self.connection.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
+            return checked(await self.connection.body(), number)
+        rest = b""
+        while piece := await self.connection.piece():
+            *whole, rest = (rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
+            for data in events(b"\n".join(whole)):
+                message = decode(data)
+                if message.id is None:
+                    continue
+                if not message.method:
+                    await self.connection.body()
+                    return checked(data, number)
+                await self._asked(message)
+        raise WrongAnswerError("the stream ended without the answer")
+
+    async def _asked(self, message: Message) -> None:
+        """Answers a request of the server."""
+        raise WrongAnswerError(f"the server asked: {message.method}")
+
+    async def reopen(self, receive_buffer: int | None = None) -> None:
+        """A fresh connection in the place of the one there was."""
+        self.close()
+        self.connection = await self._address.connect(receive_buffer)
+
+    def close(self) -> None:
+        """Closes the connection; the session, if there is one, goes on."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+def checked(data: bytes, number: int) -> Result:
+    """The result that is the answer to a request."""
+    message = decode(data)
+    if message.result is None or message.id != number:
+        raise WrongAnswerError(data[:300].decode(errors="replace"))
+    return message.result
+
+
+ARGUMENTS = {"n": ARGUMENT, "text": "a little text to carry along"}
+
+
+class Session(Client):
+    """A session of the handshake era."""
+
+    REVISION = "2025-11-25"
+    _aside: ClientConnection | None = None
+    """Where questions are answered while the call's own connection is busy."""
+    _wants_logs = False
+
+    async def open(self) -> None:
+        self.close()
+        self._headers, self._wants_logs = HEADERS, False
+        self.connection = await self._address.connect()
+        params = {"protocolVersion": self.REVISION, "capabilities": CAPABILITIES, "clientInfo": ABOUT}
+        await self._ask("initialize", params)
+        session = self.connection.headers.get(b"mcp-session-id")
+        if session is not None:
+            self._headers += b"mcp-session-id: %b\r\n" % session
+        self._headers += b"mcp-protocol-version: %b\r\n" % self.REVISION.encode()
+        await self._tell(self.connection, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+    async def _tell(self, connection: ClientConnection, message: dict[str, Any]) -> None:
+        await connection.request(b"POST", self._address.path, self._headers, encode(message))
+        await connection.body()
+
+    async def _call(self, tool: str) -> tuple[int, Result]:
+        if not tool.endswith(QUIET_TOOLS) and not self._wants_logs:
+            self._wants_logs = True
+            await self._ask("logging/setLevel", {"level": LEVEL})
+        result = await self._ask("tools/call", self._tool(tool, ARGUMENTS))
+        return FILLED_IN if tool.endswith("ask") else ARGUMENT, result
+
+    async def _asked(self, message: Message) -> None:
+        if self._aside is None:
+            self._aside = await self._address.connect()
+        await self._tell(self._aside, {"jsonrpc": "2.0", "id": message.id, "result": ANSWER})
 
     async def listen(self) -> ClientConnection:
-        """Opens the session's GET stream on a connection of its own."""
         connection = await self._address.connect()
         headers = self._headers.replace(b"application/json, text/event-stream", b"text/event-stream")
         status = await connection.request(b"GET", self._address.path, headers)
@@ -120,7 +220,7 @@ class Session:
     async def call_cut_and_resume(self, seconds: float) -> None:
         """Starts a slow call, cuts its connection once an event id has come, and fetches the answer by it."""
         assert self.connection is not None
-        number = await self._send("tools/call", {"name": f"{self._prefix}slow", "arguments": {"seconds": seconds}})
+        number = await self._send("tools/call", self._tool(f"{self._prefix}slow", {"seconds": seconds}))
         seen = b""
         while last_id(seen) is None:
             piece = await self.connection.piece()
@@ -141,146 +241,96 @@ class Session:
         await self.reopen()
 
     async def end(self) -> None:
-        """Says goodbye: the server may forget the session."""
         await self.reopen()
         assert self.connection is not None
         await self.connection.request(b"DELETE", self._address.path, self._headers)
         self.close()
 
-    async def reopen(self, receive_buffer: int | None = None) -> None:
-        """A fresh connection for the same session."""
-        self.close()
-        self.connection = await self._address.connect(receive_buffer)
-
     def close(self) -> None:
-        """Closes the connection; the session goes on."""
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
+        super().close()
+        if self._aside is not None:
+            self._aside.close()
+            self._aside = None
 
 
-@dataclass
-class Tally:
-    """What a load has seen: seconds of each call, and errors by their text."""
+class Stateless(Client):
+    """A client of the era without sessions: each request says all of it, in its envelope and in mirrored headers."""
 
-    seconds: list[float] = field(default_factory=list)
-    errors: dict[str, int] = field(default_factory=dict)
+    REVISION = "2026-07-28"
+    PREFIX = "io.modelcontextprotocol/"
+    ENVELOPE = {
+        PREFIX + "protocolVersion": REVISION,
+        PREFIX + "clientCapabilities": CAPABILITIES,
+        PREFIX + "clientInfo": ABOUT,
+    }
+    WITH_LOGS = {**ENVELOPE, PREFIX + "logLevel": LEVEL}
+    ROUNDS = 4
+    """So often a call may be answered with a question."""
 
-    @property
-    def calls(self) -> int:
-        return len(self.seconds)
+    async def open(self) -> None:
+        await self.reopen()
+        await self._ask("server/discover", {"_meta": self.ENVELOPE})
 
-    def wrong(self, error: BaseException) -> None:
-        text = f"{type(error).__name__}: {error}"[:200]
-        self.errors[text] = self.errors.get(text, 0) + 1
+    def _headers_of(self, method: str, params: dict[str, Any]) -> bytes:
+        name = params.get("name")
+        mirrored = b"mcp-name: %b\r\n" % name.encode() if name else b""
+        version = self.REVISION.encode()
+        return b"%bmcp-protocol-version: %b\r\nmcp-method: %b\r\n%b" % (HEADERS, version, method.encode(), mirrored)
 
-    def percentile(self, share: float) -> float:
-        """The latency in seconds under which that share of the calls stayed; 0 without calls."""
-        ordered = sorted(self.seconds)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+    def _tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        meta = self.ENVELOPE if name.endswith(QUIET_TOOLS) else self.WITH_LOGS
+        return {"name": name, "arguments": arguments, "_meta": meta}
+
+    async def _call(self, tool: str) -> tuple[int, Result]:
+        params, number = self._tool(tool, ARGUMENTS), ARGUMENT
+        result = await self._ask("tools/call", params)
+        for _ in range(self.ROUNDS):
+            if result.result_type != "input_required":
+                break
+            number = FILLED_IN
+            retry = {**params, "inputResponses": dict.fromkeys(result.input_requests, ANSWER)}
+            if result.request_state is not None:
+                retry["requestState"] = result.request_state
+            result = await self._ask("tools/call", retry)
+        return number, result
+
+    async def listen(self) -> ClientConnection:
+        connection = await self._address.connect()
+        params = {"notifications": {"toolsListChanged": True}, "_meta": self.ENVELOPE}
+        body = encode({"jsonrpc": "2.0", "id": next(self._ids), "method": "subscriptions/listen", "params": params})
+        headers = self._headers_of("subscriptions/listen", params)
+        status = await connection.request(b"POST", self._address.path, headers, body)
+        if status != 200:
+            raise WrongAnswerError(f"listen: HTTP {status}")
+        return connection
 
 
-async def _each(sessions: list[Session], do: Callable[[Session], Awaitable[None]], at_once: int = 8) -> None:
-    waiting = iter(sessions)
+async def _each(clients: list[Client], do: Callable[[Client], Awaitable[None]], at_once: int = 8) -> None:
+    waiting = iter(clients)
 
     async def worker() -> None:
-        for session in waiting:
+        for client in waiting:
             with trio.fail_after(ANSWER_WITHIN):
-                await do(session)
+                await do(client)
 
     async with trio.open_nursery() as nursery:
-        for _ in range(min(at_once, len(sessions))):
+        for _ in range(min(at_once, len(clients))):
             nursery.start_soon(worker)
 
 
-async def open_sessions(
-    address: Address, count: int, prefix: str = "", *, keep_connections: bool = True
-) -> list[Session]:
-    """Opens sessions, a few at a time."""
-    sessions = [Session(address, prefix) for _ in range(count)]
+async def open_clients(make: Callable[[], Client], count: int, *, keep_connections: bool = True) -> list[Client]:
+    """Opens clients, a few at a time."""
+    clients = [make() for _ in range(count)]
 
-    async def opened(session: Session) -> None:
-        await session.open()
+    async def opened(client: Client) -> None:
+        await client.open()
         if not keep_connections:
-            session.close()
+            client.close()
 
-    await _each(sessions, opened)
-    return sessions
-
-
-async def end_sessions(sessions: list[Session]) -> None:
-    """Ends sessions, a few at a time."""
-    await _each(sessions, Session.end)
+    await _each(clients, opened)
+    return clients
 
 
-async def _timed(session: Session, tool: str, tally: Tally) -> None:
-    began = time.perf_counter()
-    try:
-        with trio.fail_after(ANSWER_WITHIN):
-            await session.call(tool)
-    except (WrongAnswerError, *BROKEN) as error:
-        tally.wrong(error)
-        session.close()
-        with trio.move_on_after(ANSWER_WITHIN):
-            await session.open()
-        return
-    tally.seconds.append(time.perf_counter() - began)
-
-
-async def steady(sessions: list[Session], tool: str, seconds: float) -> Tally:
-    """Every session calls again as soon as it has its answer."""
-    tally, end = Tally(), time.perf_counter() + seconds
-
-    async def caller(session: Session) -> None:
-        while time.perf_counter() < end:
-            await _timed(session, tool, tally)
-
-    async with trio.open_nursery() as nursery:
-        for session in sessions:
-            nursery.start_soon(caller, session)
-    return tally
-
-
-async def bursty(sessions: list[Session], tool: str, seconds: float, every: float = 0.1) -> Tally:
-    """All sessions call in the same moment, again and again."""
-    tally, end = Tally(), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        began = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            for session in sessions:
-                nursery.start_soon(_timed, session, tool, tally)
-        await trio.sleep_until(began + every)
-    return tally
-
-
-async def stalled(sessions: list[Session], tool: str, seconds: float, stuck: int = 8) -> Tally:
-    """Some sessions have calls and GET streams that they do not read; the tally is of the others."""
-    streams = []
-    for session in sessions[:stuck]:
-        streams.append(await session.listen())
-        await session.call_and_stall()
-    tally = await steady(sessions[stuck:], tool, seconds)
-    for stream in streams:
-        stream.close()
-    return tally
-
-
-async def reconnecting(sessions: list[Session], _tool: str, seconds: float, wait: float = 0.3) -> Tally:
-    """Every session starts a slow call, loses its connection, and resumes; a lost answer is an error."""
-    tally, end = Tally(), time.perf_counter() + seconds
-
-    async def caller(session: Session) -> None:
-        while time.perf_counter() < end:
-            began = time.perf_counter()
-            try:
-                with trio.fail_after(ANSWER_WITHIN):
-                    await session.call_cut_and_resume(wait)
-            except (WrongAnswerError, *BROKEN) as error:
-                tally.wrong(error)
-                return
-            tally.seconds.append(time.perf_counter() - began)
-
-    async with trio.open_nursery() as nursery:
-        for session in sessions:
-            nursery.start_soon(caller, session)
-    return tally
+async def end_clients(clients: list[Client]) -> None:
+    """Ends clients, a few at a time."""
+    await _each(clients, lambda client: client.end())

@@ -16,7 +16,15 @@ import trio
 
 from loadtest.wire import Address, ClientConnection, Pool, Request, ServerConnection, serve
 
-FORWARDED = (b"content-type", b"accept", b"mcp-session-id", b"mcp-protocol-version", b"last-event-id")
+FORWARDED = (
+    b"content-type",
+    b"accept",
+    b"mcp-session-id",
+    b"mcp-protocol-version",
+    b"last-event-id",
+    b"mcp-method",
+    b"mcp-name",
+)
 RETURNED = (b"content-type", b"mcp-session-id")
 NOTHING = msgspec.Raw(b"")
 
@@ -41,9 +49,9 @@ def lines(headers: dict[bytes, bytes], names: tuple[bytes, ...]) -> bytes:
 
 
 def with_id(answer: bytes, client_id: int | str | None) -> bytes:
-    """The answer under the client's id; a notification stays as it is."""
+    """The answer under the client's id; a notification or request of the server stays as it is."""
     envelope = decode(answer)
-    if envelope.id is None:
+    if envelope.id is None or envelope.method is not None:
         return answer
     envelope.id = client_id
     return encode(envelope)
@@ -68,7 +76,7 @@ class Floor:
         if body:
             envelope = decode(body)
             client_id = envelope.id
-            if client_id is not None:
+            if client_id is not None and envelope.method is not None:
                 envelope.id = next(self._ids)
                 body = encode(envelope)
         status = await upstream.request(request.method, self._backend.path, lines(request.headers, FORWARDED), body)

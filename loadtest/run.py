@@ -11,10 +11,13 @@ import argparse
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,11 +25,12 @@ from typing import Any
 
 import trio
 
-from loadtest import client, proc, table
-from loadtest.client import Session, Tally
+from loadtest import client, proc, shapes, table
+from loadtest.client import Client
+from loadtest.shapes import Tally
 from loadtest.targets import OTHER_CPU, ROOT, TARGETS, Bench, Running
 
-Shape = Callable[[list[Session], str, float], Awaitable[Tally]]
+Shape = Callable[[list[Client], str, float], Awaitable[Tally]]
 RESULTS = ROOT / "loadtest" / "results"
 WARM_UP = 0.2  # of the measured time, before it
 SETTLE = 1.0  # seconds between the last change and a look at memory
@@ -34,36 +38,37 @@ SETTLE = 1.0  # seconds between the last change and a look at memory
 
 @dataclass(frozen=True)
 class Load:
-    """One kind of load: a shape, how many sessions, which tool."""
+    """One kind of load: a shape, how many clients, which tool."""
 
     shape: Shape
-    sessions: int
+    clients: int
     tool: str = "echo"
-    resumes: bool = False
-    """Whether it is only for targets that can resume."""
+    needs: frozenset[str] = frozenset()
+    """It is only for targets that can do this."""
 
 
 LOADS = {
-    "1 caller": Load(client.steady, 1),
-    "16 callers": Load(client.steady, 16),
-    "16 callers, streamed": Load(client.steady, 16, "stream"),
-    "64 in bursts": Load(client.bursty, 64),
-    "16 beside 8 stalled": Load(client.stalled, 24),
-    "16 reconnecting": Load(client.reconnecting, 16, resumes=True),
+    "1 caller": Load(shapes.steady, 1),
+    "16 callers": Load(shapes.steady, 16),
+    "16 callers, streamed": Load(shapes.steady, 16, "stream"),
+    "16 callers, asked": Load(shapes.steady, 16, "ask", frozenset({"asks"})),
+    "64 in bursts": Load(shapes.bursty, 64),
+    "16 beside 8 stalled": Load(shapes.stalled, 24),
+    "16 reconnecting": Load(shapes.reconnecting, 16, needs=frozenset({"resume"})),
 }
 
 
 async def measure(running: Running, load: Load, seconds: float) -> dict[str, Any]:
     """One load on one target, with CPU read at both ends of the measured time."""
-    tool = running.prefix + load.tool
-    sessions = await client.open_sessions(running.address, load.sessions, running.prefix)
-    await client.steady(sessions, tool, seconds * WARM_UP)
-    before = proc.cpu_seconds(running.pid)
-    began = trio.current_time()
-    tally = await load.shape(sessions, tool, seconds)
-    took = trio.current_time() - began
-    used = proc.cpu_seconds(running.pid) - before
-    await client.end_sessions(sessions)
+    clients = await client.open_clients(running.client, load.clients)
+    await shapes.steady(clients, load.tool, seconds * WARM_UP)
+    with profiled(running):
+        before = proc.cpu_seconds(running.pid)
+        began = trio.current_time()
+        tally = await load.shape(clients, load.tool, seconds)
+        took = trio.current_time() - began
+        used = proc.cpu_seconds(running.pid) - before
+    await client.end_clients(clients)
     return {
         "calls": tally.calls,
         "errors": tally.errors,
@@ -74,23 +79,33 @@ async def measure(running: Running, load: Load, seconds: float) -> dict[str, Any
     }
 
 
+@contextmanager
+def profiled(running: Running) -> Iterator[None]:
+    """Has the profiler of the target look on, if it has one."""
+    if running.profile is not None:
+        os.kill(running.pid, signal.SIGUSR1)
+    yield
+    if running.profile is not None:
+        os.kill(running.pid, signal.SIGUSR2)
+
+
 async def hold(running: Running, sessions: int, streams: int, rest: float) -> dict[str, Any]:
     """Memory per idle session and per open GET stream, and whether sessions still answer with all of them held.
 
     With a `rest`, as many sessions are opened once more after so many seconds without a call: by how much memory grows
     then is what a resting session keeps, since what it gave back is used again.
     """
-    warm = await client.open_sessions(running.address, 50, running.prefix)
-    await client.steady(warm, running.prefix + "echo", 0.5)
-    await client.end_sessions(warm)
+    warm = await client.open_clients(running.client, 50)
+    await shapes.steady(warm, "echo", 0.5)
+    await client.end_clients(warm)
     await trio.sleep(SETTLE)
     empty = proc.resident_bytes(running.pid)
-    held = await client.open_sessions(running.address, sessions, running.prefix, keep_connections=False)
+    held = await client.open_clients(running.client, sessions, keep_connections=False)
     await trio.sleep(SETTLE)
     idle = proc.resident_bytes(running.pid)
     if rest:
         await trio.sleep(rest)
-        held = await client.open_sessions(running.address, sessions, running.prefix, keep_connections=False)
+        held = await client.open_clients(running.client, sessions, keep_connections=False)
     twice = proc.resident_bytes(running.pid)
     listening = [await session.listen() for session in held[:streams]]
     await trio.sleep(SETTLE)
@@ -98,7 +113,7 @@ async def hold(running: Running, sessions: int, streams: int, rest: float) -> di
     sample = held[:: max(1, len(held) // 20)]
     for session in sample:
         await session.reopen()
-        await session.call(running.prefix + "echo")
+        await session.call()
         session.close()
     for connection in listening:
         connection.close()
@@ -116,21 +131,42 @@ async def hold(running: Running, sessions: int, streams: int, rest: float) -> di
 def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Runs every load on every target, interleaved."""
     rows = []
+    with started(options) as running:
+        for number in range(options.rounds):
+            for title, load in options.loads.items():
+                for name in options.targets:
+                    if not load.needs <= TARGETS[name].can:
+                        continue
+                    say(f"round {number + 1} of {options.rounds}: {title}: {name}")
+                    found = attempt(measure, running[name], load, options.seconds)
+                    rows.append({"round": number, "target": name, "load": title, **found})
+    return rows
+
+
+@contextmanager
+def started(options: argparse.Namespace) -> Iterator[dict[str, Running]]:
+    """All targets, until the block is left."""
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder))
+        bench = Bench(Path(folder), options.profile)
         try:
-            running = {name: TARGETS[name].start(bench) for name in options.targets}
-            for number in range(options.rounds):
-                for title, load in LOADS.items():
-                    for name in options.targets:
-                        if load.resumes and not TARGETS[name].resumes:
-                            continue
-                        say(f"round {number + 1} of {options.rounds}: {title}: {name}")
-                        found = attempt(measure, running[name], load, options.seconds)
-                        rows.append({"round": number, "target": name, "load": title, **found})
+            yield {name: TARGETS[name].start(bench) for name in options.targets}
         finally:
             bench.end()
-    return rows
+
+
+def show_profiles(options: argparse.Namespace) -> None:
+    """Prints what each gateway spends its CPU on, load by load."""
+    with started(options) as targets:
+        for title, load in options.loads.items():
+            for name, running in targets.items():
+                if running.profile is None or not load.needs <= TARGETS[name].can:
+                    continue
+                found = attempt(measure, running, load, options.seconds)
+                end = time.monotonic() + SETTLE * 10
+                while not running.profile.exists() and time.monotonic() < end:
+                    time.sleep(0.05)
+                print(table.profile(f"{name}, {title}", found, json.loads(running.profile.read_text())))
+                running.profile.unlink()
 
 
 def held_by(name: str, scale: float) -> dict[str, Any]:
@@ -176,13 +212,24 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0, help="measured time of each load (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--targets", default=",".join(TARGETS), help="comma-separated (%(default)s)")
+    parser.add_argument("--loads", default=";".join(LOADS), help="by title, ';' between them (default: all)")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the idle sessions and streams; 0: no memory")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON and the table")
+    parser.add_argument(
+        "--profile",
+        nargs="?",
+        const="samples",
+        default="",
+        choices=("samples", "calls"),
+        help="no comparison: print the dearest functions of each gateway under each load (calls: by cProfile)",
+    )
     options = parser.parse_args()
-    options.targets = options.targets.split(",")
-    unknown = set(options.targets) - set(TARGETS)
-    if unknown:
-        parser.error(f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
+    options.targets, loads = options.targets.split(","), options.loads.split(";")
+    for asked, there in ((options.targets, TARGETS), (loads, LOADS)):
+        unknown = set(asked) - set(there)
+        if unknown:
+            parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(there)}")
+    options.loads = {title: LOADS[title] for title in loads}
     return options
 
 
@@ -193,6 +240,9 @@ def main() -> None:
     proc.raise_file_limit()
     os.sched_setaffinity(0, {OTHER_CPU})
     gc.set_threshold(200_000, 50, 1000)
+    if options.profile:
+        show_profiles(options)
+        return
     began, machine = datetime.now(UTC), proc.machine()
     rows = compare(options)
     memory = [held_by(name, options.scale) for name in options.targets if options.scale and TARGETS[name].sessions]

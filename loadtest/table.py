@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
+from loadtest.targets import CELLS
+
 NUMBERS = ("calls_per_s", "cpu_us", "p50_ms", "p99_ms")
 UNIT_LOAD = "16 callers"
 """The floor's CPU per call under this load is the unit, called a floor."""
@@ -44,6 +46,8 @@ def _add_ratios(cells: list[dict[str, Any]]) -> None:
             cell["floors"] = cell["cpu_us"] / unit
         if here := by_place.get((cell["load"], "floor")):
             cell["floors_here"] = cell["cpu_us"] / here["cpu_us"]
+        if cell["target"] in CELLS and (sessions := by_place.get((cell["load"], CELLS[0]))):
+            cell["of_sessions"] = cell["cpu_us"] / sessions["cpu_us"]
         if direct:
             for name in ("p50_ms", "p99_ms"):
                 cell[f"added_{name}"] = cell[name] - direct[name]
@@ -73,7 +77,7 @@ def render(report: dict[str, Any]) -> str:
     ]
     for load in dict.fromkeys(cell["load"] for cell in report["loads"]):
         lines += _load(load, [cell for cell in report["loads"] if cell["load"] == load])
-    return "\n".join(lines + _memory(report["memory"])) + "\n"
+    return "\n".join(lines + _eras(report["loads"]) + _memory(report["memory"])) + "\n"
 
 
 def _load(load: str, cells: list[dict[str, Any]]) -> list[str]:
@@ -94,6 +98,18 @@ def _load(load: str, cells: list[dict[str, Any]]) -> list[str]:
     head = (load, "calls/s", "CPU µs/call", "floors", "× floor here", "p50 ms", "p99 ms", "added p50", "added p99")
     errors = [f"- {cell['target']}: {error}" for cell in cells for error in cell["errors"]]
     return [*_lines(head, body), "", *errors, *([""] if errors else [])]
+
+
+def _eras(cells: list[dict[str, Any]]) -> list[str]:
+    """CPU per call of each pair of eras, as a multiple of the one with sessions at both ends."""
+    there = {(cell["load"], cell["target"]): cell["of_sessions"] for cell in cells if "of_sessions" in cell}
+    if len({target for _, target in there}) < len(CELLS):
+        return []
+    body = [
+        (load, *(_number(there.get((load, cell)), 2) for cell in CELLS))
+        for load in dict.fromkeys(load for load, _ in there)
+    ]
+    return [*_lines(("CPU/call, as a multiple of stagedoor's", *CELLS), body), ""]
 
 
 def _memory(rows: list[dict[str, Any]]) -> list[str]:
@@ -122,3 +138,29 @@ def _memory(rows: list[dict[str, Any]]) -> list[str]:
     ]
     failures = [f"- {row['target']}: {row['failed']}" for row in rows if "failed" in row]
     return [*_lines(head, body), "", *failures]
+
+
+TOP = 25
+NEARLY_ALL = 0.9
+"""What has that much of the time within itself only drives the rest, and is left out."""
+
+
+def profile(title: str, found: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """The functions that cost most by themselves, and those within which most is spent."""
+    calls, cost = found.get("calls", 0), found.get("cpu_us") or 0.0
+    head = ("function", "own %", "own µs/call", "within µs/call", "times/call")
+    parts = [f"{title}: {calls} calls, {cost:.0f} µs of CPU each; {found.get('errors') or found.get('failed') or ''}"]
+    for by in ("own", "within"):
+        body: list[tuple[str, ...]] = [
+            (
+                row["function"],
+                _number(row["own"] * 100, 1),
+                _number(row["own"] * cost, 1),
+                _number(row["within"] * cost, 1),
+                _number(None if row["calls"] is None else row["calls"] / max(1, calls), 1),
+            )
+            for row in sorted(rows, key=lambda row: -row[by])
+            if row["within"] < NEARLY_ALL
+        ]
+        parts += ["", f"Most {by}:", "", *_lines(head, body[:TOP])]
+    return "\n".join(parts) + "\n"

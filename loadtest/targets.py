@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loadtest.client import Client, Session, Stateless
 from loadtest.proc import on_cpu
 from loadtest.wire import Address
 
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / ".venv-peers"
 SERVER_CPU, OTHER_CPU = 0, 1
 START_WITHIN = 30.0  # seconds
+MODERN = "modern_backend"
 STDIO_BACKEND = [sys.executable, "-m", "loadtest.backend", "--stdio", "--cpu", str(OTHER_CPU)]
 
 
@@ -50,6 +52,14 @@ class Running:
     pid: int
     prefix: str = ""
     """What stands before the names of the backend's tools there."""
+    speaks: type[Client] = Session
+    """The clients that make its load."""
+    profile: Path | None = None
+    """Where the process leaves its profile, if it can make one."""
+
+    def client(self) -> Client:
+        """One more client of it."""
+        return self.speaks(self.address, self.prefix)
 
 
 @dataclass
@@ -57,6 +67,8 @@ class Bench:
     """Everything that was started for one comparison; `end` ends it all."""
 
     folder: Path
+    profile_by: str = ""
+    """The profiler beside gateways; none if empty."""
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def spawn(self, name: str, command: Sequence[str | Path], port: int, cpu: int = SERVER_CPU) -> int:
@@ -85,10 +97,10 @@ class Bench:
         command = [sys.executable, "-m", f"loadtest.{name}", "--port", str(port), *arguments]
         return self.spawn(name, command, port, cpu)
 
-    def backend(self) -> int:
+    def backend(self, module: str = "backend") -> int:
         """Starts a backend beside the load; returns its port."""
         port = free_port()
-        self.module("backend", port, cpu=OTHER_CPU)
+        self.module(module, port, cpu=OTHER_CPU)
         return port
 
     def redis(self) -> str:
@@ -101,7 +113,14 @@ class Bench:
         self.spawn("redis", [program, *options], port, OTHER_CPU)
         return f"redis://127.0.0.1:{port}/0"
 
-    def stagedoor(self, server: dict[str, Any], store: str, path: str = "/mcp/bench", prefix: str = "") -> Running:
+    def stagedoor(
+        self,
+        server: dict[str, Any],
+        store: str,
+        path: str = "/mcp/bench",
+        prefix: str = "",
+        speaks: type[Client] = Session,
+    ) -> Running:
         """Starts the gateway in front of one server."""
         port, admin = free_port(), free_port()
         gateway = {
@@ -112,8 +131,12 @@ class Bench:
         }
         config = self.folder / f"{port}.json"
         config.write_text(json.dumps({"mcpServers": {"bench": server}, "gateway": gateway}))
-        command: list[str | Path] = [Path(sys.executable).with_name("stagedoor"), "serve", "--config", config]
-        return Running(Address(port, path.encode()), self.spawn("stagedoor", command, port), prefix)
+        command: list[str | Path] = [sys.executable, "-m", "stagedoor", "serve", "--config", config]
+        profile = None
+        if self.profile_by:
+            profile = config.with_suffix(".profile")
+            command[2:3] = ["loadtest.profiled", "--out", profile, "--by", self.profile_by]
+        return Running(Address(port, path.encode()), self.spawn("stagedoor", command, port), prefix, speaks, profile)
 
     def end(self) -> None:
         """Ends everything: a moment to do so in order, then by force."""
@@ -133,17 +156,33 @@ def direct(bench: Bench) -> Running:
     return Running(Address(port), bench.module("backend", port))
 
 
+def direct_modern(bench: Bench) -> Running:
+    port = free_port()
+    return Running(Address(port), bench.module(MODERN, port), speaks=Stateless)
+
+
 def floor(bench: Bench) -> Running:
     port = free_port()
     return Running(Address(port), bench.module("floor", port, "--backend", str(bench.backend())))
 
 
-def http_server(bench: Bench) -> dict[str, Any]:
-    return {"type": "http", "url": f"http://127.0.0.1:{bench.backend()}/mcp"}
+def floor_modern(bench: Bench) -> Running:
+    port = free_port()
+    pid = bench.module("floor", port, "--backend", str(bench.backend(MODERN)))
+    return Running(Address(port), pid, speaks=Stateless)
 
 
-def stagedoor_memory(bench: Bench) -> Running:
-    return bench.stagedoor(http_server(bench), "memory://")
+def http_server(bench: Bench, module: str = "backend") -> dict[str, Any]:
+    return {"type": "http", "url": f"http://127.0.0.1:{bench.backend(module)}/mcp"}
+
+
+def stagedoor_between(speaks: type[Client], module: str) -> Callable[[Bench], Running]:
+    """The gateway in memory between clients of one era and a backend of one."""
+
+    def start(bench: Bench) -> Running:
+        return bench.stagedoor(http_server(bench, module), "memory://", speaks=speaks)
+
+    return start
 
 
 def stagedoor_redis(bench: Bench) -> Running:
@@ -188,21 +227,37 @@ class Target:
     """How many of them with an open GET stream."""
     rests_after: float = 0.0
     """Seconds without a call after which an idle session takes less memory; 0 where it never does."""
-    resumes: bool = False
-    """Whether a cut stream can be resumed there."""
+    can: frozenset[str] = frozenset()
+    """What not every target can: `resume` a cut stream, carry what a server `asks`."""
 
 
 PASSIVE = 75.0  # seconds: passivation is after 60 without a call
 
+ASKS = frozenset({"asks"})
+ALL = ASKS | {"resume"}
+
 TARGETS = {
-    "direct": Target(direct, "the backend itself"),
-    "floor": Target(floor, "the barest trio + httptools proxy, HTTP backend"),
-    "stagedoor": Target(stagedoor_memory, "Stagedoor in memory, HTTP backend", 10_000, 2_000, resumes=True),
-    "stagedoor-redis": Target(stagedoor_redis, "Stagedoor, Redis, HTTP backend", 10_000, 2_000, resumes=True),
+    "direct": Target(direct, "the backend itself", can=ASKS),
+    "direct-modern": Target(direct_modern, "the backend itself, without sessions (2026-07-28)", can=ASKS),
+    "floor": Target(floor, "the barest trio + httptools proxy, HTTP backend", can=ASKS),
+    "floor-modern": Target(floor_modern, "the same between ends without sessions", can=ASKS),
+    "stagedoor": Target(
+        stagedoor_between(Session, "backend"), "Stagedoor in memory, HTTP backend", 10_000, 2_000, can=ALL
+    ),
+    "legacy-modern": Target(
+        stagedoor_between(Session, MODERN), "the same, clients with sessions, backend without", can=ALL
+    ),
+    "modern-legacy": Target(
+        stagedoor_between(Stateless, "backend"), "the same, clients without sessions, backend with", can=ASKS
+    ),
+    "modern-modern": Target(stagedoor_between(Stateless, MODERN), "the same, no sessions anywhere", can=ASKS),
+    "stagedoor-redis": Target(stagedoor_redis, "Stagedoor, Redis, HTTP backend", 10_000, 2_000, can=ALL),
     "stagedoor-aggregate": Target(
-        stagedoor_aggregate, "Stagedoor in memory, HTTP backend, on /mcp", 9_000, 2_000, PASSIVE, True
+        stagedoor_aggregate, "Stagedoor in memory, HTTP backend, on /mcp", 9_000, 2_000, PASSIVE, ALL
     ),
     "stagedoor-stdio": Target(stagedoor_stdio, "Stagedoor in memory, one shared stdio backend"),
     "mcp-proxy": Target(mcp_proxy, "mcp-proxy (PyPI), one stdio backend", 1_000, 200),
     "fastmcp": Target(fastmcp, "FastMCP's proxy, HTTP backend", 1_000, 200),
 }
+CELLS = ("stagedoor", "legacy-modern", "modern-legacy", "modern-modern")
+"""Eras of clients and backend: the first is of sessions at both ends."""

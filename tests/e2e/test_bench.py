@@ -17,10 +17,10 @@ pytestmark = [
 ]
 
 
-def test_a_quick_run_reports_every_load_without_an_error(tmp_path: Path) -> None:
-    options = ["--seconds", "0.2", "--rounds", "1", "--scale", "0.005", "--targets", "direct,floor,stagedoor"]
+def bench(*options: str | Path) -> str:
+    """Runs it and returns what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "loadtest.run", *options, "--results", tmp_path],
+        [sys.executable, "-m", "loadtest.run", "--seconds", "0.2", "--rounds", "1", *options],
         capture_output=True,
         text=True,
         timeout=120,
@@ -29,9 +29,34 @@ def test_a_quick_run_reports_every_load_without_an_error(tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_quick_run_reports_every_load_without_an_error(tmp_path: Path) -> None:
+    printed = bench("--scale", "0.005", "--targets", "direct,floor,stagedoor", "--results", tmp_path)
     report = json.loads(next(tmp_path.glob("*.json")).read_text())
-    assert not [cell for cell in report["loads"] if cell["errors"] or "cpu_us" not in cell], done.stdout
+    assert not [cell for cell in report["loads"] if cell["errors"] or "cpu_us" not in cell], printed
     assert {"direct", "floor", "stagedoor"} == {cell["target"] for cell in report["loads"]}
     (memory,) = report["memory"]
     assert "failed" not in memory, memory
     assert "| stagedoor |" in next(tmp_path.glob("*.md")).read_text()
+
+
+def test_clients_and_servers_of_both_eras_are_measured_side_by_side(tmp_path: Path) -> None:
+    cells = ["stagedoor", "legacy-modern", "modern-legacy", "modern-modern"]
+    targets = ["direct-modern", "floor-modern", *cells]
+    loads = ["16 callers", "16 callers, streamed", "16 callers, asked"]
+    printed = bench("--scale", "0", "--targets", ",".join(targets), "--loads", ";".join(loads), "--results", tmp_path)
+    report = json.loads(next(tmp_path.glob("*.json")).read_text())
+    assert not [cell for cell in report["loads"] if cell["errors"] or "cpu_us" not in cell], printed
+    assert {(load, target) for load in loads for target in targets} == {
+        (cell["load"], cell["target"]) for cell in report["loads"]
+    }
+    assert {cell["target"] for cell in report["loads"] if "of_sessions" in cell} == set(cells)
+
+
+@pytest.mark.parametrize("profiler", ["samples", "calls"])
+def test_a_profile_names_functions_of_the_gateway(profiler: str) -> None:
+    printed = bench("--profile", profiler, "--targets", "stagedoor", "--loads", "16 callers")
+    assert "stagedoor, 16 callers" in printed
+    assert "| gateway/http/" in printed

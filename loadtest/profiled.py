@@ -1,0 +1,113 @@
+"""The gateway's command line, with a profiler beside it: `python -m loadtest.profiled --out FILE --by samples serve …`.
+
+SIGUSR1 starts the profiler, SIGUSR2 ends it and writes FILE. `samples` looks at the stack at each tick of used CPU: it
+disturbs little, and its shares are true. `calls` is cProfile: it counts, and makes small functions look dear.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import pstats
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from loadtest.targets import ROOT
+
+TICK = 0.001  # seconds of CPU; the system's own clock may be coarser
+Rows = list[dict[str, Any]]
+"""For each function: `own` and `within` as shares of the whole, `calls` if they were counted."""
+
+
+def where(file: str, line: int, name: str) -> str:
+    """A function as people look for it."""
+    path = Path(file)
+    if path.is_relative_to(ROOT) and ".venv" not in path.parts:
+        return f"{path.relative_to(ROOT)}:{line} {name}"
+    return f"{path.parent.name}/{path.name}:{line} {name}" if line else name
+
+
+class Samples:
+    """Where CPU time is used, by looking now and then."""
+
+    def __init__(self) -> None:
+        self._own: Counter[CodeType] = Counter()
+        self._within: Counter[CodeType] = Counter()
+
+    def start(self) -> None:
+        signal.signal(signal.SIGPROF, self._look)
+        signal.setitimer(signal.ITIMER_PROF, TICK, TICK)
+
+    def _look(self, _number: int, frame: FrameType | None) -> None:
+        if frame is None:
+            return
+        self._own[frame.f_code] += 1
+        seen = set()
+        while frame is not None:
+            seen.add(frame.f_code)
+            frame = frame.f_back
+        self._within.update(seen)
+
+    def rows(self) -> Rows:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        total = self._own.total() or 1
+        return [
+            {
+                "function": where(code.co_filename, code.co_firstlineno, code.co_qualname),
+                "own": self._own[code] / total,
+                "within": count / total,
+                "calls": None,
+            }
+            for code, count in self._within.items()
+        ]
+
+
+class Calls:
+    """What is called how often, by cProfile."""
+
+    def __init__(self) -> None:
+        self._profile = cProfile.Profile()
+
+    def start(self) -> None:
+        self._profile.enable()
+
+    def rows(self) -> Rows:
+        self._profile.disable()
+        found = pstats.Stats(self._profile)
+        total = found.total_tt or 1.0  # type: ignore[attr-defined]
+        return [
+            {"function": where(*key), "own": own / total, "within": within / total, "calls": calls}
+            for key, (_, calls, own, within, _) in found.stats.items()  # type: ignore[attr-defined]
+        ]
+
+
+PROFILERS: dict[str, type[Samples | Calls]] = {"samples": Samples, "calls": Calls}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--by", choices=PROFILERS, required=True)
+    options, rest = parser.parse_known_args()
+    profiler = PROFILERS[options.by]()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        part = options.out.with_suffix(".part")
+        part.write_text(json.dumps(profiler.rows()))
+        part.rename(options.out)
+
+    signal.signal(signal.SIGUSR1, lambda *_: profiler.start())
+    signal.signal(signal.SIGUSR2, end)
+    sys.argv = ["stagedoor", *rest]
+    from gateway.cli import main as gateway
+
+    gateway()
+
+
+if __name__ == "__main__":
+    main()
