@@ -3,7 +3,7 @@
 It runs in the edge's own task and keeps no state: cancelling a call means that the connection broke.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,10 +15,12 @@ from actors.named import Named
 from actors.owed import Owed
 from actors.ports import Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
 from actors.protocol import classify, errors
-from actors.protocol.codec import Batch
+from actors.protocol.codec import Batch, Frame
 from actors.protocol.errors import Malformed, ProtocolError
-from actors.protocol.messages import Message, Request, RequestId
+from actors.protocol.messages import EMPTY, Message, Notification, Request, RequestId
 from actors.protocol.modern import ladder
+from actors.protocol.modern.meta import names_version
+from actors.protocol.versions import MODERN_VERSIONS
 from actors.router import Activate, OpenSession, Sessions, session_key
 from actors.runtime import ActorDown, MailboxFull, NotTaken, Ref
 from actors.services import Services
@@ -63,7 +65,7 @@ class SessionDoor:
             session_id,
             post.headers.get(VERSION_HEADER),
             limit=self._services.limits.message_bytes,
-            modern=lambda frame, _: ladder.modern(frame, post.headers),
+            modern=lambda frame, version: _modern_rung(frame, version, post.headers),
         )
         match route:
             case classify.Rejection(error, id):
@@ -246,6 +248,14 @@ class _Letter:
         owed = Owed()
         owed.took(0, self.messages, self.batch)
         return owed.answer(0)
+
+
+def _modern_rung(frame: Frame, version: str, headers: Mapping[str, str]) -> classify.Route | classify.Rejection:
+    """A header that nobody knows, over a body that names no revision, is more likely a client's of a session."""
+    body = frame.params if isinstance(frame, Request | Notification) else EMPTY
+    if version not in MODERN_VERSIONS and names_version(body) is None:
+        return classify.refuse_modern(frame, version)
+    return ladder.modern(frame, headers)
 
 
 def _with_session(reply: Reply, session_id: str) -> Reply:

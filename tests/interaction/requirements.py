@@ -107,7 +107,7 @@ HTTP: dict[str, Clause] = {
     "version-header-absent": Clause("Without the header the negotiated revision holds", "transports, Version Header"),
     "version-header-mismatch": Clause("Another supported one changes nothing", "transports, Version Header; decision"),
     "version-header-unsupported": Clause("An unsupported one is 400", "transports, Protocol Version Header"),
-    "modern-refused": Clause("A request of the next era is told the revisions", "2026-07-28 versioning"),
+    "modern-refused": Clause("A request of a revision to come is told which there are", "2026-07-28 versioning"),
     "origin-and-host": Clause("Foreign Origin or Host: 403 on every method", "basic/transports, Security Warning"),
     "preflight": Clause("Browsers' preflights are answered for allowed origins", "decision"),
     "token-each-request": Clause("Every request must bring its token (401)", "basic/authorization, Token Requirements"),

@@ -213,13 +213,15 @@ async def test_a_get_or_delete_under_a_header_of_the_next_era_is_405_and_leaves_
 
 @JUMPING
 @pytest.mark.requirement("modern-refused")
-async def test_a_client_of_the_next_era_is_told_which_revisions_there_are(stage: Stage) -> None:
+async def test_a_client_of_a_revision_to_come_is_told_which_there_are(stage: Stage) -> None:
     client = stage.client()
-    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+    prefix, later = "io.modelcontextprotocol/", "2099-12-31"
+    meta = {f"{prefix}protocolVersion": later, f"{prefix}clientCapabilities": {}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": meta}}
-    error = await refused(client.post(message, mcp_protocol_version="2026-07-28"), 400, UNSUPPORTED_VERSION, 1)
-    assert error["data"]["requested"] == "2026-07-28"
-    assert "2025-11-25" in error["data"]["supported"]
+    headers = {"mcp_protocol_version": later, "mcp_method": "server/discover"}
+    error = await refused(client.post(message, **headers), 400, UNSUPPORTED_VERSION, 1)
+    assert error["data"]["requested"] == later
+    assert error["data"]["supported"][:2] == ["2026-07-28", "2025-11-25"]
     assert await client.connect()
 
 
