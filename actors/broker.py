@@ -13,7 +13,7 @@ from actors.audience import CHATTER, Audience
 from actors.broker_calls import BrokerCalls, Due, OwnDue, Patron
 from actors.broker_lines import Lines, leased
 from actors.broker_messages import Resume
-from actors.broker_record import BrokerRecord, Recorded
+from actors.broker_record import BrokerRecord, KeepDue, Recorded
 from actors.host import Tree
 from actors.link_messages import (
     Call,
@@ -48,7 +48,6 @@ IDLE_AGAIN = 1.0
 
 class _Due(Enum):
     IDLE = "idle"
-    KEEP = "keep"
     OWED = "owed"
 
 
@@ -98,7 +97,6 @@ class BrokerActor(Actor):
         self._record = BrokerRecord(self._key, fields, self._services, self.ctx)
         self._record.open()
         self._settled()
-        self._keep()
 
     def receive(self, message: Any) -> None:
         """Nothing is done before this life owns what it is about to hold."""
@@ -141,20 +139,13 @@ class BrokerActor(Actor):
                     pass
         self._end(NORMAL)
 
-    def _keep(self) -> None:
-        """The record lives as long as its broker."""
-        self._record.used()
-        self.ctx.set_timer("keep", self._services.limits.idle_ttl / 8, _Due.KEEP)
-
     def _settled(self) -> None:
         """Something is over: if nobody needs the connections any more, they are kept for a while."""
         if not self._calls.running and not self._audience.members:
             self.ctx.set_timer("idle", self._services.limits.broker_idle, _Due.IDLE)
 
     def _due(self, what: _Due) -> None:
-        if what is _Due.KEEP:
-            self._keep()
-        elif what is _Due.OWED:
+        if what is _Due.OWED:
             self._audience.settle()
             self._watch_owed()
         elif not self._calls.running and not self._audience.members:
@@ -320,5 +311,6 @@ HANDLERS: dict[type, Callable[[BrokerActor, Any], None]] = {
     Down: BrokerActor._ended,
     Due: lambda self, m: self._calls.due(m.event),
     OwnDue: lambda self, m: self._calls.own_due(m),
+    KeepDue: lambda self, m: self._record.keep(),
     _Due: BrokerActor._due,
 }

@@ -15,6 +15,9 @@ from actors.services import Services
 ATTEMPTS = 3
 """Times that the record may be gone, or another's, between two looks at it."""
 
+RETRY = 5.0
+"""Seconds after which the store is tried again that was away."""
+
 FINAL = (Refused.FENCED, Refused.GONE, Refused.ENDED)
 
 
@@ -26,8 +29,13 @@ class Recorded:
     outcome: Any
 
 
+@dataclass(frozen=True, slots=True)
+class KeepDue:
+    """Time to say that this life goes on."""
+
+
 class BrokerRecord:
-    """For one life of one broker. Nothing here waits."""
+    """For one life of one broker, which gives it Recorded and KeepDue. Nothing here waits."""
 
     def __init__(self, key: SessionKey, fields: dict[str, bytes], services: Services, ctx: Context) -> None:
         self.grant: Grant | None = None
@@ -41,7 +49,6 @@ class BrokerRecord:
         self._rev = 0
         self._saved = False
         self._attempts = 0
-        self._touched = ctx.now()
 
     def open(self) -> None:
         """Asks for the ownership; Recorded follows, until `grant` or `lost` is there."""
@@ -65,7 +72,9 @@ class BrokerRecord:
                 self.open()
             case "keep", None:
                 self._saved = True
+                self._ctx.set_timer("keep", self._services.limits.idle_ttl / 8, KeepDue())
             case "keep", Failed(reason) if reason not in FINAL:
+                self._ctx.set_timer("keep", RETRY, KeepDue())
                 self._services.telemetry.count("stagedoor_store_errors_total", ("save", reason.value))
             case _, Failed(reason):
                 self.lost = reason.value
@@ -80,17 +89,12 @@ class BrokerRecord:
     def _own(self, grant: Grant, rev: int) -> None:
         self.grant = grant
         self._rev = rev + 1
-        self._keep()
+        self.keep()
 
-    def used(self) -> None:
-        """Keeps the record from expiring, now and then."""
-        if self.grant is not None and self._ctx.now() - self._touched > self._services.limits.idle_ttl / 8:
-            self._keep()
-
-    def _keep(self) -> None:
+    def keep(self) -> None:
+        """Keeps the record from expiring."""
         assert self.grant is not None
         ref, store = self._ctx.ref, self._services.store
-        self._touched = self._ctx.now()
 
         def kept(outcome: Any) -> None:
             ref.reply(Recorded("keep", outcome))

@@ -1,0 +1,171 @@
+"""A broker's life is owned: one at a time over all processes of a store, each named in what its clients hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from actors.brokers import key_of
+from actors.ports import Failed, Record, Refused
+from actors.protocol.table import Limits
+from gateway.store.memory import MemoryStore
+from tests.support.broker_client import BrokerClient, brokers_of
+from tests.support.harness import open_gateway
+from tests.support.mcp_backend import Backend
+
+FORM = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
+
+
+class Watched(MemoryStore):
+    """Counts what is asked of it, and may refuse."""
+
+    def __init__(self) -> None:
+        super().__init__(Limits(), trio.current_time)
+        self.asked: list[str] = []
+        self.refuses: dict[str, Failed] = {}
+        self.keys: set[str] = set()
+
+    def _note(self, what: str, key: str, done: Callable[[Any], object]) -> bool:
+        self.asked.append(what)
+        self.keys.add(key)
+        refusal = self.refuses.get(what)
+        if refusal is not None:
+            done(refusal)
+        return refusal is not None
+
+    def create(self, key: str, *rest: Any) -> None:
+        if not self._note("create", key, rest[-1]):
+            super().create(key, *rest)
+
+    def read(self, key: str, *rest: Any) -> None:
+        if not self._note("read", key, rest[-1]):
+            super().read(key, *rest)
+
+    def claim(self, key: str, *rest: Any) -> None:
+        if not self._note("claim", key, rest[-1]):
+            super().claim(key, *rest)
+
+    def save(self, key: str, *rest: Any) -> None:
+        if not self._note("save", key, rest[-1]):
+            super().save(key, *rest)
+
+    def touch(self, key: str, *rest: Any) -> None:
+        if not self._note("touch", key, rest[-1]):
+            super().touch(key, *rest)
+
+    def release(self, key: str, *rest: Any) -> None:
+        if not self._note("release", key, rest[-1]):
+            super().release(key, *rest)
+
+    def record(self) -> Record:
+        (key,) = self.keys
+        found: list[Any] = []
+        MemoryStore.read(self, key, found.append)
+        return found[0]  # type: ignore[no-any-return]
+
+
+async def test_a_life_costs_the_store_two_writes_however_many_calls_there_are(autojump_clock: Any) -> None:
+    store = Watched()
+    async with open_gateway(Backend("alpha"), store=store) as gateway:
+        client = BrokerClient(gateway, brokers_of(gateway), "alpha")
+        for _ in range(50):
+            await client.outcome(client.tool("echo"))
+        assert store.asked == ["create", "save"]
+        record = store.record()
+        assert (record.owner, record.tries, record.fields["kind"]) == (store.owner, 0, b"broker")
+
+
+async def test_the_record_lives_as_long_as_its_broker_and_is_given_back(autojump_clock: Any) -> None:
+    store = Watched()
+    async with open_gateway(Backend("alpha"), store=store) as gateway:
+        client = BrokerClient(gateway, brokers_of(gateway), "alpha")
+        await client.outcome(client.tool("echo"))
+        await trio.sleep(10_000)
+        assert store.record().owner == store.owner
+        client.ref.stop()
+        await trio.sleep(1_000)
+        assert store.record().owner is None
+        assert store.asked[-1] == "release"
+
+
+async def test_the_next_life_has_another_name(autojump_clock: Any) -> None:
+    store = Watched()
+    async with open_gateway(Backend("alpha", tools=("ask",), held={"ask"}), store=store) as gateway:
+        brokers = brokers_of(gateway)
+        seen = []
+        for _ in range(2):
+            client = BrokerClient(gateway, brokers, "alpha", {"elicit.form"})
+            call = client.tool("ask")
+            request = await gateway.backends["alpha"].next()
+            request.ask("elicitation/create", FORM)
+            seen.append((await client.parked(call)).incarnation)
+            client.ref.stop()
+            await trio.sleep(2_000)
+        assert store.asked.count("claim") == 1
+        assert len(set(seen)) == 2
+
+
+async def test_connections_that_another_process_holds_are_not_made_twice(autojump_clock: Any) -> None:
+    store = Watched()
+    backend = Backend("alpha")
+    async with open_gateway(backend, store=store) as gateway:
+        client = BrokerClient(gateway, brokers_of(gateway), "alpha", join=False)
+        key = key_of("alpha", client.patron)
+        MemoryStore.create(store, key, {}, lambda grant: None)
+        store.refuses = {"claim": Failed(Refused.FENCED)}  # as it does while the other process is alive
+        error = await client.error(client.tool("echo"))
+        assert error["data"] == {"reason": "not_owned", "executed": "no"}
+        assert not backend.links
+
+
+async def test_without_the_store_nothing_is_begun_and_the_next_call_tries_again(autojump_clock: Any) -> None:
+    store = Watched()
+    backend = Backend("alpha")
+    async with open_gateway(backend, store=store) as gateway:
+        store.refuses = {"create": Failed(Refused.AWAY)}
+        brokers = brokers_of(gateway)
+        client = BrokerClient(gateway, brokers, "alpha")
+        error = await client.error(client.tool("echo"))
+        assert error["data"]["executed"] == "no"
+        assert not backend.links
+        store.refuses = {}
+        again = BrokerClient(gateway, brokers, "alpha")
+        assert await again.text(again.tool("echo")) == "alpha: echo"
+
+
+async def test_a_life_that_lost_its_record_ends_and_nothing_of_it_goes_on(autojump_clock: Any) -> None:
+    store = Watched()
+    backend = Backend("alpha", tools=("ask",), held={"ask"})
+    async with open_gateway(backend, store=store) as gateway:
+        client = BrokerClient(gateway, brokers_of(gateway), "alpha", {"elicit.form"})
+        call = client.tool("ask")
+        request = await backend.next()
+        asked = request.ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        broker = client.broker
+        store.refuses = {"touch": Failed(Refused.FENCED)}
+        await trio.sleep(300)
+        assert not broker.alive
+        assert (await asked.outcome())["result"] == {"action": "cancel"}
+        assert request.cancelled.is_set()
+        await trio.sleep(10)
+        assert not backend.open
+        store.refuses = {}
+        assert (await client.error(client.accept(parked)))["code"] == -32602
+
+
+async def test_a_record_that_could_not_be_saved_is_saved_later(autojump_clock: Any) -> None:
+    store = Watched()
+    async with open_gateway(Backend("alpha"), store=store) as gateway:
+        store.refuses = {"save": Failed(Refused.AWAY)}
+        client = BrokerClient(gateway, brokers_of(gateway), "alpha")
+        await client.outcome(client.tool("echo"))
+        store.refuses = {}
+        await trio.sleep(50)
+        assert store.asked.count("save") > 1
+        assert isinstance(store.record(), Record)
+        await trio.sleep(5_000)
+        assert isinstance(store.record(), Record)
+        assert store.record().owner == store.owner
