@@ -41,6 +41,7 @@ from actors.protocol.modern.exchange_table import Phase
 from actors.protocol.modern.meta import Envelope
 from actors.protocol.modern.outcomes import Outcome
 from actors.protocol.session_state import Client
+from actors.protocol.table_change import Replaced, touches
 from actors.protocol.versions import MODERN
 from actors.runtime import SHUTDOWN, Actor, Down, Exit
 from actors.services import Services
@@ -51,7 +52,13 @@ IDLE = 60.0
 """Seconds without a request or a subscription after which the actor ends."""
 
 SUBSCRIPTIONS_MAX = 64
-"""Of one actor; a further one gets 429."""
+"""Of one actor; a further one gets 429. The anonymous principal is everybody: it has as many as there is room for."""
+
+STREAMS_MAX = 4096
+"""Subscriptions of the process; a further one gets 503."""
+
+IN_FLIGHT_MAX = 10_000
+"""Requests without a session of the process; a further one gets 503."""
 
 OVER = (Phase.DONE, Phase.ABANDONED)
 
@@ -268,8 +275,12 @@ class ExchangesActor(Actor):
         if self._draining:
             return errors.draining()
         if method == "subscriptions/listen":
-            full = len(self.subscribers) >= SUBSCRIPTIONS_MAX
+            if self.ledger.streams["listen"] >= STREAMS_MAX:
+                return errors.overloaded()
+            full = len(self.subscribers) >= SUBSCRIPTIONS_MAX and not self.principal.anonymous
             return errors.too_many_requests("subscriptions of this client") if full else None
+        if self.ledger.exchanges >= IN_FLIGHT_MAX:
+            return errors.overloaded()
         return None if self.ledger.allows(self.principal, 1) else errors.too_many_requests("of this principal")
 
     def step(self, call: int, event: xv.ExchangeEvent) -> None:
@@ -307,6 +318,13 @@ class ExchangesActor(Actor):
 
     # Backends
 
+    def _replaced(self, message: Replaced) -> None:
+        """The table is another one. Subscriptions end: their clients come again, and take it that all has changed."""
+        if isinstance(self.front, ModernAggregate):
+            self.front.reconfigured(message.before)
+        if touches(message.before, self.services.table.value, self.kind.endpoint):
+            self.subscribers.end_all()
+
     def heard(self, message: LinkTold) -> None:
         """A message on an upstream subscription."""
         self.subscribers.watches.heard(message)
@@ -342,6 +360,7 @@ HANDLERS: dict[type, Callable[[ExchangesActor, Any], None]] = {
     GatherDue: lambda self, m: self.front.gather_due(m.method),
     OwnDue: lambda self, m: self.front.own_due(m.call),
     Down: lambda self, m: self.front.link_ended(m.ref),
+    Replaced: ExchangesActor._replaced,
 }
 
 

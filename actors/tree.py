@@ -48,7 +48,7 @@ class GatewayActors:
             Supervisor(
                 [
                     Child("backends", self._new_backends),
-                    Child("catalogue", lambda: Catalogue(services, links, tree.backends, tree.hellos)),
+                    Child("catalogue", lambda: Catalogue(services, links, tree.backends, tree.hellos, tree.eras)),
                 ]
             ),
             "core",
@@ -72,6 +72,8 @@ class GatewayActors:
         for link in self.tree.links.children():
             link.reply(message)
         touched = {name for name in before.endpoints if touches(before, table, name)}
+        for exchanges in self.modern.exchanges.children():
+            exchanges.reply(message)
         for alive in self.sessions.table.values():
             if alive.endpoint in touched:
                 alive.ref.reply(message)

@@ -1,0 +1,138 @@
+"""What becomes of clients without sessions when the gateway's own things change, fail, or are used up."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from actors import exchanges
+from actors.ports import Principal
+from tests.support.harness import Gateway, open_gateway, table_of
+from tests.support.mcp_backend import Backend
+from tests.support.modern_backend import ModernBackend
+from tests.support.modern_client import TAG, ModernClient
+
+
+def client(at: Gateway, endpoint: str = "", **more: Any) -> ModernClient:
+    """A client without sessions."""
+    return ModernClient(at.actors.door, at.nursery, endpoint, **more)
+
+
+def server(name: str = "alpha") -> ModernBackend:
+    """A server without sessions."""
+    return ModernBackend(name, kind="http", tools=("echo", "slow"), held={"slow"})
+
+
+async def test_another_table_of_backends_ends_subscriptions_and_shows_other_tools(autojump_clock: MockClock) -> None:
+    alpha, beta = server("alpha"), server("beta")
+    async with open_gateway(alpha, beta) as at:
+        both = at.services.table.value
+        at.services.table.value = replace(table_of(alpha), digest="one")
+        one = client(at)
+        subscribed = one.listen(tools=True)
+        await subscribed.next()
+        running = one.begin("tools/call", {"name": "alpha__slow"})
+        request = await alpha.next()
+        at.actors.replace_table(both)
+        assert (await subscribed.result())["_meta"] == {TAG: subscribed.id}
+        names = [tool["name"] for tool in (await one.call("tools/list"))["tools"]]
+        assert names == ["alpha__echo", "alpha__slow", "beta__echo", "beta__slow"]
+        request.text("done")
+        assert (await running.result())["content"][0]["text"] == "done"
+
+
+async def test_a_backend_that_is_gone_ends_its_calls(autojump_clock: MockClock) -> None:
+    alpha, beta = server("alpha"), server("beta")
+    async with open_gateway(alpha, beta) as at:
+        running = client(at).begin("tools/call", {"name": "beta__slow"})
+        await beta.next()
+        at.actors.replace_table(replace(table_of(alpha), digest="one"))
+        assert (await running.error()).code == -32603
+        pending = client(at).begin("tools/call", {"name": "beta__slow"})
+        assert await pending.head() == 400
+
+
+async def test_after_a_crash_everybody_is_told_and_the_next_request_is_served(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alpha = server()
+    async with open_gateway(alpha) as at:
+        before = at.left()
+        one = client(at)
+        waiting = one.begin("tools/call", {"name": "alpha__slow"})
+        await alpha.next()
+        streaming = one.begin("tools/call", {"name": "alpha__slow"}, progress=1)
+        (await alpha.next()).progress(1)
+        await streaming.next()
+        subscribed = one.listen(tools=True)
+        await subscribed.next()
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("on purpose")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(exchanges, "step", broken)
+            crashing = one.begin("tools/call", {"name": "alpha__echo"})
+            for pending in (waiting, streaming, crashing):
+                error = await pending.error()
+                assert (error.code, error.data["reason"]) == (-32603, "crashed")
+            await subscribed.end()
+            assert "result" not in subscribed.messages[-1]
+        at.crashes.clear()
+        assert at.actors.ledger.total == at.actors.ledger.exchanges == 0
+        assert (await one.call("tools/call", {"name": "alpha__echo"}))["content"]
+        await trio.sleep(1000)
+        assert at.left() == before
+
+
+async def test_there_is_room_for_so_many_and_no_more(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchanges, "IN_FLIGHT_MAX", 2)
+    monkeypatch.setattr(exchanges, "STREAMS_MAX", 2)
+    alpha = server()
+    async with open_gateway(alpha) as at:
+        for principal in (Principal("ann"), Principal("bob")):
+            one = client(at, "alpha", principal=principal)
+            one.begin("tools/call", {"name": "slow"})
+            await alpha.next()
+            await one.listen(tools=True).next()
+        other = client(at, "alpha", principal=Principal("eve"))
+        assert await other.begin("tools/call", {"name": "slow"}).head() == 503
+        assert await other.listen(tools=True).head() == 503
+
+
+async def test_work_waits_outside_while_the_loop_is_late(autojump_clock: MockClock) -> None:
+    alpha = server()
+    async with open_gateway(alpha) as at:
+        at.actors.modern.door._overloaded = lambda: True
+        pending = client(at).begin("tools/list")
+        assert await pending.head() == 503
+        assert pending.headers["retry-after"] == "1"
+        assert alpha.links == []
+
+
+async def test_everybody_without_a_name_may_subscribe_as_long_as_there_is_room(autojump_clock: MockClock) -> None:
+    async with open_gateway(server()) as at:
+        for _ in range(100):
+            await client(at, "alpha").listen(tools=True).next()
+
+
+async def test_a_session_and_an_exchange_at_the_same_time_in_a_drain(autojump_clock: MockClock) -> None:
+    alpha, old = server(), Backend("old", tools=("slow",), held={"slow"})
+    async with open_gateway(alpha, old) as at:
+        session = await at.connect("old")
+        call = session.begin("tools/call", {"name": "slow"})
+        request = await old.next()
+        exchange = client(at, "old").begin("tools/call", {"name": "slow"})
+        other = await old.next()
+        subscribed = client(at, "alpha").listen(tools=True)
+        await subscribed.next()
+        at.nursery.start_soon(at.system.drain, 8.0)
+        await subscribed.result()
+        request.text("one")
+        other.text("two")
+        assert (await call.result())["content"][0]["text"] == "one"
+        assert (await exchange.result())["content"][0]["text"] == "two"
