@@ -35,6 +35,7 @@ from actors.protocol import payload as json
 from actors.protocol.bridge import parking_events as ev
 from actors.protocol.bridge.parking_state import Rules
 from actors.protocol.table import BackendSpec, HttpTarget
+from actors.protocol.table_change import Replaced, same_server
 from actors.runtime import NORMAL, SHUTDOWN, Actor, Down, Exit, Ref
 from actors.services import Services
 from actors.subscriptions import UNSUBSCRIBE
@@ -48,6 +49,7 @@ IDLE_AGAIN = 1.0
 
 class _Due(Enum):
     IDLE = "idle"
+    STALE = "stale"
     OWED = "owed"
 
 
@@ -73,6 +75,7 @@ class BrokerActor(Actor):
         self._rules = Rules(leased(spec, patron.bits), 1 + services.limits.overflow_connections)
         self._audience = Audience(True, self._drop)
         self._early: list[Any] = []
+        self._stale = False
 
     def __repr__(self) -> str:
         return f"<BrokerActor {self._backend}: {len(self._calls.running)} calls, {len(self._lines)} connections>"
@@ -141,13 +144,18 @@ class BrokerActor(Actor):
 
     def _settled(self) -> None:
         """Something is over: if nobody needs the connections any more, they are kept for a while."""
-        if not self._calls.running and not self._audience.members:
+        if self._stale:
+            self.ctx.set_timer("stale", 0.0, _Due.STALE)
+        elif not self._calls.running and not self._audience.members:
             self.ctx.set_timer("idle", self._services.limits.broker_idle, _Due.IDLE)
 
     def _due(self, what: _Due) -> None:
         if what is _Due.OWED:
             self._audience.settle()
             self._watch_owed()
+        elif what is _Due.STALE:
+            if not self._calls.running:
+                self._end(NORMAL)
         elif not self._calls.running and not self._audience.members:
             if self.ctx.idle:
                 self._end(NORMAL)
@@ -165,8 +173,16 @@ class BrokerActor(Actor):
         self.ctx.stop(reason)
 
     def stopped(self, reason: Exit) -> None:
-        """After a crash too: what was parked is not there any more."""
-        self._parks.add(self._patron.principal, -self._calls.parked)
+        """After a crash too."""
+        self._calls.forget_parked()
+
+    def _replaced(self, message: Replaced) -> None:
+        """How calls are told apart depends on the server: for another one there is another broker, as soon as the links
+        have said that theirs are over."""
+        was, spec = (t.backends.get(self._backend) for t in (message.before, self._services.table.value))
+        if not same_server(was, spec):
+            self._stale = True
+            self._settled()
 
     # Callers
 
@@ -308,6 +324,7 @@ HANDLERS: dict[type, Callable[[BrokerActor, Any], None]] = {
     LinkAsked: lambda self, m: self._calls.asked(m),
     LinkWithdrew: BrokerActor._withdrew,
     LinkTold: BrokerActor._told,
+    Replaced: BrokerActor._replaced,
     Down: BrokerActor._ended,
     Due: lambda self, m: self._calls.due(m.event),
     OwnDue: lambda self, m: self._calls.own_due(m),

@@ -280,19 +280,26 @@ class BrokerCalls:
         # What was sent is not sent again: its params need not be kept while a human thinks.
         running.call = replace(running.call, params=EMPTY)
         self._free(running)
-        self.parked += 1
-        self._parks.add(self._patron.principal, 1)
+        self._count(1)
         self._clock("park", effect.call, self._services.limits.park_ttl, ev.Expired(effect.call))
         caller, call = _owner(effect.owner)
         caller.reply(
             LinkParked(self._backend, call, self.incarnation, str(effect.call), effect.round, effect.questions)
         )
 
+    def _count(self, change: int) -> None:
+        self.parked += change
+        self._parks.add(self._patron.principal, change)
+        self._services.telemetry.gauge("stagedoor_parked_calls", float(self._parks.total))
+
+    def forget_parked(self) -> None:
+        """This life is over: whatever it had parked is not there any more."""
+        self._count(-self.parked)
+
     def _unpark(self, effect: ev.Unpark) -> None:
         """Whoever resumed it has it from here on: before the backend gets the answers."""
         self._ctx.cancel_timer(("park", effect.call))
-        self.parked -= 1
-        self._parks.add(self._patron.principal, -1)
+        self._count(-1)
         held, message = self._state.held.get(effect.call), self._resume
         if message is not None and held is not None and held.owner == (message.caller, message.call):
             running = self.running[effect.call]

@@ -27,7 +27,7 @@ class ModernTree:
         ledger: Ledger,
         overloaded: Callable[[], bool],
     ) -> None:
-        brokers = DynamicSupervisor(services.limits.sessions)
+        brokers = self.brokers = DynamicSupervisor(services.limits.sessions)
         exchanges = self.exchanges = DynamicSupervisor(services.limits.sessions)
         system.spawn(brokers, "brokers")
         system.spawn(exchanges, "exchanges")

@@ -72,8 +72,8 @@ class GatewayActors:
         for link in self.tree.links.children():
             link.reply(message)
         touched = {name for name in before.endpoints if touches(before, table, name)}
-        for exchanges in self.modern.exchanges.children():
-            exchanges.reply(message)
+        for served in (*self.modern.brokers.children(), *self.modern.exchanges.children()):
+            served.reply(message)
         for alive in self.sessions.table.values():
             if alive.endpoint in touched:
                 alive.ref.reply(message)

@@ -62,6 +62,7 @@ _ROWS: Final = (
     Instrument("stagedoor_streams_unrecorded_total", "counter", "Streams that went on without ids, the store away"),
     Instrument("stagedoor_requests_in_flight", "gauge", "Requests of clients that have no outcome yet"),
     Instrument("stagedoor_exchanges", "gauge", "Those of them that belong to no session"),
+    Instrument("stagedoor_parked_calls", "gauge", "Calls that wait for answers of clients without sessions"),
     Instrument("stagedoor_events_replayed_total", "counter", "Events sent once more after a resume"),
     Instrument("stagedoor_events_lost_total", "counter", "Events that a log should have held and did not"),
     Instrument("stagedoor_events_shed_total", "counter", "Events left out at a limit", ("kind",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import trio
 
 from actors.link_messages import LinkUnfit
 from actors.ports import Principal
+from actors.protocol.table import HttpTarget
+from actors.protocol.table_change import Replaced
 from tests.support.broker_client import BrokerClient, brokers_of
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, Kind
@@ -536,6 +539,28 @@ async def test_a_crash_of_the_broker_ends_its_connections_and_forgets_what_was_p
         assert it.executed == 2
         assert it.gateway.crashes
         it.gateway.crashes.clear()
+
+
+@pytest.mark.parametrize("busy", [True, False])
+async def test_a_server_that_is_another_one_now_gets_another_broker(busy: bool, autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        await client.outcome(client.tool("echo"))
+        broker = client.broker
+        call = client.tool("ask") if busy else 0
+        await it.gateway.settle()
+        table = it.gateway.services.table.value
+        other = replace(it.backend.spec, target=HttpTarget("http://alpha.test/mcp"))
+        it.gateway.services.table.value = replace(table, backends={"alpha": other})
+        for actor in (*it.gateway.actors.tree.links.children(), broker):
+            actor.reply(Replaced(table))
+        if busy:
+            assert (await client.error(call))["data"]["reason"] == "unconfigured"
+        await trio.sleep(10)
+        assert not broker.alive
+        assert not it.backend.open
+        again = it.client()
+        assert await again.text(again.tool("echo")) == "alpha: echo"
 
 
 class _Poison:
