@@ -10,12 +10,11 @@ until it is there.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Raw
 
-from actors.catalogue_entry import Entry, Known
+from actors.catalogue_entry import Entry, Fetch, Known
 from actors.catalogue_messages import (
     LIST_CHANGED,
     Again,
@@ -27,7 +26,7 @@ from actors.catalogue_messages import (
     Listed,
     Overdue,
 )
-from actors.link import LinkActor
+from actors.eras import Eras
 from actors.link_messages import (
     Call,
     Cancel,
@@ -39,12 +38,13 @@ from actors.link_messages import (
     LinkOutcome,
     LinkReady,
     LinkTold,
+    LinkUnfit,
     Warm,
 )
-from actors.links import start_link
+from actors.links import start_list_link
 from actors.named import Named
 from actors.paging import Items, Paging
-from actors.protocol import breaker, capabilities, errors
+from actors.protocol import breaker, errors
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
@@ -52,6 +52,7 @@ from actors.protocol.methods import METHODS
 from actors.protocol.table_change import Replaced, replaced
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
+from actors.sessionless import ATTEMPTS
 
 SLOW_FOR = 60.0
 """Seconds for which nobody waits for a list after one that was too slow."""
@@ -63,25 +64,21 @@ MAX_LINKS = 64
 """Connections kept; the least recently used one closes first."""
 
 
-@dataclass(slots=True)
-class _Fetch:
-    key: Key
-    method: str
-    paging: Paging
-
-
 class Catalogue(Actor):
     """Permanent; what it forgets in a crash it fetches again."""
 
     mailbox_size = 8192
 
-    def __init__(self, services: Services, links: DynamicSupervisor, backends: Named, hellos: dict[Key, Hello]) -> None:
+    def __init__(
+        self, services: Services, links: DynamicSupervisor, backends: Named, hellos: dict[Key, Hello], eras: Eras
+    ) -> None:
         self._hellos = hellos
+        self._eras = eras
         self._services = services
         self._links = links
         self._backends = backends
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
-        self._fetches: dict[int, _Fetch] = {}
+        self._fetches: dict[int, Fetch] = {}
         self._next_call = 1
         self._bytes = 0
         self._by_link: dict[Ref, Key] = {}
@@ -103,7 +100,7 @@ class Catalogue(Actor):
                 self._again(key, method)
             case IdleLink(key):
                 self._close_idle(key)
-            case LinkReady() | LinkDown() | LinkTold():
+            case LinkReady() | LinkDown() | LinkTold() | LinkUnfit():
                 self._from_link(message)
             case Replaced(before):
                 self._replaced(replaced(before, self._services.table.value))
@@ -181,15 +178,15 @@ class Catalogue(Actor):
         link, caller = entry.link, self.ctx.ref
         assert link is not None
         wanted.stale, wanted.news, wanted.announced = False, not wanted.announced, False
-        if entry.hello is not None and not _offers(entry.hello, method):
+        if not entry.offers(method):
             self._fetched(key, entry, method, ())
             return
 
         def ask(params: Raw) -> None:
             call = wanted.call = self._next_call
             self._next_call += 1
-            self._fetches[call] = _Fetch(key, method, paging)
-            link.reply(Call(caller, call, method, params))
+            self._fetches[call] = Fetch(key, method, paging)
+            link.reply(Call(caller, call, method, params, client=entry.caller))
 
         def done(items: Items | None, error: Raw) -> None:
             if error and wanted.items is not None:
@@ -281,12 +278,9 @@ class Catalogue(Actor):
         if entry.link is not None:
             self._lost(entry.link)
         self._make_room()
-
-        def make() -> LinkActor:
-            return LinkActor(spec, entry.profile, self._services, self._backends)
-
+        services, registry = self._services, self.ctx.system.registry
         try:
-            link = start_link(spec, self.ctx.system.registry, self._links, make)
+            link = start_list_link(spec, entry.profile, services, self._backends, self._eras, registry, self._links)
         except (AtCapacity, SystemClosed):
             return None
         entry.link = link
@@ -349,26 +343,40 @@ class Catalogue(Actor):
         """Nobody stands behind a link that only lists: what it asks is refused at once, never left hanging."""
         link.reply(GiveAnswer(id, False, errors.method_not_found("there is no client to ask").raw))
 
-    def _from_link(self, told: LinkReady | LinkDown | LinkTold) -> None:
+    def _from_link(self, told: LinkReady | LinkDown | LinkTold | LinkUnfit) -> None:
         key = self._by_link.get(told.link)
         if key is None:
             return
         entry = self._entries[key]
         match told:
             case LinkReady(hello=hello):
-                entry.ready = True
+                entry.ready, entry.unfit = True, 0
                 entry.hello = self._hellos[key] = hello
                 for method, wanted in entry.lists.items():
                     if wanted.fetching and wanted.call is None:
                         self._ask(key, entry, method, wanted)
             case LinkDown():
                 self._disconnected(key, entry)
+            case LinkUnfit(link):
+                self._unfit(key, entry, link)
             case LinkTold(method=notification):
                 changed = [w for m, w in entry.lists.items() if LIST_CHANGED[m] == notification]
                 for wanted in changed:
                     wanted.stale = wanted.announced = True
                 if changed:
                     self._announce(entry, key, notification)
+
+    def _unfit(self, key: Key, entry: Entry, link: Ref) -> None:
+        """It is of the other era: what was not asked yet is asked over the other kind of link."""
+        del self._by_link[link]
+        self.ctx.demonitor(link)
+        link.reply(Leave(self.ctx.ref))
+        entry.link, entry.unfit = None, entry.unfit + 1
+        other = self._link(key, entry) if entry.unfit <= ATTEMPTS else None
+        if other is not None:
+            other.reply(Warm())
+        else:
+            self._disconnected(key, entry)
 
     def _announce(self, entry: Entry, key: Key, notification: str, but: list[Ref] | None = None) -> None:
         """Tells those who watch, but for those who get the list itself."""
@@ -388,7 +396,3 @@ class Catalogue(Actor):
         if not keys:
             self._watching.pop(caller, None)
             self.ctx.demonitor(caller)
-
-
-def _offers(hello: Hello, method: str) -> bool:
-    return capabilities.allows(capabilities.parse(hello.capabilities), method)

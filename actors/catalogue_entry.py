@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from actors.paging import Items
+from actors.catalogue_messages import Key
+from actors.paging import Items, Paging
+from actors.protocol import capabilities
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
+from actors.protocol.modern.caller import Caller
 from actors.runtime import Ref
 
 
@@ -54,6 +57,18 @@ class Entry:
     lists: dict[str, Known] = field(default_factory=dict)
     watchers: dict[Ref, None] = field(default_factory=dict)
 
+    unfit: int = 0
+    """Connections in a row that were of the other era than the backend."""
+
+    @property
+    def caller(self) -> Caller:
+        """On whose behalf a backend without sessions is asked: of nobody who could be told from others."""
+        return Caller("", self.profile.capabilities, self.profile.client_info, None, True)
+
+    def offers(self, method: str) -> bool:
+        """Whether the backend declared this list, as far as is known."""
+        return self.hello is None or capabilities.allows(capabilities.parse(self.hello.capabilities), method)
+
     @property
     def fetching(self) -> bool:
         """Whether any list is on its way."""
@@ -63,3 +78,12 @@ class Entry:
         """Nothing has been heard of the backend for a while: its lists may have changed."""
         for wanted in self.lists.values():
             wanted.stale = True
+
+
+@dataclass(slots=True)
+class Fetch:
+    """A list on its way."""
+
+    key: Key
+    method: str
+    paging: Paging

@@ -47,13 +47,13 @@ class Eras:
         self._of(spec).legacy = True
 
     def refused_legacy(self, spec: BackendSpec, *, surely: bool) -> bool:
-        """`initialize` was refused; whether to look in the other era. `surely`: in words that only servers of that one
-        have, so a look that found none was not answered in time, and is taken once more."""
+        """`initialize` was refused; whether to look in the other era. If that was done and nothing was found, only
+        whoever comes next does so again, unless the words of the refusal are those of the other era (`surely`): then
+        the first look was not answered in time."""
         known = self._of(spec)
-        known.legacy = False
-        if surely and known.modern is False:
-            known.modern = None
-        return known.modern is not False
+        looks = surely or known.modern is not False
+        known.legacy, known.modern = False, known.modern or None
+        return looks
 
     def _of(self, spec: BackendSpec) -> _Known:
         known = self._known.get(spec.name)

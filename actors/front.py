@@ -137,11 +137,9 @@ class Front(ABC):
     def resubscribe(self, backend: str) -> None:
         """A link of its own subscribes by itself as soon as it is up; a shared one is told."""
         uris = self.subscriptions_at(backend)
-        if not self.shares(backend):
-            if uris:
-                self.link(backend)
-            return
-        for uri in uris:
+        if uris and not self.shares(backend):
+            self.link(backend)
+        for uri in uris if self.shares(backend) else ():
             self.subscribe_again(backend, uri)
 
     def subscribe_again(self, backend: str, uri: str) -> None:

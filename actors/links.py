@@ -6,6 +6,7 @@ from actors.eras import Eras
 from actors.link import LinkActor
 from actors.modern_link import ModernLinkActor
 from actors.named import Named
+from actors.protocol.link_state import Profile
 from actors.protocol.table import BackendSpec
 from actors.runtime import DynamicSupervisor, Ref, Registry
 from actors.services import Services
@@ -18,6 +19,21 @@ def start_link(spec: BackendSpec, registry: Registry, links: DynamicSupervisor, 
     name = f"link-{spec.name}-shared"
     running = registry.whereis(name)
     return running if running is not None else links.start_child(make(), name)
+
+
+def start_list_link(
+    spec: BackendSpec,
+    profile: Profile,
+    services: Services,
+    backends: Named,
+    eras: Eras,
+    registry: Registry,
+    links: DynamicSupervisor,
+) -> Ref:
+    """A connection over which lists are asked for, and nothing else. Raises AtCapacity, SystemClosed."""
+    if eras.legacy(spec) is False:
+        return links.start_child(ModernLinkActor(spec, services, backends, eras))
+    return start_link(spec, registry, links, lambda: LinkActor(spec, profile, services, backends, eras=eras))
 
 
 def start_modern_link(

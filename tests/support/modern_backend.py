@@ -26,13 +26,20 @@ FLAGS = {
 
 
 class ModernBackend(Backend):
-    """One server. `sessions`: it speaks the handshake era too."""
+    """One server. `sessions`: it speaks the handshake era too; else `initialize` is refused with this code."""
 
     def __init__(
-        self, name: str = "alpha", *, sessions: bool = False, hints: Message | None = None, **more: Any
+        self,
+        name: str = "alpha",
+        *,
+        sessions: bool = False,
+        refusal: int = -32601,
+        hints: Message | None = None,
+        **more: Any,
     ) -> None:
         super().__init__(name, **more)
         self.sessions = sessions
+        self.refusal = refusal
         self.hints = hints or {"ttlMs": 0, "cacheScope": "private"}
         self.listens: dict[int | str, tuple[Request, Message]] = {}
         self.honours = lambda wanted: wanted
@@ -46,7 +53,7 @@ class ModernBackend(Backend):
     def _answer(self, request: Request) -> None:
         match request.method:
             case "initialize" if not self.sessions:
-                request.error(-32601, "Method not found")
+                request.error(self.refusal, "no such thing here", {"supported": [MODERN], "requested": "2025-11-25"})
             case "server/discover":
                 info = {"io.modelcontextprotocol/serverInfo": {"name": self.name, "version": "1"}}
                 request.result(
