@@ -19,7 +19,7 @@ from actors.services import Services
 ACTIVE = "active"
 GRAIN = 1.0
 """Seconds: how exact the end is."""
-MOST = 250_000
+MOST = 100_000
 """Sessions whose end is waited for, some 25 MB; of any further one the store forgets the record, and no more."""
 AT_ONCE = 20
 """Sessions that are ended in one turn, so that many which are due together do not hold others up."""
@@ -58,6 +58,13 @@ class Passivated:
 
 
 @dataclass(frozen=True, slots=True)
+class Returned:
+    """It is in memory again."""
+
+    key: SessionKey
+
+
+@dataclass(frozen=True, slots=True)
 class Overdue:
     """Somebody found the record of a session that is over."""
 
@@ -90,13 +97,16 @@ class Expiry(Actor):
         self._services = services
         self._links = links
         self._slots: dict[int, set[bytes]] = {}
-        self._count = 0
+        self._due: dict[bytes, int] = {}
         self._queue: deque[SessionKey] = deque()
 
     def receive(self, message: Any) -> None:
         match message:
             case Passivated(key, seconds):
                 self._wait(key, seconds)
+            case Returned(key):
+                self._forget(bytes.fromhex(key))
+                self._sleep()
             case Overdue(key):
                 self._queue.append(key)
                 self._wake(PAUSE)
@@ -108,14 +118,19 @@ class Expiry(Actor):
                 self._end(key, *outcome)
 
     def _wait(self, key: SessionKey, seconds: float) -> None:
-        if self._count >= MOST:
-            return
-        slot = int((self.ctx.now() + max(0.0, seconds)) // GRAIN) + 1
-        keys = self._slots.setdefault(slot, set())
-        self._count += 1 - len(keys)
-        keys.add(bytes.fromhex(key))
-        self._count += len(keys) - 1
+        packed = bytes.fromhex(key)
+        self._forget(packed)
+        if len(self._due) < MOST:
+            slot = self._due[packed] = int((self.ctx.now() + max(0.0, seconds)) // GRAIN) + 1
+            self._slots.setdefault(slot, set()).add(packed)
         self._sleep()
+
+    def _forget(self, key: bytes) -> None:
+        slot = self._due.pop(key, None)
+        if slot is not None:
+            self._slots[slot].discard(key)
+            if not self._slots[slot]:
+                del self._slots[slot]
 
     def _sleep(self) -> None:
         """Until the next slot is due."""
@@ -123,6 +138,8 @@ class Expiry(Actor):
             self._wake(PAUSE)
         elif self._slots:
             self._wake(min(self._slots) * GRAIN - self.ctx.now())
+        else:
+            self.ctx.cancel_timer("tick")
 
     def _wake(self, seconds: float) -> None:
         self.ctx.set_timer("tick", max(0.0, seconds), _Tick())
@@ -130,9 +147,9 @@ class Expiry(Actor):
     def _tick(self) -> None:
         now = self.ctx.now()
         for slot in [s for s in self._slots if s * GRAIN <= now]:
-            keys = self._slots.pop(slot)
-            self._count -= len(keys)
-            self._queue.extend(key.hex() for key in keys)
+            for key in self._slots.pop(slot):
+                del self._due[key]
+                self._queue.append(key.hex())
         for _ in range(min(AT_ONCE, len(self._queue))):
             self._look(self._queue.popleft())
         self._sleep()

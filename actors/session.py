@@ -17,7 +17,7 @@ from actors.aggregate import Aggregate, ChangeDue
 from actors.catalogue_messages import CatalogueChanged, Listed
 from actors.durations import Durations
 from actors.effects import EFFECTS, refusal
-from actors.expiry import last_activity
+from actors.expiry import Returned, last_activity
 from actors.front import Front, OwnDue
 from actors.host import Tree
 from actors.kept import KeptLinks
@@ -221,6 +221,7 @@ class SessionActor(Actor):
         self._after()
 
     def _rebuild(self, record: Record) -> None:
+        self.tree.expiry.reply(Returned(self.identity.key))
         self.kept.load(record.fields, self.services.table.value)
         self._state, effects = session_record.rebuild(record, self._state, self.ctx.now(), self.kept.reachable)
         self._ledger.add(self.principal, len(self._state.requests))

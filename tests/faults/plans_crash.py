@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actors import catalogue, link, router
+from actors import catalogue, router
 from actors import session_messages as sm
 from actors.backends import Backends
 from actors.catalogue import Catalogue
 from actors.front import Front
 from actors.link import LinkActor
+from actors.link_messages import LinkAsked, LinkOutcome, LinkTold
 from actors.recorder import Recorder
 from actors.router import Router
 from actors.session import SessionActor
@@ -106,14 +107,14 @@ def _native(world: World, self: Any, args: tuple[Any, ...]) -> bool:
 PLANS = (
     _plan("the session, at a POST", _crash(SessionActor, "receive", _session(sm.PostMessages))),
     _plan("the session, after a POST", _crash(SessionActor, "receive", _session(sm.PostMessages), after=True)),
-    _plan("the session, at an outcome", _crash(SessionActor, "receive", _session(link.LinkOutcome)), "answers"),
+    _plan("the session, at an outcome", _crash(SessionActor, "receive", _session(LinkOutcome)), "answers"),
     _plan(
         "the session, after an outcome",
-        _crash(SessionActor, "receive", _session(link.LinkOutcome), after=True),
+        _crash(SessionActor, "receive", _session(LinkOutcome), after=True),
         "answers",
     ),
-    _plan("the session, at a notification", _crash(SessionActor, "receive", _session(link.LinkTold)), "report"),
-    _plan("the session, at a question", _crash(SessionActor, "receive", _session(link.LinkAsked)), "ask"),
+    _plan("the session, at a notification", _crash(SessionActor, "receive", _session(LinkTold)), "report"),
+    _plan("the session, at a question", _crash(SessionActor, "receive", _session(LinkAsked)), "ask"),
     _plan("the session, when an answer takes long", _crash(SessionActor, "receive", _session(sm.TurnDue)), "slow"),
     _plan("the session, at a GET", _crash(SessionActor, "receive", _session(sm.GetEvents)), "get"),
     _plan("the session, at a resumption", _crash(SessionActor, "receive", _session(sm.GetEvents)), "resume"),
@@ -123,7 +124,7 @@ PLANS = (
     _plan("the link, after a call", _crash(LinkActor, "receive", _link("Call"), after=True), "call"),
     _plan("the link, at what the server says", _crash(LinkActor, "receive", _link("FromTransport")), "call"),
     _plan("the catalogue, at a question", _crash(Catalogue, "receive", _any(catalogue.Consult)), "lists"),
-    _plan("the catalogue, at a list", _crash(Catalogue, "receive", _any(link.LinkOutcome)), "lists"),
+    _plan("the catalogue, at a list", _crash(Catalogue, "receive", _any(LinkOutcome)), "lists"),
     _plan("the router, at a new session", _crash(Router, "receive", _any(router.OpenSession)), "new"),
     _plan("the router, after a new session", _crash(Router, "receive", _any(router.OpenSession), after=True), "new"),
     _plan("the router, at an activation", _crash(Router, "receive", _any(router.Activate)), "back"),

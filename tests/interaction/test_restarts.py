@@ -138,12 +138,20 @@ async def test_subscriptions_are_in_force_again_after_a_restart(stage: Stage, ro
     await end(stage, how)
     assert await client.request("ping") == {}
     stream = await client.listen()
-    connection = await subscribed_again(backend)
-    connection.notify("notifications/resources/updated", {"uri": "file:///a"})
-    while (message := await stream.next()) is not None and message["method"] != "notifications/resources/updated":
-        pass
-    assert message is not None
-    assert message["params"] == {"uri": route.uri("file:///a")}
+    # Over HTTP the session with the backend has outlived the process, and the subscription with it.
+    kept = bool(backend.headers)
+    connection = backend.connections[-1] if kept else await subscribed_again(backend)
+    if not kept:
+        connection.notify("notifications/resources/updated", {"uri": "file:///a"})
+    for _ in range(2 if kept else 1):
+        # The first update is the gateway's: nobody knows what came while nobody was there.
+        while (message := await stream.next()) is not None and message["method"] != "notifications/resources/updated":
+            pass
+        assert message is not None
+        assert message["params"] == {"uri": route.uri("file:///a")}
+        for _ in range(2):  # one may still go to the connection of the process that died
+            connection.notify("notifications/resources/updated", {"uri": "file:///a"})
+    assert not kept or len(connection.of("resources/subscribe")) == 1
 
 
 @DURABLE
