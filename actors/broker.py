@@ -10,9 +10,10 @@ from enum import Enum
 from typing import Any
 
 from actors.audience import CHATTER, Audience
-from actors.broker_calls import BrokerCalls, Due, OwnDue, Patron
+from actors.broker_calls import BrokerCalls, Due, Patron
 from actors.broker_lines import Lines, leased
 from actors.broker_messages import Resume
+from actors.broker_own import OwnDue
 from actors.broker_record import BrokerRecord, KeepDue, Recorded
 from actors.host import Tree
 from actors.link_messages import (
@@ -199,7 +200,7 @@ class BrokerActor(Actor):
         first = self._lines.first()
         for uri in self._audience.leave(ref):
             if first is not None:
-                self._calls.own_call(first, UNSUBSCRIBE, json.dumps({"uri": uri}), lambda ok: None)
+                self._calls.own.make(first.ref, UNSUBSCRIBE, json.dumps({"uri": uri}), lambda ok: None)
         self._settled()
 
     def _leave(self, message: Leave) -> None:
@@ -321,13 +322,13 @@ HANDLERS: dict[type, Callable[[BrokerActor, Any], None]] = {
     LinkDown: BrokerActor._down,
     LinkUnfit: BrokerActor._unfit,
     LinkOutcome: lambda self, m: self._calls.outcome(m),
-    LinkAsked: lambda self, m: self._calls.asked(m),
+    LinkAsked: lambda self, m: self._calls.asked(m, self._lines.number(m.link)),
     LinkWithdrew: BrokerActor._withdrew,
     LinkTold: BrokerActor._told,
     Replaced: BrokerActor._replaced,
     Down: BrokerActor._ended,
     Due: lambda self, m: self._calls.due(m.event),
-    OwnDue: lambda self, m: self._calls.own_due(m),
+    OwnDue: lambda self, m: self._calls.own.due(m),
     KeepDue: lambda self, m: self._record.keep(),
     _Due: BrokerActor._due,
 }

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from actors.broker_lines import Line, Lines
 from actors.broker_messages import LinkParked, Resume
+from actors.broker_own import OwnCalls
 from actors.link_messages import Call, Cancel, GiveAnswer, LinkAsked, LinkOutcome, LinkUnfit, Warm
 from actors.parks import Parks
 from actors.ports import Grant, Principal
@@ -56,23 +57,17 @@ class Due:
     event: Any
 
 
-@dataclass(frozen=True, slots=True)
-class OwnDue:
-    """A call of the broker's own takes too long."""
-
-    call: int
-    link: Ref
-
-
 @dataclass(slots=True)
 class Running:
-    """A call that is not over. `owner`: whoever waits for it at present; `level` and `progress` are what that one
-    wants."""
+    """A call that is not over. `owner`: whoever waits for it at present, `last`: whoever did last; `level` and
+    `progress` are what that one wants."""
 
     call: Call
     owner: Owner | None
+    last: Owner
     level: str | None
     progress: bool
+    eligible: bool
     line: int = 0
 
 
@@ -96,6 +91,7 @@ class BrokerCalls:
         self.grant = Grant("", 0)
         """Of this life."""
         self.running: dict[int, Running] = {}
+        self.own = OwnCalls(ctx, services.limits.request_deadline)
         self.parked = 0
         self._state = Calls(rules)
         self._backend = backend
@@ -107,10 +103,8 @@ class BrokerCalls:
         self._settled = settled
         self._closed = closed
         self._ended = ended
-        self._owners: dict[Hashable, int] = {}
+        self._owners: dict[Owner, int] = {}
         self._next = 0
-        self._own = 0
-        self._waiters: dict[int, Callable[[bool], None]] = {}
         self._resume: Resume | None = None
         self._todo: list[ev.ParkingEvent] = []
         self._stepping = False
@@ -130,9 +124,10 @@ class BrokerCalls:
         if client is not None and client.info and not self._lines.info:
             self._lines.info = Raw(bytes(client.info))
         row = METHODS.get(call.method)
-        self.running[self._next] = Running(call, owner, client.level if client is not None else None, call.progress)
+        level, eligible = client.level if client is not None else None, row is not None and row.eligible
+        self.running[self._next] = Running(call, owner, owner, level, call.progress, eligible)
         self._owners[owner] = self._next
-        self.step(ev.Begun(self._next, owner, row is not None and row.eligible))
+        self.step(ev.Begun(self._next, owner, eligible))
 
     def resume(self, message: Resume) -> None:
         """A client has come with answers."""
@@ -145,16 +140,19 @@ class BrokerCalls:
         self._resume = None
 
     def cancel(self, owner: Owner, reason: str) -> None:
-        """Nobody waits for it any more."""
-        call = self._owners.pop(owner, None)
-        if call is not None:
-            self.running[call].owner = None
-            self.step(ev.Cancelled(call, reason))
+        """Nobody waits for it any more. If it was just parked, nobody has heard of that."""
+        call = self._owners.get(owner)
+        if call is None:
+            return
+        parked = self.running[call].owner is None
+        self.running[call].owner = None
+        self.step(ev.Expired(call) if parked else ev.Cancelled(call, reason))
 
     def left(self, ref: Ref) -> None:
         """A caller is gone. What is parked is its client's, and stays."""
-        for owner in [owner for owner in self._owners if isinstance(owner, tuple) and owner[0] is ref]:
-            self.cancel(owner, "the client has disconnected")
+        for owner in [running.owner for running in self.running.values() if running.owner is not None]:
+            if owner[0] is ref:
+                self.cancel(owner, "the client has disconnected")
 
     def give_up(self) -> None:
         """The broker ends: whoever is asked, or waits for an answer, is told."""
@@ -163,9 +161,9 @@ class BrokerCalls:
 
     # Links
 
-    def asked(self, message: LinkAsked) -> None:
+    def asked(self, message: LinkAsked, line: int) -> None:
         """A question: it is parked, or answered at once."""
-        call = message.call
+        call = message.call if message.call is not None else self._only(line)
         running = self.running.get(call) if call is not None else None
         if call is None or running is None:
             message.link.reply(GiveAnswer(message.id, *refusals.unasked(message.method)))
@@ -176,20 +174,18 @@ class BrokerCalls:
         else:
             message.link.reply(GiveAnswer(message.id, *found))
 
+    def _only(self, line: int) -> int | None:
+        """The call on a connection that a question without one belongs to, if there is but one that may have raised it:
+        servers on older SDKs ask for roots on the stream that belongs to no call."""
+        able = [call for call, running in self.running.items() if running.line == line and running.eligible]
+        return able[0] if len(able) == 1 else None
+
     def outcome(self, message: LinkOutcome) -> None:
         """Of a call, or of one of the broker's own."""
         if message.call > 0:
             self.step(ev.Ended(message.call, message.ok, message.payload))
-            return
-        self._ctx.cancel_timer(("own", message.call))
-        waiter = self._waiters.pop(message.call, None)
-        if waiter is not None:
-            waiter(message.ok)
-
-    def own_due(self, message: OwnDue) -> None:
-        """A backend that never answers must not be waited for."""
-        if self._waiters.pop(message.call, None) is not None:
-            message.link.reply(Cancel(self._ctx.ref, message.call, "deadline exceeded"))
+        else:
+            self.own.outcome(message)
 
     def unfit(self, message: LinkUnfit, line: int) -> dict[Ref, list[Call]]:
         """The backend speaks the other era: the calls go back to whoever made them."""
@@ -198,7 +194,6 @@ class BrokerCalls:
             running = self.running.get(call.call)
             if running is not None and running.owner is not None:
                 back.setdefault(running.owner[0], []).append(running.call)
-                self._owners.pop(running.owner, None)
                 self.step(ev.Unsent(call.call))
         self.step(ev.LineGone(line))
         return back
@@ -206,13 +201,6 @@ class BrokerCalls:
     def wanting(self, line: int) -> list[Running]:
         """The calls on a connection that want log messages."""
         return [r for r in self.running.values() if r.line == line and r.owner is not None and r.level is not None]
-
-    def own_call(self, line: Line, method: str, params: Raw, then: Callable[[bool], None]) -> None:
-        """A call of the broker's own; `then` gets whether it succeeded, unless that takes too long."""
-        self._own -= 1
-        self._waiters[self._own] = then
-        self._ctx.set_timer(("own", self._own), self._services.limits.request_deadline, OwnDue(self._own, line.ref))
-        line.ref.reply(Call(self._ctx.ref, self._own, method, params))
 
     # The machine
 
@@ -271,7 +259,7 @@ class BrokerCalls:
                 if not ok and line.level == level:
                     line.level = None
 
-            self.own_call(line, SET_LEVEL, json.dumps({"level": level}), told)
+            self.own.make(line.ref, SET_LEVEL, json.dumps({"level": level}), told)
 
         self._lines.adjust(number, (running.level for running in self.wanting(number)), tell)
 
@@ -279,7 +267,7 @@ class BrokerCalls:
         running = self.running[effect.call]
         # What was sent is not sent again: its params need not be kept while a human thinks.
         running.call = replace(running.call, params=EMPTY)
-        self._free(running)
+        running.owner = None
         self._count(1)
         self._clock("park", effect.call, self._services.limits.park_ttl, ev.Expired(effect.call))
         caller, call = _owner(effect.owner)
@@ -303,20 +291,15 @@ class BrokerCalls:
         held, message = self._state.held.get(effect.call), self._resume
         if message is not None and held is not None and held.owner == (message.caller, message.call):
             running = self.running[effect.call]
-            running.owner = (message.caller, message.call)
+            self._owners.pop(running.last, None)
+            running.owner = running.last = (message.caller, message.call)
             running.level = message.level
             running.progress = message.progress
-            self._owners[running.owner] = effect.call
+            self._owners[running.last] = effect.call
             self._adjust(running.line)
-
-    def _free(self, running: Running) -> None:
-        if running.owner is not None:
-            self._owners.pop(running.owner, None)
-        running.owner = None
 
     def _outcome(self, effect: ev.Outcome) -> None:
         caller, call = _owner(effect.owner)
-        self._owners.pop(effect.owner, None)
         self._ended((caller, call), effect.ok)
         caller.reply(LinkOutcome(self._backend, call, effect.ok, effect.payload))
 
@@ -344,7 +327,7 @@ class BrokerCalls:
             self.step(ev.Settled(effect.call))
             return
         self._clock("grace", effect.call, GRACE, ev.GraceOver(effect.call))
-        self.own_call(line, "ping", EMPTY, lambda ok: self.step(ev.Settled(effect.call)))
+        self.own.make(line.ref, "ping", EMPTY, lambda ok: self.step(ev.Settled(effect.call)))
 
     def _discard(self, effect: ev.Discard) -> None:
         first = self._lines.first()
@@ -355,7 +338,7 @@ class BrokerCalls:
     def _forget(self, effect: ev.Forget) -> None:
         running = self.running.pop(effect.call, None)
         if running is not None:
-            self._free(running)
+            self._owners.pop(running.last, None)
         if not self.running:
             self._settled()
 

@@ -234,6 +234,50 @@ async def test_a_backend_that_does_not_listen_after_a_cancel_loses_its_connectio
         assert it.backend.open == [it.backend.links[1]]
 
 
+async def test_a_client_that_leaves_before_it_hears_of_the_question_is_not_waited_for(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        request.ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        client.cancel(call)  # as if both had crossed
+        await request.cancelled.wait()
+        assert (await client.error(client.accept(parked)))["code"] == -32602
+        assert it.brokers.parks.total == 0
+
+
+async def test_a_backend_that_forgets_the_session_forgets_what_was_parked(autojump_clock: Any) -> None:
+    async with both("http") as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        request.ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        request.link.lose_session()
+        await it.gateway.settle()
+        assert (await client.error(client.accept(parked)))["code"] == -32602
+        assert await client.text(client.tool("echo")) == "alpha: echo"
+
+
+async def test_a_backend_that_everybody_shares_asks_nobody(autojump_clock: Any) -> None:
+    backend = Backend("alpha", tools=("ask",), held={"ask"}, sharing="shared")
+    async with open_gateway(backend) as gateway:
+        brokers = brokers_of(gateway)
+        ann, bob = (BrokerClient(gateway, brokers, "alpha", ALL, principal=Principal(name)) for name in ("ann", "bob"))
+        calls = [ann.tool("ask", level="debug"), bob.tool("ask", level="debug")]
+        for client, call in zip((ann, bob), calls, strict=True):
+            request = await backend.next()
+            request.log("whose?")
+            assert (await request.ask("roots/list", {}).outcome())["error"]["code"] == -32601
+            request.text("done")
+            assert await client.text(call) == "done"
+            assert not client.told("notifications/message")
+        assert len(backend.links) == 1
+        assert backend.link.declared["capabilities"] == {}
+        assert "logging/setLevel" not in backend.methods
+
+
 # Connections --------------------------------------------------------------------------------------------------
 
 
@@ -355,6 +399,22 @@ async def test_a_question_that_the_client_did_not_declare_is_answered_at_once(au
         assert (await request.ask("sampling/createMessage", SAMPLE).outcome())["error"]["code"] == -32601
         url = {"mode": "url", "url": "https://x.test/", "message": "go", "elicitationId": "1"}
         assert (await request.ask("elicitation/create", url).outcome())["error"]["code"] == -32602
+        request.text("done")
+        assert await client.text(call) == "done"
+
+
+async def test_a_question_beside_the_only_call_belongs_to_it_and_beside_several_to_none(autojump_clock: Any) -> None:
+    async with both("http") as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        rooted = request.link.ask("roots/list", {})
+        parked = await client.parked(call)
+        call = client.resume(parked, {parked.requests[0].key: {"roots": []}})
+        assert (await rooted.outcome())["result"] == {"roots": []}
+        client.tool("other")
+        await it.backend.next()
+        assert (await request.link.ask("roots/list", {}).outcome())["error"]["code"] == -32601
         request.text("done")
         assert await client.text(call) == "done"
 

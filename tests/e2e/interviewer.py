@@ -35,11 +35,10 @@ async def interview(topic: str, ctx: Context[Any, Any, Any]) -> str:
         max_tokens=10,
         related_request_id=ctx.request_id,
     )
-    roots = await ctx.session.list_roots() if not PORT else None
+    roots = await ctx.session.list_roots()
     sure: Any = await ctx.elicit("Are you sure?", Sure)
     words = getattr(said.content, "text", "?")
-    where = roots.roots[0].uri if roots is not None else "nowhere"
-    return f"{named.data.name} says {words} at {where}: {sure.data.sure} ({executed})"
+    return f"{named.data.name} says {words} at {roots.roots[0].uri}: {sure.data.sure} ({executed})"
 
 
 @server.tool()
