@@ -246,7 +246,8 @@ class BrokerCalls:
             error = errors.internal("no connection to the server can be made", reason="no_link", executed="no")
             self.step(ev.Ended(effect.call, False, error.raw))
             return
-        self._adjust(effect.line)
+        if running.level is not None:
+            self._adjust(effect.line)
         call = running.call
         params = bridge.request_from_modern(call.method, call.params)
         line.ref.reply(Call(self._ctx.ref, effect.call, call.method, params, call.progress))
@@ -296,7 +297,8 @@ class BrokerCalls:
             running.level = message.level
             running.progress = message.progress
             self._owners[running.last] = effect.call
-            self._adjust(running.line)
+            if message.level is not None:
+                self._adjust(running.line)
 
     def _outcome(self, effect: ev.Outcome) -> None:
         caller, call = _owner(effect.owner)

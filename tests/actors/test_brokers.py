@@ -623,6 +623,19 @@ async def test_a_server_that_is_another_one_now_gets_another_broker(busy: bool, 
         assert await again.text(again.tool("echo")) == "alpha: echo"
 
 
+async def test_a_drain_leaves_nobody_waiting_upstream(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        call = client.tool("ask")
+        request = await it.backend.next()
+        asked = request.ask("elicitation/create", FORM)
+        await client.parked(call)
+        await it.gateway.system.drain(8)
+        assert [answer["result"] for answer in asked.answers] == [{"action": "cancel"}]
+        assert request.cancelled.is_set()
+        assert not it.backend.open
+
+
 class _Poison:
     """No message has this type; the broker's table is changed for it."""
 
