@@ -64,6 +64,8 @@ class Front(ABC):
     have negative numbers. `kept`: what is in the record of its links, if there is one."""
 
     kept: KeptLinks | None = None
+    hears_changes = True
+    """Whether it wants to hear of changes that nobody subscribed to."""
 
     def __init__(self, host: Host, endpoint: str, services: Services, tree: Tree) -> None:
         self.host = host
@@ -333,7 +335,7 @@ class Front(ABC):
             return None
         self.links[backend] = link
         self.host.ctx.monitor(link)
-        link.reply(Join(self.host.ctx.ref))
+        link.reply(Join(self.host.ctx.ref, self.hears_changes))
         return link
 
     def _start(self, spec: BackendSpec) -> Ref:

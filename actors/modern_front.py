@@ -84,6 +84,7 @@ class ModernFront(Front):
     """What both kinds share: whom they call, and what becomes of an answer."""
 
     host: ModernHost
+    hears_changes = False
 
     def __init__(self, host: ModernHost, endpoint: str, services: Services, tree: Tree) -> None:
         super().__init__(host, endpoint, services, tree)
@@ -156,7 +157,7 @@ class ModernFront(Front):
             self.hellos.pop(backend, None)
             self.host.ctx.demonitor(message.link)
             message.link.reply(Leave(ref))
-        self._unfit[backend] += 1
+            self._unfit[backend] += 1
         link = self.link(backend) if self._unfit[backend] <= ATTEMPTS else None
         calls = [call for call in message.calls if self.calls.get(call.call) == backend]
         if link is not None:

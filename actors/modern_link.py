@@ -301,6 +301,8 @@ class ModernLinkActor(Actor):
         me = self.ctx.ref
         for ref in self._audience.members:
             mine = [called for called in effect.calls if called.caller is ref]
+            if not mine and not effect.news:
+                continue
             for called in mine:
                 self._calls.forget(called.call)
                 self._answers.forget(called.call)

@@ -130,9 +130,10 @@ class Judged(Struct, frozen=True):
 
 
 class Unfit(Struct, frozen=True):
-    """The backend speaks the other era; these calls were not sent."""
+    """The backend speaks the other era; these calls were not sent. `news`: nobody was told that before."""
 
     calls: tuple[Called, ...]
+    news: bool = True
 
 
 class StartTimer(Struct, frozen=True):

@@ -108,7 +108,7 @@ def end_courses(link: Link, error: Raw) -> Step:
 
 def called_unfit(link: Link, event: Called) -> Step:
     """UNFIT: the caller should know; perhaps the news was on its way."""
-    return link, [Unfit((event,))]
+    return link, [Unfit((event,), news=False)]
 
 
 def wanted_unfit(link: Link, event: ev.Wanted) -> Step:
