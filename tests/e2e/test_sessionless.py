@@ -4,6 +4,8 @@ question through the gateway, over stdio and over HTTP, and one execution howeve
 from __future__ import annotations
 
 import json
+import signal
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,14 +32,20 @@ VERSION = "2026-07-28"
 
 
 @pytest.fixture(params=["stdio", "http"])
-def gateway(request: pytest.FixtureRequest, programs: Programs) -> Gateway:
-    """The gateway in front of the interviewer."""
+def config(request: pytest.FixtureRequest, programs: Programs) -> dict[str, Any]:
+    """The interviewer, over either transport."""
     command, script = INTERVIEWER
     if request.param == "stdio":
-        return programs.gateway({"mcpServers": {"interviewer": {"command": command, "args": [script]}}})
+        return {"mcpServers": {"interviewer": {"command": command, "args": [script]}}}
     port = free_port()
     programs.start("interviewer", [command, script, "--http", str(port)], ready=accepts(port))
-    return programs.gateway({"mcpServers": {"interviewer": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}}})
+    return {"mcpServers": {"interviewer": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}}}
+
+
+@pytest.fixture
+def gateway(config: dict[str, Any], programs: Programs) -> Gateway:
+    """The gateway in front of the interviewer."""
+    return programs.gateway(config)
 
 
 class Person:
@@ -134,3 +142,21 @@ def test_a_state_that_was_used_or_changed_executes_nothing(gateway: Gateway) -> 
     assert done["result"]["content"][0]["text"] == "nobody (1)"
     assert post(url, "interview", requestState=state, inputResponses=answer)["error"]["code"] == -32602
     assert post(url, "count")["result"]["content"][0]["text"] == "1"
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+def test_after_a_restart_nothing_is_there_to_come_back_to_and_nothing_runs_again(
+    number: signal.Signals, redis_url: str, programs: Programs, config: dict[str, Any]
+) -> None:
+    first = programs.gateway(config, "--store", redis_url)
+    asked = post(first.endpoint("interviewer"), "interview")["result"]
+    (key,) = asked["inputRequests"]
+    first.program.stop(number)
+    second = programs.gateway(config, "--store", redis_url, in_place_of=first)
+    answers = {"requestState": asked["requestState"], "inputResponses": {key: {"action": "decline"}}}
+    assert post(second.endpoint("interviewer"), "interview", **answers)["error"]["code"] == -32602
+    over_http = "url" in config["mcpServers"]["interviewer"]
+    assert post(second.endpoint("interviewer"), "count")["result"]["content"][0]["text"] == ("1" if over_http else "0")
+    again = post(second.endpoint("interviewer"), "interview")["result"]
+    assert again["resultType"] == "input_required"
