@@ -121,15 +121,15 @@ def classify(
 ) -> Route | Rejection:
     """The route of a decoded frame. `session` and `version` are the headers Mcp-Session-Id and MCP-Protocol-Version.
 
-    The era (2026-07-28, versioning; streamable-http, "Backward Compatibility"): `initialize` is of the old one,
-    whatever else it says; else what names a revision in its `_meta` is of the new one; else the header decides, and one
+    The era (2026-07-28, versioning; streamable-http, "Backward Compatibility"): `initialize` is of the old one, unless
+    header and `_meta` both say otherwise, for then it is a method that the new one lacks; else what names a revision in its `_meta` is of the new one; else the header decides, and one
     that nobody here knows is of the new era too.
     """
-    if isinstance(frame, Request) and frame.method == "initialize":
+    named = _named_version(frame)
+    if isinstance(frame, Request) and frame.method == "initialize" and not (named and version in MODERN_VERSIONS):
         if version is not None and version not in SERVED:
             return Rejection(errors.unsupported_version_header(version), frame.id)
         return LegacyRequest(session, frame) if session else Initialize(frame)
-    named = _named_version(frame)
     if named is not None or (version is not None and version not in VERSIONS):
         return modern(frame, version if version is not None else named or "")
     if isinstance(frame, Batch):

@@ -116,7 +116,7 @@ class Limits:
     """Calls of one principal that wait so; the questions of a further one are refused, and it gets -32603."""
     broker_idle: float = 900.0
     """Connections that a client without sessions has to a server with sessions are closed after so long without use."""
-    overflow_connections: int = 2
+    overflow_connections: int = 7
     """To one such server over stdio: more of them, while a call waits for answers on the first. 0: others wait."""
     list_deadline: float = 10.0
     """One backend's share of a merged list."""
