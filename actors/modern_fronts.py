@@ -7,7 +7,7 @@ from msgspec import Raw
 from actors.aggregate import EXTENSIONS, Aggregate
 from actors.catalogue_messages import LIST_CHANGED, Key
 from actors.filters import filtered
-from actors.front import Waiter
+from actors.front import OwnDue, Waiter
 from actors.host import Tree
 from actors.link_messages import LinkOutcome, LinkTold
 from actors.listing import TOOLS
@@ -22,11 +22,14 @@ from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
 from actors.protocol.modern.meta import SERVER_KEY
 from actors.protocol.modern.retry import Waiting
-from actors.protocol.modern.tool_headers import ANNOTATION, Mirrored
+from actors.protocol.modern.tool_headers import ANNOTATION, PREFIX, Mirrored
 from actors.protocol.versions import MODERN, SERVED
 from actors.services import Services
 from actors.tool_mirrors import Mirrors, legal, mirrors_of
 from actors.transparent import Transparent
+
+MIRROR = PREFIX.lower()
+"""How the names of headers begin that repeat arguments."""
 
 FRESH_FOR = 60_000
 """Milliseconds for which a client may take it that an aggregate offers what it does, once all backends are known."""
@@ -42,7 +45,7 @@ class ModernTransparent(ModernFront, Transparent):
 
     def dispatch(self, effect: fx.Dispatch) -> None:
         backend = self._backend()
-        if backend is not None and effect.method == "tools/call" and self._mirrors is None and self.modern(backend):
+        if backend is not None and effect.method == "tools/call" and self._mirrors is None and self._repeats(effect):
             self._look_first(effect, backend)
             return
         if effect.method != "server/discover" or backend is None:
@@ -54,9 +57,16 @@ class ModernTransparent(ModernFront, Transparent):
 
         self.when_ready(backend, ready)
 
+    def _repeats(self, effect: fx.Dispatch) -> bool:
+        """Whether headers may have to repeat arguments of this call. A server with sessions knows nothing of headers:
+        whatever is wrong with them matters only if they are there."""
+        backend, request = self._backend() or "", self.host.request(effect.call)
+        sent = request is not None and any(name.startswith(MIRROR) for name in request.headers)
+        return sent or self.modern(backend)
+
     def _look_first(self, effect: fx.Dispatch, backend: str) -> None:
-        """Which arguments of its tools headers repeat, a backend says in its list; where it says nothing, nothing is
-        checked. (One with sessions knows no headers: only what it happened to list is checked.)"""
+        """Which arguments of its tools headers repeat, a backend says in its list; where it says nothing in time,
+        nothing is checked."""
 
         def done(items: Items | None, error: Raw) -> None:
             self._mirrors = mirrors_of(items or ())
@@ -64,7 +74,10 @@ class ModernTransparent(ModernFront, Transparent):
                 self.dispatch(effect)
 
         def ask(params: Raw) -> None:
-            if not self.own_call(backend, TOOLS, params, lambda out: paging.outcome(out.ok, out.payload)):
+            call = self.own_call(backend, TOOLS, params, lambda out: paging.outcome(out.ok, out.payload))
+            if call:
+                self.host.ctx.set_timer(("own", call), self.services.limits.list_deadline, OwnDue(call))
+            else:
                 done(None, EMPTY)
 
         paging = Paging(METHODS[TOOLS].items or "", ask, done)
@@ -76,6 +89,7 @@ class ModernTransparent(ModernFront, Transparent):
     def outcome(self, message: LinkOutcome) -> None:
         request = self.host.request(message.call)
         if message.ok and request is not None and request.exchange.method == TOOLS:
+            self._mirrors = None  # the client may have learned something new
             message = LinkOutcome(message.backend, message.call, True, self._legal(message.payload))
         spec = self.table.backends.get(message.backend)
         # What the gateway filtered is no longer what the backend said that everybody may see.

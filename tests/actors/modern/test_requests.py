@@ -341,3 +341,26 @@ async def test_a_tool_that_no_client_could_call_is_not_shown(
         assert [item["name"].removeprefix("alpha__") for item in found["tools"]] == ["where"]
         session = await at.gateway.connect()
         assert await session.names() == ["alpha__where", "alpha__odd"]
+
+
+async def test_a_call_does_not_wait_without_end_for_the_list_that_says_what_headers_repeat(
+    modern: Open, autojump_clock: MockClock
+) -> None:
+    peer = Peer("alpha")
+    async with modern(peer) as at:
+        peer.answers = False
+        pending = at.client("alpha").begin("tools/call", {"name": "echo"})
+        (await peer.next()).text("done")
+        assert (await pending.result())["content"]
+        assert trio.current_time() < 12
+
+
+async def test_headers_that_repeat_arguments_count_for_a_server_with_sessions_too(
+    modern: Open, autojump_clock: MockClock
+) -> None:
+    async with modern(Peer("alpha", modern=False, tools=(REGION,))) as at:
+        client = at.client("alpha")
+        call = {"name": "where", "arguments": {"r": "eu"}}
+        wrong = client.begin("tools/call", call, mcp_param_region="us")
+        assert await wrong.head() == 400
+        assert at["alpha"].asked_for("tools/call") == []
