@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import trio
 
-from tests.interaction.connection import Connection, Id, Request
+from tests.interaction.connection import Connection, Id, InputNeeded, Request
 from tests.support.schemas import NEWEST
 from tests.support.wire_client import WAIT, Message, RpcError
 
-__all__ = ["Backend", "Connection", "Handler", "HttpAnswer", "Id", "Request", "text"]
+__all__ = ["Backend", "Connection", "Handler", "HttpAnswer", "Id", "InputNeeded", "Request", "text"]
 
 Handler = Callable[[Request], Awaitable[Mapping[str, Any] | None]]
 """Gives the result; None answers nothing, an RpcError raised by it is the answer."""
@@ -38,6 +38,11 @@ class HttpAnswer(NamedTuple):
 
 class Backend:
     """One server as it is configured."""
+
+    sessions = True
+    """Whether it speaks the handshake era."""
+    modern = False
+    """Whether it speaks the era without sessions."""
 
     def __init__(
         self,
@@ -160,7 +165,9 @@ class Backend:
                     if handler is None:
                         raise RpcError({"code": -32601, "message": f"{self.name} has no {request.method}"})
                     result = await handler(request)
-                    outcome = None if result is None else {"result": dict(result)}
+                    outcome = None if result is None else {"result": connection.result(request, result)}
+                except InputNeeded as needed:
+                    outcome = {"result": connection.needs(request, needed)}
                 except RpcError as error:
                     body: Message = {"code": error.code, "message": error.message}
                     outcome = {"error": body if error.data is None else {**body, "data": error.data}}
@@ -200,6 +207,12 @@ class Backend:
         if handler is None:
             raise RpcError({"code": -32602, "message": f"Unknown tool: {request.params['name']}"})
         return await handler(request)
+
+    def announce(self, method: str, uri: str | None = None) -> None:
+        """Something has changed: said to everybody who listens."""
+        for connection in self.connections:
+            if not connection.ended.is_set():
+                connection.notify(method, None if uri is None else {"uri": uri})
 
     # Looking
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.interaction.stage import Cell
-from tests.support.schemas import NEWEST, REVISIONS
+from tests.support.schemas import MODERN, NEWEST, REVISIONS
 
 REVISION_BY_REVISION = tuple(Cell(revision) for revision in REVISIONS)
 """Every revision, in one process and by a clock that jumps."""
@@ -31,3 +31,18 @@ EVERYWHERE = (
     Cell(NEWEST, "redis", "http"),
 )
 """Each revision, each store and each transport, and each store with each transport at least once."""
+
+# Both eras -----------------------------------------------------------------------------------------------------------
+
+WITHOUT_TO_ANY = tuple(
+    Cell(MODERN, "memory", transport, era)
+    for era in ("modern", "legacy", "dual")
+    for transport in ("inproc", "stdio", "http")
+)
+"""A client without sessions before servers of every kind."""
+
+WITHOUT_TO_SESSIONS = tuple(cell for cell in WITHOUT_TO_ANY if cell.era == "legacy")
+WITHOUT_TO_WITHOUT = tuple(cell for cell in WITHOUT_TO_ANY if cell.era == "modern")
+
+SESSIONS_TO_WITHOUT = tuple(Cell(NEWEST, "memory", transport, "modern") for transport in ("inproc", "stdio", "http"))
+"""A client with a session before servers without."""

@@ -13,13 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tests.support.schemas import NEWEST, assert_valid
+from tests.support.schemas import MODERN, NEWEST, assert_valid
 from tests.support.wire_client import WAIT, Message, RpcError
 
 if TYPE_CHECKING:
     from tests.interaction.backend import Backend
 
 Id = int | str
+
+
+class InputNeeded(Exception):  # noqa: N818 - a handler's way to end, not a fault
+    """In the era without sessions: the handler can't go on without these answers, or only later. `state` None: none is
+    given; left out, one is made up that remembers the earlier answers."""
+
+    def __init__(self, questions: Mapping[str, Mapping[str, Any]] | None = None, state: str | None = "") -> None:
+        super().__init__(f"input is needed: {questions}")
+        self.questions = questions
+        self.state = state
 
 
 @dataclass(eq=False)
@@ -29,6 +39,11 @@ class Request:
     connection: Connection
     message: Message
     cancelled: trio.Event = field(default_factory=trio.Event)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Over HTTP, in the era without sessions: of its POST."""
+    answers: Message = field(default_factory=dict)
+    """In that era: to all that was asked in this and in earlier rounds."""
+    asked: int = 0
 
     @property
     def id(self) -> Id:
@@ -66,8 +81,8 @@ class Request:
         self.connection.notify(method, params, related=self.id)
 
     async def ask(self, method: str, params: Mapping[str, Any] | None = None) -> Message:
-        """A request to the client in the course of this one."""
-        return await self.connection.ask(method, params, related=self.id)
+        """A question to the client in the course of this request, in the form of the era."""
+        return await self.connection.ask_for(self, method, params)
 
     def answer(self, result: Mapping[str, Any]) -> None:
         self.connection.say({"id": self.id, "result": dict(result)}, related=self.id)
@@ -112,6 +127,11 @@ class Connection:
             self._answered(message)
             return
         method = message["method"]
+        if method == "server/discover" and not self.client:
+            # Somebody finds out of which era this server is.
+            assert_valid(message, MODERN, "client")
+            self.backend.serve(Request(self, message))
+            return
         if method not in self.backend.extensions:
             assert_valid(message, self.revision, "client")
         if "id" in message:
@@ -187,6 +207,18 @@ class Connection:
     async def ask(self, method: str, params: Mapping[str, Any] | None = None, related: Id | None = None) -> Message:
         _, wait = self.begin_ask(method, params, related)
         return await wait()
+
+    async def ask_for(self, request: Request, method: str, params: Mapping[str, Any] | None) -> Message:
+        """A question in the course of a request."""
+        return await self.ask(method, params, related=request.id)
+
+    def result(self, request: Request, result: Mapping[str, Any]) -> Message:
+        """What a handler has found, as the result of this era."""
+        return dict(result)
+
+    def needs(self, request: Request, needed: InputNeeded) -> Message:
+        """What a handler needs, as the result of this era."""
+        raise AssertionError(f"there is no such result in this era: {needed}")
 
     # What was seen
 

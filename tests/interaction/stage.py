@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import trio
@@ -25,20 +26,28 @@ from gateway.http.security import Security
 from gateway.store.memory import MemoryStore
 from gateway.store.redis import open_redis_store
 from tests.interaction.backend import Backend
+from tests.interaction.era_backend import ModernBackend
 from tests.interaction.transports import Kind, reached
+from tests.support.modern_rules import check_no_modern_fields
+from tests.support.modern_wire import ModernWire
 from tests.support.schemas import NEWEST
-from tests.support.wire_client import WAIT, AsgiHttp, WireClient
+from tests.support.wire_client import WAIT, AsgiHttp, Message, WireClient
 
 REAL_TIME = Limits(stream_after=0.02, list_deadline=3.0, server_request_wait=0.3, drain_deadline=3.0)
 """Where time is real, what a test waits for must come soon."""
 
 
+Era = Literal["legacy", "modern", "dual"]
+"""Of a backend: with sessions, without, or both."""
+
+
 class Cell(NamedTuple):
-    """One place of the matrix."""
+    """One place of the matrix; the revision is the client's."""
 
     revision: str = NEWEST
     store: Literal["memory", "redis"] = "memory"
     transport: Kind = "inproc"
+    era: Era = "legacy"
 
     @property
     def jumps(self) -> bool:
@@ -46,7 +55,7 @@ class Cell(NamedTuple):
         return self.store == "memory" and self.transport == "inproc"
 
     def __str__(self) -> str:
-        return "-".join(self)
+        return "-".join(self if self.era != "legacy" else self[:3])
 
 
 class Route(NamedTuple):
@@ -135,7 +144,7 @@ class Stage:
         self.telemetry = Telemetry()
         self.log = Lines()
         self.backends: dict[str, Backend] = {}
-        self.clients: list[WireClient] = []
+        self.clients: list[WireClient | ModernWire] = []
         self.faults: list[BaseException] = []
         self.crashes: list[tuple[str, BaseException]] = []
         self.http: AsgiHttp
@@ -155,13 +164,16 @@ class Stage:
         name: str = "alpha",
         *,
         transport: Kind | None = None,
+        era: Era | None = None,
         revision: str = NEWEST,
         capabilities: Mapping[str, Any] | None = None,
         instructions: str | None = None,
         **spec: Any,
     ) -> Backend:
         """One more backend, on `/mcp` and on `/mcp/<name>`; `spec` are members of its BackendSpec."""
-        backend = Backend(name, self.nursery, revision=revision, capabilities=capabilities, instructions=instructions)
+        era = era or self.cell.era
+        make = Backend if era == "legacy" else partial(ModernBackend, sessions=era == "dual")
+        backend = make(name, self.nursery, revision=revision, capabilities=capabilities, instructions=instructions)
         target = await self._reached.enter_async_context(
             reached(backend, transport or self.cell.transport, self.nursery)
         )
@@ -203,9 +215,22 @@ class Stage:
 
     def client(self, path: str = "/mcp", **options: Any) -> WireClient:
         """A client of the cell's revision that has not said anything yet."""
-        client = WireClient(self.http, path, **{"revision": self.cell.revision, **options})
+        client = _Client(self, path, **{"revision": self.cell.revision, **options})
         self.clients.append(client)
         return client
+
+    def modern(self, path: str = "/mcp", **options: Any) -> ModernWire:
+        """A client without sessions."""
+        client = ModernWire(self.http, path, **options)
+        self.clients.append(client)
+        return client
+
+    async def modern_backend(self, name: str = "alpha", **options: Any) -> ModernBackend:
+        """A backend that speaks the era without sessions."""
+        era = "modern" if self.cell.era == "legacy" else self.cell.era
+        backend = await self.backend(name, **{"era": era, **options})
+        assert isinstance(backend, ModernBackend)
+        return backend
 
     async def connect(self, path: str = "/mcp", **options: Any) -> WireClient:
         """A client that is past the handshake."""
@@ -319,6 +344,19 @@ class Stage:
                 assert token not in seen, f"{backend.name} has seen a client's token"
             for client in self.clients:
                 assert client.session is None or client.session not in seen, f"{backend.name} has seen a session id"
+
+
+class _Client(WireClient):
+    """A client with a session: where there are servers of the other era, it must not notice."""
+
+    def __init__(self, stage: Stage, path: str, **options: Any) -> None:
+        super().__init__(stage.http, path, **options)
+        self._stage = stage
+
+    def check(self, message: Message, *, own: bool = False, replayed: bool = False) -> None:
+        super().check(message, own=own, replayed=replayed)
+        if not self.trusting and any(backend.modern for backend in self._stage.backends.values()):
+            check_no_modern_fields(message)
 
 
 def _plain(fault: BaseException) -> Exception:

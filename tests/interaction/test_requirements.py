@@ -37,7 +37,7 @@ def claims(test: Function) -> Iterator[str]:
 def proofs() -> dict[str, list[str]]:
     """Clause → its tests."""
     found: dict[str, list[str]] = {}
-    for file in sorted(HERE.glob("test_*.py")):
+    for file in sorted(HERE.rglob("test_*.py")):
         for test in functions(file):
             for clause in claims(test):
                 found.setdefault(clause, []).append(f"{file.name}::{test.name}")

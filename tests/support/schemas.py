@@ -18,6 +18,10 @@ from jsonschema.exceptions import best_match
 FOLDER = Path(__file__).resolve().parents[1] / "schema"
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 NEWEST = REVISIONS[-1]
+MODERN = "2026-07-28"
+"""The revision without sessions."""
+INPUT_METHODS = ("tools/call", "prompts/get", "resources/read")
+"""Requests of it whose answer may be that input is required."""
 
 Sender = Literal["client", "server"]
 
@@ -53,8 +57,9 @@ def _validator(revision: str, name: str) -> Any:
 @cache
 def _methods(revision: str, sender: Sender, kind: Literal["Request", "Notification"]) -> Mapping[str, str]:
     """Method → definition, of what this end may send."""
-    union = _definitions(revision)[f"{sender.capitalize()}{kind}"]["anyOf"]
-    names = [member["$ref"].rpartition("/")[2] for member in union]
+    union = f"{sender.capitalize()}{kind}"
+    definition = _definitions(revision).get(union, {"anyOf": []})
+    names = [member["$ref"].rpartition("/")[2] for member in definition.get("anyOf", [{"$ref": union}])]
     return {_definitions(revision)[name]["properties"]["method"]["const"]: name for name in names}
 
 
@@ -72,9 +77,11 @@ def _check(revision: str, name: str, message: Mapping[str, Any]) -> None:
         raise AssertionError(f"no {name} of {revision}: {where}: {error.message[:300]}\n{json.dumps(message)[:2000]}")
 
 
-def assert_valid(message: Mapping[str, Any], revision: str, sender: Sender, *, method: str | None = None) -> None:
+def assert_valid(
+    message: Mapping[str, Any], revision: str, sender: Sender, *, method: str | None = None, error: str | None = None
+) -> None:
     """Raises AssertionError unless `sender` may send this message in this revision. `method`: of the request that a
-    response answers; without it only the envelope of a response is looked at."""
+    response answers; without it only the envelope of a response is looked at. `error`: the definition of an error."""
     kind = _kind(message)
     envelope = next(name for name in _ENVELOPES[kind] if name in _definitions(revision))
     _check(revision, envelope, message)
@@ -82,8 +89,19 @@ def assert_valid(message: Mapping[str, Any], revision: str, sender: Sender, *, m
         known = _methods(revision, sender, "Request" if kind == "request" else "Notification")
         assert message["method"] in known, f"a {sender} has no {kind} {message['method']!r} in {revision}: {message}"
         _check(revision, known[message["method"]], message)
+    elif error is not None:
+        _check(revision, error, message)
     elif kind == "result" and method is not None:
-        _check(revision, result_of(method, revision, sender), message["result"])
+        _check(revision, _result_of(message["result"], method, revision, sender), message["result"])
+
+
+def _result_of(result: Mapping[str, Any], method: str, revision: str, sender: Sender) -> str:
+    if revision == MODERN and result.get("resultType") != "complete":
+        assert result.get("resultType") == "input_required", f"no result type for {method}: {result}"
+        assert method in INPUT_METHODS, f"input is required on {method}"
+        assert "inputRequests" in result or "requestState" in result, f"nothing is required: {result}"
+        return "InputRequiredResult"
+    return result_of(method, revision, sender)
 
 
 def result_of(method: str, revision: str, sender: Sender) -> str:
