@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.connection import Connection
 from actors.follower import Follower
-from actors.leaving import say_farewell
+from actors.leaving import put_down, say_farewell
 from actors.ports import Answer, Failed, Refused, Streaming
 from actors.protocol import effects as fx
 from actors.protocol import errors
@@ -157,8 +157,9 @@ def _save(session: "SessionActor", effect: fx.Save) -> None:
 
 
 def _end(session: "SessionActor", effect: fx.End) -> None:
-    """The machine is closed: record, links and actor go."""
-    say_farewell(session.front)
+    """The machine is closed: record, links and actor go. A session that is another's goes on there, and its backends'
+    sessions with it."""
+    (put_down if effect.reason == Refused.FENCED.value else say_farewell)(session.front)
 
     def done(outcome: Any) -> None:
         away = isinstance(outcome, Failed) and outcome.reason is Refused.AWAY

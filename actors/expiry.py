@@ -4,7 +4,7 @@ as far as this process put them to rest and still runs. (Else the backends' own 
 The record of a session that left memory says when it was last heard of, so that nobody brings it back too late.
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from secrets import token_hex
@@ -98,7 +98,9 @@ class Expiry(Actor):
         self._links = links
         self._slots: dict[int, set[bytes]] = {}
         self._due: dict[bytes, int] = {}
-        self._queue: deque[SessionKey] = deque()
+        self._queue: OrderedDict[SessionKey, None] = OrderedDict()
+        self._turn = 0.0
+        """When the next turn may be; nothing that comes meanwhile puts it off."""
 
     def receive(self, message: Any) -> None:
         match message:
@@ -108,8 +110,8 @@ class Expiry(Actor):
                 self._forget(bytes.fromhex(key))
                 self._sleep()
             case Overdue(key):
-                self._queue.append(key)
-                self._wake(PAUSE)
+                self._queue[key] = None
+                self._sleep()
             case _Tick():
                 self._tick()
             case _Read(key, outcome):
@@ -133,9 +135,9 @@ class Expiry(Actor):
                 del self._slots[slot]
 
     def _sleep(self) -> None:
-        """Until the next slot is due."""
+        """Until the next turn, or the next slot is due."""
         if self._queue:
-            self._wake(PAUSE)
+            self._wake(self._turn - self.ctx.now())
         elif self._slots:
             self._wake(min(self._slots) * GRAIN - self.ctx.now())
         else:
@@ -146,12 +148,13 @@ class Expiry(Actor):
 
     def _tick(self) -> None:
         now = self.ctx.now()
+        self._turn = now + PAUSE
         for slot in [s for s in self._slots if s * GRAIN <= now]:
             for key in self._slots.pop(slot):
                 del self._due[key]
-                self._queue.append(key.hex())
+                self._queue[key.hex()] = None
         for _ in range(min(AT_ONCE, len(self._queue))):
-            self._look(self._queue.popleft())
+            self._look(self._queue.popitem(last=False)[0])
         self._sleep()
 
     def _look(self, key: SessionKey) -> None:

@@ -14,6 +14,7 @@ from msgspec import Raw
 from actors.catalogue_messages import CatalogueChanged, Listed
 from actors.host import Host, Tree
 from actors.kept import KeptLinks
+from actors.leaving import wake
 from actors.link import LinkActor
 from actors.link_messages import (
     Call,
@@ -125,7 +126,7 @@ class Front(ABC):
         for id, method in effect.asked:
             self._questions[effect.backend, id] = method
         link = self.link(effect.backend)
-        if link is None:
+        if link is None or self.shares(effect.backend):  # one that is shared has another session, or none
             error = errors.internal("no connection can be made", reason="no_link", executed="unknown")
             self.outcome(LinkOutcome(effect.backend, effect.call, False, error.raw))
             return
@@ -165,6 +166,7 @@ class Front(ABC):
 
     def broadcast(self, method: str, params: Raw) -> None:
         """A notification of the client for every backend that is connected to it alone."""
+        wake(self)
         for backend, link in self.links.items():
             if not self.shares(backend):
                 link.reply(Notify(method, params))
@@ -181,12 +183,10 @@ class Front(ABC):
         link, hello = self.links.get(backend), self.hellos.get(backend)
         if link is None:
             return
-        if ok and method is not None and hello is not None:
-            lowered = client_result(method, payload, hello.version)
-            if isinstance(lowered, Unbridgeable):
-                ok, payload = lowered.ok, lowered.payload
-            else:
-                payload = lowered
+        version = hello.version if hello is not None else self.kept.version(backend) if self.kept is not None else None
+        if ok and method is not None and version is not None:
+            lowered = client_result(method, payload, version)
+            ok, payload = (lowered.ok, lowered.payload) if isinstance(lowered, Unbridgeable) else (ok, lowered)
         link.reply(GiveAnswer(id, ok, payload))
 
     def deadline(self, call: int) -> float:
@@ -343,7 +343,7 @@ class Front(ABC):
         if sessionless is not None:
             return sessionless
         shared = spec.sharing == "shared"
-        resume = self.kept.take(spec.name) if self.kept is not None and not shared else None
+        resume = self.kept.take(spec) if self.kept is not None and not shared else None
         level = None if shared else self.host.level
         # The handshake of a link sets the level; where there is none, the backend may know another one.
         self.levels[spec.name] = None if resume is not None and resume.kept is not None else level

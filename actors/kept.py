@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from actors.ports import Kept, Sealer, SessionKey
 from actors.protocol.link_events import Hello
-from actors.protocol.table import BackendSpec, HttpTarget, Table
+from actors.protocol.table import BackendSpec, HttpTarget, Table, Target
 
 Fields = dict[str, bytes | None]
 
@@ -25,6 +25,8 @@ class Resume:
 
     hello: Hello | None = None
     kept: Kept | None = None
+    target: Target | None = None
+    """Where the session is."""
 
 
 class _Field(msgspec.Struct, omit_defaults=True):
@@ -59,7 +61,7 @@ def _resume(value: bytes, cursor: str | None, key: SessionKey, sealer: Sealer, s
     if session is None:
         return Resume()
     hello = Hello(field.version, Raw(bytes(field.capabilities)), Raw(b"{}"), None, Raw(b"{}"))
-    return Resume(hello, Kept(session.decode() or None, field.version, cursor))
+    return Resume(hello, Kept(session.decode() or None, field.version, cursor), spec.target)
 
 
 def _context(key: SessionKey, spec: BackendSpec) -> bytes:
@@ -79,6 +81,8 @@ class KeptLinks:
         self._change = change
         self._note = note
         self._waiting: dict[str, Resume] = {}
+        self._taken: dict[str, Resume] = {}
+        """Links begin with these, and are not up yet."""
         self._written: dict[str, tuple[str | None, str] | None] = {}
         """By backend: its session id and revision; None: there is no session that could be kept."""
 
@@ -96,21 +100,34 @@ class KeptLinks:
         """Whether a backend has a session that waits for this one, or will if it leaves."""
         return bool(self.reachable) or any(value is not None and value[0] for value in self._written.values())
 
-    def take(self, backend: str) -> Resume | None:
+    def take(self, spec: BackendSpec) -> Resume | None:
         """What the session's first link to a backend begins with."""
-        resume = self._waiting.pop(backend, None)
-        if resume is not None:
-            kept = resume.kept
-            self._written[backend] = (kept.session, kept.version) if kept is not None else None
+        resume = self._waiting.pop(spec.name, None)
+        if resume is None:
+            return None
+        if resume.target != spec.target:
+            resume = Resume()  # the backend is elsewhere now: its session is none of this one's business
+        kept = resume.kept
+        self._written[spec.name] = (kept.session, kept.version) if kept is not None else None
+        self._taken[spec.name] = resume
         return resume
 
-    def unopened(self) -> dict[str, Kept]:
-        """Sessions of backends to which this life has had no connection; they are the caller's from here on."""
-        waiting, self._waiting = self._waiting, {}
-        return {backend: resume.kept for backend, resume in waiting.items() if resume.kept is not None}
+    def version(self, backend: str) -> str | None:
+        """The revision of the backend's session, as soon as there is a link that has it."""
+        written = self._written.get(backend)
+        return written[1] if written is not None else None
+
+    def unopened(self, table: Table) -> list[tuple[BackendSpec, Kept]]:
+        """Sessions of backends to which this life has had no connection, as far as those are still there; they are the
+        caller's from here on."""
+        left = self._waiting | self._taken
+        self._waiting, self._taken = {}, {}
+        found = [(table.backends.get(backend), resume) for backend, resume in left.items()]
+        return [(s, r.kept) for s, r in found if s is not None and r.kept is not None and r.target == s.target]
 
     def ready(self, spec: BackendSpec, hello: Hello, kept: Kept | None) -> None:
         """A link is up."""
+        self._taken.pop(spec.name, None)
         value = (kept.session, kept.version) if kept is not None else None
         if spec.name in self._written and self._written[spec.name] == value:
             return

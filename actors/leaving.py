@@ -1,10 +1,11 @@
-"""How the links of a session are left: put down when it leaves the process, and at its end all that there are."""
+"""How the links of a session are left: put down when it leaves the process, and at its end all that there are. And how
+it comes back to what it left."""
 
 from typing import TYPE_CHECKING
 
 from actors.farewell import farewell
 from actors.kept import movable
-from actors.link_messages import PutDown
+from actors.link_messages import PutDown, Warm
 
 if TYPE_CHECKING:
     from actors.front import Front
@@ -24,5 +25,13 @@ def put_down(front: "Front") -> None:
 
 def say_farewell(front: "Front") -> None:
     """The session ends, and with it those sessions of its backends that no link knows of. (Links end with it.)"""
-    for backend, kept in front.kept.unopened().items() if front.kept is not None else ():
-        farewell(front.services, front.tree.links, front.table.backends[backend], kept)
+    for spec, kept in front.kept.unopened(front.table) if front.kept is not None else ():
+        farewell(front.services, front.tree.links, spec, kept)
+
+
+def wake(front: "Front") -> None:
+    """Connects to the backends whose sessions wait for this one."""
+    for backend in front.kept.reachable if front.kept is not None else ():
+        link = front.link(backend)
+        if link is not None:
+            link.reply(Warm())

@@ -7,12 +7,14 @@ nothing has come. Its backends' sessions stay, for its next life.
 
 from typing import TYPE_CHECKING, Any
 
+from actors.effects import refusal
 from actors.expiry import Passivated, last_activity
 from actors.leaving import is_bound, put_down
-from actors.ports import Failed
+from actors.ports import Failed, Refused
+from actors.protocol import errors
 from actors.protocol import events as ev
 from actors.protocol.session_table import Phase
-from actors.session_messages import QuietDue, Reclaimed, Released, Saved
+from actors.session_messages import EndSession, GetEvents, PostMessages, QuietDue, Reclaimed, Released, Saved
 
 if TYPE_CHECKING:
     from actors.session import SessionActor
@@ -107,12 +109,22 @@ class Quiet:
         session.ctx.stop()
 
     def reclaimed(self, outcome: Any) -> None:
-        """Taken again, or lost to another."""
-        if isinstance(outcome, Failed):
+        """Taken again, or not: then it has ended, or goes, for whoever comes next finds it in the store."""
+        if not isinstance(outcome, Failed):
+            self._session.renew(outcome[0])
+        elif outcome.reason in (Refused.GONE, Refused.ENDED):
             self._session.event(ev.Ended(outcome.reason.value))
         else:
-            self._session.renew(outcome[0])
+            self._refuse()
+            self._go()
+            return
         self._stay()
+
+    def _refuse(self) -> None:
+        """What waits was not begun, and may be sent again."""
+        for message in self._parked or ():
+            if isinstance(message, PostMessages | GetEvents | EndSession):
+                message.reply.answer(refusal(errors.store_away()))
 
     def _stay(self) -> None:
         parked, self._parked = self._parked or [], None

@@ -153,24 +153,32 @@ class Router(Actor):
         if self._sessions.draining:
             opening.reply.answer(errors.draining())
             return
-        if len(self._sessions.table) + self._opening >= self._services.limits.sessions:
-            opening.reply.answer(errors.server_full())
-            return
-        if not self._sessions.room_for(opening.principal, self._services.limits):
-            opening.reply.answer(errors.too_many_sessions())
+        no_room = self._no_room(opening.principal)
+        if no_room is not None:
+            opening.reply.answer(no_room)
             return
         session_id = secrets.token_urlsafe(24)
         key = session_key(session_id)
-        self._opening += 1
-        self._sessions.note(opening.principal, 1)
+        self._expect(opening.principal, 1)
         fields = session_record.birth(opening.principal.name, opening.endpoint) | named(self._services.table.value)
         self._services.store.create(
             key, fields, lambda out: self.ctx.ref.reply(_Created(opening, key, session_id, out))
         )
 
+    def _no_room(self, principal: Principal) -> ProtocolError | None:
+        """Why there can't be one more in memory."""
+        limits = self._services.limits
+        if len(self._sessions.table) + self._opening >= limits.sessions:
+            return errors.server_full()
+        return None if self._sessions.room_for(principal, limits) else errors.too_many_sessions()
+
+    def _expect(self, principal: Principal, change: int) -> None:
+        """One more, or one less, is about to be."""
+        self._opening += change
+        self._sessions.note(principal, change)
+
     def _created(self, created: _Created) -> None:
-        self._opening -= 1
-        self._sessions.note(created.open.principal, -1)
+        self._expect(created.open.principal, -1)
         if isinstance(created.outcome, Failed):
             self._services.log.warning("session_not_created", reason=created.outcome.reason.value)
             created.open.reply.answer(_refusal(created.outcome))
@@ -234,6 +242,11 @@ class Router(Actor):
             self._settle(key, errors.session_not_found())
             return
         self._activating[key] = mine
+        no_room = self._no_room(mine[0].principal)
+        if no_room is not None:  # told before the claim: one that nobody lives up to counts against the session
+            self._settle(key, no_room)
+            return
+        self._expect(mine[0].principal, 1)
         self._services.store.claim(
             key,
             outcome.owner,
@@ -243,6 +256,7 @@ class Router(Actor):
         )
 
     def _claimed(self, claimed: _Claimed) -> None:
+        self._expect(claimed.principal, -1)
         if isinstance(claimed.outcome, Failed):
             self._settle(claimed.key, _refusal(claimed.outcome))
             return

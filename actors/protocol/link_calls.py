@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from actors.protocol import codec, errors, lowering, payload
 from actors.protocol import link_events as ev
-from actors.protocol.link_state import Link, Pending, Step, moved, without
+from actors.protocol.link_state import Link, Pending, Phase, Step, moved, without
 from actors.protocol.messages import Error, RequestId
 
 SUBSCRIBE = "resources/subscribe"
@@ -173,10 +173,13 @@ def _cancel(link: Link, id: RequestId, reason: str) -> Step:
     params = payload.dumps({"requestId": id, "reason": reason})
     effects: ev.Effects = [ev.Send(codec.encode_notification("notifications/cancelled", params)), ev.Forget(id)]
     call = link.pending[id].call
-    link, more = settle_asked(replace(link, pending=without(link.pending, id)), call)
+    picking = tuple(place for place in link.picking if place.id != id)
+    link, more = settle_asked(replace(link, pending=without(link.pending, id), picking=picking), call)
     effects += more
-    link, more = dispatch_waiting(link)
-    return link, effects + more
+    if link.phase is Phase.READY:
+        link, more = dispatch_waiting(link)
+        effects += more
+    return link, effects
 
 
 def settle_asked(link: Link, call: ev.CallKey | None) -> Step:

@@ -19,7 +19,7 @@ def end_calls(link: Link, reason: str, message: str) -> Step:
         if pending.call is not None:
             effects.append(ev.Finish(pending.call, False, failure(reason, message, "no")))
     effects += [ev.Withdraw(id) for id in link.asked]
-    return replace(link, pending={}, waiting=(), asked={}), effects
+    return replace(link, pending={}, waiting=(), asked={}, unsaid=()), effects
 
 
 def fail(link: Link, reason: str, message: str, *, counts: bool = True) -> Step:

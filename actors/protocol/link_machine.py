@@ -66,6 +66,9 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     (Phase.IDLE, ev.Continued): resume.continued,
     (Phase.WAITING, ev.Continued): resume.continued,
     (Phase.CONNECTING, ev.Continued): resume.continued,
+    (Phase.CONNECTING, ev.AnswerGiven): resume.held(messages.answer_given),
+    (Phase.CONNECTING, ev.Abandoned): resume.held(calls.abandoned),
+    (Phase.CONNECTING, ev.Notified): resume.held(calls.notified),
     (Phase.READY, ev.Continued): resume.continued_now,
     (Phase.INITIALIZING, ev.Continued): resume.refused,
     (Phase.CONFIRMING, ev.Continued): resume.refused,
@@ -86,5 +89,5 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     (Phase.WAITING, ev.RetryDue): loss.retry,
     **{(phase, ev.Shut): loss.shut for phase in Phase if phase is not Phase.CLOSED},
 }
-"""Who serves what. Not here, by intent: a `Notified` before READY (a notification is for whoever is connected), an
-`AnswerGiven` without a session to give it to, late timers, and what a transport says after its end."""
+"""Who serves what. Not here, by intent: a `Notified` without a session (a notification is for whoever is connected), an
+`AnswerGiven` without one to give it to, late timers, and what a transport says after its end."""

@@ -2,6 +2,9 @@
 can (2025-11-25 transports, "Session Management", "Resumability and Redelivery").
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from msgspec.structs import replace
 
 from actors.protocol import capabilities, payload
@@ -19,6 +22,9 @@ LIST_CHANGED = {
 }
 """By the server capability that goes with it."""
 
+UNSAID_MAX = 256
+"""Messages that wait for a transport: answers, cancels and notifications of the client."""
+
 
 # Going on ----------------------------------------------------------------------------------------------------
 
@@ -26,11 +32,12 @@ LIST_CHANGED = {
 def resumed(link: Link, event: ev.Started) -> Step:
     """There is a transport, and the handshake was made over another one. Whether the backend still knows us will show
     with the first request."""
-    picking, was_missed = link.picking, link.missed
-    link = replace(moved(link, "session kept"), related=event.related, attempt=0, picking=(), missed=False)
+    picking, unsaid, was_missed = link.picking, link.unsaid, link.missed
+    link = moved(link, "session kept")
+    link = replace(link, related=event.related, attempt=0, picking=(), unsaid=(), missed=False)
     assert link.hello is not None  # it is kept with the session
     effects: ev.Effects = [ev.StopClock(), ev.Listen(), ev.Ready(link.hello, True)]
-    effects += [ev.PickUp(place) for place in picking]
+    effects += [*(ev.PickUp(place) for place in picking), *unsaid]
     effects += announced(link) if was_missed else []
     link, more = dispatch_waiting(link)
     return link, effects + more
@@ -73,6 +80,24 @@ def continued(link: Link, event: ev.Continued) -> Step:
 def continued_now(link: Link, event: ev.Continued) -> Step:
     """READY."""
     return (_taken(link, event), [ev.PickUp(event.place)]) if link.kept else refused(link, event)
+
+
+def held(serve: Callable[[Link, Any], Step]) -> Callable[[Link, Any], Step]:
+    """On the way to READY: what is to be sent in a session that was kept is sent as soon as there is a transport."""
+
+    def early(link: Link, event: Any) -> Step:
+        if not link.kept and isinstance(event, ev.Notified):
+            return link, [ev.Tally(f"Notified while {link.phase.value}")]  # it is for whoever is connected
+        link, effects = serve(link, event)
+        sends = [effect for effect in effects if isinstance(effect, ev.Send)]
+        if not sends:
+            return link, effects
+        rest = [effect for effect in effects if not isinstance(effect, ev.Send)]
+        if len(link.unsaid) + len(sends) > UNSAID_MAX:
+            return link, [*rest, ev.Tally("unsaid")]
+        return replace(link, unsaid=(*link.unsaid, *sends)), rest
+
+    return early
 
 
 def refused(link: Link, event: ev.Continued) -> Step:

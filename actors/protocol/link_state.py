@@ -4,7 +4,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.protocol.events import Place
-from actors.protocol.link_events import CallKey, Effects, Hello
+from actors.protocol.link_events import CallKey, Effects, Hello, Send
 from actors.protocol.link_table import TRANSITIONS, Phase
 from actors.protocol.messages import EMPTY, RequestId
 
@@ -57,6 +57,8 @@ class Link(Struct, frozen=True):
     """And nobody knows what the backend said unasked meanwhile."""
     picking: tuple[Place, ...] = ()
     """Answers to fetch as soon as it is there."""
+    unsaid: tuple[Send, ...] = ()
+    """What the backend is told then."""
     lost_once: bool = False
     """The backend forgot our session and has answered no call since: a second time is a failure."""
 

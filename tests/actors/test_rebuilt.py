@@ -123,6 +123,7 @@ async def test_a_connection_is_made_as_it_is_configured_then(autojump_clock):
         other = Backend("alpha", timeout=7.0).spec
         gateway.change(backends={"alpha": other})
         alpha.link.die()
+        await gateway.settle()
         await client.tool("echo")
         assert alpha.link.transport.spec is other
 

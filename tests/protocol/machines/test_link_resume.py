@@ -174,3 +174,56 @@ def test_after_the_outcome_there_is_no_place() -> None:
     id = driver.latest("tools/call")
     assert kinds(driver.step(le.Incoming(Error(id, raw({"code": 1, "message": ""})), id, "9"))) == ["Finish"]
     assert driver.step(le.Moved(id, "10")) == []
+
+
+# What is said before there is a transport
+
+
+def test_what_the_client_says_before_there_is_a_transport_is_said_then() -> None:
+    driver = kept()
+    driver.step(CONTINUED)
+    assert driver.step(le.AnswerGiven(7, True, raw({"roots": []}))) == []
+    assert driver.step(le.Notified("notifications/roots/list_changed", raw({}))) == []
+    effects = driver.step(le.Started(True))
+    assert [m.get("method", m.get("id")) for m in sent(effects)] == [7, "notifications/roots/list_changed"]
+    assert not driver.link.unsaid
+
+
+def test_a_call_that_nobody_waits_for_any_more_is_not_picked_up_but_cancelled() -> None:
+    driver = kept()
+    driver.step(CONTINUED)
+    assert sent(driver.step(le.Abandoned("k", "bored"))) == []
+    effects = driver.step(le.Started(True))
+    assert [m.get("method", m.get("id")) for m in sent(effects)] == ["notifications/cancelled", 7]
+    assert not all_of(le.PickUp, effects)
+
+
+def test_what_waits_for_a_transport_is_not_sent_without_one() -> None:
+    driver = kept()
+    driver.step(CONTINUED)
+    driver.call("b")
+    assert sent(driver.step(le.Abandoned("k", "bored"))) == []
+    assert [p.call for p in driver.link.waiting] == ["b"]
+    methods = [m["method"] for m in sent(driver.step(le.Started(True))) if "method" in m]
+    assert methods == ["notifications/cancelled", "tools/call"]
+
+
+def test_what_was_not_said_is_not_said_in_another_session() -> None:
+    driver = kept()
+    driver.step(CONTINUED)
+    driver.step(le.AnswerGiven(7, True, raw({"roots": []})))
+    assert [m["method"] for m in sent(driver.step(le.Started(True, fresh=True)))] == ["initialize"]
+    driver = kept()
+    driver.step(CONTINUED)
+    driver.step(le.AnswerGiven(7, True, raw({"roots": []})))
+    driver.step(REFUSED)
+    driver.step(le.Wanted())
+    assert sent(driver.step(le.Started(True))) == []
+
+
+def test_what_waits_for_a_transport_is_bounded() -> None:
+    driver = kept()
+    driver.step(le.Wanted())
+    for _ in range(1000):
+        driver.step(le.Notified("notifications/roots/list_changed", raw({})))
+    assert len(sent(driver.step(le.Started(True)))) < 300
