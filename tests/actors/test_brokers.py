@@ -414,7 +414,7 @@ async def test_a_question_beside_the_only_call_belongs_to_it_and_beside_several_
         assert (await rooted.outcome())["result"] == {"roots": []}
         client.tool("other")
         await it.backend.next()
-        assert (await request.link.ask("roots/list", {}).outcome())["error"]["code"] == -32601
+        assert (await request.link.ask("elicitation/create", FORM).outcome())["result"] == {"action": "cancel"}
         request.text("done")
         assert await client.text(call) == "done"
 
