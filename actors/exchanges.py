@@ -48,9 +48,6 @@ from actors.services import Services
 from actors.session import DRAIN_MARGIN
 from actors.subscribers import Subscribers
 
-IDLE = 60.0
-"""Seconds without a request or a subscription after which the actor ends."""
-
 SUBSCRIPTIONS_MAX = 64
 """Of one actor; a further one gets 429. The anonymous principal is everybody: it has as many as there is room for."""
 
@@ -198,7 +195,8 @@ class ExchangesActor(Actor):
         if self._draining:
             self.ctx.stop(SHUTDOWN)
         else:
-            self.ctx.set_timer("idle", IDLE, xm.IdleDue())
+            # With the last actor that uses it a shared connection ends, and with that perhaps a process.
+            self.ctx.set_timer("idle", self.services.limits.link_idle, xm.IdleDue())
 
     def _idle(self, message: xm.IdleDue) -> None:
         if not self.running and not len(self.subscribers) and self.ctx.idle:

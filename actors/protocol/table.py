@@ -109,7 +109,7 @@ class Limits:
     link_connect: float = 30.0
     """From start to ready of a backend connection."""
     link_idle: float = 300.0
-    """A catalogue's own backend connection without use for this long is closed."""
+    """A connection of the catalogue, or of clients without sessions, without use for this long is closed."""
     park_ttl: float = 600.0
     """How long a call waits for answers of a client without sessions; then it is cancelled at its server."""
     parked_per_principal: int = 256

@@ -250,6 +250,6 @@ async def test_an_actor_with_a_subscription_stays(modern: Open, autojump_clock: 
         await trio.sleep(600)
         assert len(at.supervisor) == 1
         pending.drop()
-        await trio.sleep(61)
+        await trio.sleep(301)
         assert len(at.supervisor) == 0
         assert at.gateway.actors.ledger.streams["listen"] == 0
