@@ -163,7 +163,7 @@ class BrokerCalls:
 
     def asked(self, message: LinkAsked, line: int) -> None:
         """A question: it is parked, or answered at once."""
-        call = message.call if message.call is not None else self._only(line)
+        call = message.call if message.call is not None else self._raiser(message.method, line)
         running = self.running.get(call) if call is not None else None
         if call is None or running is None:
             message.link.reply(GiveAnswer(message.id, *refusals.unasked(message.method)))
@@ -174,10 +174,13 @@ class BrokerCalls:
         else:
             message.link.reply(GiveAnswer(message.id, *found))
 
-    def _only(self, line: int) -> int | None:
-        """The call on a connection that a question without one belongs to, if there is but one that may have raised it:
-        servers on older SDKs ask for roots on the stream that belongs to no call."""
+    def _raiser(self, method: str, line: int) -> int | None:
+        """The call on a connection that a question without one belongs to, if there is but one that may have raised it.
+        Official SDKs ask for roots on the stream that belongs to no call. The answer is the same whichever call wanted
+        it, so the newest that runs is asked; nothing else is ever guessed."""
         able = [call for call, running in self.running.items() if running.line == line and running.eligible]
+        if method == "roots/list" and len(able) > 1:
+            able = [max((call for call in able if self.running[call].owner is not None), default=able[0])]
         return able[0] if len(able) == 1 else None
 
     def outcome(self, message: LinkOutcome) -> None:

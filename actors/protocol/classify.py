@@ -122,8 +122,8 @@ def classify(
     """The route of a decoded frame. `session` and `version` are the headers Mcp-Session-Id and MCP-Protocol-Version.
 
     The era (2026-07-28, versioning; streamable-http, "Backward Compatibility"): `initialize` is of the old one, unless
-    header and `_meta` both say otherwise, for then it is a method that the new one lacks; else what names a revision in its `_meta` is of the new one; else the header decides, and one
-    that nobody here knows is of the new era too.
+    header and `_meta` both say otherwise, for then it is a method that the new one lacks; else what names a revision in
+    its `_meta` is of the new one; else the header decides, and one that nobody here knows is of the new era too.
     """
     named = _named_version(frame)
     if isinstance(frame, Request) and frame.method == "initialize" and not (named and version in MODERN_VERSIONS):
