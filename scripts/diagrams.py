@@ -11,6 +11,7 @@ sys.path.insert(0, str(ROOT))
 from actors.protocol import link_table, session_table  # noqa: E402 - the tree must be on the path first
 from actors.protocol.bridge import parking_table, task_drive  # noqa: E402 - the same
 from actors.protocol.modern import exchange_table, subscription_table  # noqa: E402 - the same
+from actors.protocol.modern import link_table as modern_link_table  # noqa: E402 - the same
 
 DOCUMENT = ROOT / "actors" / "protocol" / "README.md"
 
@@ -21,6 +22,7 @@ DIAGRAMS: dict[str, tuple[Table, Enum]] = {
     "request": (session_table.REQUEST_TRANSITIONS, session_table.RequestPhase.PENDING),
     "stream": (session_table.STREAM_TRANSITIONS, session_table.StreamPhase.ATTACHED),
     "link": (link_table.TRANSITIONS, link_table.Phase.IDLE),
+    "link without sessions": (modern_link_table.TRANSITIONS, modern_link_table.Phase.IDLE),
     "exchange": (exchange_table.TRANSITIONS, exchange_table.Phase.RECEIVED),
     "subscription": (subscription_table.TRANSITIONS, subscription_table.Phase.RECEIVED),
     "parked call": (parking_table.TRANSITIONS, parking_table.Phase.WAITING),

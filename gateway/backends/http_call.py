@@ -34,6 +34,8 @@ class HttpLimits:
     """A JSON answer, and the data of one event."""
     concurrent: int = 128
     """Requests under way; further ones wait."""
+    shared: int = 1024
+    """The same over a transport that all clients share; as many wait."""
     waiting: int = 256
     """Requests that wait, and notifications and responses that do; a further request fails."""
     waiting_bytes: int = 16 * 1024 * 1024

@@ -102,13 +102,17 @@ class ModernHttpTransport(BoundTransport):
             return
         if self._told:
             return
-        outgoing = Outgoing(id, frame, headers)
-        if self._ending.is_set() or len(self._waiting) >= self._end.limits.waiting:
+        outgoing, limits = Outgoing(id, frame, headers), self._end.limits
+        if self._ending.is_set() or len(self._waiting) >= limits.shared or self._waits(frame) > limits.waiting_bytes:
             self._end.emit(RequestFailed(id, "not_sent", f"{self._end.name} takes no more requests", "no"))
         elif self._nursery is None or not self._has_room(outgoing):
             self._waiting.append(outgoing)
         else:
             self._start(self._nursery, outgoing)
+
+    def _waits(self, more: bytes) -> int:
+        """Bytes that would wait with these."""
+        return sum(len(outgoing.frame) for outgoing in self._waiting) + len(more) if self._waiting else 0
 
     def forget(self, id: RequestId) -> None:
         """Gives the request up by closing its connection."""
@@ -154,7 +158,7 @@ class ModernHttpTransport(BoundTransport):
             self._told = True
 
     def _has_room(self, outgoing: Outgoing) -> bool:
-        return outgoing.listens or len(self._running) < self._end.limits.concurrent
+        return outgoing.listens or len(self._running) < self._end.limits.shared
 
     def _start(self, nursery: trio.Nursery, outgoing: Outgoing) -> None:
         scope = trio.CancelScope()

@@ -124,12 +124,29 @@ async def test_listens_take_no_place_from_calls(open_transport, backend, events)
         await request.result({})
 
     backend.handlers = [serve]
-    transport = open_transport(backend.url, HttpLimits(concurrent=1))
+    transport = open_transport(backend.url, HttpLimits(shared=1))
     for id in ("l1", "l2"):
         transport.send(frame(id, "subscriptions/listen"), id=id, headers=LISTEN)
     await backend.wait_requests(2)
     transport.send(frame("a"), id="a", headers=HEADERS)
     assert (await events.next(FrameReceived)).related == "a"
+
+
+async def test_what_finds_no_place_waits_its_turn_and_no_more_than_that_fails(open_transport, backend, events):
+    async def hang(request) -> None:
+        await trio.sleep_forever()
+
+    backend.handlers = [hang]
+    transport = open_transport(backend.url, HttpLimits(shared=1))
+    for id in ("a", "b", "c"):
+        transport.send(frame(id), id=id, headers=HEADERS)
+        await trio.testing.wait_all_tasks_blocked()
+    failed = await events.next(RequestFailed)
+    assert (failed.id, failed.executed) == ("c", "no")
+    await backend.wait_requests()
+    transport.forget("a")
+    await backend.wait_requests(2)
+    assert backend.requests[1].id == "b"
 
 
 async def test_redirects_are_not_followed(open_transport, backend, events):
