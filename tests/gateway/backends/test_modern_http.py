@@ -125,6 +125,7 @@ async def test_listens_take_no_place_from_calls(open_transport, backend, events)
 
     backend.handlers = [serve]
     transport = open_transport(backend.url, HttpLimits(shared=1))
+    await trio.testing.wait_all_tasks_blocked()
     for id in ("l1", "l2"):
         transport.send(frame(id, "subscriptions/listen"), id=id, headers=LISTEN)
     await backend.wait_requests(2)
