@@ -233,7 +233,6 @@ PLANS = (
     _plan("asks and dies, over pipes", on_call(ask_and_die), kind="stdio"),
     _plan("asks and answers without waiting", on_call(ask_and_answer), harmless=True),
     _plan("asks five times", on_call(ask_many), harmless=True),
-    _plan("can't be reached", unreachable, "connects", without=frozenset({"back"})),
-    _plan("can't be reached by whoever comes back", unreachable, "connects", "back", spares=False),
+    _plan("can't be reached", unreachable, "connects"),
     _plan("never finishes the handshake", silent, "connects", within=31.0),
 )

@@ -106,11 +106,12 @@ async def act(world: World, scenario: Scenario, *, watched: bool) -> None:
 
 
 async def _stand_by(world: World) -> None:
-    """Calls again and again, ever more slowly; each is answered soon."""
+    """Calls again and again, ever more slowly, but never so slowly that its session leaves memory: what has to connect
+    again is touched by whatever keeps others from it. Each call is answered soon."""
     pause = 0.1
     while True:
         await trio.sleep(pause)
-        pause *= 1.7
+        pause = min(1.7 * pause, world.limits.passivate_after / 2)
         with trio.CancelScope(shield=True), trio.fail_after(SOON):
             await world.bystander.call("quick")
             await world.bystander.request("ping")
