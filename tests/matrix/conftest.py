@@ -1,5 +1,5 @@
 """What the matrix shares."""
 
-from tests.support.processes import programs
+from tests.support.processes import node, programs
 
-__all__ = ["programs"]
+__all__ = ["node", "programs"]

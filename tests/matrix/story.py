@@ -5,6 +5,8 @@ It imports the standard library alone: it is loaded in the environments of old S
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import Any
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -137,3 +139,27 @@ def prompt(topic: str) -> dict[str, Any]:
 def completion(value: str) -> dict[str, Any]:
     values = [word for word in ("music", "museum", "moon") if word.startswith(value)]
     return {"completion": {"values": values, "total": len(values), "hasMore": False}}
+
+
+def whole(revision: str) -> dict[str, Any]:
+    """All of it for one revision, for servers in other languages."""
+    names = tool_names(revision)
+    constants = ("echo", "fail", "image", "audio", "embedded", "link", "structured")
+    return {
+        "pages": {
+            str(extra): [tools_page(revision, cursor, extra=bool(extra)) for cursor in (None, "5")] for extra in (0, 1)
+        },
+        "tools": names,
+        "constants": {name: constant(name, {"value": "%s"}) for name in constants if name in names},
+        "sampling": [sampling(with_tools=tools) for tools in (False, True)],
+        "form": form(),
+        "url": url(),
+        "memo": MEMO,
+        "resources": resources(),
+        "templates": templates(),
+        "prompts": prompts(revision),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(whole(sys.argv[1])))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.matrix.table import REVISIONS, expected
-from tests.support.processes import ROOT, Gateway, Programs, accepts, environment, free_port
+from tests.support.processes import NODE_PACKAGES, ROOT, Gateway, Programs, accepts, environment, free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.node]
+pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.usefixtures("node")]
 
 HERE = Path(__file__).parent
 VISIT_SECONDS = 240
@@ -33,17 +33,29 @@ def python(version: str, program: str) -> tuple[Path, Path]:
     return ROOT / ".venv-sdks" / f"py-{version}" / "bin" / "python", HERE / program
 
 
+def typescript(*program: str) -> tuple[str | Path, ...]:
+    """A program, with the package of the TypeScript SDK that it is on, for node."""
+    return NODE_PACKAGES / ".bin" / "node", HERE / program[0], *program[1:]
+
+
 SERVERS = {
     "py-1.2": Party("2024-11-05", python("1.2", "servers/python_v1.py")),
     "py-1.9": Party("2025-03-26", python("1.9", "servers/python_v1.py"), http=True),
     "py-1.22": Party("2025-06-18", python("1.22", "servers/python_v1.py")),
     "py-1.27": Party("2025-11-25", python("1.27", "servers/python_v1.py")),
+    "ts-1.6": Party("2024-11-05", typescript("servers/typescript_v1.mjs", "sdk-2024-11-05")),
+    "ts-1.12": Party("2025-03-26", typescript("servers/typescript_v1.mjs", "sdk-2025-03-26")),
+    "ts-1.22": Party("2025-06-18", typescript("servers/typescript_v1.mjs", "sdk-2025-06-18")),
+    "ts-1.32": Party("2025-11-25", typescript("servers/typescript_v1.mjs", "@modelcontextprotocol/sdk")),
 }
 CLIENTS = {
     "raw": Party("2024-11-05", python("1.27", "clients/raw.py")),
     "py-1.9": Party("2025-03-26", python("1.9", "clients/python_v1.py")),
     "py-1.22": Party("2025-06-18", python("1.22", "clients/python_v1.py")),
     "py-1.27": Party("2025-11-25", python("1.27", "clients/python_v1.py")),
+    "ts-1.12": Party("2025-03-26", typescript("clients/typescript_v1.mjs", "sdk-2025-03-26")),
+    "ts-1.22": Party("2025-06-18", typescript("clients/typescript_v1.mjs", "sdk-2025-06-18")),
+    "ts-1.32": Party("2025-11-25", typescript("clients/typescript_v1.mjs", "@modelcontextprotocol/sdk")),
 }
 
 

@@ -306,18 +306,26 @@ FEATURES: dict[str, Callable[[Peer], Awaitable[str]]] = {
 }
 
 
+async def visit_at(connect: Callable[[str], Any], url: str) -> dict[str, str]:
+    try:
+        with anyio.fail_after(PATIENCE * 6):
+            async with connect(url) as peer:
+                return {"revision": peer.revision, **await visit(peer)}
+    except BaseException as error:
+        return {"broken": repr(error)[:2000]}
+
+
 def main(connect: Callable[[str], Any]) -> None:
-    """`program '{"name": "url", …}'`: visits each endpoint and prints what was seen, as JSON."""
+    """`program '{"name": "url", …}'`: visits each endpoint, all at once, and prints what was seen, as JSON."""
+    seen: dict[str, dict[str, str]] = {}
+
+    async def look(name: str, url: str) -> None:
+        seen[name] = await visit_at(connect, url)
 
     async def run() -> None:
-        seen = {}
-        for name, url in json.loads(sys.argv[1]).items():
-            try:
-                with anyio.fail_after(PATIENCE * 6):
-                    async with connect(url) as peer:
-                        seen[name] = {"revision": peer.revision, **await visit(peer)}
-            except BaseException as error:
-                seen[name] = {"broken": repr(error)[:2000]}
-        print(json.dumps(seen))
+        async with anyio.create_task_group() as tasks:
+            for name, url in json.loads(sys.argv[1]).items():
+                tasks.start_soon(look, name, url)
 
     anyio.run(run)
+    print(json.dumps(seen))
