@@ -153,6 +153,7 @@ async def test_a_deadline_cancels_and_is_an_error(modern: Open, autojump_clock: 
         call = await at["alpha"].next()
         error = await pending.error()
         assert (error.code, error.data["reason"]) == (-32603, "timeout")
+        await at.gateway.settle()
         assert call.cancelled.is_set()
 
 
@@ -281,6 +282,7 @@ async def test_a_drain_lets_requests_end_and_gives_the_rest_an_error(modern: Ope
         first.text("done")
         assert (await quick.result())["content"]
         assert (await slow.error()).data["reason"] == "draining"
+        await at.gateway.settle()
         assert second.cancelled.is_set()
 
 

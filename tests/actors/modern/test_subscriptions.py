@@ -218,6 +218,7 @@ async def test_a_client_that_does_not_read_is_ended(modern: Open, autojump_clock
             call.tell(UPDATED, uri=f"a:{number}/" + "x" * 100)
         await pending.end()
         assert pending.messages[-1]["result"]["resultType"] == "complete"
+        await at.gateway.settle()
         assert call.cancelled.is_set()
 
 
