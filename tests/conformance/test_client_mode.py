@@ -26,6 +26,16 @@ SCENARIOS = {
         "elicitation-sep1034-client-defaults",
         "json-schema-2020-12-preservation",
     ),
+    "2026-07-28": (
+        "tools_call",
+        "request-metadata",
+        "sep-2322-client-request-state",
+        "http-standard-headers",
+        "http-custom-headers",
+        "http-invalid-tool-headers",
+        "json-schema-ref-no-deref",
+        "json-schema-2020-12-preservation",
+    ),
 }
 """Every scenario of the client mode that is not about authorization."""
 
