@@ -61,6 +61,10 @@ def wrapped(request: Request, backend: str, result: Raw, sealer: Sealer) -> Raw:
     return json.replace_members(result, {"requestState": json.dumps(sealed)})
 
 
+Expose: TypeAlias = Callable[[str, str, Raw], Raw]
+"""The params of a backend's question as the client sees them, by backend and method."""
+
+
 class _Entry(Struct):
     url: str
     message: str = ""
@@ -75,7 +79,9 @@ class _Error(Struct):
     data: _Data = _Data()
 
 
-def sent_away(request: Request, backend: str, error: Raw, bits: ClientBits, sealer: Sealer) -> Outcome | None:
+def sent_away(
+    request: Request, backend: str, error: Raw, bits: ClientBits, sealer: Sealer, expose: Expose
+) -> Outcome | None:
     """For error -32042: one question for each address, and the request runs again afterwards. None for another error,
     and for one that names no address."""
     if request.method not in MAY_ASK:
@@ -87,7 +93,8 @@ def sent_away(request: Request, backend: str, error: Raw, bits: ClientBits, seal
     entries = found.data.elicitations
     if found.code != errors.URL_ELICITATION_REQUIRED or not 0 < len(entries) <= URLS_MAX:
         return None
-    asked = tuple(bytes(json.dumps({"mode": "url", "message": e.message, "url": e.url})).decode() for e in entries)
+    pages = (json.dumps({"mode": "url", "message": e.message, "url": e.url}) for e in entries)
+    asked = tuple(bytes(expose(backend, "elicitation/create", page)).decode() for page in pages)
     refusal = missing(bits, "elicitation/create", Raw(asked[0].encode()))
     if refusal is not None:
         return False, refusal.raw
@@ -207,17 +214,13 @@ class Backend(Struct, frozen=True):
     info: Raw = EMPTY
 
 
-Expose: TypeAlias = Callable[[str, str, Raw], Raw]
-"""The params of a backend's question as the client sees them, by backend and method."""
-
-
 def finished(
     request: Request, backend: Backend, outcome: Outcome, bits: ClientBits, sealer: Sealer, expose: Expose
 ) -> Outcome:
     """The outcome of a call at a backend as its client may get it. Raises Malformed."""
     ok, payload = outcome
     if not ok:
-        away = sent_away(request, backend.name, payload, bits, sealer)
+        away = sent_away(request, backend.name, payload, bits, sealer, expose)
         return away if away is not None else (False, _error(request, backend, payload))
     if backend.version != MODERN:
         version, info = backend.version, backend.info
