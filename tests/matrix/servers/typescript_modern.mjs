@@ -1,5 +1,5 @@
-// The matrix's server of revision 2026-07-28, on the TypeScript SDK: node typescript_modern.mjs (stdio), or --http PORT.
-// It speaks the modern era alone; what it says is in story.py.
+// The matrix's server of revision 2026-07-28, on the TypeScript SDK: node typescript_modern.mjs (stdio), or
+// typescript_modern.mjs --http PORT. It speaks the modern era alone; what it says is in story.py.
 import { execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { createServer } from "node:http";
