@@ -25,6 +25,11 @@ def test_the_table_of_metrics_is_the_code_s() -> None:
     assert metrics_table.render(text) == text, "run scripts/metrics_table.py"
 
 
+def test_the_page_on_compatibility_is_the_matrix_s_table() -> None:
+    compatibility = script("compatibility")
+    assert compatibility.DOCUMENT.read_text() == compatibility.render(), "run scripts/compatibility.py"
+
+
 def test_every_declared_metric_is_emitted_somewhere() -> None:
     from actors.protocol.instruments import INSTRUMENTS
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,10 @@ SERVERS = {
     "ts-1.12": Party("2025-03-26", typescript("servers/typescript_v1.mjs", "sdk-2025-03-26")),
     "ts-1.22": Party("2025-06-18", typescript("servers/typescript_v1.mjs", "sdk-2025-06-18")),
     "ts-1.32": Party("2025-11-25", typescript("servers/typescript_v1.mjs", "@modelcontextprotocol/sdk")),
+    "py-2-http": Party("2026-07-28", (sys.executable, HERE / "servers/python_modern.py"), http=True),
+    "py-2-stdio": Party("2026-07-28", (sys.executable, HERE / "servers/python_modern.py")),
+    "ts-2-http": Party("2026-07-28", typescript("servers/typescript_modern.mjs"), http=True),
+    "ts-2-stdio": Party("2026-07-28", typescript("servers/typescript_modern.mjs")),
 }
 CLIENTS = {
     "raw": Party("2024-11-05", python("1.27", "clients/raw.py")),
@@ -56,6 +61,8 @@ CLIENTS = {
     "ts-1.12": Party("2025-03-26", typescript("clients/typescript_v1.mjs", "sdk-2025-03-26")),
     "ts-1.22": Party("2025-06-18", typescript("clients/typescript_v1.mjs", "sdk-2025-06-18")),
     "ts-1.32": Party("2025-11-25", typescript("clients/typescript_v1.mjs", "@modelcontextprotocol/sdk")),
+    "py-2": Party("2026-07-28", (sys.executable, HERE / "clients/python_modern.py")),
+    "ts-2": Party("2026-07-28", typescript("clients/typescript_modern.mjs")),
 }
 
 
@@ -100,5 +107,5 @@ def test_every_feature_works_or_fails_as_the_table_says(name: str, programs: Pro
 
 
 def test_every_revision_has_a_client_and_a_server() -> None:
-    assert {party.revision for party in CLIENTS.values()} == set(REVISIONS[:-1])
-    assert {party.revision for party in SERVERS.values()} == set(REVISIONS[:-1])
+    assert {party.revision for party in CLIENTS.values()} == set(REVISIONS)
+    assert {party.revision for party in SERVERS.values()} == set(REVISIONS)
