@@ -22,7 +22,7 @@ help: ## Show this list.
 setup: .venv/.stamp ## Make .venv from the committed lock and put the stagedoor command in it.
 
 run: setup ## Start the gateway in the foreground, with its demo servers unless CONFIG names a file.
-	@exec $(SERVE)
+	@exec scripts/foreground.sh $(SERVE)
 
 everyday: setup tests/node/.stamp .venv-servers/.stamp ## Start the gateway in front of servers that nobody here wrote.
 	@exec scripts/everyday.sh $(SERVE)
