@@ -8,6 +8,8 @@ from typing import Any
 
 import trio
 
+from actors.protocol.messages import RequestId
+from tests.faults.lasting import LastingTransport
 from tests.faults.play import Plan
 from tests.faults.server import FORM, PATIENCE, key_of
 from tests.faults.world import World
@@ -199,6 +201,52 @@ def silent(world: World) -> None:
     world.alpha.fault = look
 
 
+def on_rest(fault: Callable[[LastingTransport, RequestId], None]) -> Callable[[World], None]:
+    """It happens to the first request whose rest is asked for."""
+
+    def install(world: World) -> None:
+        def look(transport: LastingTransport, id: RequestId) -> bool:
+            if world.fired:
+                return False
+            world.fire(f"the rest of {id}")
+            fault(transport, id)
+            return True
+
+        world.alpha.memory.rest = look
+
+    return install
+
+
+def no_rest(transport: LastingTransport, id: RequestId) -> None:
+    transport.fail(id)
+
+
+def no_session(transport: LastingTransport, id: RequestId) -> None:
+    transport.fail(id)
+    transport.lose_session()
+
+
+def rest_of_nothing(transport: LastingTransport, id: RequestId) -> None:
+    """It says things of other requests, takes its place back, and then ends the stream."""
+    transport.prime("elsewhere", id)
+    transport.pass_on({"id": "nobody's", "result": {}}, id, 9000)
+    transport.pass_on({"method": "notifications/progress", "params": {"progressToken": 1, "progress": 9}}, id, 9001)
+    transport.fail(id)
+
+
+def forgotten(world: World) -> None:
+    """The session that is gone on with is unknown there."""
+
+    def look(request: Request) -> bool:
+        if world.fired or not key_of(request) or request.link.transport.resumed is None:
+            return False
+        world.fire(key_of(request))
+        lose_session(world, request)
+        return True
+
+    world.alpha.fault = look
+
+
 def _plan(name: str, install: Callable[[World], None], *needs: str, **more: Any) -> Plan:
     return Plan(f"server: {name}", install, frozenset(needs or ("call",)), **more)
 
@@ -221,7 +269,7 @@ PLANS = (
     _plan("answers with nonsense", on_call(nonsense_for_an_answer)),
     _plan("answers with a result of a wrong shape", on_call(wrong_result)),
     _plan("never answers", on_call(nothing), within=301.0),
-    _plan("never answers after progress", on_call(_after_progress(nothing)), within=301.0),
+    _plan("never answers after progress", on_call(_after_progress(nothing)), within=303.0),
     _plan("never answers, over pipes", on_call(nothing), kind="stdio", within=301.0),
     _plan("has lost its session", on_call(lose_session)),
     _plan("has lost its session, again and again", on_call(lose_session, times=3)),
@@ -233,6 +281,10 @@ PLANS = (
     _plan("asks and dies, over pipes", on_call(ask_and_die), kind="stdio"),
     _plan("asks and answers without waiting", on_call(ask_and_answer), harmless=True),
     _plan("asks five times", on_call(ask_many), harmless=True),
+    _plan("has not kept the rest of an answer", on_rest(no_rest), "goes on"),
+    _plan("has lost its session as a call goes on", on_rest(no_session), "goes on"),
+    _plan("brings the rest of something else", on_rest(rest_of_nothing), "goes on"),
+    _plan("has forgotten the session of whoever comes back", forgotten, "back", harmless=True),
     _plan("can't be reached", unreachable, "connects"),
     _plan("never finishes the handshake", silent, "connects", within=31.0),
 )

@@ -9,6 +9,7 @@ from actors import catalogue, router
 from actors import session_messages as sm
 from actors.backends import Backends
 from actors.catalogue import Catalogue
+from actors.expiry import Expiry, Passivated
 from actors.front import Front
 from actors.link import LinkActor
 from actors.link_messages import LinkAsked, LinkOutcome, LinkTold
@@ -120,6 +121,16 @@ PLANS = (
     _plan("the session, at a resumption", _crash(SessionActor, "receive", _session(sm.GetEvents)), "resume"),
     _plan("the session, at its end", _crash(SessionActor, "receive", _session(sm.EndSession)), "delete"),
     _plan("the session, as it is rebuilt", _crash(SessionActor, "started", _rebuilt), "back"),
+    _plan("the session, as it goes on", _crash(SessionActor, "started", _rebuilt, after=True), "goes on"),
+    _plan("the front, as a call goes on", _crash(Front, "go_on", _front), "goes on"),
+    _plan("the link, as a call goes on", _crash(LinkActor, "receive", _link("Continue")), "goes on"),
+    _plan(
+        "the link, after a call went on",
+        _crash(LinkActor, "receive", _link("Continue"), after=True),
+        "goes on",
+    ),
+    _plan("the link, as it is put down", _crash(LinkActor, "receive", _link("PutDown")), "back"),
+    _plan("the expiry, at a session that leaves", _crash(Expiry, "receive", _any(Passivated)), "back"),
     _plan("the link, at a call", _crash(LinkActor, "receive", _link("Call")), "call"),
     _plan("the link, after a call", _crash(LinkActor, "receive", _link("Call"), after=True), "call"),
     _plan("the link, at what the server says", _crash(LinkActor, "receive", _link("FromTransport")), "call"),

@@ -79,7 +79,12 @@ AWAY = (
     _plan("read is refused", rule("read"), "back"),
     _plan("claim is refused", rule("claim"), "back"),
     _plan("claim is refused, another was faster", rule("claim", reason=Refused.FENCED), "back"),
+    _plan("claim is refused as calls go on", rule("claim"), "goes on"),
+    _plan("claim is done, but not said", rule("claim", effect="lost"), "back"),
+    _plan("claim is done, but not said, as calls go on", rule("claim", effect="lost"), "goes on"),
     _plan("release is refused", rule("release"), "back"),
+    _plan("release is done, but not said", rule("release", effect="lost"), "back", harmless=True),
+    _plan("a save is refused as calls go on", rule("save", times=3), "goes on"),
     _plan("end is refused", rule("end"), "delete"),
     _plan("replay is refused", rule("replay"), "resume", harmless=True),
     _plan(

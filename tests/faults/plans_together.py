@@ -63,7 +63,7 @@ PLANS = (
         "both: the store is away, and the client resumes twice at once",
         together(rule(*ALL, seconds=5.0, **HELD), at("event", resume_twice, events=1)),
         frozenset({"stream"}),
-        without=frozenset({"new"}),
+        without=frozenset({"new", "goes on"}),
         harmless=True,
     ),
     Plan(
@@ -97,8 +97,15 @@ def pair(chance: Random) -> tuple[Plan, Scenario]:
     while True:
         one, other = chance.sample(SINGLE, 2)
         suited = [scenario for scenario in SCENARIOS if one.suits(scenario) and other.suits(scenario)]
+        if not (_lasts(one) and _lasts(other)):
+            suited = [scenario for scenario in suited if not scenario.lasting]
         if one.group != other.group and suited and len({one.kind, other.kind, "http"}) < 3:
             return _both(one, other), chance.choice(suited)
+
+
+def _lasts(plan: Plan) -> bool:
+    """Whether what it does to a call reaches those who go on with it, and not only who has begun it."""
+    return plan.kind == "http" and (plan.group != "server" or "goes on" in plan.needs)
 
 
 def _both(one: Plan, other: Plan) -> Plan:

@@ -9,7 +9,9 @@ from typing import Any
 import trio
 
 from tests.faults import promises
+from tests.faults.lasting import Memory
 from tests.faults.scenarios import Scenario
+from tests.faults.server import Server
 from tests.faults.world import World, open_world
 from tests.support.mcp_backend import Kind
 
@@ -26,9 +28,10 @@ class Plan:
     """One fault. `install` arms it when the scenario begins; it tells the world when it fires.
 
     `needs`: what must happen in a scenario for it to fire, and `without`: what must not. `allowed`: kinds of outcome,
-    beside an answer and a refusal, that it excuses. `harmless`: every request has a result all the same; `complete`:
-    and nothing that a server reported is missing. `spares`: the bystander notices nothing. `crashes`: actors crash.
-    `within`: seconds from each request to its outcome.
+    beside an answer and a refusal, that it excuses. `harmless`: every request has a result all the same, but for what
+    the scenario is a reason for; `strict`: even then. `complete`: and nothing that a server reported is missing.
+    `spares`: the bystander notices nothing. `crashes`: actors crash. `within`: seconds from each request to its
+    outcome.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Plan:
     without: frozenset[str] = frozenset()
     allowed: frozenset[str] = frozenset()
     harmless: bool = False
+    strict: bool = False
     complete: bool = False
     spares: bool = True
     crashes: bool = False
@@ -71,22 +75,26 @@ async def play(plan: Plan, scenario: Scenario) -> None:
         assert not late, f"later than {plan.within} s: {late}"
         if plan.complete:
             promises.check_reports(world)
-        failed = [one for one in fates if (plan.harmless or plan.complete) and not _fine(scenario, one[1])]
+        failed = [one for one in fates if (plan.harmless or plan.complete) and not _fine(plan, scenario, one[1])]
         assert not failed, f"this fault is harmless, but: {failed}"
         await promises.check_nothing_left(world)
         assert plan.crashes or not world.life.gateway.crashes + world.crashes, world.life.gateway.crashes
         world.life.gateway.crashes.clear()
 
 
-def _fine(scenario: Scenario, fate: Any) -> bool:
+def _fine(plan: Plan, scenario: Scenario, fate: Any) -> bool:
     too_many = fate.status == 429 and "too many" in scenario.has
     cancelled = fate.error.get("code") == -32800 and "cancel" in scenario.has
     ended = "delete" in scenario.has and fate.error.get("data", {}).get("reason") in ("delete", "actor_ended")
-    return fate.ok or too_many or cancelled or ended or fate.kind in scenario.allowed
+    reason = fate.error.get("data", {}).get("reason")
+    interrupted = "goes on" in scenario.has and not plan.strict and reason in ("actor_ended", "owner_lost")
+    return fate.ok or too_many or cancelled or ended or interrupted or fate.kind in scenario.allowed
 
 
 async def set_out(world: World, scenario: Scenario) -> None:
     """Two sessions; the bystander has called something, so that it has connections of its own."""
+    if scenario.lasting and isinstance(world.alpha, Server):
+        world.alpha.memory = Memory()
     world.bystander = world.client("bystander", asks=False)
     assert await world.bystander.initialize()
     assert (await world.bystander.call("quick")).ok

@@ -28,6 +28,8 @@ class Scenario:
     revision: str = "2025-11-25"
     allowed: frozenset[str] = frozenset()
     limits: Mapping[str, Any] = field(default_factory=dict)
+    lasting: bool = False
+    """The server keeps what it says in the course of requests."""
 
     def __str__(self) -> str:
         return self.name
@@ -164,12 +166,24 @@ async def calls_too_much(world: World) -> None:
 
 async def comes_back(world: World) -> None:
     """The victim is away for so long that its session leaves memory."""
-    await world.victim.request("ping")
+    await world.victim.call("quick")
     await trio.sleep(200)
     await world.victim.request("tools/list")
     await world.between()
     await trio.sleep(200)
     await world.victim.call("stream", token=True)
+
+
+async def goes_on(world: World) -> None:
+    """The victim's session loses its actor in the middle of two calls; the server keeps the rest of their answers."""
+    victim = world.victim
+    async with trio.open_nursery() as nursery:
+        for tool in ("stream", "ask"):
+            nursery.start_soon(victim.follow, victim.tool(tool, token=True))
+        await trio.sleep(0.5)
+        await world.lose_actor()
+    await world.between()
+    await victim.call("stream", token=True)
 
 
 CALL = frozenset({"call", "answers"})
@@ -206,5 +220,6 @@ SCENARIOS = (
         limits={"requests_per_session": 3},
     ),
     Scenario("a new session", begins_anew, CALL | REPORT | {"new", "saves", "delete", "steps", "connects"}, "alpha"),
+    Scenario("calls that go on", goes_on, CALL | REPORT | {"resume", "ask", "goes on", "steps"}, lasting=True),
     Scenario("a session that was idle", comes_back, CALL | REPORT | {"lists", "back", "saves", "steps", "connects"}),
 )

@@ -12,6 +12,10 @@ from typing import Any
 
 import trio
 
+from actors.ports import TransportEvent
+from actors.protocol.table import BackendSpec
+from gateway.backends.scripted import ScriptedTransport
+from tests.faults.lasting import LastingLink, Memory
 from tests.support.mcp_backend import Backend, Kind, Link, Request
 
 TICK = 0.2
@@ -38,7 +42,17 @@ class Server(Backend):
         self.executions: Counter[str] = Counter()
         self.served: dict[Link, set[str]] = {}
         self.fault: Callable[[Request], bool] = lambda request: False
+        self.memory: Memory | None = None
+        """There is one: it keeps what it says in the course of requests."""
         self._nursery = nursery
+
+    def connect(
+        self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False
+    ) -> ScriptedTransport:
+        if self.memory is None:
+            return super().connect(spec, emit, modern)
+        self.links.append(LastingLink(self, self.memory, spec, emit))
+        return self.link.transport
 
     def came(self, request: Request) -> None:
         key = key_of(request)

@@ -13,7 +13,7 @@ from tests.faults.play import Plan, play
 from tests.faults.scenarios import SCENARIOS, Scenario
 from tests.faults.world import World, run
 
-NOTHING = Plan("nothing happens", lambda world: world.fire("nothing"), harmless=True)
+NOTHING = Plan("nothing happens", lambda world: world.fire("nothing"), harmless=True, strict=True)
 
 SAMPLE, PAIRS = 100, 2000
 """Pairs of faults that are tried always, and in long runs."""

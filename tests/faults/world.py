@@ -20,7 +20,7 @@ from trio.testing import MockClock
 
 from actors.protocol.table import Limits
 from actors.router import session_key
-from actors.runtime import Ref
+from actors.runtime import Exit, ExitKind, Ref
 from gateway.http.app import McpApp
 from gateway.http.config import ServeConfig
 from gateway.http.security import Security
@@ -163,6 +163,23 @@ class World:
         self.over = True
         if self.acting is not None:
             await self.acting.wait()
+
+    async def lose_actor(self) -> None:
+        """The victim's session goes on in another life. (It is not counted as a crash, of which two end a session: that
+        is for plans to bring about.)"""
+        key = session_key(self.victim.session or "")
+        alive = self.gateway.actors.sessions.table.get(key)
+        if alive is not None:
+            self._forget_crash(key)
+            alive.ref.stop(Exit(ExitKind.CRASHED, detail="scripted"))
+            await alive.ref.ended()
+            await self.gateway.settle()
+            self._forget_crash(key)
+
+    def _forget_crash(self, key: str) -> None:
+        router = self.gateway.system.registry.whereis("router")
+        if router is not None and router.cell.actor is not None:
+            router.cell.actor._crashed.pop(key, None)  # type: ignore[attr-defined]
 
     async def revive(self) -> None:
         """Whenever a life ends, the next one begins."""
