@@ -34,7 +34,7 @@ from actors.protocol.modern.link_table import Phase
 
 BROKEN: Final = ("connection_lost", "no_response")
 """How a broken stream is reported."""
-NOT_OF_THIS_ERA: Final = {404, 405, 406}
+NOT_OF_THIS_ERA: Final = {400, 404, 405, 406}
 """HTTP statuses of a server that does not know such requests (any more), when no JSON-RPC error comes with them."""
 STALE_CODES: Final = (errors.INVALID_REQUEST, errors.OVERLOADED)
 """With HTTP 400 or 404: a server of the handshake era misses its session."""
@@ -187,8 +187,12 @@ def refused(link: Link, running: Running, error: Raw, status: int | None) -> Ste
 
 def failed(link: Link, running: Running, event: Failed) -> Step:
     """No response will come."""
-    if event.status in NOT_OF_THIS_ERA and event.executed == "no" and not running.doubted:
-        return doubt(link, running)
+    if event.status in NOT_OF_THIS_ERA and not running.doubted:
+        if event.executed == "no":
+            return doubt(link, running)
+        link, effects = suspect(link)
+        error = failure(event.reason, event.message, event.executed)
+        return link, [*effects, ev.Finish(running.called.call, False, error)]
     row = METHODS.get(running.called.method)
     harmless = row is not None and row.repeatable and running.fresh
     if event.reason in BROKEN and event.executed == "unknown" and harmless and not running.reissued:
@@ -197,9 +201,12 @@ def failed(link: Link, running: Running, event: Failed) -> Step:
 
 
 def doubt(link: Link, running: Running) -> Step:
-    """The backend may have been upgraded, or rolled back: it is asked again what it speaks. The call was refused before
-    execution, and waits."""
-    link = replace(link, waiting=(*link.waiting, replace(running, doubted=True)))
+    """The call was refused before execution, and waits."""
+    return suspect(replace(link, waiting=(*link.waiting, replace(running, doubted=True))))
+
+
+def suspect(link: Link) -> Step:
+    """The backend may have been upgraded, or rolled back: it is asked again what it speaks."""
     if link.phase is not Phase.READY:
         return link, []
     link, sent = probe(moved(link, "doubted"))
