@@ -54,14 +54,17 @@ def is_object(raw: Raw) -> bool:
 def mentions(raw: Raw, *names: bytes) -> bool:
     """Whether any of these names may occur: the quick look before anything is decoded.
 
-    A name can be spelled with escapes, so an escape that makes letters counts as any name.
+    A name can be spelled with escapes, so an escape that makes letters counts as any name, and one that makes a slash
+    (the default of some encoders) as any name that has one.
     """
     data = bytes(raw)
     # `find`, since `in` tries the bytes as a number first, which takes longer than the search.
     for name in names:
         if data.find(name) >= 0:
             return True
-    return 0x5C in data and data.find(b"\\u00") >= 0
+    if 0x5C not in data:
+        return False
+    return data.find(b"\\u00") >= 0 or (data.find(b"\\/") >= 0 and any(name.find(b"/") >= 0 for name in names))
 
 
 def compact(raw: Raw) -> Raw:

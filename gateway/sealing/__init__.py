@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 NONCE = 12
 """Bytes; random for each token (NIST SP 800-38D allows 2^32 of them under one key)."""
-LONGEST = 8192
-"""Characters of a token; a longer one is none of ours."""
+LONGEST = 1024 * 1024
+"""Characters of a token; a longer one is none of ours. Some hold what a backend keeps with its client."""
 
 
 class AesSealer:

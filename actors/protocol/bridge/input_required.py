@@ -15,6 +15,8 @@ from actors.protocol.messages import EMPTY
 from actors.protocol.payload import BROKEN, dumps, is_object, members, text_or_none
 
 INPUT_REQUIRED: Final = "input_required"
+QUESTIONS_MAX: Final = 64
+"""Of one result: as many as a server with sessions may have open."""
 
 
 class Parked(Struct, frozen=True):
@@ -57,7 +59,7 @@ class _Result(Struct):
 
 def read(result: Raw) -> InputRequired | None:
     """What a result asks; None for one that does not ask. Raises Malformed for one that asks in a wrong form, or for
-    nothing."""
+    nothing, or for too much."""
     if text_or_none(members(result).get("resultType")) != INPUT_REQUIRED:
         return None
     try:
@@ -66,6 +68,8 @@ def read(result: Raw) -> InputRequired | None:
         raise Malformed(errors.internal(f"the server's questions are malformed: {broken}")) from None
     if not asking.inputRequests and asking.requestState is None:
         raise Malformed(errors.internal("the server asks for nothing"))
+    if len(asking.inputRequests) > QUESTIONS_MAX:
+        raise Malformed(errors.internal("the server asks too much at once"))
     return InputRequired({key: (q.method, q.params) for key, q in asking.inputRequests.items()}, asking.requestState)
 
 

@@ -115,7 +115,7 @@ class Cache:
         if milliseconds == 0 or len(payload) > ENTRY_BYTES or (not public and not client.principal):
             return
         key = _Key(method, what, declared, _PUBLIC if public else client.principal)
-        fresh_until = now + min(milliseconds / 1000, LONGEST)
+        fresh_until = now + min(milliseconds, LONGEST * 1000) / 1000  # an integer may be too large for a float
         self._entries[key] = _Entry(Raw(bytes(payload)), fresh_until)
         self._bytes += len(payload)
         while len(self._entries) > ENTRIES or self._bytes > TOTAL_BYTES:

@@ -23,6 +23,8 @@ from actors.protocol.messages import EMPTY
 from actors.protocol.modern.outcomes import MAY_ASK, Outcome, missing
 from actors.protocol.versions import MODERN
 
+STATE_BYTES: Final = 512 * 1024
+"""Of the state that a backend keeps with the client: twice as much, sealed, is what a client may bring back."""
 URLS_MAX: Final = 16
 """Addresses that a user is sent to for one request; a state holds them all."""
 URL_BYTES: Final = 4096
@@ -228,6 +230,9 @@ def finished(
     asking = input_required.read(payload) if json.mentions(payload, b"input_required") else None
     if asking is None:
         return outcome
+    if asking.state is not None and len(asking.state.encode()) > STATE_BYTES:
+        words = "the server's state is too large to be kept by a client"
+        return False, errors.internal(words, reason="state_too_large", executed="unknown", backend=backend.name).raw
     asked = {
         key: {"method": method, **({"params": expose(backend.name, method, params)} if params else {})}
         for key, (method, params) in asking.requests.items()

@@ -6,6 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from actors.ports import Principal
+from actors.protocol.modern.retry import STATE_BYTES, URLS_MAX
 from tests.actors.modern.conftest import Open
 from tests.support.peers import Asked, Peer
 
@@ -15,6 +16,7 @@ URL: Any = {"elicitation": {"url": {}}}
 ECHO: Any = {"name": "echo", "arguments": {"b": 1, "a": [2]}}
 QUESTION = ("q-1", "elicitation/create", {"message": "how many?", "requestedSchema": {"type": "object"}})
 ANSWER = {"action": "accept", "content": {"n": 2}}
+ACCEPTED = {"action": "accept"}
 
 
 def again(state: str, **answers: Any) -> Any:
@@ -150,6 +152,26 @@ async def test_a_backends_own_state_goes_out_sealed_and_comes_back_byte_for_byte
         await retry.result()
 
 
+async def test_a_backends_own_state_may_be_long(modern: Open, autojump_clock: MockClock) -> None:
+    upstream = "s" * STATE_BYTES
+    async with modern(Peer("alpha")) as at:
+        client = at.client("alpha", ANN, capabilities=FORM)
+        pending = client.begin("tools/call", ECHO)
+        ask(await at["alpha"].next(), requestState=upstream)
+        client.begin("tools/call", again((await pending.result())["requestState"], k=ANSWER))
+        assert (await at["alpha"].next()).params["requestState"] == upstream
+
+
+async def test_a_backends_own_state_that_no_client_could_bring_back_is_said_to_be_too_long(
+    modern: Open, autojump_clock: MockClock
+) -> None:
+    async with modern(Peer("alpha")) as at:
+        pending = at.client("alpha", ANN, capabilities=FORM).begin("tools/call", ECHO)
+        ask(await at["alpha"].next(), requestState="s" * (STATE_BYTES + 1))
+        error = await pending.error()
+        assert (error.code, error.data["reason"], error.data["executed"]) == (-32603, "state_too_large", "unknown")
+
+
 async def test_another_principal_gets_nothing_of_it(modern: Open, autojump_clock: MockClock) -> None:
     async with modern(Peer("alpha")) as at:
         pending = at.client("alpha", ANN, capabilities=FORM).begin("tools/call", ECHO)
@@ -202,6 +224,17 @@ async def test_a_call_runs_again_once_the_user_has_been_where_the_backend_sent_t
         assert not {"requestState", "inputResponses"} & call.params.keys()
         call.result({"content": []})
         await retry.result()
+
+
+async def test_a_user_may_be_sent_to_many_long_addresses(modern: Open, autojump_clock: MockClock) -> None:
+    async with modern(Peer("alpha", modern=False)) as at:
+        client = at.client("alpha", ANN, capabilities=URL)
+        pending = client.begin("tools/call", ECHO)
+        entries = [{"mode": "url", "elicitationId": "e", "url": f"https://a.test/{n:03000}"} for n in range(URLS_MAX)]
+        (await at["alpha"].next()).error(-32042, "go there", {"elicitations": entries})
+        asked = await pending.result()
+        client.begin("tools/call", again(asked["requestState"], **dict.fromkeys(asked["inputRequests"], ACCEPTED)))
+        await at["alpha"].next()
 
 
 async def test_what_was_not_answered_is_asked_again_and_runs_nothing(modern: Open, autojump_clock: MockClock) -> None:

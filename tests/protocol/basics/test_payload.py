@@ -190,5 +190,7 @@ def test_only_the_token_changes(params, meta, token):
 def test_a_name_is_mentioned_also_when_it_may_be_spelled_with_escapes():
     assert payload.mentions(Raw(b'{"uri":1}'), b'"uri"')
     assert payload.mentions(Raw(b'{"\\u0075ri":1}'), b'"uri"')
+    assert payload.mentions(Raw(b'{"a\\/b":1}'), b"a/b")
+    assert not payload.mentions(Raw(b'{"a\\/b":1}'), b'"uri"')
     assert not payload.mentions(Raw(b'{"url":1}'), b'"uri"')
     assert not payload.mentions(EMPTY, b'"uri"')

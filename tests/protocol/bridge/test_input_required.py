@@ -57,6 +57,18 @@ def test_one_that_asks_in_a_wrong_form_is_malformed(members: dict[str, object]) 
         ir.read(dumps({"resultType": "input_required", **members}))
 
 
+def test_one_that_asks_without_measure_is_malformed() -> None:
+    def asking(many: int) -> Raw:
+        questions = {str(n): {"method": "roots/list"} for n in range(many)}
+        return dumps({"resultType": "input_required", "inputRequests": questions})
+
+    read = ir.read(asking(ir.QUESTIONS_MAX))
+    assert read is not None
+    assert len(read.requests) == ir.QUESTIONS_MAX
+    with pytest.raises(Malformed):
+        ir.read(asking(ir.QUESTIONS_MAX + 1))
+
+
 def test_answers_and_state_come_from_the_params() -> None:
     params = dumps({"name": "x", "inputResponses": {"1": {"action": "accept"}}, "requestState": "s"})
     assert {k: loads(v) for k, v in ir.answers(params).items()} == {"1": {"action": "accept"}}

@@ -39,6 +39,12 @@ def test_without_a_time_nothing_is_kept(cache, ttl):
     assert len(cache) == 0
 
 
+def test_no_time_is_too_long_to_be_reckoned_with(cache):
+    cache.put("tools/list", params(), ALICE, answer(ttl=10**400), 0.0)
+    assert cache.get("tools/list", params(), ALICE, module.LONGEST - 1) is not None
+    assert cache.get("tools/list", params(), ALICE, module.LONGEST) is None
+
+
 @pytest.mark.parametrize("scope", ["private", None, "shared"])
 def test_what_is_not_public_is_for_one_principal(cache, scope):
     cache.put("resources/read", params(uri="a"), ALICE, answer(scope), 0.0)
