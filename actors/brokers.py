@@ -8,14 +8,15 @@ from actors.host import Tree
 from actors.parks import Parks
 from actors.protocol import capabilities
 from actors.protocol.table import BackendSpec
-from actors.runtime import DynamicSupervisor, Ref, Registry
+from actors.runtime import Ref, Registry
 from actors.services import Services
+from actors.shares import Shares
 
 
 class Brokers:
     """All of this process; each is made when it is first needed, and ends by itself."""
 
-    def __init__(self, services: Services, registry: Registry, supervisor: DynamicSupervisor, tree: Tree) -> None:
+    def __init__(self, services: Services, registry: Registry, supervisor: Shares, tree: Tree) -> None:
         self.parks = Parks(services.limits.parked_per_principal)
         self._services = services
         self._registry = registry
@@ -29,9 +30,8 @@ class Brokers:
         running = self._registry.whereis(name)
         if running is not None and running.alive:
             return running
-        return self._supervisor.start_child(
-            BrokerActor(spec, key, patron, self._services, self._tree, self.parks), name
-        )
+        broker = BrokerActor(spec, key, patron, self._services, self._tree, self.parks)
+        return self._supervisor.start_for(patron.principal, broker, name)
 
 
 def key_of(backend: str, patron: Patron) -> str:

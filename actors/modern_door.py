@@ -14,8 +14,9 @@ from actors.protocol import capabilities, errors
 from actors.protocol.classify import ModernRequest
 from actors.protocol.errors import ProtocolError
 from actors.protocol.modern.meta import Envelope
-from actors.runtime import ActorDown, AtCapacity, DynamicSupervisor, MailboxFull, NotTaken, Ref, Registry, SystemClosed
+from actors.runtime import ActorDown, AtCapacity, MailboxFull, NotTaken, Ref, Registry, SystemClosed
 from actors.services import Services
+from actors.shares import NoShareLeft, Shares
 
 AFFINITY_HEADER = "stagedoor-affinity"
 """By this a client may say which of its requests belong together: those with one value reach the same connections of
@@ -33,7 +34,7 @@ class ModernDoor:
         self,
         services: Services,
         registry: Registry,
-        supervisor: DynamicSupervisor,
+        supervisor: Shares,
         make: Callable[[Kind, Envelope], ExchangesActor],
         overloaded: Callable[[], bool],
     ) -> None:
@@ -75,7 +76,9 @@ class ModernDoor:
         if running is not None and running.alive:
             return running
         try:
-            return self._supervisor.start_child(self._make(kind, envelope), name)
+            return self._supervisor.start_for(kind.principal, self._make(kind, envelope), name)
+        except NoShareLeft:
+            return errors.too_many_requests("kinds of clients of this principal")
         except AtCapacity:
             return errors.overloaded()
         except SystemClosed:

@@ -11,8 +11,9 @@ from actors.ledger import Ledger
 from actors.modern_door import ModernDoor
 from actors.peers import TreePeers
 from actors.protocol.modern.meta import Envelope
-from actors.runtime import DynamicSupervisor, System
+from actors.runtime import System
 from actors.services import Services
+from actors.shares import Shares
 
 
 class ModernTree:
@@ -27,8 +28,8 @@ class ModernTree:
         ledger: Ledger,
         overloaded: Callable[[], bool],
     ) -> None:
-        brokers = self.brokers = DynamicSupervisor(services.limits.sessions)
-        exchanges = self.exchanges = DynamicSupervisor(services.limits.sessions)
+        brokers = self.brokers = Shares(services.limits)
+        exchanges = self.exchanges = Shares(services.limits)
         system.spawn(brokers, "brokers")
         system.spawn(exchanges, "exchanges")
         found = Brokers(services, system.registry, brokers, tree)

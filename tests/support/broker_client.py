@@ -26,7 +26,8 @@ from actors.ports import ANONYMOUS, Principal
 from actors.protocol.messages import EMPTY
 from actors.protocol.modern.caller import Caller
 from actors.protocol.payload import dumps, loads
-from actors.runtime import Actor, DynamicSupervisor, Ref
+from actors.runtime import Actor, Ref
+from actors.shares import Shares
 from tests.support.harness import Gateway
 
 WAIT = 7200.0
@@ -45,7 +46,7 @@ class _Heard(Actor):
 
 def brokers_of(gateway: Gateway) -> Brokers:
     """A supervisor of brokers beside the tree of a test's gateway."""
-    supervisor = DynamicSupervisor(1000)
+    supervisor = Shares(gateway.services.limits)
     gateway.system.spawn(supervisor, "test-brokers")
     return Brokers(gateway.services, gateway.system.registry, supervisor, gateway.actors.tree)
 

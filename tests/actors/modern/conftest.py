@@ -13,7 +13,8 @@ from actors.ports import ANONYMOUS, Answer, Post, Principal, Reply
 from actors.protocol import classify
 from actors.protocol.modern import ladder
 from actors.protocol.modern.meta import Envelope
-from actors.runtime import DynamicSupervisor
+from actors.protocol.table import Limits
+from actors.shares import Shares
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
 from tests.support.modern_client import ModernClient
@@ -44,7 +45,7 @@ class Modern:
     gateway: Gateway
     peers: FakePeers
     door: Door
-    supervisor: DynamicSupervisor
+    supervisor: Shares
 
     def __getitem__(self, name: str) -> Peer:
         return self.peers[name]
@@ -64,7 +65,7 @@ async def open_modern(*peers: Peer, **limits: Any) -> AsyncIterator[Modern]:
     backends = [Backend(peer.name, tools=peer.lists["tools/list"]) for peer in peers]
     async with open_gateway(*backends, **limits) as gateway:
         system, services, actors = gateway.system, gateway.services, gateway.actors
-        supervisor = DynamicSupervisor(100)
+        supervisor = Shares(Limits(sessions=100))
         system.spawn(found.supervisor, "peers")
         system.spawn(supervisor, "modern")
 

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from actors import exchanges
 from actors.ports import Principal
+from tests.support.door_client import RpcError
 from tests.support.harness import Gateway, open_gateway, table_of
 from tests.support.mcp_backend import Backend
 from tests.support.modern_backend import ModernBackend
@@ -102,6 +103,33 @@ async def test_there_is_room_for_so_many_and_no_more(
         other = client(at, "alpha", principal=Principal("eve"))
         assert await other.begin("tools/call", {"name": "slow"}).head() == 503
         assert await other.listen(tools=True).head() == 503
+
+
+async def test_one_principal_can_not_pass_for_more_clients_than_it_may_have_sessions(autojump_clock: MockClock) -> None:
+    alpha, old = server(), Backend("old")
+    limits = {"sessions_per_principal": 2, "link_idle": 10.0, "broker_idle": 1000.0}
+    async with open_gateway(alpha, old, **limits) as at:
+        ann, bob = Principal("ann"), Principal("bob")
+        for one in range(2):
+            await client(at, "old", principal=ann, affinity=str(one)).call("tools/call", {"name": "echo"})
+        refused = client(at, "old", principal=ann, affinity="2").begin("tools/call", {"name": "echo"})
+        assert await refused.head() == 429
+        await client(at, "old", principal=ann, affinity="0").call("tools/call", {"name": "echo"})
+        await client(at, "old", principal=bob).call("tools/call", {"name": "echo"})
+        await trio.sleep(20)
+        # What was kept for the first two is still there: of that, too, there is no more.
+        await client(at, "alpha", principal=ann, affinity="2").call("tools/call", {"name": "echo"})
+        with pytest.raises(RpcError, match="no connection"):
+            await client(at, "old", principal=ann, affinity="3").call("tools/call", {"name": "echo"})
+        await trio.sleep(2000)
+        await client(at, "old", principal=ann, affinity="3").call("tools/call", {"name": "echo"})
+
+
+async def test_everybody_without_a_name_has_a_bound_if_one_is_set(autojump_clock: MockClock) -> None:
+    async with open_gateway(server(), sessions_per_principal=1, sessions_anonymous=3) as at:
+        for one in range(3):
+            await client(at, "alpha", affinity=str(one)).call("tools/call", {"name": "echo"})
+        assert await client(at, "alpha", affinity="3").begin("tools/call", {"name": "echo"}).head() == 429
 
 
 async def test_work_waits_outside_while_the_loop_is_late(autojump_clock: MockClock) -> None:
