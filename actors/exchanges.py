@@ -273,9 +273,10 @@ class ExchangesActor(Actor):
         if self._draining:
             return errors.draining()
         if method == "subscriptions/listen":
-            if self.ledger.streams["listen"] >= STREAMS_MAX:
+            if self.ledger.listening.total() >= STREAMS_MAX:
                 return errors.overloaded()
             full = len(self.subscribers) >= SUBSCRIPTIONS_MAX and not self.principal.anonymous
+            full = full or not self.ledger.may_listen(self.principal)
             return errors.too_many_requests("subscriptions of this client") if full else None
         if self.ledger.exchanges >= IN_FLIGHT_MAX:
             return errors.overloaded()

@@ -15,12 +15,24 @@ class Ledger:
         """Requests in flight."""
         self.streams: Counter[str] = Counter()
         """Connections that carry a stream: `post`, `get` or `listen`."""
+        self.listening: Counter[str] = Counter()
+        """Subscriptions without a session, by principal, those that are not acknowledged yet included."""
         self.exchanges = 0
         """Requests without a session that are in flight; they are among `total`."""
 
     def allows(self, principal: Principal, requests: int) -> bool:
         """Whether so many more may be taken."""
         return principal.anonymous or self._counts.get(principal.name, 0) + requests <= self._limit
+
+    def may_listen(self, principal: Principal) -> bool:
+        """Whether one more subscription may be taken: as many as requests."""
+        return principal.anonymous or self.listening[principal.name] < self._limit
+
+    def listens(self, principal: Principal, change: int) -> None:
+        """Subscriptions were taken, or have ended."""
+        self.listening[principal.name] += change
+        if not self.listening[principal.name]:
+            del self.listening[principal.name]
 
     def add(self, principal: Principal, change: int) -> None:
         """Requests were taken, or have their outcome."""

@@ -63,6 +63,7 @@ class Subscribers:
 
     def begin(self, call: int, request: Request, reply: Reply) -> None:
         """A `subscriptions/listen`."""
+        self._ledger.listens(self._front.host.principal, 1)
         try:
             wanted = filters.read(request.params)
         except errors.Refusal as refusal:
@@ -85,6 +86,7 @@ class Subscribers:
 
     def cut(self) -> None:
         """The actor is no more: who finds the stream broken comes back, and takes it that everything has changed."""
+        self._ledger.listens(self._front.host.principal, -len(self._running))
         for running in self._running.values():
             if running.connection is not None:
                 running.connection.cut()
@@ -98,6 +100,7 @@ class Subscribers:
         over = running.subscription.phase in OVER
         if over:
             del self._running[call]
+            self._ledger.listens(self._front.host.principal, -1)
         for effect in effects:
             _EFFECTS[type(effect)](self, call, running, effect)
         if over:

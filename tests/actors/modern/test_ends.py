@@ -132,6 +132,36 @@ async def test_everybody_without_a_name_has_a_bound_if_one_is_set(autojump_clock
         assert await client(at, "alpha", affinity="3").begin("tools/call", {"name": "echo"}).head() == 429
 
 
+async def test_subscriptions_that_nobody_has_acknowledged_need_room_too(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchanges, "STREAMS_MAX", 2)
+    alpha = server()
+    alpha.mute.add("subscriptions/listen")
+    async with open_gateway(alpha) as at:
+        waiting = [client(at, "alpha", affinity=str(n)).listen(tools=True) for n in range(2)]
+        await at.settle()
+        assert await client(at, "alpha").listen(tools=True).head() == 503
+        waiting[0].drop()
+        await at.settle()
+        later = client(at, "alpha").listen(tools=True)
+        await at.settle()
+        assert later.status is None
+
+
+async def test_a_principal_has_so_many_subscriptions_whatever_it_passes_for(autojump_clock: MockClock) -> None:
+    async with open_gateway(server(), requests_per_principal=2) as at:
+        ann = Principal("ann")
+        first = client(at, "alpha", principal=ann, affinity="0").listen(tools=True)
+        await first.next()
+        await client(at, "alpha", principal=ann, affinity="1").listen(tools=True).next()
+        assert await client(at, "alpha", principal=ann, affinity="2").listen(tools=True).head() == 429
+        await client(at, "alpha", principal=Principal("bob")).listen(tools=True).next()
+        first.drop()
+        await at.settle()
+        await client(at, "alpha", principal=ann, affinity="2").listen(tools=True).next()
+
+
 async def test_work_waits_outside_while_the_loop_is_late(autojump_clock: MockClock) -> None:
     alpha = server()
     async with open_gateway(alpha) as at:
