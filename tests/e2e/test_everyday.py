@@ -201,9 +201,9 @@ async def test_resources_prompts_and_completion_pass(backend: str | None, prefix
         assert completed.completion.values == ["Engineering"]
 
 
-async def test_a_client_that_tries_the_next_revision_first_falls_back(everyday: Any) -> None:
+async def test_a_client_without_sessions_uses_servers_that_have_them(everyday: Any) -> None:
     async with connected(everyday.gateway.endpoint("everything"), mode="auto") as client:
-        assert client.protocol_version.startswith("2025-")
+        assert client.protocol_version == "2026-07-28"
         assert "Echo: hello" in text_of(await client.call_tool("echo", {"message": "hello"}))
 
 
