@@ -18,7 +18,9 @@ from tests.support.redis_sentinel import Sentinel
 from tests.support.redis_server import MISSING, RedisServer, installed
 from tests.support.store_calls import Lines, ask
 
-LIMITS = replace(Limits(), log_events=12, log_bytes=60_000, replay_ttl=0.4, replay_ttl_written=0.15)
+LIMITS = replace(Limits(), log_events=12, log_bytes=60_000, replay_ttl=2.0, replay_ttl_written=1.0)
+PATIENT = replace(LIMITS, replay_ttl=60.0, replay_ttl_written=30.0)
+"""Where nothing is meant to expire, however slow the machine is."""
 
 
 @dataclass
@@ -92,7 +94,7 @@ def opened() -> Callable[..., Any]:
     """Opens a Redis store; a test fails if it is lost and did not say what to do then."""
 
     @asynccontextmanager
-    async def opening(url: str, limits: Limits = LIMITS, **options: Any) -> AsyncIterator[RedisStore]:
+    async def opening(url: str, limits: Limits = PATIENT, **options: Any) -> AsyncIterator[RedisStore]:
         lost: list[str] = []
         settings: dict[str, Any] = {"log": Lines(), "on_lost": lost.append, **options}
         async with open_redis_store(url, limits, **settings) as store:
@@ -114,7 +116,7 @@ async def world(request: pytest.FixtureRequest, new_key: Callable[[], str]) -> A
         yield await _inhabited(World(MemoryStore(LIMITS, lambda: now[0]), move, new_key()))
         return
     server: RedisServer = request.getfixturevalue("server")
-    async with request.getfixturevalue("opened")(server.url) as store:
+    async with request.getfixturevalue("opened")(server.url, LIMITS) as store:
         yield await _inhabited(World(store, trio.sleep, new_key()))
 
 
