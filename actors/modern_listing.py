@@ -14,6 +14,7 @@ from actors.link_messages import LinkOutcome
 from actors.listing import TOOLS, Listing, View
 from actors.memo import Memo
 from actors.protocol import payload as json
+from actors.protocol.bridge import raising
 from actors.protocol.errors import Malformed
 from actors.protocol.link_events import Hello
 from actors.protocol.modern.outcomes import ttl
@@ -78,9 +79,11 @@ class ModernListing(Listing):
 
     def _visible(self, method: str, backend: str, view: View) -> Iterable[Raw]:
         visible = super()._visible(method, backend, view)
-        if method != TOOLS or not any(json.mentions(item, ANNOTATION.encode()) for item in view.items):
+        if method != TOOLS:
             return visible
-        return (item for item in visible if legal(item))
+        if any(json.mentions(item, ANNOTATION.encode()) for item in view.items):
+            visible = (item for item in visible if legal(item))
+        return visible if self._modern.modern(backend) else map(raising.tool_to_modern, visible)
 
     def _key(self, what: str, method: str, views: list[tuple[str, View]]) -> tuple[object, ...]:
         return ("modern", *super()._key(what, method, views))

@@ -54,6 +54,11 @@ def to_modern(method: str, payload: Raw, *, backend_version: str = LATEST_HANDSH
         return payload
 
 
+def tool_to_modern(tool: Raw) -> Raw:
+    """An item of a list of tools. Raises Malformed."""
+    return replace_members(tool, {"execution": None}) if mentions(tool, b"execution") and is_object(tool) else tool
+
+
 def notification_to_modern(method: str, params: Raw) -> Raw | None:
     """The params of a backend's notification; None: that era has no such thing, nothing is to be sent."""
     return None if method in _GONE else _changed(_NOTIFICATIONS, method, params)
@@ -154,7 +159,7 @@ def _without_keys(*keys: str) -> Callable[[Raw], Changes]:
 
 def _tools_without_execution(payload: Raw) -> Changes:
     tools = elements(members(payload)["tools"]) if "tools" in members(payload) else []
-    return {"tools": dumps([replace_members(tool, {"execution": None}) if is_object(tool) else tool for tool in tools])}
+    return {"tools": dumps([tool_to_modern(tool) for tool in tools])}
 
 
 def _names(*keys: str) -> tuple[bytes, ...]:
