@@ -11,7 +11,7 @@ from actors.broker_lines import Line, Lines
 from actors.broker_messages import LinkParked, Resume
 from actors.broker_own import OwnCalls
 from actors.link_messages import Call, Cancel, GiveAnswer, LinkAsked, LinkOutcome, LinkUnfit, Warm
-from actors.parks import Parks
+from actors.parks import Parked, Parks
 from actors.ports import Grant, Principal
 from actors.profiles import to_base36
 from actors.protocol import errors, lowering
@@ -60,7 +60,7 @@ class Due:
 @dataclass(slots=True)
 class Running:
     """A call that is not over. `owner`: whoever waits for it at present, `last`: whoever did last; `level` and
-    `progress` are what that one wants."""
+    `progress` are what that one wants. `since`: when it was parked first."""
 
     call: Call
     owner: Owner | None
@@ -69,6 +69,7 @@ class Running:
     progress: bool
     eligible: bool
     line: int = 0
+    since: float | None = None
 
 
 class BrokerCalls:
@@ -92,7 +93,7 @@ class BrokerCalls:
         """Of this life."""
         self.running: dict[int, Running] = {}
         self.own = OwnCalls(ctx, services.limits.request_deadline)
-        self.parked = 0
+        self._parked = Parked(parks, patron.principal)
         self._state = Calls(rules)
         self._backend = backend
         self._patron = patron
@@ -222,7 +223,9 @@ class BrokerCalls:
     def due(self, event: ev.ParkingEvent) -> None:
         """A clock."""
         if isinstance(event, ev.GatherOver):
-            event = ev.GatherOver(event.call, self._parks.room(self._patron.principal))
+            event = ev.GatherOver(event.call, self._parked.room(self._ctx.now()))
+        elif isinstance(event, ev.WaitOver):
+            event = ev.WaitOver(event.call, self._parked.patient(self._ctx.now()))
         self.step(event)
 
     def _clock(self, key: str, call: int, seconds: float, event: ev.ParkingEvent) -> None:
@@ -272,26 +275,30 @@ class BrokerCalls:
         # What was sent is not sent again: its params need not be kept while a human thinks.
         running.call = replace(running.call, params=EMPTY)
         running.owner = None
-        self._count(1)
+        if running.since is None:
+            running.since = self._ctx.now()
+        expired = Due(ev.Expired(effect.call))
+        self._parked.add(effect.call, running.since, lambda: self._ctx.ref.reply(expired))
+        self._count()
         self._clock("park", effect.call, self._services.limits.park_ttl, ev.Expired(effect.call))
         caller, call = _owner(effect.owner)
         caller.reply(
             LinkParked(self._backend, call, self.incarnation, str(effect.call), effect.round, effect.questions)
         )
 
-    def _count(self, change: int) -> None:
-        self.parked += change
-        self._parks.add(self._patron.principal, change)
+    def _count(self) -> None:
         self._services.telemetry.gauge("stagedoor_parked_calls", float(self._parks.total))
 
     def forget_parked(self) -> None:
         """This life is over: whatever it had parked is not there any more."""
-        self._count(-self.parked)
+        self._parked.clear()
+        self._count()
 
     def _unpark(self, effect: ev.Unpark) -> None:
         """Whoever resumed it has it from here on: before the backend gets the answers."""
         self._ctx.cancel_timer(("park", effect.call))
-        self._count(-1)
+        self._parked.remove(effect.call)
+        self._count()
         held, message = self._state.held.get(effect.call), self._resume
         if message is not None and held is not None and held.owner == (message.caller, message.call):
             running = self.running[effect.call]

@@ -113,7 +113,8 @@ class Limits:
     park_ttl: float = 600.0
     """How long a call waits for answers of a client without sessions; then it is cancelled at its server."""
     parked_per_principal: int = 256
-    """Calls of one principal that wait so; the questions of a further one are refused, and it gets -32603."""
+    """Calls of one principal that wait so; for a further one the one that waits longest gives way, after 60 s at the
+    earliest; else the questions of the further one are refused, and it gets -32603."""
     broker_idle: float = 900.0
     """Connections that a client without sessions has to a server with sessions are closed after so long without use."""
     overflow_connections: int = 7

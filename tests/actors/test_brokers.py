@@ -312,6 +312,22 @@ async def test_where_another_connection_may_not_be_a_call_waits_for_a_time(autoj
         assert it.executed == 1
 
 
+async def test_a_call_that_is_parked_for_long_gives_way_to_one_that_waits(autojump_clock: Any) -> None:
+    async with both(overflow_connections=0) as it:
+        client, other = it.client(), it.client()
+        call = client.tool("ask")
+        asked = (await it.backend.next()).ask("elicitation/create", FORM)
+        parked = await client.parked(call)
+        await trio.sleep(45)
+        # To come again without answers does not make it younger.
+        parked = await client.parked(client.resume(parked, {}))
+        assert (await other.outcome(other.tool("echo"))).ok
+        assert (await asked.outcome())["result"] == {"action": "cancel"}
+        assert (await client.error(client.accept(parked)))["code"] == -32602
+        assert len(it.backend.links) == 1
+        assert it.brokers.parks.total == 0
+
+
 async def test_on_http_calls_need_not_take_turns(autojump_clock: Any) -> None:
     async with both("http") as it:
         client = it.client()
@@ -367,6 +383,24 @@ async def test_only_so_many_calls_of_a_principal_are_parked(autojump_clock: Any)
         assert (await other.error(answer.call))["data"]["reason"] == "parked"
         assert (await asked.outcome())["result"] == {"action": "cancel"}
         await request.cancelled.wait()
+
+
+async def test_beyond_that_the_one_that_is_parked_longest_gives_way(autojump_clock: Any) -> None:
+    async with both("http", parked_per_principal=2) as it:
+        clients = [it.client(), it.client({"elicit.form"}), it.client({"elicit.form", "roots"})]
+        parks, asks = [], []
+        for client in clients:
+            call = client.tool("ask")
+            asks.append((await it.backend.next()).ask("elicitation/create", FORM))
+            parks.append(await client.parked(call))
+            await trio.sleep(40)
+        assert (await asks[0].outcome())["result"] == {"action": "cancel"}
+        assert (await clients[0].error(clients[0].accept(parks[0])))["code"] == -32602
+        assert it.brokers.parks.total == 2
+        for client, parked in zip(clients[1:], parks[1:], strict=True):
+            client.accept(parked)
+        assert [(await ask.outcome())["result"]["action"] for ask in asks[1:]] == ["accept", "accept"]
+        assert it.brokers.parks.total == 0
 
 
 # Questions that can't be asked ---------------------------------------------------------------------------------

@@ -202,6 +202,11 @@ def _wait_over(calls: Calls, event: ev.WaitOver) -> Step:
         return calls, []
     if any(calls.held[n].phase is not Phase.PARKED for n in calls.lines.values() if n is not None):
         return calls, [ev.StartWait(event.call)]  # the backend is at work, which has deadlines of its own
+    holders = set(calls.lines.values())
+    for call in event.patient:
+        if call in holders:
+            calls, effects = _expired(calls, ev.Expired(call))
+            return calls, [*effects, ev.StartWait(event.call)]
     error = errors.internal("other calls to this server wait for their client", reason="busy", executed="no")
     calls = lines.dequeue(put(calls, event.call, moved(held, "waited too long")), event.call)
     return calls, [ev.Outcome(held.owner, False, error.raw), ev.Forget(event.call)]

@@ -101,9 +101,10 @@ class GraceOver(Struct, frozen=True):
 
 
 class WaitOver(Struct, frozen=True):
-    """No connection became free in time."""
+    """No connection became free in time. `patient`: calls that were parked long enough to give way."""
 
     call: int
+    patient: tuple[int, ...] = ()
 
 
 class LineLost(Struct, frozen=True):

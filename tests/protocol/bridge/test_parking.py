@@ -249,6 +249,20 @@ def test_the_last_line_keeps_calls_waiting_for_a_time() -> None:
     assert (ok, error["code"], error["data"]["executed"]) == (False, INTERNAL, "no")
 
 
+def test_one_that_is_parked_long_enough_gives_way_to_one_that_waits() -> None:
+    world = World(lines=1)
+    first, second = world.begin(), world.begin()
+    world.ask(first)
+    world.park()
+    world.do(ev.WaitOver(second, (first,)))
+    assert world.cancelled == [first]
+    assert not world.sent[second]
+    world.settle(first)
+    assert world.sent[second] == 1
+    world.end(second)
+    world.finish()
+
+
 def test_a_call_waits_on_while_the_backend_is_at_work() -> None:
     world = World(lines=1)
     first, second = world.begin(), world.begin()

@@ -133,7 +133,9 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.world.calls.waiting)
     @rule(data=st.data())
     def wait_over(self, data: st.DataObject) -> None:
-        self.world.do(ev.WaitOver(self._one(data, self.world.calls.waiting)))
+        waits = self._one(data, self.world.calls.waiting)
+        patient = data.draw(st.permutations(sorted(self.world.parked)))
+        self.world.do(ev.WaitOver(waits, tuple(patient[: data.draw(st.integers(0, 2))])))
 
     @precondition(lambda self: self.world.calls.lines)
     @rule(data=st.data(), for_good=st.booleans())
