@@ -7,9 +7,10 @@ belongs to none goes to the newest GET stream that somebody reads, or waits in t
 
 from msgspec.structs import replace
 
-from actors.protocol import box, errors
+from actors.protocol import box, codec, errors
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
+from actors.protocol.messages import Error, Result
 from actors.protocol.request_record import of_request, request_key
 from actors.protocol.session_state import Boxed, Post, Session, Stream
 from actors.protocol.session_table import Phase
@@ -68,8 +69,8 @@ def carrier(session: Session, post_id: ev.PostId) -> tuple[str | None, Session, 
 
 
 def _open_for_post(session: Session, post_id: ev.PostId, post: Post) -> Step:
-    """Turns the answer of a POST into a stream: its open requests are recorded from here on, and answers that waited
-    for the others of a batch go first."""
+    """Turns the answer of a POST into a stream: its requests are recorded from here on, and answers that waited for the
+    others of a batch go first. (Those requests too, until the answers are in the log.)"""
     name = f"p{session.next_post_stream}"
     stream, first = _opened(session, post_id, post_id)
     session = replace(
@@ -78,13 +79,22 @@ def _open_for_post(session: Session, post_id: ev.PostId, post: Post) -> Step:
         posts={**session.posts, post_id: replace(post, stream=name, answers=())},
         streams={**session.streams, name: stream},
     )
+    waited = [(_answered(post, answer), answer) for answer in post.answers]
     recorded = {request_key(id): of_request(session.requests.get(id), name) for id in post.open}
+    recorded |= {key: of_request(None, name) for key, _ in waited if key is not None}
     session, deadlines = start_deadlines(session, post)
     effects = [fx.StopTurnClock(post_id), fx.OpenStream(name, post_id, post_id, recorded, first), *deadlines]
-    for answer in post.answers:
-        session, more = put(session, name, answer)
+    for key, answer in waited:
+        session, more = put(session, name, answer, requests={key: None} if key is not None else None)
         effects += more
     return session, effects
+
+
+def _answered(post: Post, answer: bytes) -> str | None:
+    """The key of the request that this answers; None for one whose id was not read, or is another one's."""
+    message = codec.decode_message(answer)
+    id = message.id if isinstance(message, Result | Error) else None
+    return request_key(id) if id is not None and id not in post.open else None
 
 
 def _opened(session: Session, connection: ev.ConnectionId, post: ev.PostId | None) -> tuple[Stream, bytes | None]:

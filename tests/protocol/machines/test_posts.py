@@ -254,8 +254,9 @@ def test_a_batch_that_became_a_stream_has_an_event_for_each_answer() -> None:
     driver.end(2)
     effects = driver.step(ev.StreamTurnDue(driver.last))
     opened = only(fx.OpenStream, effects)
-    assert opened.requests == {"i:1": b"p1"}
+    assert opened.requests == {"i:1": b"p1", "i:2": b"p1", "i:3": b"p1"}
     assert [m["id"] for _, m in said(effects)] == [3, 2]
+    assert [a.requests for a in all_of(fx.Append, effects)] == [{"i:3": None}, {"i:2": None}]
     last = only(fx.Append, driver.end(1))
     assert (last.seq, last.finish, last.requests) == (3, True, {"i:1": None})
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
-from actors.protocol import request_record, session_record
+from actors.protocol import request_record, session_machine, session_record
 from actors.protocol.session_state import Rules, Session
 from actors.protocol.session_table import Phase
 from tests.protocol.machines.driving import (
@@ -139,6 +139,17 @@ def test_recorded_requests_get_one_error_each_and_their_streams_end() -> None:
     assert not driver.store.requests
     assert all(head.finished for head in driver.store.streams.values())
     assert not driver.session.streams
+
+
+def test_an_answer_of_a_batch_that_did_not_come_into_the_log_is_an_error() -> None:
+    """It waited for the others; then its stream was opened, and the process ended."""
+    driver = Recorded("2025-03-26")
+    driver.initialize()
+    driver.post(call(1), request(2, "ping"), batch=True)
+    session, effects = session_machine.step(driver.session, ev.StreamTurnDue(driver.last))
+    driver.session = session
+    driver.store.take([effect for effect in effects if isinstance(effect, fx.OpenStream)])
+    assert [m["id"] for _, m in said(driver.restart())] == [1, 2]
 
 
 def test_what_was_not_recorded_is_not_answered(recorded: Recorded) -> None:

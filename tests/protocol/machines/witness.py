@@ -53,6 +53,8 @@ class Post:
     ids: list[RequestId]
     batch: bool
     nameless: int = 0
+    refused: list[RequestId] = field(default_factory=list)
+    """Those of the nameless whose id could be read; it may be the same twice."""
     stream: str | None = None
     broken: bool = False
 
@@ -121,7 +123,9 @@ class Witness:
             case ev.Posted(post, messages, batch, _, refused):
                 self._arriving = [m for m in messages if isinstance(m, Request)]
                 self._post = post
-                self.posts[post] = Post([m.id for m in self._arriving], batch, len(refused))
+                self.posts[post] = Post(
+                    [m.id for m in self._arriving], batch, len(refused), [id for id, _ in refused if id is not None]
+                )
             case ev.PostBroken(post):
                 if post in self.posts and self.posts[post].stream is None:
                     self.posts[post].broken = True
@@ -223,13 +227,11 @@ class Witness:
             assert not post.broken
             assert post.stream is None
             post.stream = effect.stream
-            assert effect.requests == {request_key(id): effect.stream.encode() for id in self._open_ids(effect.post)}
-            # What waited for the others of a batch has its own event from here on.
+            # What waited for the others of a batch has its own event from here on, and is owed until that is there.
+            owed = [*post.ids, *post.refused]
+            assert effect.requests == {request_key(id): effect.stream.encode() for id in owed}
             self.requests |= effect.requests
         self.streams[effect.stream] = Stream(0 if effect.first is None else 1, effect.post, effect.connection)
-
-    def _open_ids(self, post: int) -> list[RequestId]:
-        return [id for id in self.posts[post].ids if (post, id) in self.calls.values()]
 
     def _append(self, effect: fx.Append) -> None:
         stream = self.streams[effect.stream]
@@ -238,7 +240,8 @@ class Witness:
         assert effect.data is not None or effect.finish
         for key, value in effect.requests.items():
             assert value is None
-            del self.requests[key]
+            if key in self.requests or all(key != request_key(id) for p in self.posts.values() for id in p.refused):
+                del self.requests[key]
         for ask, carrier in effect.asked.items():
             if carrier is None:
                 del self.asked[ask]
