@@ -28,6 +28,8 @@ class Answers:
     def __init__(self) -> None:
         self._cache = Cache()
         self._asked: dict[CallKey, _Asked] = {}
+        self._overtaken: set[CallKey] = set()
+        """Those that may be of before a change that was announced since."""
 
     def fresh(self, call: Call, client: Caller, now: float) -> Raw | None:
         """The answer to this call, in the form that its client gets, if it is known."""
@@ -42,11 +44,13 @@ class Answers:
 
     def keep(self, keep: Keep, now: float) -> None:
         """An answer that may be kept, if its backend allows it."""
-        self._cache.put(keep.method, keep.params, keep.client, keep.payload, now)
+        if keep.call not in self._overtaken:
+            self._cache.put(keep.method, keep.params, keep.client, keep.payload, now)
 
     def outcome(self, finish: ev.Finish, now: float) -> tuple[bool, Raw]:
         """The outcome of a call, or what is known instead of an error that says that the backend can't be had."""
         asked = self._asked.pop(finish.call, None)
+        self._overtaken.discard(finish.call)
         if finish.ok or asked is None:
             return finish.ok, finish.payload
         if code_of(finish.payload) == errors.INVALID_PARAMS and payload.mentions(asked.params, b"cursor"):
@@ -59,13 +63,16 @@ class Answers:
     def forget(self, key: CallKey) -> None:
         """Nobody waits for the outcome."""
         self._asked.pop(key, None)
+        self._overtaken.discard(key)
 
     def changed(self, method: str, params: Raw) -> None:
         """A notification of the backend."""
-        self._cache.changed(method, params)
+        if self._cache.changed(method, params):
+            self._overtaken |= self._asked.keys()
 
     def clear(self) -> None:
         """It is another backend."""
+        self._overtaken |= self._asked.keys()
         self._cache.clear()
 
 

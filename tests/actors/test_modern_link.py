@@ -107,6 +107,21 @@ async def test_a_result_for_a_session_has_nothing_of_the_other_era(autojump_cloc
         assert not {"resultType", "ttlMs", "cacheScope"} & tools.keys()
 
 
+async def test_an_answer_that_a_change_has_overtaken_is_not_kept(autojump_clock, kind):
+    backend = ModernBackend(kind=kind, mute={"tools/list"})
+    async with open_gateway(backend) as gateway:
+        alice = User(gateway, Eras(), "alice")
+        call = alice.begin("tools/list")
+        old = await backend.next("tools/list")
+        assert backend.change("notifications/tools/list_changed") == 1
+        await alice.of(LinkTold)
+        backend.mute.clear()
+        backend.results["tools/list"] = lambda request: {"tools": [{"name": "new"}]}
+        old.result({"tools": [], "ttlMs": 60_000, "cacheScope": "public"})
+        await alice.outcome(call)
+        assert (await alice.call("tools/list"))[1]["tools"] == [{"name": "new"}]
+
+
 async def test_a_server_with_sessions_gives_the_calls_back(autojump_clock, kind):
     backend = Backend(kind=kind)
     async with open_gateway(backend) as gateway:

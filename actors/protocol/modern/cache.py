@@ -131,15 +131,16 @@ class Cache:
             self._forget(lambda key: key.method == method and key.principal == _PUBLIC)
         return first in self._entries
 
-    def changed(self, notification: str, params: Raw) -> None:
+    def changed(self, notification: str, params: Raw) -> bool:
         """A notification of the server: what it outdates is gone at once. An update of a resource may name a part of
-        it, or what it is a part of."""
+        it, or what it is a part of. False for a notification that outdates nothing."""
         lists = CHANGES.get(notification)
         if lists is not None:
             self._forget(lambda key: key.method in lists)
         elif notification == filters.UPDATED:
             uri = filters.located(params) or ""
             self._forget(lambda key: key.method == "resources/read" and _related(key.what or "", uri))
+        return lists is not None or notification == filters.UPDATED
 
     def bad_cursor(self, method: str) -> None:
         """A page was refused: the listing begins anew."""

@@ -40,6 +40,8 @@ STALE_CODES: Final = (errors.INVALID_REQUEST, errors.OVERLOADED)
 """With HTTP 400 or 404: a server of the handshake era misses its session."""
 REFRESH_WITHIN: Final = 10.0
 """Seconds for a page of it."""
+MIRRORS_MAX: Final = 4096
+"""Tools with arguments in headers that are remembered; those that were listed longest ago go first."""
 PAGES: Final = 64
 """Of a list of tools that is fetched for the sake of headers."""
 
@@ -147,7 +149,7 @@ def complete(link: Link, running: Running, result: Raw) -> Step:
     if called.method == "tools/list" and link.related:
         link, result, effects = learn(link, result)
     if running.fresh and called.method in outcomes.CACHEABLE:
-        effects.append(Keep(called.method, called.params, called.client, result))
+        effects.append(Keep(called.call, called.method, called.params, called.client, result))
     for consent in running.consents:
         params = payload.dumps({"elicitationId": consent.id})
         effects.append(ev.Tell(called.call, "notifications/elicitation/complete", params))
@@ -249,6 +251,8 @@ def learn(link: Link, result: Raw) -> tuple[Link, Raw, ev.Effects]:
             kept.append(tool)
             if mirrored:
                 mirrors[name] = mirrored
+            if len(mirrors) > MIRRORS_MAX:
+                del mirrors[next(iter(mirrors))]
     except errors.Malformed:
         return link, result, []
     if len(kept) < len(tools):

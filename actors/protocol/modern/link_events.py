@@ -115,8 +115,9 @@ class TellCaller(Struct, frozen=True):
 
 
 class Keep(Struct, frozen=True):
-    """A result that may be kept for later requests like this one."""
+    """A result of a call that may be kept for later requests like this one."""
 
+    call: CallKey
     method: str
     params: Raw
     client: Caller

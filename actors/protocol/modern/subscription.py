@@ -57,7 +57,8 @@ def _refused(subscription: Subscription, event: ev.Refused, to: Phase) -> Step:
 def _honoured(subscription: Subscription, event: ev.Honoured, to: Phase) -> Step:
     """The acknowledgement, then what has changed meanwhile."""
     asked, able = subscription.filter, event.filter
-    honoured = Filter(asked.changes & able.changes, tuple(uri for uri in asked.uris if uri in set(able.uris)))
+    uris = set(able.uris)
+    honoured = Filter(asked.changes & able.changes, tuple(uri for uri in asked.uris if uri in uris))
     said = {k: c for k, c in subscription.gathered.items() if honoured.wants(*c)}
     subscription = replace(subscription, phase=to, filter=honoured, gathered={})
     acknowledged = _frame(subscription, ACKNOWLEDGED, json.dumps({"notifications": honoured.raw}))

@@ -5,6 +5,7 @@ from msgspec import Raw
 
 from actors.protocol import link_events as ev
 from actors.protocol.modern import link_events as mv
+from actors.protocol.modern.link_calls import MIRRORS_MAX
 from tests.support.modern_link import Drive, client
 
 HEADED = {
@@ -234,3 +235,13 @@ def test_only_whole_answers_to_first_requests_may_be_kept(drive):
     drive.call(3, "resources/read", by=client(drives=False), uri="a")
     drive.result(drive.last("resources/read").id, {"resultType": "input_required", "requestState": "s"})
     assert drive.outcomes[3][1]["resultType"] == "input_required"
+
+
+def test_what_a_server_wants_in_headers_is_remembered_up_to_a_bound(http):
+    for page in range(3):
+        http.call(page, "tools/list")
+        http.result(http.last("tools/list").id, {"tools": [{**HEADED, "name": f"{page}-{n}"} for n in range(2000)]})
+    assert len(http.link.mirrors) == MIRRORS_MAX
+    for call, name, mirrored in ((10, "0-0", False), (11, "1-1999", True), (12, "2-1999", True)):
+        http.call(call, name=name, arguments={"region": "eu"})
+        assert ("Mcp-Param-Region" in http.last("tools/call").headers) is mirrored
