@@ -83,8 +83,8 @@ class Aggregate(Front):
 
     @property
     def bits(self) -> capabilities.ClientBits:
-        """Without the extensions that an aggregate does not pass on: they would only make one view many."""
-        return frozenset(b for b in super().bits if not b.startswith("ext:") or b[4:].split("=")[0] in EXTENSIONS)
+        """As far as an aggregate passes them on."""
+        return passed_on(super().bits)
 
     def lists_itself(self, backend: str) -> bool:
         """Whether the session has a connection of its own, over which it may see other things than others."""
@@ -365,3 +365,8 @@ def hash_of(items: list[Raw]) -> str:
         digest.update(b"%d," % len(item))
         digest.update(item)
     return digest.hexdigest()[:16]
+
+
+def passed_on(bits: capabilities.ClientBits) -> capabilities.ClientBits:
+    """Without the extensions that an aggregate does not pass on: they would only make one view many."""
+    return frozenset(b for b in bits if not b.startswith("ext:") or b[4:].split("=")[0] in EXTENSIONS)

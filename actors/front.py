@@ -370,7 +370,7 @@ class Front(ABC):
     def bits(self) -> capabilities.ClientBits:
         """What the client can be asked, as far as backends hear of it."""
         client = self.host.client
-        return client.bits if client is not None else frozenset()
+        return capabilities.carried(client.bits) if client is not None else frozenset()
 
     def shares(self, backend: str) -> bool:
         """Whether the connection to a backend is not the session's own."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from actors.aggregate import passed_on
 from actors.broker_calls import Patron
 from actors.brokers import Brokers
 from actors.eras import Eras
@@ -10,6 +11,7 @@ from actors.host import Tree
 from actors.ledger import Ledger
 from actors.modern_door import ModernDoor
 from actors.peers import TreePeers
+from actors.protocol import capabilities
 from actors.protocol.modern.meta import Envelope
 from actors.runtime import System
 from actors.services import Services
@@ -35,7 +37,10 @@ class ModernTree:
         found = Brokers(services, system.registry, brokers, tree)
 
         def make(kind: Kind, envelope: Envelope) -> ExchangesActor:
-            patron = Patron(kind.principal, kind.bits, kind.affinity)
+            served = services.table.value.endpoints.get(kind.endpoint)
+            merges = served is None or served.kind == "aggregate"
+            bits = passed_on(kind.bits) if merges else capabilities.carried(kind.bits)
+            patron = Patron(kind.principal, bits, kind.affinity)
             peers = TreePeers(patron, services, tree, eras, found, system.registry)
             return ExchangesActor(kind, envelope, services, tree, ledger, peers)
 

@@ -216,6 +216,10 @@ def declare(bits: ClientBits, version: str = LATEST_HANDSHAKE, *, roots_list_cha
 # ------------------------------------------------------------------------------------------ what a gateway can offer
 
 
+TASKS: Final = "io.modelcontextprotocol/tasks"
+"""The extension."""
+
+
 def merge_server(
     known: Iterable[Raw],
     *,
@@ -250,13 +254,21 @@ def merge_server(
 
 
 def transparent_server(raw: Raw) -> Raw:
-    """A backend's own capabilities, but for tasks, which the gateway does not carry."""
+    """A backend's own capabilities, but for tasks of either form, which the gateway does not carry."""
     capabilities = parse(raw)
     if not capabilities.tree:
         return dumps({})
-    if "tasks" not in capabilities.tree:
+    if "tasks" not in capabilities.tree and not capabilities.has(("extensions", TASKS)):
         return raw
-    return dumps({name: value for name, value in capabilities.tree.items() if name != "tasks"})
+    tree: dict[str, Any] = {name: value for name, value in capabilities.tree.items() if name != "tasks"}
+    if capabilities.has(("extensions", TASKS)):
+        tree["extensions"] = {id: settings for id, settings in tree["extensions"].items() if id != TASKS}
+    return dumps(tree)
+
+
+def carried(bits: ClientBits) -> ClientBits:
+    """What of a client a backend may hear: not that it has tasks, for which there is no way through the gateway."""
+    return frozenset(bit for bit in bits if not bit.startswith(f"ext:{TASKS}="))
 
 
 def _allowed(backends: Iterable[Capabilities], name: str, allowed: Collection[str]) -> dict[str, Any]:
