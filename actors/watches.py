@@ -30,6 +30,9 @@ CAPABILITIES = {
 }
 """What a backend with sessions must have declared to say that a list has changed."""
 
+LASTS = 30.0
+"""Seconds for which a watch must have been there for its loss to be the first one."""
+
 Honoured = Callable[[Filter | None, ProtocolError | None], None]
 """Gets what a backend can do of a filter; None and an error, if it can do nothing at all."""
 
@@ -37,7 +40,7 @@ Honoured = Callable[[Filter | None, ProtocolError | None], None]
 @dataclass(slots=True, eq=False)
 class Watch:
     """What one backend is watched for, in its own words. `honoured` is None as long as it has not said what it can do;
-    `call` is the number of the upstream subscription, 0 if there is none."""
+    `since` when it did last; `call` is the number of the upstream subscription, 0 if there is none."""
 
     number: int
     backend: str
@@ -45,6 +48,7 @@ class Watch:
     honoured: Filter | None = None
     call: int = 0
     attempt: int = 0
+    since: float = 0.0
     missed: bool = False
     waiting: list[Honoured] = field(default_factory=list)
     users: set[int] = field(default_factory=set)
@@ -177,7 +181,7 @@ class Watches:
             self._front.told(LinkTold(message.link, message.backend, None, message.method, message.params))
 
     def _honoured(self, watch: Watch, honoured: Filter) -> None:
-        watch.honoured, watch.attempt = honoured, 0
+        watch.honoured, watch.since = honoured, self._front.host.ctx.now()
         waiting, watch.waiting = watch.waiting, []
         for then in waiting:
             then(honoured, None)
@@ -197,6 +201,8 @@ class Watches:
 
     def _failed(self, watch: Watch, error: Raw) -> None:
         """Whoever waits is told; as long as somebody is interested it is tried again."""
+        if watch.honoured is not None and self._front.host.ctx.now() - watch.since >= LASTS:
+            watch.attempt = 0
         watch.honoured, watch.missed = None, True
         waiting, watch.waiting = watch.waiting, []
         for then in waiting:

@@ -107,6 +107,8 @@ def due(link: Link, event: TimerDue) -> Step:
             return listens.unacknowledged(link, id)
         case ("refresh", str(id)):
             return calls.unrefreshed(link, id)
+        case ("lasted", str(id)):
+            return listens.lasted(link, id)
         case ("fade", str(id)):
             return listens.faded(link, id)
         case ("listen", int(number)):

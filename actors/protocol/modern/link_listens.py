@@ -30,6 +30,8 @@ LISTEN: Final = "subscriptions/listen"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 ACK_WITHIN: Final = 10.0
 """Seconds for the acknowledgement; what comes after it may take for ever."""
+LASTS: Final = 30.0
+"""Seconds for which a listen must have been there for its loss to be the first one."""
 FADE: Final = 0.25
 """Seconds for which a listen that was replaced is still heard, where two streams may overtake each other."""
 LIST_CHANGED: Final = {"tools": filters.TOOLS, "prompts": filters.PROMPTS, "resources": filters.RESOURCES}
@@ -197,7 +199,12 @@ def faded(link: Link, id: RequestId) -> Step:
 
 def _drop(link: Link, id: RequestId) -> Step:
     link, effects = drop(link, id, "not needed any more")
-    return link, [*effects, StopTimer(("ack", id)), StopTimer(("fade", id))]
+    return link, [*effects, *clocks(id)]
+
+
+def clocks(id: RequestId) -> ev.Effects:
+    """Stops those of a listen that is no more."""
+    return [StopTimer((clock, id)) for clock in ("ack", "fade", "lasted")]
 
 
 # What comes --------------------------------------------------------------------------------------------------
@@ -245,10 +252,10 @@ def _acknowledged(link: Link, id: RequestId, listen: Listen, params: Raw) -> Ste
     granted = Filter(
         honoured.changes & listen.filter.changes, tuple(u for u in listen.filter.uris if u in honoured.uris)
     )
-    effects: ev.Effects = [StopTimer(("ack", id))]
+    effects: ev.Effects = [StopTimer(("ack", id)), StartTimer(("lasted", id), LASTS)]
     if listen.called is not None and not listen.again:
         effects.append(ev.Tell(listen.called.call, ACKNOWLEDGED, params))
-    acked = replace(listen, acked=True, again=True, attempt=0, filter=granted)
+    acked = replace(listen, acked=True, again=True, filter=granted)
     link = put(link, id, acked)
     if listen.owner is not None:
         link, more = _in_force(link, listen.owner, id, granted.uris)
@@ -272,7 +279,7 @@ def _missed(listen: Listen) -> ev.Effects:
 def ended(link: Link, id: RequestId, listen: Listen, result: Raw) -> Step:
     """The backend ends it in an orderly way."""
     if listen.called is not None:
-        return taken(link, id), [StopTimer(("ack", id)), ev.Finish(listen.called.call, True, result)]
+        return taken(link, id), [*clocks(id), ev.Finish(listen.called.call, True, result)]
     return broken(link, id, listen, failure("ended", "the server ended the subscription", "no"))
 
 
@@ -293,9 +300,15 @@ def unacknowledged(link: Link, id: RequestId) -> Step:
     return link, effects + more
 
 
+def lasted(link: Link, id: RequestId) -> Step:
+    """It was no flash in the pan."""
+    listen = link.pending.get(id)
+    return (put(link, id, replace(listen, attempt=0)) if isinstance(listen, Listen) else link), []
+
+
 def broken(link: Link, id: RequestId, listen: Listen, error: Raw) -> Step:
     """It is lost. One that never was acknowledged fails; any other is opened again after a while."""
-    effects: ev.Effects = [StopTimer(("ack", id)), StopTimer(("fade", id))]
+    effects = clocks(id)
     link = taken(link, id)
     if listen.fading:
         return link, effects
@@ -351,43 +364,3 @@ def abandoned(link: Link, call: ev.CallKey) -> Step | None:
             rest = {n: other for n, other in link.lost.items() if n != number}
             return replace(link, lost=rest), [StopTimer(("listen", number))]
     return None
-
-
-# With the connection -----------------------------------------------------------------------------------------
-
-
-def take_changes(link: Link) -> tuple[Link, list[Called]]:
-    """The changes of subscriptions that have not taken effect are nobody's any more."""
-    changes = [c.called for wish in link.wishes.values() for c in (*wish.taking, *wish.waiting)]
-    wishes = {c: replace(wish, taking=(), waiting=(), opening=None) for c, wish in link.wishes.items()}
-    return replace(link, wishes=wishes), changes
-
-
-def lose_all(link: Link, error: Raw) -> Step:
-    """The connection is lost, and every listen with it: they are opened again on the next one."""
-    effects: ev.Effects = []
-    lost = list(link.lost.values())
-    for id, listen in link.pending.items():
-        if not isinstance(listen, Listen):
-            continue
-        effects += [StopTimer(("ack", id)), StopTimer(("fade", id))]
-        if listen.called is not None and not listen.again:
-            effects.append(ev.Finish(listen.called.call, False, error))
-        elif listen.owner is None:
-            lost.append(replace(listen, acked=False, told=frozenset()))
-    kept = [listen for listen in lost if listen.owner is None]
-    wishes = {caller: replace(wish, current=None, opening=None) for caller, wish in link.wishes.items()}
-    kept += [Listen(Filter(uris=wish.uris), owner=c, again=True) for c, wish in wishes.items() if wish.uris]
-    numbers = range(link.next_id, link.next_id + len(kept))
-    link = replace(link, next_id=numbers.stop, lost=dict(zip(numbers, kept, strict=True)), wishes=wishes)
-    return link, effects
-
-
-def end_all(link: Link, error: Raw) -> Step:
-    """The listens of clients of this era end for good."""
-    effects: ev.Effects = []
-    for listen in (*link.pending.values(), *link.lost.values()):
-        if isinstance(listen, Listen) and listen.called is not None:
-            effects.append(ev.Finish(listen.called.call, False, error))
-    pending = {i: p for i, p in link.pending.items() if not (isinstance(p, Listen) and p.called is not None)}
-    return replace(link, pending=pending, lost={n: w for n, w in link.lost.items() if w.called is None}), effects

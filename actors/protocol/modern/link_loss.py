@@ -9,7 +9,7 @@ from actors.protocol.link_calls import failure
 from actors.protocol.link_loss import reason_of
 from actors.protocol.modern.link_calls import PROBE_CLOCK, connect
 from actors.protocol.modern.link_events import Called, Judged, Reconsidered, StopTimer, Unfit, Withdraw
-from actors.protocol.modern.link_listens import end_all, lose_all, take_changes
+from actors.protocol.modern.link_listens_lost import end_all, lose_all, take_changes
 from actors.protocol.modern.link_state import Link, Running, Step, moved
 
 CLOSED = "the connection to the backend was closed"

@@ -174,6 +174,22 @@ async def test_after_a_loss_everything_may_have_changed(modern: Open, autojump_c
         assert len(pending.seen(ACK)) == 1
 
 
+async def test_a_backend_that_ends_what_it_has_just_acknowledged_is_asked_ever_less_often(
+    modern: Open, autojump_clock: MockClock
+) -> None:
+    async with modern(Peer("alpha")) as at:
+        await acknowledged(at.client("alpha").listen(tools=True))
+        with trio.move_on_after(120):
+            while True:
+                (await at["alpha"].next("subscriptions/listen")).result({"resultType": "complete"})
+        assert 5 < len(at["alpha"].asked_for("subscriptions/listen")) < 15
+        await trio.sleep(120)
+        at["alpha"].asked_for("subscriptions/listen")[-1].result({"resultType": "complete"})
+        before = len(at["alpha"].asked_for("subscriptions/listen"))
+        await trio.sleep(1)
+        assert len(at["alpha"].asked_for("subscriptions/listen")) == before + 1
+
+
 @pytest.mark.parametrize("modern_peer", [True, False])
 async def test_after_the_end_of_a_link_too(modern: Open, autojump_clock: MockClock, modern_peer: bool) -> None:
     async with modern(Peer("alpha", modern=modern_peer)) as at:

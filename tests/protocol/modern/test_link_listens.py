@@ -45,6 +45,20 @@ def test_a_listen_is_a_call_that_goes_on_until_its_result(drive):
     assert drive.outcomes[1][0]
 
 
+def test_only_a_listen_that_has_lasted_is_opened_again_as_if_it_were_the_first_loss(drive):
+    drive.call(1, "subscriptions/listen", by=MODERN, notifications={"toolsListChanged": True})
+    attempts = []
+    for lasts in (False, False, True, False):
+        id = drive.acknowledge()
+        if lasts:
+            drive.due("lasted", id)
+        drive.fail(id)
+        [key] = [key for key in drive.timers if key[0] == "listen"]
+        attempts.append(drive.timers[key])
+        drive.due(*key)
+    assert attempts == [1, 2, 1, 2]
+
+
 def test_two_listens_get_each_their_own(drive):
     for call in (1, 2):
         drive.call(call, "subscriptions/listen", by=MODERN, notifications={"toolsListChanged": True})
