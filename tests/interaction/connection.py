@@ -186,16 +186,16 @@ class Connection:
 
     def begin_ask(
         self, method: str, params: Mapping[str, Any] | None = None, related: Id | None = None
-    ) -> tuple[str, Callable[[], Awaitable[Message]]]:
+    ) -> tuple[str, Callable[..., Awaitable[Message]]]:
         """Asks the client; the id of the question, and how to wait for the answer, which may be an RpcError."""
         id = f"q{self._next_ask}"
         self._next_ask += 1
         self._asked[id] = (method, trio.Event(), [])
         self.say({"id": id, "method": method, **({} if params is None else {"params": dict(params)})}, related)
 
-        async def wait() -> Message:
+        async def wait(within: float = WAIT) -> Message:
             _, answered, answers = self._asked[id]
-            with trio.fail_after(WAIT):
+            with trio.fail_after(within):
                 await answered.wait()
             if "error" in answers[0]:
                 raise RpcError(answers[0]["error"])

@@ -56,7 +56,8 @@ class ModernBackend(Backend):
         self.refusal: Message = {"code": -32022, "message": "Unsupported protocol version"}
         """What `initialize` gets, if there are no sessions."""
         self.listens: list[Listen] = []
-        self.honours: Callable[[Message], Message] = lambda wanted: wanted
+        self.honours: Callable[[Message], Message] = self._honoured
+        """What of a subscription is granted."""
         self.states: dict[str, tuple[Message, Message]] = {}
         """States that were given out: the request, and the answers so far."""
         self.handlers |= {"server/discover": self._discover, "subscriptions/listen": self._listen}
@@ -94,8 +95,7 @@ class ModernBackend(Backend):
         return found
 
     async def _discover(self, request: Request) -> Message:
-        declared = self.capabilities if self.capabilities is not None else self._found()
-        about: Message = {"supportedVersions": self.supported, "capabilities": declared}
+        about: Message = {"supportedVersions": self.supported, "capabilities": self._declared()}
         return about if self.instructions is None else {**about, "instructions": self.instructions}
 
     def _found(self) -> Message:
@@ -103,6 +103,16 @@ class ModernBackend(Backend):
         if "resources" in declared:
             declared["resources"]["subscribe"] = True
         return declared
+
+    def _declared(self) -> Message:
+        return dict(self.capabilities) if self.capabilities is not None else self._found()
+
+    def _honoured(self, wanted: Message) -> Message:
+        declared = self._declared()
+        granted = {kind + "ListChanged" for kind, has in declared.items() if "listChanged" in has}
+        if declared.get("resources", {}).get("subscribe"):
+            granted.add("resourceSubscriptions")
+        return {kind: value for kind, value in wanted.items() if kind in granted}
 
     async def _listen(self, request: Request) -> Message:
         listen = Listen(request, self.honours(request.params["notifications"]))

@@ -4,6 +4,7 @@ result. In the era without sessions a connection that is closed cancels its requ
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -46,13 +47,10 @@ class HttpSession:
 
 
 class HttpServer:
-    """One endpoint."""
+    """One host and port, with a backend at each path."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._sessions: dict[str, HttpSession] = {}
-        self._all: HttpSession | None = None
-        """The requests without a session."""
+    def __init__(self, backends: Mapping[str, Backend]) -> None:
+        self._places = {path: _Endpoint(backend) for path, backend in backends.items()}
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """One connection."""
@@ -60,12 +58,24 @@ class HttpServer:
         with suppress(*BROKEN):
             while (request := await wire.next_request()) is not None:
                 headers = {name.decode().lower(): value.decode() for name, value in request.headers}
-                self._backend.headers.append(headers)
-                await self._handle(wire, request.method.decode(), headers, await wire.body())
+                body = await wire.body()
+                await self._places[request.target.decode()].handle(wire, request.method.decode(), headers, body)
                 wire.next_cycle()
         await stream.aclose()
 
-    async def _handle(self, wire: Http1, method: str, headers: dict[str, str], body: bytes) -> None:
+
+class _Endpoint:
+    """One backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._sessions: dict[str, HttpSession] = {}
+        self._all: HttpSession | None = None
+        """The requests without a session."""
+
+    async def handle(self, wire: Http1, method: str, headers: dict[str, str], body: bytes) -> None:
+        """One request."""
+        self._backend.headers.append(headers)
         known = headers.get("mcp-session-id")
         session = self._sessions.get(known or "")
         if known is not None and session is None:
@@ -75,7 +85,10 @@ class HttpServer:
         elif session is None:
             await wire.answer(400 if self._backend.sessions else 405)
         elif method == "GET":
-            await wire.stream(session.unrelated.receive)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wire.wait_closed, nursery.cancel_scope)
+                with suppress(*BROKEN):
+                    await wire.stream(session.unrelated.receive)
         else:
             session.connection.end()
             await wire.answer(200)
@@ -99,7 +112,13 @@ class HttpServer:
             answer = session.posts[message["id"]] = _Body()
             session.connection.feed(body)
             header = [("Mcp-Session-Id", session.id)] if message["method"] == "initialize" else []
-            await self._answer(wire, answer, header)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_when_ended, session.connection, nursery.cancel_scope)
+                with suppress(*BROKEN):
+                    await self._answer(wire, answer, header)
+                nursery.cancel_scope.cancel()
+            if not wire.answered:
+                raise trio.BrokenResourceError
 
     def _modern(self, message: Any) -> bool:
         """Whether a message is for the era without sessions, or there is no other."""

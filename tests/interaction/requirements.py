@@ -1,4 +1,5 @@
-"""What the session era demands of the gateway: clause by clause, with its source.
+"""What is demanded of the gateway: clause by clause, with its source. The clauses here are of the era with sessions;
+`bridges` has those of the era without and of what is between them, `pitfalls` those of both that are often broken.
 
 A test says which clauses it proves by `@pytest.mark.requirement(id, …)`; `ELSEWHERE` names the tests of other folders
 that prove one. `test_requirements.py` holds both sides against each other.
@@ -9,15 +10,9 @@ specification leaves open and the gateway has settled.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Clause(NamedTuple):
-    """What must hold, and where that is written."""
-
-    text: str
-    source: str
-
+from tests.interaction.bridges import BRIDGES, SESSIONLESS
+from tests.interaction.clause import Clause
+from tests.interaction.pitfalls import PITFALLS
 
 BASIC: dict[str, Clause] = {
     "ids-typed": Clause("1 and '1' are two ids; an id is echoed exactly", "basic, Requests"),
@@ -233,12 +228,17 @@ REQUIREMENTS: dict[str, Clause] = {
     **AGGREGATION,
     **BACKENDS,
     **STORE,
+    **SESSIONLESS,
+    **BRIDGES,
+    **PITFALLS,
 }
 
 ELSEWHERE: dict[str, str] = {
     "preflight": "tests/gateway/http/test_app.py::test_a_preflight_grants_what_the_script_asks",
     "http-resume": "tests/gateway/backends/test_streamable_http.py"
     "::test_a_stream_broken_after_an_event_id_is_resumed_by_get_until_the_response",
+    "pitfall-task-errors": "tests/protocol/modern/test_tasks.py"
+    "::test_what_a_backend_says_of_a_task_is_complete_and_under_the_clients_id",
     "stdio-groups": "tests/e2e/test_run.py::test_a_signal_ends_it_with_status_0_and_no_child_left",
     "restart-killed": "tests/e2e/test_restart.py::test_a_client_goes_on_after_a_restart_with_its_session_and_streams",
 }

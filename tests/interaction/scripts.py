@@ -54,11 +54,16 @@ EVERYTHING: dict[str, Any] = {
 
 MESSAGE = {"role": "user", "content": {"type": "text", "text": "say"}}
 SAMPLED = {"role": "assistant", "content": {"type": "text", "text": "said"}, "model": "m", "stopReason": "endTurn"}
-FORM = {
+FORM: Message = {
     "message": "who are you?",
     "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
 }
-URL = {"mode": "url", "message": "please sign in", "url": "https://example.com/login?x=1", "elicitationId": "e-1"}
+URL: Message = {
+    "mode": "url",
+    "message": "please sign in",
+    "url": "https://example.com/login?x=1",
+    "elicitationId": "e-1",
+}
 
 ASKS: dict[str, tuple[Message, Message]] = {
     "sampling/createMessage": ({"messages": [MESSAGE], "maxTokens": 10}, SAMPLED),

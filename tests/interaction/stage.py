@@ -6,6 +6,7 @@ backends, the actors or the log found wrong is raised at the end.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import trio
 
 from actors.ports import Store
-from actors.protocol.table import BackendSpec, Endpoint, Limits, Table, Target
+from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, Table, Target
 from actors.runtime import System, open_system
 from actors.session import SessionActor
 from actors.tree import GatewayActors
@@ -27,7 +28,7 @@ from gateway.store.memory import MemoryStore
 from gateway.store.redis import open_redis_store
 from tests.interaction.backend import Backend
 from tests.interaction.era_backend import ModernBackend
-from tests.interaction.transports import Kind, reached
+from tests.interaction.transports import Kind, reached, shared_origin
 from tests.support.modern_rules import check_no_modern_fields
 from tests.support.modern_wire import ModernWire
 from tests.support.schemas import NEWEST
@@ -150,6 +151,8 @@ class Stage:
         self.http: AsgiHttp
         self.overloaded = False
         self.sealer = lifecycle.ephemeral_sealer()
+        self.later = 0.0
+        """Seconds by which the wall clock goes ahead."""
         self._redis_url = redis_url
         self._memory: MemoryStore | None = None
         self._specs: dict[str, BackendSpec] = {}
@@ -181,6 +184,19 @@ class Stage:
         self._specs[name] = BackendSpec(name, target, **spec)
         self._replace_table()
         return backend
+
+    async def share_origin(self, *names: str) -> None:
+        """These backends over HTTP move to one host and port, each to a path of its own."""
+        backends = {f"/{name}": self.backends[name] for name in names}
+        origin = await self._reached.enter_async_context(shared_origin(backends, self.nursery))
+        for name in names:
+            self._specs[name] = replace(self._specs[name], target=HttpTarget(f"{origin}/{name}"))
+        self._replace_table()
+
+    async def break_connections(self, backend: Backend) -> None:
+        """Over HTTP: each answer under way breaks off."""
+        for connection in list(backend.connections):
+            connection.hang_up()
 
     def target(self, name: str, target: Target, **spec: Any) -> None:
         """A backend that is somewhere else, or nowhere."""
@@ -259,6 +275,7 @@ class Stage:
             services = lifecycle.services_for(
                 self._table(), self.limits, store, connector, self.sealer, self.telemetry, self.log
             )
+            services = replace(services, wall=lambda: time.time() + self.later)
             actors = GatewayActors(system, services, lambda: self.overloaded)
             security = Security("127.0.0.1", 8080, tokens=self.tokens)
             table = services.table

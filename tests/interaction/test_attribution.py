@@ -19,7 +19,7 @@ from tests.support.wire_client import Call, Message, RpcError
 # Exactly the session whose call raised them ------------------------------------------------------------------
 
 
-@pytest.mark.requirement("attribution", "isolation")
+@pytest.mark.requirement("attribution", "isolation", "pitfall-30")
 async def test_questions_reach_exactly_the_session_whose_call_raised_them(stage: Stage, route: Route) -> None:
     """Two sessions, the same ids, the same backend, at the same time; the answers come in the other order."""
     asking(await stage.backend())
@@ -42,7 +42,7 @@ async def test_questions_reach_exactly_the_session_whose_call_raised_them(stage:
 
 @JUMPING
 @pytest.mark.tokens(ann="token-of-ann", bob="token-of-bob")
-@pytest.mark.requirement("attribution")
+@pytest.mark.requirement("attribution", "pitfall-30")
 async def test_nobody_can_answer_for_another_session(stage: Stage, route: Route) -> None:
     asking(await stage.backend())
     ann = await stage.connect(route.path, capabilities=EVERYTHING, token="token-of-ann")
@@ -56,7 +56,7 @@ async def test_nobody_can_answer_for_another_session(stage: Stage, route: Route)
 
 
 @pytest.mark.cells((Cell(NEWEST, "memory", "http"), Cell(NEWEST, "redis", "http")))
-@pytest.mark.requirement("attribution", "server-request-on-call-stream")
+@pytest.mark.requirement("attribution", "server-request-on-call-stream", "pitfall-30")
 async def test_over_http_the_questions_of_parallel_calls_come_each_on_its_own_stream(
     stage: Stage, route: Route
 ) -> None:
@@ -79,7 +79,7 @@ async def test_over_http_the_questions_of_parallel_calls_come_each_on_its_own_st
 
 
 @pytest.mark.cells((Cell(), Cell(NEWEST, "memory", "stdio"), Cell(NEWEST, "redis", "stdio")))
-@pytest.mark.requirement("attribution", "lease")
+@pytest.mark.requirement("attribution", "lease", "pitfall-30")
 async def test_where_nothing_relates_messages_calls_of_a_client_that_can_be_asked_go_one_at_a_time(
     stage: Stage, route: Route
 ) -> None:
@@ -111,7 +111,7 @@ async def _answers(call: Call, wanted: dict[str, Any]) -> None:
 
 
 @JUMPING
-@pytest.mark.requirement("withdraw")
+@pytest.mark.requirement("withdraw", "pitfall-30")
 async def test_a_cancelled_call_takes_its_open_question_back(stage: Stage, route: Route) -> None:
     asking(await stage.backend())
     client = await stage.connect(route.path, capabilities=EVERYTHING)
@@ -125,7 +125,7 @@ async def test_a_cancelled_call_takes_its_open_question_back(stage: Stage, route
 
 
 @JUMPING
-@pytest.mark.requirement("withdraw")
+@pytest.mark.requirement("withdraw", "pitfall-30")
 async def test_a_question_that_the_backend_takes_back_is_taken_back_from_the_client(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
 
@@ -148,7 +148,7 @@ async def test_a_question_that_the_backend_takes_back_is_taken_back_from_the_cli
 
 @JUMPING
 @pytest.mark.limits(request_deadline=5)
-@pytest.mark.requirement("withdraw", "deadline")
+@pytest.mark.requirement("withdraw", "deadline", "pitfall-30")
 async def test_a_timed_out_call_takes_its_open_question_back(stage: Stage, route: Route) -> None:
     asking(await stage.backend())
     client = await stage.connect(route.path, capabilities=EVERYTHING)
@@ -161,7 +161,7 @@ async def test_a_timed_out_call_takes_its_open_question_back(stage: Stage, route
 
 
 @JUMPING
-@pytest.mark.requirement("withdraw")
+@pytest.mark.requirement("withdraw", "pitfall-30")
 async def test_an_answered_call_leaves_no_question_behind(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
     outcomes: list[Any] = []
@@ -240,7 +240,7 @@ async def test_an_answer_of_a_wrong_shape_is_the_backends_to_judge(stage: Stage,
 
 
 @JUMPING
-@pytest.mark.requirement("server-request-outside-call", "disconnect-no-cancel")
+@pytest.mark.requirement("server-request-outside-call", "disconnect-no-cancel", "pitfall-30", "pitfall-3")
 async def test_a_question_of_a_call_whose_connection_is_gone_comes_on_the_get_stream(
     stage: Stage, route: Route
 ) -> None:

@@ -24,7 +24,7 @@ PIPES = pytest.mark.cells((Cell(), Cell(NEWEST, "memory", "stdio"), Cell("2025-0
 
 
 @STDIO
-@pytest.mark.requirement("stdio-stderr")
+@pytest.mark.requirement("stdio-stderr", "pitfall-garbage")
 async def test_what_a_child_says_on_stderr_goes_to_the_log_and_is_no_failure(stage: Stage) -> None:
     program = (
         "import json, sys\n"
@@ -57,7 +57,7 @@ def rpc_error(code: int, message: str = "no", id: Any = None) -> bytes:
 
 
 @HTTP
-@pytest.mark.requirement("http-session-lost", "restored-subscriptions", "restored-level")
+@pytest.mark.requirement("http-session-lost", "restored-subscriptions", "restored-level", "pitfall-11", "pitfall-26")
 @pytest.mark.parametrize(
     "lost",
     [
@@ -89,7 +89,7 @@ async def test_a_backend_that_forgot_our_session_is_asked_anew_once_and_told_all
 
 
 @HTTP
-@pytest.mark.requirement("http-session-lost")
+@pytest.mark.requirement("http-session-lost", "pitfall-11")
 async def test_a_backend_that_keeps_forgetting_our_session_is_an_error(stage: Stage) -> None:
     backend = await stage.backend()
     backend.result("echo", text("yes"))
@@ -100,7 +100,7 @@ async def test_a_backend_that_keeps_forgetting_our_session_is_an_error(stage: St
 
 
 @HTTP
-@pytest.mark.requirement("http-error-bodies")
+@pytest.mark.requirement("http-error-bodies", "pitfall-error-bodies")
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
@@ -139,7 +139,7 @@ async def test_an_error_on_the_http_level_is_the_answer_to_its_call_and_to_no_ot
 
 @pytest.mark.cells(TRANSPORTS)
 @pytest.mark.tokens(ann="token-of-ann")
-@pytest.mark.requirement("token-passthrough")
+@pytest.mark.requirement("token-passthrough", "pitfall-29")
 async def test_what_identifies_a_client_never_reaches_a_backend(stage: Stage, route: Route) -> None:
     """The stage looks for it in all that the backends saw, header by header and frame by frame."""
     backend = await stage.backend()

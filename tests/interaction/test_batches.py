@@ -26,7 +26,7 @@ PING = {"jsonrpc": "2.0", "method": "ping"}
 
 
 @BATCHING
-@pytest.mark.requirement("batch")
+@pytest.mark.requirement("batch", "pitfall-14")
 async def test_a_batch_of_two_requests_and_a_notification_gets_two_responses(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
     backend.result("echo", text("yes"))
@@ -50,7 +50,7 @@ async def _all(stream: Stream) -> Any:
 
 
 @BATCHING
-@pytest.mark.requirement("batch")
+@pytest.mark.requirement("batch", "pitfall-14")
 async def test_even_a_single_request_in_a_batch_is_answered_by_an_array(stage: Stage) -> None:
     client = await stage.connect()
     exchange = client.post([client.request_message("ping", id=1)])
@@ -58,7 +58,7 @@ async def test_even_a_single_request_in_a_batch_is_answered_by_an_array(stage: S
 
 
 @pytest.mark.cells((Cell("2025-03-26"),))
-@pytest.mark.requirement("batch")
+@pytest.mark.requirement("batch", "pitfall-14")
 async def test_a_batch_that_takes_long_is_a_stream_that_ends_with_its_last_response(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
 
@@ -78,7 +78,7 @@ async def test_a_batch_that_takes_long_is_a_stream_that_ends_with_its_last_respo
 
 
 @BATCHING
-@pytest.mark.requirement("batch", "post-202")
+@pytest.mark.requirement("batch", "post-202", "pitfall-14", "pitfall-12")
 async def test_a_batch_of_notifications_or_of_responses_is_202(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
 
@@ -107,7 +107,7 @@ BAD_BATCHES: dict[str, Any] = {
 
 
 @pytest.mark.cells((Cell("2025-03-26"),))
-@pytest.mark.requirement("batch-refused")
+@pytest.mark.requirement("batch-refused", "pitfall-14")
 @pytest.mark.parametrize("name", BAD_BATCHES)
 async def test_a_batch_that_may_not_be_is_refused_whole(stage: Stage, name: str) -> None:
     client = await stage.connect()
@@ -118,7 +118,7 @@ async def test_a_batch_that_may_not_be_is_refused_whole(stage: Stage, name: str)
 
 
 @pytest.mark.cells((Cell("2025-03-26"),))
-@pytest.mark.requirement("batch-refused")
+@pytest.mark.requirement("batch-refused", "pitfall-14")
 async def test_members_that_are_no_messages_get_their_errors_and_the_others_their_answers(stage: Stage) -> None:
     client = await stage.connect()
     batch = [7, client.request_message("ping", id=1), {"jsonrpc": "2.0", "id": 5, "method": 3}, {"jsonrpc": "1.0"}]
@@ -132,7 +132,7 @@ async def test_members_that_are_no_messages_get_their_errors_and_the_others_thei
 
 
 @pytest.mark.cells((Cell("2025-03-26"),))
-@pytest.mark.requirement("batch-refused")
+@pytest.mark.requirement("batch-refused", "pitfall-14")
 async def test_a_batch_of_rubbish_alone_is_answered_by_errors(stage: Stage) -> None:
     client = await stage.connect()
     answers = await client.post([1, "x", None]).json()
@@ -140,7 +140,7 @@ async def test_a_batch_of_rubbish_alone_is_answered_by_errors(stage: Stage) -> N
 
 
 @WITHOUT_BATCHES
-@pytest.mark.requirement("batch-other-revisions")
+@pytest.mark.requirement("batch-other-revisions", "pitfall-14")
 async def test_in_any_other_revision_an_array_is_refused(stage: Stage, route: Route) -> None:
     await stage.backend()
     client = await stage.connect(route.path)
@@ -152,7 +152,7 @@ async def test_in_any_other_revision_an_array_is_refused(stage: Stage, route: Ro
 
 
 @pytest.mark.cells(REVISION_BY_REVISION)
-@pytest.mark.requirement("batch-refused")
+@pytest.mark.requirement("batch-refused", "pitfall-14")
 async def test_before_there_is_a_session_an_array_is_refused(stage: Stage) -> None:
     client = stage.client()
     initialize = client.request_message("initialize", client.introduction(), id=1)
@@ -163,7 +163,7 @@ async def test_before_there_is_a_session_an_array_is_refused(stage: Stage) -> No
 
 
 @BATCHING
-@pytest.mark.requirement("batch", "resume")
+@pytest.mark.requirement("batch", "resume", "pitfall-14")
 async def test_a_batch_that_was_cut_is_resumed_to_its_last_response(stage: Stage) -> None:
     steps = Steps(await stage.backend())
     client = await stage.connect("/mcp/alpha")
@@ -178,7 +178,7 @@ async def test_a_batch_that_was_cut_is_resumed_to_its_last_response(stage: Stage
 
 
 @pytest.mark.cells((Cell("2025-03-26"),))
-@pytest.mark.requirement("batch", "cancelled-post-ends")
+@pytest.mark.requirement("batch", "cancelled-post-ends", "pitfall-14", "pitfall-cancelled-post")
 async def test_one_request_of_a_batch_can_be_cancelled(stage: Stage) -> None:
     backend = await stage.backend()
 
@@ -220,7 +220,7 @@ async def test_a_batch_of_a_backend_is_unpacked(stage: Stage, route: Route) -> N
 
 
 @JUMPING
-@pytest.mark.requirement("batch-other-revisions")
+@pytest.mark.requirement("batch-other-revisions", "pitfall-14")
 async def test_an_array_harms_no_call_in_flight(stage: Stage) -> None:
     backend = await stage.backend()
     go = trio.Event()

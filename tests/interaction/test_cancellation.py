@@ -85,7 +85,7 @@ async def running_calls(stage: Stage, route: Route, count: int = 2) -> tuple[lis
     return calls, sorted(running, key=lambda request: request.arguments["who"])
 
 
-@pytest.mark.requirement("cancel", "cancel-only-that", "cancelled-post-ends")
+@pytest.mark.requirement("cancel", "cancel-only-that", "cancelled-post-ends", "pitfall-cancelled-post")
 async def test_a_cancel_reaches_the_call_of_its_session_and_only_that(stage: Stage, route: Route) -> None:
     calls, running = await running_calls(stage, route)
     await calls[0].client.accepted(calls[0].cancel("enough"))
@@ -151,7 +151,7 @@ async def test_a_client_can_not_cancel_by_the_id_that_the_backend_sees(stage: St
 
 
 @JUMPING
-@pytest.mark.requirement("cancelled-post-ends")
+@pytest.mark.requirement("cancelled-post-ends", "pitfall-cancelled-post")
 async def test_a_cancelled_call_that_was_cut_is_not_resumed_for_ever(stage: Stage, route: Route) -> None:
     calls, _ = await running_calls(stage, route, 1)
     await calls[0].primer()

@@ -136,7 +136,7 @@ async def test_a_body_over_the_limit_is_413_declared_or_not(stage: Stage) -> Non
 
 
 @pytest.mark.cells(REVISION_BY_REVISION)
-@pytest.mark.requirement("post-202", "stray-response")
+@pytest.mark.requirement("post-202", "stray-response", "pitfall-12")
 async def test_a_response_to_nothing_is_400(stage: Stage) -> None:
     client = await stage.connect()
     for id in (1, "1", "never", "1.1", "1.999"):
@@ -146,7 +146,7 @@ async def test_a_response_to_nothing_is_400(stage: Stage) -> None:
     await works(client)
 
 
-@pytest.mark.requirement("post-202")
+@pytest.mark.requirement("post-202", "pitfall-12")
 async def test_notifications_and_responses_are_202_with_an_empty_body(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
 
@@ -166,7 +166,7 @@ async def test_notifications_and_responses_are_202_with_an_empty_body(stage: Sta
 
 
 @pytest.mark.cells(REVISION_BY_REVISION)
-@pytest.mark.requirement("version-header-absent", "version-header-mismatch")
+@pytest.mark.requirement("version-header-absent", "version-header-mismatch", "pitfall-version-header")
 async def test_the_version_header_never_changes_a_session(stage: Stage, route: Route, cell: Cell) -> None:
     backend = await stage.backend()
 
@@ -184,7 +184,7 @@ async def test_the_version_header_never_changes_a_session(stage: Stage, route: R
 
 
 @JUMPING
-@pytest.mark.requirement("version-header-unsupported")
+@pytest.mark.requirement("version-header-unsupported", "pitfall-version-header")
 @pytest.mark.parametrize("version", ["1.0", "", "2025-11-24", "2025-06-18, 2025-06-18", "x" * 500])
 async def test_an_unsupported_version_header_is_400_on_every_method(stage: Stage, route: Route, version: str) -> None:
     await stage.backend()
@@ -198,7 +198,7 @@ async def test_an_unsupported_version_header_is_400_on_every_method(stage: Stage
 
 
 @JUMPING
-@pytest.mark.requirement("modern-refused")
+@pytest.mark.requirement("modern-refused", "pitfall-2")
 async def test_a_get_or_delete_under_a_header_of_the_next_era_is_405_and_leaves_the_session_alone(
     stage: Stage, route: Route
 ) -> None:
@@ -212,7 +212,7 @@ async def test_a_get_or_delete_under_a_header_of_the_next_era_is_405_and_leaves_
 
 
 @JUMPING
-@pytest.mark.requirement("modern-refused")
+@pytest.mark.requirement("modern-refused", "pitfall-2")
 async def test_a_client_of_a_revision_to_come_is_told_which_there_are(stage: Stage) -> None:
     client = stage.client()
     prefix, later = "io.modelcontextprotocol/", "2099-12-31"
@@ -255,7 +255,7 @@ async def test_a_get_must_accept_event_streams(stage: Stage, accept: str | None)
 
 @JUMPING
 @pytest.mark.tokens(ann="token-of-ann")
-@pytest.mark.requirement("origin-and-host")
+@pytest.mark.requirement("origin-and-host", "pitfall-13")
 @pytest.mark.parametrize(
     "headers",
     [

@@ -24,7 +24,7 @@ async def test_a_supported_revision_is_echoed(stage: Stage, route: Route, cell: 
 
 
 @JUMPING
-@pytest.mark.requirement("version-fallback")
+@pytest.mark.requirement("version-fallback", "pitfall-1")
 @pytest.mark.parametrize("asked", ["2026-07-28", "1999-01-01", "", "latest", "2025-11-25 "])
 async def test_any_other_revision_is_answered_with_the_newest_handshake_one(
     stage: Stage, route: Route, asked: str
@@ -62,7 +62,7 @@ async def test_a_backend_of_an_unknown_revision_is_an_error_to_its_callers(stage
 
 
 @pytest.mark.cells(TRANSPORTS)
-@pytest.mark.requirement("initialized-before-requests", "ids-fresh-upstream")
+@pytest.mark.requirement("initialized-before-requests", "ids-fresh-upstream", "pitfall-6")
 async def test_a_backend_sees_the_handshake_before_any_request(stage: Stage, route: Route) -> None:
     """The connection's own checks assert the order, and that no id comes twice."""
     backend = await stage.backend()
@@ -203,7 +203,7 @@ async def test_unknown_capabilities_of_a_client_are_no_reason_to_fail(stage: Sta
 
 
 @JUMPING
-@pytest.mark.requirement("extensions-survive")
+@pytest.mark.requirement("extensions-survive", "pitfall-extensions")
 async def test_extensions_of_a_client_reach_the_backend_with_their_settings(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
     backend.result("echo", text("yes"))
@@ -262,7 +262,7 @@ async def test_a_method_of_a_feature_that_no_backend_has_is_not_found(stage: Sta
 
 
 @pytest.mark.cells(REVISION_BY_REVISION)
-@pytest.mark.requirement("ids-typed")
+@pytest.mark.requirement("ids-typed", "pitfall-5")
 async def test_a_number_and_the_same_digits_are_different_ids(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
     go = {"number": trio.Event(), "digits": trio.Event()}
@@ -282,7 +282,7 @@ async def test_a_number_and_the_same_digits_are_different_ids(stage: Stage, rout
 
 
 @JUMPING
-@pytest.mark.requirement("ids-typed")
+@pytest.mark.requirement("ids-typed", "pitfall-5")
 @pytest.mark.parametrize("id", [0, -1, 2**53, "", "a b", "\u00e4\u2028", "x" * 500])
 async def test_ids_are_echoed_as_they_came(stage: Stage, route: Route, id: int | str) -> None:
     backend = await stage.backend()
@@ -291,7 +291,7 @@ async def test_ids_are_echoed_as_they_came(stage: Stage, route: Route, id: int |
     assert await client.start_call(route.name("echo"), id=id).result() == text("yes")
 
 
-@pytest.mark.requirement("ids-fresh-upstream", "ids-not-forwarded")
+@pytest.mark.requirement("ids-fresh-upstream", "ids-not-forwarded", "pitfall-6")
 async def test_the_same_id_of_two_clients_is_never_the_same_upstream(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
 

@@ -40,7 +40,7 @@ def tools(*names: str) -> list[dict[str, Any]]:
     return [{"name": name, "inputSchema": {"type": "object"}} for name in names]
 
 
-@pytest.mark.requirement("pagination", "cursor-empty")
+@pytest.mark.requirement("pagination", "cursor-empty", "pitfall-28")
 async def test_all_pages_of_all_backends_are_seen_once_also_behind_an_empty_cursor(stage: Stage) -> None:
     for name in ("alpha", "beta"):
         backend = await stage.backend(name)
@@ -59,7 +59,7 @@ async def test_all_pages_of_all_backends_are_seen_once_also_behind_an_empty_curs
     assert await client.call("beta__c") == text("beta")
 
 
-@pytest.mark.requirement("pagination", "cursor-empty")
+@pytest.mark.requirement("pagination", "cursor-empty", "pitfall-28")
 async def test_alone_a_backends_cursors_are_its_own(stage: Stage) -> None:
     backend = await stage.backend()
     backend.on("tools/list")(paged(tools("a", "b", "c"), "tools", ["", "next \u00e4"]))
@@ -75,7 +75,7 @@ async def test_alone_a_backends_cursors_are_its_own(stage: Stage) -> None:
 
 
 @JUMPING
-@pytest.mark.requirement("pagination")
+@pytest.mark.requirement("pagination", "pitfall-28")
 async def test_a_list_without_end_does_not_hold_the_others_up(stage: Stage) -> None:
     endless = await stage.backend("endless")
 
@@ -92,7 +92,7 @@ async def test_a_list_without_end_does_not_hold_the_others_up(stage: Stage) -> N
 
 
 @JUMPING
-@pytest.mark.requirement("cursor-forged")
+@pytest.mark.requirement("cursor-forged", "pitfall-28")
 async def test_a_merged_list_has_pages_and_only_its_own_cursors_lead_on(stage: Stage) -> None:
     backend = await stage.backend()
     for n in range(1200):
@@ -116,7 +116,7 @@ async def test_a_merged_list_has_pages_and_only_its_own_cursors_lead_on(stage: S
 
 @JUMPING
 @pytest.mark.tokens(ann="token-of-ann", bob="token-of-bob")
-@pytest.mark.requirement("cursor-forged", "cursor-stale")
+@pytest.mark.requirement("cursor-forged", "cursor-stale", "pitfall-28")
 async def test_cursors_of_others_or_of_former_lists_are_invalid_params(stage: Stage) -> None:
     backend = await stage.backend()
     for n in range(1200):

@@ -210,7 +210,7 @@ async def test_a_process_too_many_waits_for_its_place_and_says_why_it_got_none(s
 
 
 @pytest.mark.cells(STORES)
-@pytest.mark.requirement("session-delete", "one-answer")
+@pytest.mark.requirement("session-delete", "one-answer", "pitfall-11")
 async def test_a_session_may_be_ended_while_everything_is_under_way(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
 

@@ -116,7 +116,7 @@ async def test_a_read_without_a_proper_uri_is_invalid_params(stage: Stage, param
 # Subscriptions -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("subscribe", "updated-sub-resource")
+@pytest.mark.requirement("subscribe", "updated-sub-resource", "pitfall-sub-resource")
 async def test_updates_of_a_subscribed_resource_and_of_its_parts_reach_the_subscriber(
     stage: Stage, route: Route
 ) -> None:

@@ -174,7 +174,7 @@ async def test_an_answer_to_a_question_of_a_former_life_is_accepted_and_dropped(
 @DURABLE
 @HOW
 @pytest.mark.tokens(ann="token-of-ann", bob="token-of-bob")
-@pytest.mark.requirement("restart-session", "session-foreign")
+@pytest.mark.requirement("restart-session", "session-foreign", "pitfall-11")
 async def test_after_a_restart_a_session_is_still_its_principals_own(stage: Stage, how: str) -> None:
     await stage.backend()
     ann = await stage.connect("/mcp/alpha", token="token-of-ann")

@@ -21,7 +21,7 @@ DURABLE = pytest.mark.cells(
 
 
 @DURABLE
-@pytest.mark.requirement("resume", "disconnect-no-cancel")
+@pytest.mark.requirement("resume", "disconnect-no-cancel", "pitfall-3")
 async def test_a_call_whose_connection_broke_goes_on_and_is_resumed(stage: Stage, route: Route) -> None:
     steps = Steps(await stage.backend())
     client = await stage.connect(route.path)
@@ -87,7 +87,7 @@ async def test_a_newer_connection_of_a_stream_closes_the_older_one(stage: Stage,
 
 
 @DURABLE
-@pytest.mark.requirement("resume-own-stream", "event-ids-unique")
+@pytest.mark.requirement("resume-own-stream", "event-ids-unique", "pitfall-8")
 async def test_a_resume_yields_the_events_of_its_stream_alone(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
     steps = {name: Steps(backend, name) for name in ("one", "two")}
@@ -144,7 +144,7 @@ async def test_a_malformed_or_unknown_event_id_is_400_and_no_event(stage: Stage,
 
 
 @pytest.mark.cells(STORES)
-@pytest.mark.requirement("resume-refused", "resume-foreign")
+@pytest.mark.requirement("resume-refused", "resume-foreign", "pitfall-8")
 async def test_an_event_id_of_another_session_yields_nothing_of_it(stage: Stage, route: Route) -> None:
     steps = Steps(await stage.backend())
     owner, thief = await stage.connect(route.path), await stage.connect(route.path)
@@ -191,7 +191,7 @@ async def test_an_unfinished_stream_is_kept_as_long_as_its_session(stage: Stage)
 
 
 @JUMPING
-@pytest.mark.requirement("disconnect-no-cancel")
+@pytest.mark.requirement("disconnect-no-cancel", "pitfall-3")
 async def test_a_connection_that_breaks_before_an_event_id_loses_the_answer_and_nothing_else(
     stage: Stage, route: Route
 ) -> None:

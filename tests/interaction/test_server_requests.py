@@ -189,7 +189,7 @@ async def test_a_change_of_roots_reaches_the_backends_of_that_session(stage: Sta
 
 
 @JUMPING
-@pytest.mark.requirement("roots", "server-request-outside-call")
+@pytest.mark.requirement("roots", "server-request-outside-call", "pitfall-30")
 async def test_roots_asked_right_after_the_handshake_come_on_the_get_stream(stage: Stage) -> None:
     backend = await stage.backend()
     client = await stage.connect("/mcp/alpha", capabilities={"roots": {}})
@@ -203,7 +203,7 @@ async def test_roots_asked_right_after_the_handshake_come_on_the_get_stream(stag
 
 @JUMPING
 @pytest.mark.limits(server_request_wait=5)
-@pytest.mark.requirement("server-request-outside-call")
+@pytest.mark.requirement("server-request-outside-call", "pitfall-30")
 async def test_a_question_that_no_stream_can_carry_fails_in_bounded_time(stage: Stage) -> None:
     backend = await stage.backend()
     await stage.connect("/mcp/alpha", capabilities={"roots": {}})
@@ -217,7 +217,7 @@ async def test_a_question_that_no_stream_can_carry_fails_in_bounded_time(stage: 
 
 @JUMPING
 @pytest.mark.limits(server_request_wait=5)
-@pytest.mark.requirement("server-request-outside-call")
+@pytest.mark.requirement("server-request-outside-call", "pitfall-30")
 async def test_a_question_waits_a_while_for_a_stream(stage: Stage) -> None:
     backend = await stage.backend()
     client = await stage.connect("/mcp/alpha", capabilities={"roots": {}})

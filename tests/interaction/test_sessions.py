@@ -15,7 +15,7 @@ from tests.interaction.stage import Cell, Route, Stage
 
 
 @pytest.mark.cells(STORES)
-@pytest.mark.requirement("session-missing")
+@pytest.mark.requirement("session-missing", "pitfall-11")
 async def test_without_a_session_id_every_request_but_initialize_is_400(stage: Stage, route: Route) -> None:
     await stage.backend()
     client = await stage.connect(route.path)
@@ -29,7 +29,7 @@ async def test_without_a_session_id_every_request_but_initialize_is_400(stage: S
 
 
 @pytest.mark.cells(STORES)
-@pytest.mark.requirement("session-unknown")
+@pytest.mark.requirement("session-unknown", "pitfall-11")
 @pytest.mark.parametrize("id", ["unknown", "0" * 32, "x" * 4000, "../..", "a b"])
 async def test_an_unknown_session_id_is_404_on_every_method(stage: Stage, route: Route, id: str) -> None:
     await stage.backend()
@@ -42,7 +42,7 @@ async def test_an_unknown_session_id_is_404_on_every_method(stage: Stage, route:
 
 
 @JUMPING
-@pytest.mark.requirement("session-unknown")
+@pytest.mark.requirement("session-unknown", "pitfall-11")
 async def test_even_initialize_is_404_with_an_unknown_session_id(stage: Stage) -> None:
     """The client then initializes anew, without it."""
     client = stage.client()
@@ -52,7 +52,7 @@ async def test_even_initialize_is_404_with_an_unknown_session_id(stage: Stage) -
     assert await client.connect()
 
 
-@pytest.mark.requirement("session-delete")
+@pytest.mark.requirement("session-delete", "pitfall-11")
 async def test_an_ended_session_is_404_on_every_method(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
     backend.result("echo", text("yes"))
@@ -68,7 +68,7 @@ async def test_an_ended_session_is_404_on_every_method(stage: Stage, route: Rout
 
 
 @JUMPING
-@pytest.mark.requirement("session-delete")
+@pytest.mark.requirement("session-delete", "pitfall-11")
 async def test_a_delete_ends_calls_and_streams_of_its_session_only(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
     started = trio.Event()
@@ -93,7 +93,7 @@ async def test_a_delete_ends_calls_and_streams_of_its_session_only(stage: Stage,
 
 @pytest.mark.cells(STORES)
 @pytest.mark.tokens(ann="token-of-ann", bob="token-of-bob")
-@pytest.mark.requirement("session-foreign", "session-no-authentication")
+@pytest.mark.requirement("session-foreign", "session-no-authentication", "pitfall-11")
 async def test_a_foreign_session_looks_like_an_unknown_one(stage: Stage, route: Route) -> None:
     await stage.backend()
     ann = await stage.connect(route.path, token="token-of-ann")
@@ -110,7 +110,7 @@ async def test_a_foreign_session_looks_like_an_unknown_one(stage: Stage, route: 
 
 @JUMPING
 @pytest.mark.tokens(ann="token-of-ann")
-@pytest.mark.requirement("token-each-request")
+@pytest.mark.requirement("token-each-request", "pitfall-29")
 @pytest.mark.parametrize("token", [None, "wrong", "", "token-of-ann2"])
 async def test_every_request_of_a_session_must_bring_its_token(stage: Stage, route: Route, token: str | None) -> None:
     await stage.backend()

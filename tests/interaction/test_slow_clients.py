@@ -225,7 +225,7 @@ def calling(name: str, id: int = 1) -> dict[str, Any]:
 
 
 @SOCKETS
-@pytest.mark.requirement("disconnect-no-cancel", "resume")
+@pytest.mark.requirement("disconnect-no-cancel", "resume", "pitfall-3")
 async def test_on_a_real_socket_a_call_outlives_its_connection(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
     go = trio.Event()

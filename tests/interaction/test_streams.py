@@ -31,7 +31,7 @@ async def test_an_answer_that_comes_first_is_plain_json(stage: Stage, route: Rou
         assert call.exchange.headers["content-type"] == "application/json"
 
 
-@pytest.mark.requirement("answer-stream", "priming")
+@pytest.mark.requirement("answer-stream", "priming", "pitfall-10")
 async def test_a_message_before_the_answer_makes_it_a_stream(stage: Stage, route: Route, cell: Cell) -> None:
     steps = Steps(await stage.backend())
     client = await stage.connect(route.path)
@@ -59,7 +59,7 @@ async def test_a_long_call_becomes_a_stream_by_itself(stage: Stage, route: Route
 
 
 @pytest.mark.cells(REVISION_BY_REVISION)
-@pytest.mark.requirement("priming", "no-early-close")
+@pytest.mark.requirement("priming", "no-early-close", "pitfall-10")
 async def test_only_the_newest_clients_are_primed(stage: Stage, route: Route, cell: Cell) -> None:
     steps = Steps(await stage.backend())
     client = await stage.connect(route.path)
@@ -98,7 +98,7 @@ async def test_streams_are_never_cached_or_buffered_on_the_way(stage: Stage) -> 
 # GET streams -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("get-unrelated", "one-stream-each")
+@pytest.mark.requirement("get-unrelated", "one-stream-each", "pitfall-7")
 async def test_what_belongs_to_no_request_goes_on_the_newest_get_stream_once(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
     client = await stage.connect(route.path)
@@ -171,7 +171,7 @@ async def test_a_get_stream_too_many_is_409(stage: Stage) -> None:
     assert await client.listen()
 
 
-@pytest.mark.requirement("get-no-response")
+@pytest.mark.requirement("get-no-response", "pitfall-9")
 async def test_a_response_never_comes_on_a_get_stream(stage: Stage, route: Route) -> None:
     """A stream of its own refuses responses by itself."""
     steps = Steps(await stage.backend())

@@ -128,7 +128,7 @@ async def test_numbers_pass_as_they_are_written(stage: Stage, route: Route) -> N
     assert numbers in call.exchange.body
 
 
-@pytest.mark.requirement("tool-errors")
+@pytest.mark.requirement("tool-errors", "pitfall-tool-errors")
 async def test_an_error_of_the_tool_stays_a_result(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
     failed = {**text("the input was bad"), "isError": True}
@@ -138,7 +138,7 @@ async def test_an_error_of_the_tool_stays_a_result(stage: Stage, route: Route) -
 
 
 @JUMPING
-@pytest.mark.requirement("tool-errors", "backend-errors-pass")
+@pytest.mark.requirement("tool-errors", "backend-errors-pass", "pitfall-tool-errors")
 @pytest.mark.parametrize("code", [-32602, -32603, -32000, -1, 1, -32601, -32002, 12345])
 async def test_an_error_of_the_backend_passes_with_code_and_data(stage: Stage, route: Route, code: int) -> None:
     backend = await stage.backend()
@@ -149,7 +149,7 @@ async def test_an_error_of_the_backend_passes_with_code_and_data(stage: Stage, r
     assert (error.code, error.message, error.data) == (code, "because \u00e4", {"why": [1]})
 
 
-@pytest.mark.requirement("tool-errors")
+@pytest.mark.requirement("tool-errors", "pitfall-tool-errors")
 async def test_an_unknown_tool_is_invalid_params(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
     backend.result("echo", text("yes"))
@@ -159,7 +159,7 @@ async def test_an_unknown_tool_is_invalid_params(stage: Stage, route: Route) -> 
 
 
 @JUMPING
-@pytest.mark.requirement("tool-errors")
+@pytest.mark.requirement("tool-errors", "pitfall-tool-errors")
 @pytest.mark.parametrize(
     "params", [None, {}, {"name": 7}, {"name": None}, {"name": ["echo"]}, {"arguments": {}}], ids=str
 )

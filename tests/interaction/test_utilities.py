@@ -158,7 +158,7 @@ async def test_the_level_survives_a_restart(stage: Stage) -> None:
 # Progress ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("progress", "tokens-not-forwarded")
+@pytest.mark.requirement("progress", "tokens-not-forwarded", "pitfall-6")
 @pytest.mark.parametrize("token", [1, "1", "token \u00e4", 0])
 async def test_progress_comes_under_the_clients_own_token(stage: Stage, route: Route, token: int | str) -> None:
     backend = await stage.backend()
@@ -182,7 +182,7 @@ async def test_progress_comes_under_the_clients_own_token(stage: Stage, route: R
     assert (type(sent), sent) != (type(token), token)
 
 
-@pytest.mark.requirement("progress-isolated")
+@pytest.mark.requirement("progress-isolated", "pitfall-6")
 async def test_the_same_token_of_two_sessions_is_never_mixed_up(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
     both = trio.Event()
@@ -207,7 +207,7 @@ async def test_the_same_token_of_two_sessions_is_never_mixed_up(stage: Stage, ro
 
 
 @JUMPING
-@pytest.mark.requirement("progress-rises")
+@pytest.mark.requirement("progress-rises", "pitfall-progress")
 async def test_progress_that_does_not_rise_or_comes_late_is_dropped(stage: Stage, route: Route) -> None:
     """The client's own books assert it, and that nothing comes after the answer."""
     backend = await stage.backend()
@@ -252,7 +252,7 @@ async def test_progress_that_nobody_asked_for_goes_nowhere(stage: Stage, route: 
 
 
 @JUMPING
-@pytest.mark.requirement("tokens-not-forwarded")
+@pytest.mark.requirement("tokens-not-forwarded", "pitfall-6")
 @pytest.mark.parametrize("token", [None, 1.5, True, {}, [], {"progressToken": 1}], ids=str)
 async def test_a_token_that_is_none_is_not_passed_on(stage: Stage, route: Route, token: Any) -> None:
     backend = await stage.backend()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -36,11 +36,17 @@ async def reached(backend: Backend, kind: Kind, nursery: trio.Nursery) -> AsyncI
             nursery.start_soon(trio.serve_listeners, partial(_piped, backend), _listeners(listener))
             yield StdioTarget(sys.executable, ("-S", "-E", "-I", str(PIPE), path))
     else:
-        server = HttpServer(backend)
-        listener = socket.create_server(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        nursery.start_soon(trio.serve_listeners, server.serve, _listeners(listener))
-        yield HttpTarget(f"http://127.0.0.1:{port}/mcp", (("X-Backend-Key", "backend-secret"),))
+        async with shared_origin({"/mcp": backend}, nursery) as origin:
+            yield HttpTarget(f"{origin}/mcp", (("X-Backend-Key", "backend-secret"),))
+
+
+@asynccontextmanager
+async def shared_origin(backends: Mapping[str, Backend], nursery: trio.Nursery) -> AsyncIterator[str]:
+    """One host and port for backends at these paths, in front of which its address is to be put."""
+    server = HttpServer(backends)
+    listener = socket.create_server(("127.0.0.1", 0))
+    nursery.start_soon(trio.serve_listeners, server.serve, _listeners(listener))
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def _listeners(listener: socket.socket) -> list[trio.SocketListener]:
