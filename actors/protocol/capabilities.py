@@ -6,6 +6,7 @@ nothing here ever fails. A member that is present counts, even `{}`; only `listC
 
 import re
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -155,10 +156,29 @@ _EXTENSION_MAX: Final = 4096
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
+_KNOWN: Final = 512
+_KNOWN_BYTES: Final = 1024
+"""Declarations that are remembered, and the size of each: clients without sessions say the same with each request."""
+
+
+def declared(raw: bytes, version: str, extensions: frozenset[str] | None = None) -> tuple[Capabilities, ClientBits]:
+    """A client's capabilities and its bits, as `parse` and `client_bits` have them, from memory if it is short."""
+    return (_declared if len(raw) <= _KNOWN_BYTES else _declared.__wrapped__)(raw, version, extensions)
+
+
+@lru_cache(_KNOWN)
+def _declared(raw: bytes, version: str, extensions: frozenset[str] | None) -> tuple[Capabilities, ClientBits]:
+    client = parse(Raw(raw))
+    return client, _bits(client, version, extensions)
+
+
 def client_bits(declared: Raw, version: str, extensions: Collection[str] | None = None) -> ClientBits:
     """The bits of a client that declared this and negotiated this revision; `extensions` are the ids let through
     (None: all)."""
-    client = parse(declared)
+    return _bits(parse(declared), version, extensions)
+
+
+def _bits(client: Capabilities, version: str, extensions: Collection[str] | None) -> ClientBits:
     negotiated = Negotiated(version, client=client)
     bits = {bit for bit, feature in _BITS.items() if negotiated.can_use(feature)}
     named = client.tree.get("extensions")

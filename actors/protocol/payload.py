@@ -211,8 +211,12 @@ def progress_token(params: Raw) -> RequestId | None:
         if meta and bytes(meta) != b"null":
             raise Malformed(invalid_params("_meta must be an object"))
         return None
-    token = members(meta).get("progressToken")
-    if token is None:
+    return token_of(members(meta).get("progressToken", EMPTY))
+
+
+def token_of(token: Raw) -> RequestId | None:
+    """A progress token; None for what is none, EMPTY included. Raises Malformed for one that is too long."""
+    if not token:
         return None
     try:
         value = _decode_token(token)

@@ -59,12 +59,12 @@ def _request(
         raise Refusal(errors.refusal("not_acceptable", "subscriptions/listen is answered by text/event-stream"))
     if headers is not None:
         _check(mirrored.repeated(headers))
-    version = meta.required(request.params)
+    version, keys = meta.look(request.params)
     if headers is not None:
         _check(mirrored.check_routing(headers, request.method, request.params, version))
     if version not in MODERN_VERSIONS:
         raise Refusal(errors.unsupported_protocol_version(version, SERVED))
-    envelope = meta.read(request.params, extensions)
+    envelope = meta.envelope(version, keys, extensions)
     row = known(request.method, Sender.CLIENT, version)
     if (row is None or row.kind is not Kind.REQUEST) and request.method not in extra_methods:
         raise Refusal(errors.method_not_found(request.method))

@@ -4,25 +4,16 @@ Requests alone carry it. The other keys of `_meta`, W3C trace context among them
 """
 
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from actors.protocol import errors
-from actors.protocol.capabilities import LEVELS, Capabilities, ClientBits, client_bits, parse
+from actors.protocol.capabilities import LEVELS, Capabilities, ClientBits, declared
 from actors.protocol.errors import Malformed, Refusal
 from actors.protocol.messages import EMPTY, RequestId
-from actors.protocol.payload import (
-    dumps,
-    is_object,
-    members,
-    mentions,
-    meta_of,
-    progress_token,
-    replace_members,
-    text_or_none,
-)
+from actors.protocol.payload import BROKEN, dumps, is_object, members, mentions, refused, text_or_none, token_of
 from actors.protocol.versions import MODERN
 
 PREFIX: Final = "io.modelcontextprotocol/"
@@ -41,6 +32,9 @@ ENVELOPE_KEYS: Final = (VERSION_KEY, CAPABILITIES_KEY, INFO_KEY, LEVEL_KEY)
 RETRY_MEMBERS: Final = ("inputResponses", "requestState")
 """Members of params by which a request goes on where an InputRequiredResult left it."""
 
+_OWN_KEYS: Final = frozenset({*ENVELOPE_KEYS, "progressToken", RELATED_TASK_KEY})
+"""What each request to a backend says anew, or not at all."""
+
 _NULL: Final = b"null"
 
 
@@ -57,9 +51,39 @@ class Envelope(Struct, frozen=True):
     progress: RequestId | None = None
 
 
-def required(params: Raw) -> str:
-    """The version, once both required keys are there and of their types. Refusal (-32602, 400) if not."""
-    return _required(_meta(params))[0]
+class Keys(Struct, frozen=True):
+    """The keys of a `_meta` that are the gateway's, as they were sent; EMPTY for those that are not there."""
+
+    version: Raw = field(name=VERSION_KEY, default=EMPTY)
+    capabilities: Raw = field(name=CAPABILITIES_KEY, default=EMPTY)
+    info: Raw = field(name=INFO_KEY, default=EMPTY)
+    level: Raw = field(name=LEVEL_KEY, default=EMPTY)
+    token: Raw = field(name="progressToken", default=EMPTY)
+
+
+class _Params(Struct):
+    meta: Keys | None = field(name="_meta", default=None)
+
+
+_decode_params = msgspec.json.Decoder(_Params).decode
+
+
+def look(params: Raw) -> tuple[str, Keys]:
+    """The version and all keys, once both required keys are there and of their types. Refusal (-32602, 400) if not."""
+    try:
+        keys = _decode_params(params).meta if params else None
+    except BROKEN as broken:
+        if not is_object(params) or isinstance(broken, RecursionError):
+            raise _unreadable(refused(broken)) from None
+        keys = None
+    if keys is None:
+        raise _refused("params._meta is missing")
+    version = text_or_none(keys.version)
+    if version is None:
+        raise _refused(f"params._meta needs {VERSION_KEY}, a string")
+    if not is_object(keys.capabilities):
+        raise _refused(f"params._meta needs {CAPABILITIES_KEY}, an object")
+    return version, keys
 
 
 def read(params: Raw, extensions: Collection[str] | None = None) -> Envelope:
@@ -68,21 +92,19 @@ def read(params: Raw, extensions: Collection[str] | None = None) -> Envelope:
     Refusal (-32602, 400) for required keys that are missing or ill-typed, for an unknown level, and for a progress
     token that cannot be kept. What is only for display is left out where it is ill-typed.
     """
-    meta = _meta(params)
-    version, declared = _required(meta)
-    info = meta.get(INFO_KEY, EMPTY)
+    return envelope(*look(params), extensions)
+
+
+def envelope(version: str, keys: Keys, extensions: Collection[str] | None = None) -> Envelope:
+    """The envelope of what `look` found."""
     try:
-        token = progress_token(params)
+        token = token_of(keys.token)
     except Malformed as malformed:
         raise _unreadable(malformed) from None
-    return Envelope(
-        version,
-        parse(declared),
-        client_bits(declared, version, extensions),
-        info if is_object(info) else EMPTY,
-        _level(meta.get(LEVEL_KEY)),
-        token,
-    )
+    ids = None if extensions is None else frozenset(extensions)
+    capabilities, bits = declared(bytes(keys.capabilities), version, ids)
+    info = keys.info if is_object(keys.info) else EMPTY
+    return Envelope(version, capabilities, bits, info, _level(keys.level), token)
 
 
 def names_version(params: Raw) -> str | None:
@@ -91,10 +113,10 @@ def names_version(params: Raw) -> str | None:
     if not mentions(params, b"protocolVersion"):
         return None
     try:
-        named = members(meta_of(params)).get(VERSION_KEY)
-    except Malformed:
+        keys = _decode_params(params).meta
+    except BROKEN:
         return None
-    return None if named is None else text_or_none(named) or ""
+    return text_or_none(keys.version) or "" if keys is not None and keys.version else None
 
 
 def stamp(
@@ -108,16 +130,17 @@ def stamp(
 ) -> Raw:
     """Params for a backend of this era: this envelope in the place of the client's; what it does not name (EMPTY,
     None) is taken out. Raises Malformed for params that are no object."""
-    own = {
-        VERSION_KEY: dumps(version),
-        CAPABILITIES_KEY: capabilities or dumps({}),
-        INFO_KEY: info or None,
-        LEVEL_KEY: None if level is None else dumps(level),
-        "progressToken": None if token is None else dumps(token),
-    }
-    present = members(params)
-    kept = {key: value for key, value in _lenient(params).items() if key not in own and key != RELATED_TASK_KEY}
-    present["_meta"] = dumps(kept | {key: value for key, value in own.items() if value is not None})
+    present: dict[str, Any] = {**members(params)}
+    kept: dict[str, Any] = {key: value for key, value in _meta(present).items() if key not in _OWN_KEYS}
+    kept[VERSION_KEY] = version
+    kept[CAPABILITIES_KEY] = capabilities or {}
+    if info:
+        kept[INFO_KEY] = info
+    if level is not None:
+        kept[LEVEL_KEY] = level
+    if token is not None:
+        kept["progressToken"] = token
+    present["_meta"] = kept
     return dumps(present)
 
 
@@ -126,41 +149,28 @@ def bare(params: Raw) -> Raw:
     if none of it was there. Raises Malformed for params that are no object."""
     if not mentions(params, PREFIX.encode(), *(name.encode() for name in RETRY_MEMBERS)):
         return params
-    changes: dict[str, Raw | None] = {name: None for name in RETRY_MEMBERS if name in members(params)}
-    meta = _lenient(params)
+    present: dict[str, Any] = {**members(params)}
+    meta = _meta(present)
     kept = {key: value for key, value in meta.items() if key not in ENVELOPE_KEYS}
-    if len(kept) < len(meta):
-        changes["_meta"] = dumps(kept) if kept else None
-    return replace_members(params, changes) if changes else params
+    if len(kept) == len(meta) and not present.keys() & set(RETRY_MEMBERS):
+        return params
+    for name in RETRY_MEMBERS:
+        present.pop(name, None)
+    if kept:
+        present["_meta"] = kept
+    elif meta:
+        del present["_meta"]
+    return dumps(present)
 
 
-def _meta(params: Raw) -> dict[str, Raw]:
-    try:
-        meta = meta_of(params)
-        if not meta:
-            raise _refused("params._meta is missing")
-        return members(meta)
-    except Malformed as malformed:
-        raise _unreadable(malformed) from None
+def _meta(present: dict[str, Any]) -> dict[str, Raw]:
+    """The keys of the `_meta` among members; of one that is no object: none. Raises Malformed."""
+    meta = present.get("_meta", EMPTY)
+    return members(meta) if is_object(meta) else {}
 
 
-def _lenient(params: Raw) -> dict[str, Raw]:
-    """The keys of a `_meta`; of one that is no object: none."""
-    return members(meta_of(params))
-
-
-def _required(meta: dict[str, Raw]) -> tuple[str, Raw]:
-    version = text_or_none(meta.get(VERSION_KEY))
-    if version is None:
-        raise _refused(f"params._meta needs {VERSION_KEY}, a string")
-    declared = meta.get(CAPABILITIES_KEY, EMPTY)
-    if not is_object(declared):
-        raise _refused(f"params._meta needs {CAPABILITIES_KEY}, an object")
-    return version, declared
-
-
-def _level(raw: Raw | None) -> str | None:
-    if raw is None or bytes(raw) == _NULL:
+def _level(raw: Raw) -> str | None:
+    if not raw or bytes(raw) == _NULL:
         return None
     level = text_or_none(raw)
     if level not in LEVELS:
