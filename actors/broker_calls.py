@@ -32,6 +32,8 @@ from actors.services import Services
 
 GATHER = 0.02
 """Seconds for which further questions are waited for after the first."""
+QUESTIONS_BYTES = 32 * 1024 * 1024
+"""Of the params of all questions that have no answer; a further one is refused."""
 GRACE = 5.0
 """Seconds within which a backend must answer a ping after a call was given up."""
 WAIT = 30.0
@@ -170,10 +172,17 @@ class BrokerCalls:
             message.link.reply(GiveAnswer(message.id, *refusals.unasked(message.method)))
             return
         found = question(running.call.method, self._patron.bits, message.method, message.params)
+        if isinstance(found, Raw) and self._asking + len(found) > QUESTIONS_BYTES:
+            found = (False, errors.internal("too much is being asked of this client", reason="too_many").raw)
         if isinstance(found, Raw):
             self.step(ev.Asked(call, message.id, message.method, found))
         else:
             message.link.reply(GiveAnswer(message.id, *found))
+
+    @property
+    def _asking(self) -> int:
+        """Bytes of what has no answer yet."""
+        return sum(len(q.params) for held in self._state.held.values() for q in held.open.values())
 
     def _raiser(self, method: str, line: int) -> int | None:
         """The call on a connection that a question without one belongs to, if there is but one that may have raised it.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from actors import broker_calls
 from actors.link_messages import LinkUnfit
 from actors.ports import Principal
 from actors.protocol.table import HttpTarget
@@ -401,6 +402,22 @@ async def test_beyond_that_the_one_that_is_parked_longest_gives_way(autojump_clo
             client.accept(parked)
         assert [(await ask.outcome())["result"]["action"] for ask in asks[1:]] == ["accept", "accept"]
         assert it.brokers.parks.total == 0
+
+
+async def test_what_is_kept_of_questions_has_a_bound(autojump_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_calls, "QUESTIONS_BYTES", 1000)
+    async with both("http") as it:
+        client = it.client()
+        first, second = client.tool("ask"), client.tool("ask")
+        requests = [await it.backend.next(), await it.backend.next()]
+        long = {**FORM, "message": "x" * 600}
+        requests[0].ask("elicitation/create", long)
+        parked = await client.parked(first)
+        refused = requests[1].ask("elicitation/create", long)
+        assert (await refused.outcome())["error"]["data"]["reason"] == "too_many"
+        client.accept(parked)
+        requests[1].ask("elicitation/create", long)
+        await client.parked(second)
 
 
 # Questions that can't be asked ---------------------------------------------------------------------------------
