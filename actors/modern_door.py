@@ -6,6 +6,7 @@ is the cancellation of the request.
 
 import hashlib
 from collections.abc import Callable
+from functools import lru_cache
 
 from actors.exchange_messages import Begin
 from actors.exchanges import ExchangesActor, Kind
@@ -85,9 +86,20 @@ class ModernDoor:
             return errors.draining()
 
 
+NAMES = 512
+AFFINITY = 128
+"""Names of actors that are remembered, and the most characters of what their clients say for it."""
+
+
 def name_of(kind: Kind) -> str:
     """The name of the actor: long words of clients make it no longer."""
-    parts = (kind.endpoint, kind.principal.name, capabilities.bits_key(kind.bits), kind.affinity)
+    brief = len(kind.affinity) <= AFFINITY and capabilities.short(kind.bits)
+    return (_name if brief else _name.__wrapped__)(kind.endpoint, kind.principal.name, kind.bits, kind.affinity)
+
+
+@lru_cache(NAMES)
+def _name(endpoint: str, principal: str, bits: capabilities.ClientBits, affinity: str) -> str:
+    parts = (endpoint, principal, capabilities.bits_key(bits), affinity)
     digest = hashlib.sha256(b"".join(b"%d:%b" % (len(p.encode()), p.encode()) for p in parts))
     return f"exchanges-{digest.hexdigest()[:32]}"
 

@@ -161,6 +161,11 @@ _KNOWN_BYTES: Final = 1024
 """Declarations that are remembered, and the size of each: clients without sessions say the same with each request."""
 
 
+def short(bits: ClientBits) -> bool:
+    """Whether what is made of these bits may be remembered by them."""
+    return sum(map(len, bits)) <= _KNOWN_BYTES
+
+
 def declared(raw: bytes, version: str, extensions: frozenset[str] | None = None) -> tuple[Capabilities, ClientBits]:
     """A client's capabilities and its bits, as `parse` and `client_bits` have them, from memory if it is short."""
     return (_declared if len(raw) <= _KNOWN_BYTES else _declared.__wrapped__)(raw, version, extensions)
@@ -212,6 +217,11 @@ def client_refusal(bits: ClientBits, method: str, params: Raw) -> ProtocolError 
 
 def declare(bits: ClientBits, version: str = LATEST_HANDSHAKE, *, roots_list_changed: bool = False) -> Raw:
     """The capabilities to declare to a backend that is offered this revision."""
+    return (_declare if short(bits) else _declare.__wrapped__)(bits, version, roots_list_changed)
+
+
+@lru_cache(_KNOWN)
+def _declare(bits: ClientBits, version: str, roots_list_changed: bool) -> Raw:
     modes = can_use(version, "elicitation_modes")
     tree: dict[str, Any] = {}
     if "roots" in bits:
