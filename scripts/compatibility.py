@@ -14,8 +14,9 @@ HEAD = """<!-- generated from tests/matrix/table.py by scripts/compatibility.py 
 # What works between which revisions
 
 Official SDKs of each revision's time are put on both sides of the gateway, and every feature is tried in every cell
-(`tests/matrix`); a test holds this page to what was seen. What the two eras are, and how the gateway brings them
-together, is in [eras.md](eras.md).
+(`tests/matrix`); a test holds this page to what was seen. Every message that the gateway sends there, to clients and
+to servers, is valid by the JSON Schema of the revision in which it is said. What the two eras are, and how the gateway
+brings them together, is in [eras.md](eras.md).
 
 - **yes**: as if client and server spoke the same revision
 - *another word*: what the client sees instead, since its revision or the server's has no better

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.matrix.judging import faults
+from tests.matrix.recording import GATEWAY, connections
 from tests.matrix.table import REVISIONS, expected
 from tests.support.processes import NODE_PACKAGES, ROOT, Gateway, Programs, accepts, environment, free_port
 
@@ -66,27 +69,45 @@ CLIENTS = {
 }
 
 
-def start(programs: Programs) -> Gateway:
-    """A gateway in front of every server of the matrix."""
+def start(programs: Programs, folder: Path) -> tuple[Gateway, dict[str, str]]:
+    """A gateway in front of every server of the matrix, and server → endpoint for clients that are recorded: what is
+    said on both of its sides is in the folder."""
     backends: dict[str, Any] = {}
+    taps: dict[str, tuple[int, int]] = {}
     for name, server in SERVERS.items():
         command = [str(part) for part in server.command]
         if server.http:
-            port = free_port()
+            port, tap = free_port(), free_port()
             programs.start(name, [*command, "--http", str(port)], ready=accepts(port))
-            backends[name] = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
+            taps[name] = tap, port
+            backends[name] = {"type": "http", "url": f"http://127.0.0.1:{tap}/mcp"}
         else:
-            backends[name] = {"command": command[0], "args": command[1:]}
-    return programs.gateway({"mcpServers": backends})
+            tee = ["-IS", str(HERE / "tee.py"), str(folder), name]  # -IS: it starts at once
+            backends[name] = {"command": sys.executable, "args": [*tee, *command]}
+    record(programs, folder, taps)
+    gateway = programs.gateway({"mcpServers": backends})
+    port = free_port()
+    record(programs, folder, {GATEWAY: (port, int(gateway.url.rpartition(":")[2]))})
+    reached = replace(gateway, url=f"http://127.0.0.1:{port}")
+    return gateway, {server: reached.endpoint(server) for server in SERVERS}
+
+
+def record(programs: Programs, folder: Path, taps: Mapping[str, tuple[int, int]]) -> None:
+    """Starts `tap.py`: name → its port, and the port it passes connections on to."""
+    command = [sys.executable, str(HERE / "tap.py"), str(folder), *(f"{name}={a}:{b}" for name, (a, b) in taps.items())]
+    programs.start("tap", command, ready=lambda: all(accepts(port)() for port, _ in taps.values()))
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_every_feature_works_or_fails_as_the_table_says(name: str, programs: Programs) -> None:
+def test_every_feature_works_or_fails_as_the_table_says_in_valid_messages(
+    name: str, programs: Programs, tmp_path: Path
+) -> None:
     client = CLIENTS[name]
-    gateway = start(programs)
-    endpoints = json.dumps({server: gateway.endpoint(server) for server in SERVERS})
+    folder = tmp_path / "said"
+    folder.mkdir()
+    gateway, endpoints = start(programs, folder)
     done = subprocess.run(
-        [*client.command, endpoints],
+        [*client.command, json.dumps(endpoints)],
         capture_output=True,
         text=True,
         timeout=VISIT_SECONDS,
@@ -102,6 +123,9 @@ def test_every_feature_works_or_fails_as_the_table_says(name: str, programs: Pro
         for feature, wanted in expected(client.revision, party.revision).items()
         if "broken" not in seen[server] and seen[server].get(feature) != wanted
     ]
+    recorded = connections(folder)
+    assert {connection.name for connection in recorded} == {GATEWAY, *SERVERS}
+    wrong += faults(recorded)
     if wrong:
         pytest.fail("\n".join(wrong) + "\n" + gateway.program.story(), pytrace=False)
 

@@ -25,6 +25,14 @@ INPUT_METHODS = ("tools/call", "prompts/get", "resources/read")
 
 Sender = Literal["client", "server"]
 
+_ERRORS = {
+    -32020: "HeaderMismatchError",
+    -32021: "MissingRequiredClientCapabilityError",
+    -32022: "UnsupportedProtocolVersionError",
+    -32042: "URLElicitationRequiredError",
+}
+"""Codes with a definition of their own, in the revisions that have them."""
+
 _ENVELOPES = {
     "request": ("JSONRPCRequest",),
     "notification": ("JSONRPCNotification",),
@@ -93,6 +101,15 @@ def assert_valid(
         _check(revision, error, message)
     elif kind == "result" and method is not None:
         _check(revision, _result_of(message["result"], method, revision, sender), message["result"])
+
+
+def definition_of_error(message: Mapping[str, Any], revision: str) -> str | None:
+    """The definition of the error with this message's code, where there is one; raises AssertionError where this
+    revision lacks the code."""
+    error = message.get("error")
+    name = _ERRORS.get(error["code"]) if isinstance(error, dict) and "code" in error else None
+    assert name is None or name in _definitions(revision), f"{revision} has no error {error}"
+    return name
 
 
 def _result_of(result: Mapping[str, Any], method: str, revision: str, sender: Sender) -> str:
