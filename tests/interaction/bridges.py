@@ -62,6 +62,8 @@ METHODS: dict[str, Clause] = {
     "bridge-not-cached": Clause("Answers of retries are not kept", "2026 caching"),
     "bridge-pages": Clause("Pages of all servers, of either era", "pagination"),
     "bridge-cursor": Clause("A cursor is for its method and its user", "pagination"),
+    "bridge-old-server": Clause("Stateful servers of every revision are spoken to in their words", "changelogs"),
+    "bridge-canonical-list": Clause("A plain client's lists come from one connection", "2026 server/tools, Listing"),
     "bridge-no-tasks": Clause("Tasks of either form are declared to neither side", "basic/utilities/tasks; SEP-2663"),
     "bridge-isolation": Clause("No exchange gets anything of another, whatever ids and tokens they use", "decision"),
 }
@@ -78,6 +80,8 @@ PARKING: dict[str, Clause] = {
     "bridge-parked-disconnect": Clause("A retry that breaks is a cancel; between rounds nothing is", "decision"),
     "bridge-parked-lost": Clause("With its server the parked call ends", "decision"),
     "bridge-parked-room": Clause("A parked call too many is -32603", "decision"),
+    "bridge-overflow": Clause("While a call is parked others go elsewhere, or wait, or are told so", "decision"),
+    "bridge-stuck": Clause("A server that does not settle after a cancel is left", "decision"),
     "bridge-rebound": Clause("Progress and logs are those that the retry wants", "2026 patterns/mrtr"),
     "bridge-restart": Clause("After a restart a parked call is gone and not run again", "decision"),
     "bridge-url-required": Clause(

@@ -10,9 +10,8 @@ import trio
 from tests.interaction.backend import InputNeeded, Request, text
 from tests.interaction.cells import SESSIONS_TO_WITHOUT
 from tests.interaction.codes import INTERNAL, INVALID_REQUEST
-from tests.interaction.era_backend import ModernBackend
 from tests.interaction.eras.held import Held
-from tests.interaction.scripts import ASKS, EVERYTHING, FORM, URL, asking
+from tests.interaction.scripts import ASKS, EVERYTHING, FORM, asking
 from tests.interaction.stage import Cell, Route, Stage
 from tests.support import modern_rules as rules
 from tests.support.schemas import MODERN, NEWEST
@@ -22,8 +21,6 @@ pytestmark = pytest.mark.cells(SESSIONS_TO_WITHOUT)
 JUMPING = pytest.mark.cells(SESSIONS_TO_WITHOUT[:1])
 
 ANN = {"action": "accept", "content": {"name": "Ann"}}
-PAGE = {key: value for key, value in URL.items() if key != "elicitationId"}
-PAGES: Message = {"elicitation": {"url": {}}}
 
 
 @pytest.mark.parametrize("method", ASKS)
@@ -262,67 +259,6 @@ async def test_a_client_of_a_revision_without_elicitation_is_not_said_to_have_it
     client = await stage.connect(route.path, capabilities={"elicitation": {}})
     error = await client.start_call(route.name("ask")).error()
     assert (error.code, error.data["requiredCapabilities"]) == (INVALID_REQUEST, {"elicitation": {}})
-
-
-# Pages to open -----------------------------------------------------------------------------------------------
-
-
-def gated(backend: ModernBackend, after: int) -> None:
-    """A tool that sends its client to a page until it was asked so often."""
-    tries = {"count": 0}
-
-    @backend.tool("private")
-    async def private(request: Request) -> Message:
-        tries["count"] += 1
-        if tries["count"] <= after:
-            raise InputNeeded({"page": {"method": "elicitation/create", "params": PAGE}})
-        return text("secret")
-
-
-@JUMPING
-@pytest.mark.requirement("bridge-url-mode")
-async def test_a_page_is_shown_once_and_its_completion_told(stage: Stage, route: Route) -> None:
-    """The server sends to the same page until the user is done there."""
-    backend = await stage.modern_backend()
-    gated(backend, after=30)
-    client = await stage.connect(route.path, capabilities=PAGES)
-    call = client.start_call(route.name("private"))
-    question = await call.message("elicitation/create")
-    shown = question["params"]
-    assert shown == {**PAGE, "message": route.label + PAGE["message"], "elicitationId": shown["elicitationId"]}
-    assert len(shown["elicitationId"]) >= 16
-    await client.answer(question, {"action": "accept"})
-    told = await call.message("notifications/elicitation/complete", within=200)
-    assert told["params"]["elicitationId"] == shown["elicitationId"]
-    assert (await call.result())["content"] == text("secret")["content"]
-    assert len(backend.of("tools/call")) == 31
-
-
-@JUMPING
-@pytest.mark.limits(request_deadline=120, request_deadline_cap=240)
-@pytest.mark.requirement("bridge-url-mode")
-async def test_a_page_that_is_never_done_is_given_up(stage: Stage, route: Route) -> None:
-    backend = await stage.modern_backend()
-    gated(backend, after=10**9)
-    client = await stage.connect(route.path, capabilities=PAGES)
-    call = client.start_call(route.name("private"))
-    await client.answer(await call.message("elicitation/create"), {"action": "accept"})
-    assert (await call.error(within=4000)).code == INTERNAL
-
-
-@JUMPING
-@pytest.mark.requirement("bridge-url-mode")
-async def test_a_page_that_is_declined_is_said_so(stage: Stage, route: Route) -> None:
-    backend = await stage.modern_backend()
-
-    @backend.tool("private")
-    async def private(request: Request) -> Message:
-        return {**text("done"), "_meta": {"answer": await request.ask("elicitation/create", PAGE)}}
-
-    client = await stage.connect(route.path, capabilities=PAGES)
-    call = client.start_call(route.name("private"))
-    await client.answer(await call.message("elicitation/create"), {"action": "decline"})
-    assert (await call.result())["_meta"]["answer"] == {"action": "decline"}
 
 
 # What the session keeps ----------------------------------------------------------------------------------------

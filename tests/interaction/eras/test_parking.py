@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import trio
 
-from tests.interaction.backend import Backend, Request, text
+from tests.interaction.backend import Request, text
 from tests.interaction.cells import JUMPING, WITHOUT_TO_SESSIONS
-from tests.interaction.codes import INTERNAL, INVALID_PARAMS, MISSING_CAPABILITY
-from tests.interaction.scripts import ASKS, EVERYTHING, FORM, URL, asking
+from tests.interaction.codes import INTERNAL, INVALID_PARAMS
+from tests.interaction.scripts import ASKS, EVERYTHING, FORM, asking
 from tests.interaction.stage import Route, Stage
 from tests.support.modern_wire import ModernCall, ModernWire
 from tests.support.wire_client import Message, RpcError
@@ -391,62 +391,3 @@ async def test_a_parked_call_too_many_is_refused(stage: Stage) -> None:
         await client.start_call("alpha__ask", method="elicitation/create", params=FORM, n=n).question()
     error = await client.start_call("alpha__ask", method="elicitation/create", params=FORM, n=3).error()
     assert error.code == INTERNAL
-
-
-# -32042: nothing is pending ----------------------------------------------------------------------------------
-
-
-def demanding(backend: Backend) -> None:
-    """A tool that wants a page to be opened first."""
-    state = {"signed in": False}
-
-    @backend.tool("private")
-    async def private(request: Request) -> Message:
-        if not state["signed in"]:
-            state["signed in"] = True
-            raise RpcError({"code": -32042, "message": "sign in", "data": {"elicitations": [URL]}})
-        return text("secret")
-
-
-@pytest.mark.requirement("bridge-url-required", "pitfall-24")
-async def test_a_demand_for_a_page_is_a_question_and_the_retry_a_new_call(stage: Stage, route: Route) -> None:
-    backend = await stage.backend()
-    demanding(backend)
-    client = stage.modern(route.path, capabilities={"elicitation": {"url": {}}})
-    call = client.start_call(route.name("private"))
-    required, key, asked = await call.question()
-    assert asked["method"] == "elicitation/create"
-    assert asked["params"] == {
-        "mode": "url",
-        "message": route.label + URL["message"],
-        "url": URL["url"],
-    }, "there are no elicitation ids in this era"
-    done = await client.retry(call, required, {key: {"action": "accept"}}).complete()
-    assert done["content"] == text("secret")["content"]
-    assert len(backend.of("tools/call")) == 2
-
-
-@JUMPING
-@pytest.mark.parametrize("action", ["decline", "cancel"])
-@pytest.mark.requirement("bridge-url-required")
-async def test_who_does_not_open_the_page_gets_an_error_of_the_tool(stage: Stage, action: str) -> None:
-    backend = await stage.backend()
-    demanding(backend)
-    client = stage.modern(capabilities={"elicitation": {"url": {}}})
-    call = client.start_call("alpha__private")
-    required, key, _ = await call.question()
-    done = await client.retry(call, required, {key: {"action": action}}).complete()
-    assert done["isError"] is True
-    assert len(backend.of("tools/call")) == 1
-
-
-@JUMPING
-@pytest.mark.parametrize("declared", [{}, {"elicitation": {}}], ids=str)
-@pytest.mark.requirement("bridge-url-required", "bridge-no-capability", "pitfall-4")
-async def test_who_can_open_no_page_is_told_what_is_needed(stage: Stage, declared: Message) -> None:
-    backend = await stage.backend()
-    demanding(backend)
-    call = stage.modern(capabilities=declared).start_call("alpha__private")
-    error = await call.error()
-    assert (error.code, call.exchange.status) == (MISSING_CAPABILITY, 400)
-    assert error.data["requiredCapabilities"] == {"elicitation": {"url": {}}}
