@@ -38,7 +38,6 @@ from actors.protocol.modern import subscription_events as sv
 from actors.protocol.modern.caller import Caller
 from actors.protocol.modern.exchange import Exchange, step
 from actors.protocol.modern.exchange_table import Phase
-from actors.protocol.modern.meta import Envelope
 from actors.protocol.modern.outcomes import Outcome
 from actors.protocol.session_state import Client
 from actors.protocol.table_change import Replaced, touches
@@ -78,9 +77,7 @@ class ExchangesActor(Actor):
     front: ModernFront
     subscribers: Subscribers
 
-    def __init__(
-        self, kind: Kind, envelope: Envelope, services: Services, tree: Tree, ledger: Ledger, peers: Peers
-    ) -> None:
+    def __init__(self, kind: Kind, services: Services, tree: Tree, ledger: Ledger, peers: Peers) -> None:
         self.kind = kind
         self.peers = peers
         self.principal = kind.principal
@@ -90,7 +87,9 @@ class ExchangesActor(Actor):
         self.kept = KeptLinks("", services.sealer, _nothing, _nothing)
         self.running: dict[int, Running] = {}
         self.times = Durations(services.telemetry)
-        self._client = Client(envelope.capabilities, kind.bits, envelope.info)
+        # Nothing of the first request itself: what it says of its client holds for no other.
+        declared = capabilities.parse(capabilities.declare(kind.bits, MODERN))
+        self._client = Client(declared, kind.bits, Raw(services.identity))
         self._next = 1
         self._draining = False
 

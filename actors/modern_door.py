@@ -14,7 +14,6 @@ from actors.ports import Answer, Post, Reply
 from actors.protocol import capabilities, errors
 from actors.protocol.classify import ModernRequest
 from actors.protocol.errors import ProtocolError
-from actors.protocol.modern.meta import Envelope
 from actors.runtime import ActorDown, AtCapacity, MailboxFull, NotTaken, Ref, Registry, SystemClosed
 from actors.services import Services
 from actors.shares import NoShareLeft, Shares
@@ -36,7 +35,7 @@ class ModernDoor:
         services: Services,
         registry: Registry,
         supervisor: Shares,
-        make: Callable[[Kind, Envelope], ExchangesActor],
+        make: Callable[[Kind], ExchangesActor],
         overloaded: Callable[[], bool],
     ) -> None:
         self._services = services
@@ -52,7 +51,7 @@ class ModernDoor:
             return _refused(errors.overloaded(), route)
         kind = Kind(post.endpoint, post.principal, envelope.bits, post.headers.get(AFFINITY_HEADER, ""))
         for _ in range(ATTEMPTS):
-            found = self._find(kind, envelope)
+            found = self._find(kind)
             if isinstance(found, ProtocolError):
                 return _refused(found, route)
             try:
@@ -70,14 +69,14 @@ class ModernDoor:
                     return _refused(error, route)
         return _refused(errors.overloaded(), route)
 
-    def _find(self, kind: Kind, envelope: Envelope) -> Ref | ProtocolError:
+    def _find(self, kind: Kind) -> Ref | ProtocolError:
         """The actor for such requests, which is started if there is none."""
         name = name_of(kind)
         running = self._registry.whereis(name)
         if running is not None and running.alive:
             return running
         try:
-            return self._supervisor.start_for(kind.principal, self._make(kind, envelope), name)
+            return self._supervisor.start_for(kind.principal, self._make(kind), name)
         except NoShareLeft:
             return errors.too_many_requests("kinds of clients of this principal")
         except AtCapacity:

@@ -12,7 +12,6 @@ from actors.ledger import Ledger
 from actors.modern_door import ModernDoor
 from actors.peers import TreePeers
 from actors.protocol import capabilities
-from actors.protocol.modern.meta import Envelope
 from actors.runtime import System
 from actors.services import Services
 from actors.shares import Shares
@@ -36,12 +35,12 @@ class ModernTree:
         system.spawn(exchanges, "exchanges")
         found = Brokers(services, system.registry, brokers, tree)
 
-        def make(kind: Kind, envelope: Envelope) -> ExchangesActor:
+        def make(kind: Kind) -> ExchangesActor:
             served = services.table.value.endpoints.get(kind.endpoint)
             merges = served is None or served.kind == "aggregate"
             bits = passed_on(kind.bits) if merges else capabilities.carried(kind.bits)
             patron = Patron(kind.principal, bits, kind.affinity)
             peers = TreePeers(patron, services, tree, eras, found, system.registry)
-            return ExchangesActor(kind, envelope, services, tree, ledger, peers)
+            return ExchangesActor(kind, services, tree, ledger, peers)
 
         self.door = ModernDoor(services, system.registry, exchanges, make, overloaded)

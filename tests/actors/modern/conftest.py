@@ -12,7 +12,6 @@ from actors.modern_door import ModernDoor
 from actors.ports import ANONYMOUS, Answer, Post, Principal, Reply
 from actors.protocol import classify
 from actors.protocol.modern import ladder
-from actors.protocol.modern.meta import Envelope
 from actors.protocol.table import Limits
 from actors.shares import Shares
 from tests.support.harness import Gateway, open_gateway
@@ -69,9 +68,9 @@ async def open_modern(*peers: Peer, **limits: Any) -> AsyncIterator[Modern]:
         system.spawn(found.supervisor, "peers")
         system.spawn(supervisor, "modern")
 
-        def make(kind: Kind, envelope: Envelope) -> ExchangesActor:
+        def make(kind: Kind) -> ExchangesActor:
             key = (kind.principal, kind.bits, kind.affinity)
-            return ExchangesActor(kind, envelope, services, actors.tree, actors.ledger, found.of(key))
+            return ExchangesActor(kind, services, actors.tree, actors.ledger, found.of(key))
 
         door = ModernDoor(services, system.registry, supervisor, make, lambda: False)
         yield Modern(gateway, found, Door(door), supervisor)

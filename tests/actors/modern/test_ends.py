@@ -13,7 +13,7 @@ from tests.support.door_client import RpcError
 from tests.support.harness import Gateway, open_gateway, table_of
 from tests.support.mcp_backend import Backend
 from tests.support.modern_backend import ModernBackend
-from tests.support.modern_client import TAG, ModernClient
+from tests.support.modern_client import PREFIX, TAG, VERSION, ModernClient
 
 
 def client(at: Gateway, endpoint: str = "", **more: Any) -> ModernClient:
@@ -160,6 +160,19 @@ async def test_a_principal_has_so_many_subscriptions_whatever_it_passes_for(auto
         first.drop()
         await at.settle()
         await client(at, "alpha", principal=ann, affinity="2").listen(tools=True).next()
+
+
+@pytest.mark.parametrize("info", [None, {}, {"name": 5}, {"name": "x" * 100_000, "version": "1"}])
+async def test_what_a_client_says_of_itself_is_nobody_elses_trouble(autojump_clock: MockClock, info: Any) -> None:
+    old = Backend("old")
+    async with open_gateway(old) as at:
+        said = {} if info is None else {f"{PREFIX}clientInfo": info}
+        meta = {f"{PREFIX}protocolVersion": VERSION, f"{PREFIX}clientCapabilities": {}, **said}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+        first = client(at).post(message, {"mcp-protocol-version": VERSION, "mcp-method": "tools/list"})
+        assert [tool["name"] for tool in (await first.result())["tools"]] == ["old__echo"]
+        assert {asked.params["clientInfo"]["name"] for asked in old.asked_for("initialize")} == {"stagedoor"}
+        assert (await client(at).call("tools/list"))["tools"]
 
 
 async def test_work_waits_outside_while_the_loop_is_late(autojump_clock: MockClock) -> None:
