@@ -79,16 +79,17 @@ class Connection:
         self._ended = True
         self._wake()
 
-    def leave(self, words: bytes = b"") -> None:
-        """Ends, and the rest is left to the log. A client that has no id yet gets one, as soon as there is one; if none
-        is under way, it can't come back, and gets these last words."""
+    def leave(self, words: bytes = b"", hint: bytes = b"") -> None:
+        """Ends, and the rest is left to the log. A client that has no id yet gets one, as soon as there is one, and is
+        given the hint; if none is under way, it can't come back, and gets these last words."""
         if self._ended:
             return
         released = [frame for frame in self._frames if frame[0] <= self._released]
         kept = released or ([] if self._released else [*self._frames][:1])
         numbered = self._released or any(seq for seq, _ in kept)
         self._left = True
-        self._finish([*kept, *([] if numbered or not words else [(0, words)])])
+        last = hint if numbered else words
+        self._finish([*kept, *([(0, last)] if last else [])])
 
     def fail(self, words: bytes) -> None:
         """The log is lost: nothing but what was released goes out, and to a client without an id these words."""

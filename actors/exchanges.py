@@ -16,6 +16,7 @@ from actors import ports
 from actors.aggregate import ChangeDue
 from actors.broker_messages import LinkParked
 from actors.catalogue_messages import CatalogueChanged, Listed
+from actors.draining import DRAIN_MARGIN
 from actors.durations import Durations
 from actors.exchange_effects import EFFECTS
 from actors.exchange_running import Running
@@ -44,7 +45,6 @@ from actors.protocol.table_change import Replaced, touches
 from actors.protocol.versions import MODERN
 from actors.runtime import SHUTDOWN, Actor, Down, Exit
 from actors.services import Services
-from actors.session import DRAIN_MARGIN
 from actors.subscribers import Subscribers
 
 SUBSCRIPTIONS_MAX = 64

@@ -96,6 +96,11 @@ class KeptLinks:
         return frozenset(backend for backend, resume in self._waiting.items() if resume.kept is not None)
 
     @property
+    def lasting(self) -> frozenset[str]:
+        """The backends whose sessions go on, or will if this life leaves."""
+        return self.reachable | {backend for backend, value in self._written.items() if value is not None}
+
+    @property
     def any(self) -> bool:
         """Whether a backend has a session that waits for this one, or will if it leaves."""
         return bool(self.reachable) or any(value is not None and value[0] for value in self._written.values())

@@ -154,10 +154,13 @@ class Recorder:
             self._again(track)
 
     def close(self, connection: int, retry: int | None) -> None:
-        """Closes a connection of ours, with a hint when to come back."""
+        """Closes a connection of ours; with a hint when to come back it is left, so that its client has an id to come
+        back with."""
         carrier = self.connections.get(connection)
-        if carrier is not None:
-            carrier.cut(sse.encode_retry(retry) if retry is not None else b"")
+        if carrier is not None and retry is not None:
+            carrier.leave(self._words(carrier.id), sse.encode_retry(retry))
+        elif carrier is not None:
+            carrier.cut()
 
     def stop(self, *, crashed: bool = False) -> None:
         """The life is over: streams that have their last event still bring it to the reader, all others are left. After

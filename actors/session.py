@@ -15,13 +15,13 @@ from actors import link_messages as lm
 from actors import session_messages as sm
 from actors.aggregate import Aggregate, ChangeDue
 from actors.catalogue_messages import CatalogueChanged, Listed
+from actors.draining import Draining
 from actors.durations import Durations
 from actors.effects import EFFECTS, refusal
 from actors.expiry import Returned, last_activity
 from actors.front import Front, OwnDue
 from actors.host import Tree
 from actors.kept import KeptLinks
-from actors.leaving import put_down
 from actors.ledger import Ledger
 from actors.listing import GatherDue
 from actors.owed import Owed
@@ -38,12 +38,9 @@ from actors.quiet import Quiet
 from actors.reconfigured import reconfigured, recorded_under
 from actors.record_keeper import RETRY, RecordKeeper
 from actors.recorder import Recorder
-from actors.runtime import SHUTDOWN, Actor, Down, Exit, Reply
+from actors.runtime import Actor, Down, Exit, Reply
 from actors.services import Services
 from actors.transparent import Transparent
-
-DRAIN_MARGIN = 1.0
-"""Seconds before the drain's deadline at which what is still in flight gets its error, so that it can be written."""
 
 KEPT_FIRST = ("resources/subscribe", "resources/unsubscribe", "logging/setLevel")
 """What the record must hold before the client is told that it is done."""
@@ -90,6 +87,7 @@ class SessionActor(Actor):
         transparent = served is not None and served.kind == "transparent"
         self.tree = tree
         self.quiet = Quiet(self)
+        self.draining = Draining(self)
         self.front: Front = (Transparent if transparent else Aggregate)(self, identity.endpoint, services, tree)
         self.kept = self.front.kept = KeptLinks(identity.key, services.sealer, self.save, self._note)
         self._grant = grant
@@ -100,7 +98,6 @@ class SessionActor(Actor):
         self._state = Session(grant.epoch, rules)
         self._next_connection = 1
         self._began = 0.0
-        self._draining = False
 
     def __repr__(self) -> str:
         state = self._state
@@ -250,24 +247,12 @@ class SessionActor(Actor):
             return
         self.keeper.flush()
         self.quiet.watch()
-        if self._draining and not self._state.requests:
-            self._leave()
+        self.draining.settle()
 
     def drain(self, deadline: float) -> None:
         """Nothing new; what is in flight has until the deadline."""
-        self._draining = True
-        self.ctx.set_timer("drain", max(0.0, deadline - self.ctx.now() - DRAIN_MARGIN), sm.DrainDue())
-        if self._state.phase in (Phase.INITIALIZING, Phase.OPERATION):
-            self.event(ev.DrainStarted())
+        self.draining.begin(deadline)
         self._after()
-
-    def _leave(self) -> None:
-        """The actor goes, the session stays: its record is given back for whoever claims it next."""
-        self._draining = False
-        self.keeper.release(last_activity(self.services.wall()))
-        if self.services.store.durable:
-            put_down(self.front)
-        self.ctx.stop(SHUTDOWN)
 
     def stopped(self, reason: Exit) -> None:
         """Whoever still waits is told."""
@@ -376,7 +361,7 @@ HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     sm.Released: lambda self, m: self.quiet.released(m.outcome),
     sm.Reclaimed: lambda self, m: self.quiet.reclaimed(m.outcome),
     sm.QuietDue: lambda self, m: self.quiet.due(),
-    sm.DrainDue: lambda self, m: self.event(ev.DrainOverdue()),
+    sm.DrainDue: lambda self, m: self.draining.due(),
     sm.TurnDue: lambda self, m: self.event(ev.StreamTurnDue(m.post)),
     sm.DeadlineDue: lambda self, m: self.event(ev.CallExpired(m.call)),
     sm.AskDue: lambda self, m: self.event(ev.AskExpired(m.ask)),

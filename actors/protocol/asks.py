@@ -5,6 +5,8 @@ to the backend that asked, once. A question that cannot reach a client is answer
 (SEP-2260; 2025-11-25 utilities/cancellation).
 """
 
+from collections.abc import Collection
+
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
@@ -131,10 +133,12 @@ def expired(session: Session, event: ev.AskExpired) -> Step:
     return _fail(session, event.ask, ask, "timeout", "the client did not answer in time", reason)
 
 
-def fail_all(session: Session, message: str, reason: str) -> Step:
-    """Nobody will answer any more."""
+def fail_all(session: Session, message: str, reason: str, but: Collection[ev.CallId] = ()) -> Step:
+    """Nobody will answer any more, but for questions in the course of these calls."""
     effects: fx.Effects = []
     for ask_id, ask in session.asks.items():
+        if ask.call in but:
+            continue
         session, more = _fail(session, ask_id, ask, message, message, reason)
         effects += more
     return session, effects

@@ -26,6 +26,18 @@ class InFlight(Protocol):
     def asked(self) -> Mapping[str, bytes]: ...
 
 
+def continuable(session: Session, lasting: Collection[str]) -> dict[RequestId, ClientRequest]:
+    """The requests that another life could take up from the record, and whose client can come back for the answer: it
+    was given an event id."""
+
+    def can_be(entry: ClientRequest) -> bool:
+        known = entry.place is not None and entry.place.cursor is not None and entry.backend in lasting
+        stream = session.streams.get(session.posts[entry.post].stream or "") if known else None
+        return stream is not None and stream.seq > 0
+
+    return {id: entry for id, entry in session.requests.items() if can_be(entry)}
+
+
 def continued(session: Session, record: InFlight, now: float, reachable: Collection[str]) -> tuple[Session, fx.Effects]:
     """Takes up what can be continued with these backends, whose sessions are kept."""
     effects: fx.Effects = []

@@ -140,7 +140,10 @@ class DrainStarted(Struct, frozen=True):
 
 
 class DrainOverdue(Struct, frozen=True):
-    """The drain can't wait any longer: what is in flight gets its error."""
+    """The drain can't wait any longer: what is in flight gets its error, but for what the next life can continue with
+    `lasting` backends, whose sessions the record holds."""
+
+    lasting: frozenset[str] = frozenset()
 
 
 class Ended(Struct, frozen=True):

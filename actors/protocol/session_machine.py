@@ -5,7 +5,7 @@ does not serve is refused and leaves the state untouched. Here is the lifecycle 
 `inflight`, questions of backends in `asks`, their notifications in `notices`, streams in `streams`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -27,7 +27,8 @@ from actors.protocol import (
 )
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
-from actors.protocol.messages import Error, Message, Notification, Request
+from actors.protocol.continuation import continuable
+from actors.protocol.messages import Error, Message, Notification, Request, RequestId
 from actors.protocol.methods import Sender
 from actors.protocol.session_state import Client, Post, Session
 from actors.protocol.session_table import SERVED, TRANSITIONS, Phase
@@ -227,18 +228,27 @@ def _drain(session: Session, event: ev.DrainStarted) -> Step:
 
 
 def _drain_overdue(session: Session, event: ev.DrainOverdue) -> Step:
-    """What is in flight in either direction gets its error. A session without an answer to `initialize` is none."""
+    """What is in flight in either direction gets its error, or is left for the next life, with the questions that came
+    with it. A session without an answer to `initialize` is none."""
     if admission.unborn(session):
         return _end(session, ev.Ended("shutdown"))
-    session, effects = _fail_requests(session, "the gateway is shutting down", "shutdown")
-    session, more = asks.fail_all(session, "the gateway is shutting down", "shutdown")
-    return session, effects + more
+    left = continuable(session, event.lasting)
+    session, effects = _fail_requests(session, "the gateway is shutting down", "shutdown", left)
+    calls = {entry.call for entry in left.values()}
+    session, more = asks.fail_all(session, "the gateway is shutting down", "shutdown", calls)
+    effects += more
+    for name in dict.fromkeys(session.posts[entry.post].stream or "" for entry in left.values()):
+        session, more = streams.hand_over(session, name, RETRY_MS)
+        effects += more
+    return session, effects
 
 
-def _fail_requests(session: Session, message: str, reason: str) -> Step:
-    """Every request in flight gets an error that says it may have been executed."""
+def _fail_requests(session: Session, message: str, reason: str, but: Collection[RequestId] = ()) -> Step:
+    """Every other request in flight gets an error that says it may have been executed."""
     effects: fx.Effects = []
     for entry in session.requests.values():
+        if entry.id in but:
+            continue
         error = errors.internal(message, reason=reason, executed="unknown")
         session, more = inflight.give_up(session, entry, error, message)
         effects += more

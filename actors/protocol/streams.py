@@ -266,3 +266,12 @@ def let_go(session: Session, retry: int) -> Step:
             session, more = _leave(session, name, stream, 0)
             effects += more
     return session, effects
+
+
+def hand_over(session: Session, name: str, retry: int) -> Step:
+    """The next life goes on with this stream of a POST; its client is asked to come back for it."""
+    stream = session.streams[name]
+    if stream.connection is None:
+        return session, []
+    session = replace(session, streams={**session.streams, name: replace(stream, connection=None)})
+    return session, [fx.CloseConnection(stream.connection, "draining", retry)]

@@ -234,6 +234,104 @@ async def test_ids_of_two_lives_are_never_the_same(autojump_clock):
         assert story.request.id in ids
 
 
+# A drain ------------------------------------------------------------------------------------------------------
+
+
+class LastingStore(MemoryStore):
+    """What is in it is there for the next process."""
+
+    durable = True
+
+
+@asynccontextmanager
+async def drained_after(
+    alpha: Backend, act: Callable[[Client], Any], store: MemoryStore | None = None, **client: Any
+) -> AsyncIterator[tuple[Client, Any, Gateway]]:
+    """What `act` did was in flight until the deadline; the client in front of the next process."""
+    store = store if store is not None else LastingStore(Limits(), trio.current_time)
+    async with open_gateway(alpha, store=store) as first:
+        before = await first.connect("alpha", **client)
+        came = await act(before)
+        await first.system.drain(trio.current_time() + 8)
+    async with open_gateway(alpha, store=store) as second:
+        after = second.client("alpha", **client)
+        after.session, after.version = before.session, before.version
+        yield after, came, second
+
+
+async def test_at_the_deadline_of_a_drain_it_is_left_for_the_next_process(autojump_clock):
+    alpha = Backend("alpha", **WORK)
+    async with drained_after(alpha, lambda client: begun(client, alpha, "work")) as (client, (call, story), gateway):
+        assert told(call) == [1]
+        [put_down] = alpha.links
+        assert put_down.transport.let_go_of
+        assert "notifications/cancelled" not in put_down.methods
+        rest = back(client, call)
+        await alpha.connected(2)
+        await gateway.settle()
+        assert alpha.link.transport.picked_up == [(story.request.id, "c1")]
+        assert "initialize" not in alpha.link.methods
+        story.progress(2, "c2")
+        story.result("done")
+        await rest.response()
+        assert told(rest) == [2, "outcome"]
+        assert len(alpha.asked_for("tools/call")) == 1
+
+
+async def test_at_the_deadline_of_a_drain_whoever_is_left_is_told_when_to_come_back(autojump_clock):
+    alpha = Backend("alpha", **WORK)
+    async with drained_after(alpha, lambda client: begun(client, alpha, "work")) as (_, (call, _story), _):
+        assert call.events[-1].retry == 1000
+        assert call.done
+
+
+async def test_at_the_deadline_of_a_drain_the_rest_gets_its_error(autojump_clock):
+    """Of two calls, one has a place at its backend."""
+    alpha = Backend("alpha", **WORK)
+
+    async def act(client: Client) -> tuple[Pending, Pending]:
+        call, _ = await begun(client, alpha, "work")
+        other = client.begin("tools/call", {"name": "work"})
+        (await alpha.next()).log("working")
+        await other.next()
+        return call, other
+
+    async with drained_after(alpha, act) as (client, (call, other), _):
+        assert (await other.response())["error"]["data"] == {"reason": "shutdown", "executed": "unknown"}
+        assert "outcome" not in told(call)
+        back(client, call)
+        await alpha.connected(2)
+
+
+async def test_at_the_deadline_of_a_drain_its_question_stays_open(autojump_clock):
+    alpha = Backend("alpha", **WORK)
+
+    async def act(client: Client) -> tuple[Pending, Story, Any]:
+        call, story = await begun(client, alpha, "work")
+        form = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
+        alpha.link.ask("elicitation/create", form, 7, related=story.request.id, cursor="c2")
+        return call, story, await call.next("elicitation/create")
+
+    async with drained_after(alpha, act, capabilities=ASKING) as (client, (call, story, question), gateway):
+        assert not [m for m in alpha.link.messages if "method" not in m], "the server was told that nobody answers"
+        rest = back(client, call)
+        await alpha.connected(2)
+        await client.respond(question, {"action": "accept", "content": {}})
+        await gateway.settle()
+        [answer] = [m for m in alpha.link.messages if "method" not in m]
+        assert (answer["id"], answer["result"]["action"]) == (7, "accept")
+        story.result("thanks")
+        await rest.response()
+        assert told(rest) == ["outcome"]
+
+
+async def test_with_a_store_that_ends_with_the_process_it_gets_its_error(autojump_clock):
+    alpha = Backend("alpha", **WORK)
+    store = MemoryStore(Limits(), trio.current_time)
+    async with drained_after(alpha, lambda client: begun(client, alpha, "work"), store) as (_, (call, _story), _):
+        assert (await call.response())["error"]["data"] == {"reason": "shutdown", "executed": "unknown"}
+
+
 # What is answered is kept -------------------------------------------------------------------------------------
 
 

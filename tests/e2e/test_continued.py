@@ -69,6 +69,34 @@ def test_a_call_goes_on_after_the_gateway_was_killed_and_its_real_answer_comes(
     assert second.program.stop() == 0
 
 
+def test_a_call_goes_on_after_a_drain_whose_deadline_it_did_not_meet(
+    redis_url: str, programs: Programs, backend: dict[str, Any], notes: Callable[[], list[str]]
+) -> None:
+    config = {**backend, "gateway": {"drain": {"deadline": 2}}}
+    first = programs.gateway(config, "--store", redis_url)
+    session = RawSession(first.endpoint("lasting"))
+    session.tools()
+    seen: list[SseEvent] = []
+    with session.call(5, "work", {"steps": 12, "pause": 0.5}) as stream:
+        events = stream.events()
+        while len(logged(seen)) < 2:
+            seen.append(next(events))
+        first.program.send(signal.SIGTERM)
+        seen += events
+    assert until(lambda: first.program.status == 0)
+    assert all(e.message is None or "method" in e.message for e in seen), seen[-1]
+    second = programs.gateway(config, "--store", redis_url, in_place_of=first)
+    last = [event.id for event in seen if event.id is not None][-1]
+    rest = session.listen(after=last).until_answer(5)
+    assert logged(seen + rest) == [f"step {n}" for n in range(12)]
+    answer = rest[-1].message
+    assert answer is not None
+    assert answer["result"]["content"][0]["text"] == "the real answer"
+    assert notes().count("executed") == 1
+    assert session.end() == 200
+    assert second.program.stop() == 0
+
+
 def test_a_kill_right_after_the_answer_loses_no_subscription_and_no_level(
     redis_url: str, programs: Programs, backend: dict[str, Any]
 ) -> None:

@@ -356,6 +356,28 @@ def test_a_drain_that_is_overdue_settles_what_is_in_flight(session: SessionDrive
     assert (state.requests, state.posts, state.asks) == ({}, {}, {})
 
 
+def test_a_drain_that_is_overdue_leaves_what_the_next_life_can_continue(session: SessionDriver) -> None:
+    session.post(call(1), call(2))
+    first, second = session.calls[1], session.calls[2]
+    session.step(ev.StreamTurnDue(session.last))
+    session.step(ev.CallPlaced("a", first, ev.Place("10.1", "c1")))
+    session.step(ev.DrainStarted())
+    effects = session.step(ev.DrainOverdue(frozenset({"a"})))
+    assert [c.call for c in all_of(fx.CancelCall, effects)] == [second]
+    assert set(answers(effects)) == {2}
+    assert only(fx.CloseConnection, effects).retry is not None
+    assert set(session.session.requests) == {1}
+    assert not any(append.finish for append in all_of(fx.Append, effects))
+
+
+def test_a_drain_leaves_nothing_with_a_backend_whose_session_does_not_last(session: SessionDriver) -> None:
+    session.post(call(1))
+    session.step(ev.StreamTurnDue(session.last))
+    session.step(ev.CallPlaced("a", session.calls[1], ev.Place("10.1", "c1")))
+    session.step(ev.DrainStarted())
+    assert set(answers(session.step(ev.DrainOverdue(frozenset({"b"}))))) == {1}
+
+
 def test_a_handshake_that_ends_in_a_drain_is_recorded() -> None:
     driver = SessionDriver()
     driver.begin()
