@@ -7,6 +7,7 @@ nothing here ever fails. A member that is present counts, even `{}`; only `listC
 import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -152,6 +153,10 @@ _BITS: Final = {
 _EXTENSION_ID: Final = re.compile(r"[A-Za-z0-9._/-]{1,128}")
 _EXTENSION_MAX: Final = 4096
 """Bytes of one extension's settings: they are part of a key. More counts as not declared."""
+_EXTENSIONS_MAX: Final = 64
+"""Extensions that are looked at."""
+_EXTENSIONS_BYTES: Final = 16 * 1024
+"""Of the settings of all of them; the same."""
 
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
@@ -188,11 +193,13 @@ def _bits(client: Capabilities, version: str, extensions: Collection[str] | None
     bits = {bit for bit, feature in _BITS.items() if negotiated.can_use(feature)}
     named = client.tree.get("extensions")
     if isinstance(named, dict):
-        for id, settings in named.items():
+        left = _EXTENSIONS_BYTES
+        for id, settings in islice(named.items(), _EXTENSIONS_MAX):
             if _EXTENSION_ID.fullmatch(id) and (extensions is None or id in extensions):
-                canonical = _encode_sorted(settings)
-                if len(canonical) <= _EXTENSION_MAX:
-                    bits.add(f"ext:{id}={canonical.decode()}")
+                bit = f"ext:{id}={(canonical := _encode_sorted(settings)).decode()}"
+                if len(canonical) <= _EXTENSION_MAX and len(bit) <= left:
+                    bits.add(bit)
+                    left -= len(bit)
     return frozenset(bits)
 
 
