@@ -32,6 +32,8 @@ from actors.services import Services
 
 GATHER = 0.02
 """Seconds for which further questions are waited for after the first."""
+INFO_BYTES = 16 * 1024
+"""Of what a client says of itself; whoever says more is not introduced."""
 QUESTIONS_BYTES = 32 * 1024 * 1024
 """Of the params of all questions that have no answer; a further one is refused."""
 GRACE = 5.0
@@ -124,7 +126,7 @@ class BrokerCalls:
         self._next += 1
         owner = (call.caller, call.call)
         client = call.client
-        if client is not None and client.info and not self._lines.info:
+        if client is not None and 0 < len(client.info) <= INFO_BYTES and not self._lines.info:
             self._lines.info = Raw(bytes(client.info))
         row = METHODS.get(call.method)
         level, eligible = client.level if client is not None else None, row is not None and row.eligible

@@ -91,6 +91,13 @@ async def test_a_backend_is_told_exactly_what_this_client_can_be_asked(autojump_
         assert second["capabilities"] == {"elicitation": {"form": {}}}
 
 
+async def test_a_client_that_says_too_much_of_itself_is_not_introduced(autojump_clock: Any) -> None:
+    async with both() as it:
+        client = it.client()
+        await client.outcome(client.tool("echo", name="x" * 20_000))
+        assert it.backend.links[0].declared["clientInfo"] == {"name": "stagedoor", "version": "test"}
+
+
 async def test_requests_of_one_client_reach_the_same_connection_and_those_of_another_do_not(
     autojump_clock: Any,
 ) -> None:
