@@ -119,9 +119,9 @@ class ExchangesActor(Actor):
             EFFECTS[xv.StartDeadline](self, call, running, xv.StartDeadline(accepted, accepted))
 
     def caller(self, call: int) -> Caller:
-        """On whose behalf a call is made."""
+        """On whose behalf a call is made: of the client whose request it is, else (what many share) of the gateway."""
         running = self.running.get(call)
-        info = running.envelope.info if running is not None else EMPTY
+        info = running.envelope.info if running is not None else self._client.info
         level = running.exchange.level if running is not None else None
         return Caller(self.principal.name, capabilities.declare(self.front.bits, MODERN), info, level, False)
 

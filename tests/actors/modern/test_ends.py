@@ -175,6 +175,15 @@ async def test_what_a_client_says_of_itself_is_nobody_elses_trouble(autojump_clo
         assert (await client(at).call("tools/list"))["tools"]
 
 
+async def test_a_subscription_that_clients_share_names_the_gateway(autojump_clock: MockClock) -> None:
+    alpha = server()
+    async with open_gateway(alpha) as at:
+        for _ in range(2):
+            await client(at, "alpha").listen(tools=True).next()
+        (asked,) = alpha.asked_for("subscriptions/listen")
+        assert asked.params["_meta"][f"{PREFIX}clientInfo"]["name"] == "stagedoor"
+
+
 async def test_work_waits_outside_while_the_loop_is_late(autojump_clock: MockClock) -> None:
     alpha = server()
     async with open_gateway(alpha) as at:
