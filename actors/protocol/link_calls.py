@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from actors.protocol import codec, errors, lowering, payload
 from actors.protocol import link_events as ev
-from actors.protocol.link_state import Link, Pending, Phase, Step, moved, without
+from actors.protocol.link_state import Link, Pending, Phase, Step, moved
 from actors.protocol.messages import Error, RequestId
 
 SUBSCRIBE = "resources/subscribe"
@@ -88,7 +88,7 @@ def dispatch(link: Link, pending: Pending) -> Step:
             params = payload.with_progress_token(params, id if pending.progress else None)
         except errors.Malformed as malformed:
             return link, [] if pending.call is None else [ev.Finish(pending.call, False, malformed.error.raw)]
-    link = replace(link, next_id=link.next_id + 1, pending={**link.pending, id: pending})
+    link = replace(link, next_id=link.next_id + 1, pending=link.pending.having(id, pending))
     return link, [ev.Send(codec.encode_request(id, pending.method, params), id=id)]
 
 
@@ -111,7 +111,7 @@ def dispatch_waiting(link: Link) -> Step:
 def finished(link: Link, id: RequestId, ok: bool, payload: Raw) -> Step:
     """The outcome of the request with this id."""
     pending = link.pending[id]
-    link = replace(link, pending=without(link.pending, id))
+    link = replace(link, pending=link.pending.without(id))
     if pending.call is None:
         return link, _restored(pending)
     if ok:
@@ -174,7 +174,7 @@ def _cancel(link: Link, id: RequestId, reason: str) -> Step:
     effects: ev.Effects = [ev.Send(codec.encode_notification("notifications/cancelled", params)), ev.Forget(id)]
     call = link.pending[id].call
     picking = tuple(place for place in link.picking if place.id != id)
-    link, more = settle_asked(replace(link, pending=without(link.pending, id), picking=picking), call)
+    link, more = settle_asked(replace(link, pending=link.pending.without(id), picking=picking), call)
     effects += more
     if link.phase is Phase.READY:
         link, more = dispatch_waiting(link)

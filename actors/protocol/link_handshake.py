@@ -22,8 +22,9 @@ from actors.protocol.link_calls import (
 from actors.protocol.link_loss import end_calls, fail, reason_of
 from actors.protocol.link_messages import pong, refuse
 from actors.protocol.link_resume import changes, dropped, resumed
-from actors.protocol.link_state import Link, Pending, Step, moved, without
+from actors.protocol.link_state import Link, Pending, Step, moved
 from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
+from actors.protocol.persistent import PersistentMap
 from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
 
 
@@ -47,7 +48,7 @@ def _initialize(link: Link) -> Step:
         b'{"protocolVersion":"%s","capabilities":%s,"clientInfo":%s}'
         % (LATEST_HANDSHAKE.encode(), bytes(link.profile.capabilities), bytes(link.profile.client_info))
     )
-    link = replace(link, next_id=link.next_id + 1, pending={id: Pending(None, "initialize")})
+    link = replace(link, next_id=link.next_id + 1, pending=PersistentMap({id: Pending(None, "initialize")}))
     return link, [ev.Send(codec.encode_request(id, "initialize", params), id=id)]
 
 
@@ -98,7 +99,7 @@ def _welcomed(link: Link, raw: Raw) -> Step:
     hello = ev.Hello(
         answer.protocolVersion, _copy(answer.capabilities), _copy(answer.serverInfo), answer.instructions, _copy(raw)
     )
-    link = replace(moved(link, "initialize answered"), pending={}, hello=hello, tag=link.tag + 1)
+    link = replace(moved(link, "initialize answered"), pending=PersistentMap(), hello=hello, tag=link.tag + 1)
     frame = codec.encode_notification("notifications/initialized", EMPTY)
     return link, [ev.UseVersion(hello.version), ev.Send(frame, tag=link.tag)]
 
@@ -175,7 +176,7 @@ def forgotten(link: Link, event: ev.SessionForgotten) -> Step:
     refused = link.pending.get(event.id) if event.id is not None else None
     if event.id is not None and refused is None:
         return link, [ev.Tally("late_failure")]  # whoever comes next will find out
-    rest = replace(link, pending=without(link.pending, event.id), waiting=()) if event.id is not None else link
+    rest = replace(link, pending=link.pending.without(event.id), waiting=()) if event.id is not None else link
     again: tuple[Pending, ...] = ()
     if refused is not None and refused.call is not None:
         again = (replace(refused, retried=True),)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from actors.protocol import link_events as ev
 from actors.protocol.link_calls import connect, failure
 from actors.protocol.link_state import Link, Phase, Step, moved
+from actors.protocol.persistent import PersistentMap
 
 
 def end_calls(link: Link, reason: str, message: str) -> Step:
@@ -19,7 +20,7 @@ def end_calls(link: Link, reason: str, message: str) -> Step:
         if pending.call is not None:
             effects.append(ev.Finish(pending.call, False, failure(reason, message, "no")))
     effects += [ev.Withdraw(id) for id in link.asked]
-    return replace(link, pending={}, waiting=(), asked={}, unsaid=()), effects
+    return replace(link, pending=PersistentMap(), waiting=(), asked={}, unsaid=()), effects
 
 
 def fail(link: Link, reason: str, message: str, *, counts: bool = True) -> Step:

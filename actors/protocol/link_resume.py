@@ -109,7 +109,7 @@ def refused(link: Link, event: ev.Continued) -> Step:
 def _taken(link: Link, event: ev.Continued) -> Link:
     pending = Pending(event.call, event.method, progress=event.progress, eligible=event.eligible)
     asked: dict[RequestId, ev.CallKey | None] = dict.fromkeys(event.asked, event.call)
-    return replace(link, pending={**link.pending, event.place.id: pending}, asked={**link.asked, **asked})
+    return replace(link, pending=link.pending.having(event.place.id, pending), asked={**link.asked, **asked})
 
 
 # Leaving off -------------------------------------------------------------------------------------------------

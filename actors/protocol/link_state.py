@@ -1,14 +1,15 @@
 """The state of a link: frozen values, changed only by `link_machine` and its parts."""
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from actors.protocol.events import Place
 from actors.protocol.link_events import CallKey, Effects, Hello, Send
 from actors.protocol.link_table import TRANSITIONS, Phase
 from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.persistent import PersistentMap
 
-__all__ = ["Link", "Pending", "Phase", "Profile", "Step", "moved", "without"]
+__all__ = ["Link", "Pending", "Phase", "Profile", "Step", "moved"]
 
 
 class Profile(Struct, frozen=True):
@@ -46,7 +47,7 @@ class Link(Struct, frozen=True):
     attempt: int = 0
     next_id: int = 1
     tag: int = 0
-    pending: dict[RequestId, Pending] = {}
+    pending: PersistentMap[RequestId, Pending] = field(default_factory=PersistentMap)
     waiting: tuple[Pending, ...] = ()
     asked: dict[RequestId, CallKey | None] = {}
     level: str | None = None
@@ -69,8 +70,3 @@ Step = tuple[Link, Effects]
 def moved(link: Link, cause: str) -> Link:
     """The link in the phase that this cause brings it to. KeyError for what can't come up in its phase."""
     return replace(link, phase=TRANSITIONS[link.phase, cause])
-
-
-def without(table: dict[RequestId, Pending], id: RequestId) -> dict[RequestId, Pending]:
-    """The requests but one."""
-    return {i: p for i, p in table.items() if i != id}

@@ -1,11 +1,12 @@
 """The state of a broker's calls and of its connections: frozen values, changed only by `parking` and its parts."""
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from actors.protocol.bridge.parking_events import Effects, Owner
 from actors.protocol.bridge.parking_table import TRANSITIONS, Phase
 from actors.protocol.messages import RequestId
+from actors.protocol.persistent import PersistentMap
 
 __all__ = ["Calls", "Held", "Phase", "Question", "Rules", "Step", "moved", "put"]
 
@@ -47,7 +48,7 @@ class Calls(Struct, frozen=True):
     order."""
 
     rules: Rules
-    held: dict[int, Held] = {}
+    held: PersistentMap[int, Held] = field(default_factory=PersistentMap)
     lines: dict[int, int | None] = {}
     waiting: tuple[int, ...] = ()
     opened: int = 0
@@ -65,5 +66,5 @@ def moved(held: Held, cause: str) -> Held:
 def put(calls: Calls, call: int, held: Held) -> Calls:
     """The calls with this one as it is; without it, if it is over."""
     if held.phase is not Phase.OVER:
-        return replace(calls, held={**calls.held, call: held})
-    return replace(calls, held={n: h for n, h in calls.held.items() if n != call})
+        return replace(calls, held=calls.held.having(call, held))
+    return replace(calls, held=calls.held.without(call))

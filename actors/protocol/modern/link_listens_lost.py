@@ -8,6 +8,7 @@ from actors.protocol.modern.filter import Filter
 from actors.protocol.modern.link_events import Called
 from actors.protocol.modern.link_listens import clocks
 from actors.protocol.modern.link_state import Link, Listen, Step
+from actors.protocol.persistent import PersistentMap
 
 
 def take_changes(link: Link) -> tuple[Link, list[Called]]:
@@ -44,4 +45,6 @@ def end_all(link: Link, error: Raw) -> Step:
         if isinstance(listen, Listen) and listen.called is not None:
             effects.append(ev.Finish(listen.called.call, False, error))
     pending = {i: p for i, p in link.pending.items() if not (isinstance(p, Listen) and p.called is not None)}
-    return replace(link, pending=pending, lost={n: w for n, w in link.lost.items() if w.called is None}), effects
+    return replace(
+        link, pending=PersistentMap(pending), lost={n: w for n, w in link.lost.items() if w.called is None}
+    ), effects

@@ -11,6 +11,7 @@ from actors.protocol.modern.link_calls import PROBE_CLOCK, connect
 from actors.protocol.modern.link_events import Called, Judged, Reconsidered, StopTimer, Unfit, Withdraw
 from actors.protocol.modern.link_listens_lost import end_all, lose_all, take_changes
 from actors.protocol.modern.link_state import Link, Running, Step, moved
+from actors.protocol.persistent import PersistentMap
 
 CLOSED = "the connection to the backend was closed"
 
@@ -26,7 +27,7 @@ def _end_sent(link: Link, reason: str, message: str) -> Step:
     link, changes = take_changes(link)
     effects += [_finish(called, error) for called in changes]
     link, more = lose_all(link, error)
-    return replace(link, pending={}), effects + more
+    return replace(link, pending=PersistentMap()), effects + more
 
 
 def _end_waiting(link: Link, error: Raw) -> Step:

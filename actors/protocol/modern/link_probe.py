@@ -17,6 +17,7 @@ from actors.protocol.modern.link_entry import dispatch_waiting
 from actors.protocol.modern.link_events import Failed, Judged, StopTimer
 from actors.protocol.modern.link_loss import fail, unfit
 from actors.protocol.modern.link_state import Link, Probe, Step, moved, taken
+from actors.protocol.persistent import PersistentMap
 from actors.protocol.versions import MODERN
 
 ATTEMPTS = 2
@@ -99,7 +100,7 @@ def silent(link: Link) -> Step:
 
 def closed(link: Link, event: ev.Closed) -> Step:
     """PROBING: the transport has ended."""
-    pending = {id: p for id, p in link.pending.items() if not isinstance(p, Probe)}
+    pending = PersistentMap({id: p for id, p in link.pending.items() if not isinstance(p, Probe)})
     case = eras.of_failure(event.reason)
     return _judged(replace(link, pending=pending), case, event.reason, event.message)
 

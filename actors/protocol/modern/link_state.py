@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import TypeAlias
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from actors.protocol.capabilities import NOTHING, Capabilities
@@ -14,6 +14,7 @@ from actors.protocol.modern.filter import Filter
 from actors.protocol.modern.link_events import Called
 from actors.protocol.modern.link_table import TRANSITIONS, Phase
 from actors.protocol.modern.tool_headers import Mirrored
+from actors.protocol.persistent import PersistentMap
 
 
 class Consent(Struct, frozen=True):
@@ -132,7 +133,8 @@ class Link(Struct, frozen=True):
     attempt: int = 0
     probes: int = 0
     next_id: int = 1
-    pending: dict[RequestId, Pending] = {}
+    pending: PersistentMap[RequestId, Pending] = field(default_factory=PersistentMap)
+    """All callers' calls: as many as there may be at once."""
     waiting: tuple[Called | Running, ...] = ()
     asking: dict[CallKey, Asking] = {}
     pausing: dict[CallKey, Running] = {}
@@ -162,12 +164,12 @@ def numbered(link: Link) -> tuple[Link, str]:
 
 def put(link: Link, id: RequestId, pending: Pending) -> Link:
     """This request is out."""
-    return replace(link, pending={**link.pending, id: pending})
+    return replace(link, pending=link.pending.having(id, pending))
 
 
 def taken(link: Link, id: RequestId) -> Link:
     """That request is over."""
-    return replace(link, pending={i: p for i, p in link.pending.items() if i != id})
+    return replace(link, pending=link.pending.without(id))
 
 
 def gateway(link: Link) -> Caller:
