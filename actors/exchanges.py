@@ -367,4 +367,5 @@ def _nothing(fields: dict[str, bytes | None]) -> None:
 
 
 def _refused(error: errors.ProtocolError, id: RequestId) -> ports.Answer:
+    error = errors.for_modern(error)
     return ports.Answer(error.status, errors.encode_error_body(error, id), error.headers)

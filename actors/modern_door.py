@@ -104,4 +104,5 @@ def _name(endpoint: str, principal: str, bits: capabilities.ClientBits, affinity
 
 
 def _refused(error: ProtocolError, route: ModernRequest) -> Answer:
+    error = errors.for_modern(error)
     return Answer(error.status, errors.encode_error_body(error, route.request.id), error.headers)
