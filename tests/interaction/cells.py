@@ -3,6 +3,7 @@
 import pytest
 
 from tests.interaction.stage import Cell
+from tests.interaction.transports import Kind
 from tests.support.schemas import MODERN, NEWEST, REVISIONS
 
 REVISION_BY_REVISION = tuple(Cell(revision) for revision in REVISIONS)
@@ -34,15 +35,14 @@ EVERYWHERE = (
 
 # Both eras -----------------------------------------------------------------------------------------------------------
 
+CHANNELS: tuple[Kind, ...] = ("channel", "stdio", "http")
 WITHOUT_TO_ANY = tuple(
-    Cell(MODERN, "memory", transport, era)
-    for era in ("modern", "legacy", "dual")
-    for transport in ("inproc", "stdio", "http")
+    Cell(MODERN, "memory", transport, era) for era in ("modern", "legacy", "dual") for transport in CHANNELS
 )
 """A client without sessions before servers of every kind."""
 
 WITHOUT_TO_SESSIONS = tuple(cell for cell in WITHOUT_TO_ANY if cell.era == "legacy")
 WITHOUT_TO_WITHOUT = tuple(cell for cell in WITHOUT_TO_ANY if cell.era == "modern")
 
-SESSIONS_TO_WITHOUT = tuple(Cell(NEWEST, "memory", transport, "modern") for transport in ("inproc", "stdio", "http"))
+SESSIONS_TO_WITHOUT = tuple(Cell(NEWEST, "memory", transport, "modern") for transport in CHANNELS)
 """A client with a session before servers without."""

@@ -28,7 +28,7 @@ from gateway.store.memory import MemoryStore
 from gateway.store.redis import open_redis_store
 from tests.interaction.backend import Backend
 from tests.interaction.era_backend import ModernBackend
-from tests.interaction.transports import Kind, reached, shared_origin
+from tests.interaction.transports import ChannelConnector, Kind, reached, shared_origin
 from tests.support.modern_rules import check_no_modern_fields
 from tests.support.modern_wire import ModernWire
 from tests.support.schemas import NEWEST
@@ -53,7 +53,7 @@ class Cell(NamedTuple):
     @property
     def jumps(self) -> bool:
         """Whether no socket and no thread is involved."""
-        return self.store == "memory" and self.transport == "inproc"
+        return self.store == "memory" and self.transport in ("inproc", "channel")
 
     def __str__(self) -> str:
         return "-".join(self if self.era != "legacy" else self[:3])
@@ -272,6 +272,7 @@ class Stage:
             self._opened_store() as store,
             open_system(self._crashed) as system,
         ):
+            connector = ChannelConnector(connector, self.log)
             services = lifecycle.services_for(
                 self._table(), self.limits, store, connector, self.sealer, self.telemetry, self.log
             )

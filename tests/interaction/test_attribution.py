@@ -78,7 +78,7 @@ async def test_over_http_the_questions_of_parallel_calls_come_each_on_its_own_st
         assert (await call.result())["_meta"]["answer"]["model"] == str(n)
 
 
-@pytest.mark.cells((Cell(), Cell(NEWEST, "memory", "stdio"), Cell(NEWEST, "redis", "stdio")))
+@pytest.mark.cells((Cell(NEWEST, "memory", "channel"), Cell(NEWEST, "memory", "stdio"), Cell(NEWEST, "redis", "stdio")))
 @pytest.mark.requirement("attribution", "lease", "pitfall-30")
 async def test_where_nothing_relates_messages_calls_of_a_client_that_can_be_asked_go_one_at_a_time(
     stage: Stage, route: Route

@@ -7,17 +7,21 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import trio
 
-from actors.protocol.table import HttpTarget, NativeTarget, StdioTarget, Target
+from actors.ports import Connector, FrameReceived, Log, Transport, TransportEvent
+from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, StdioTarget, Target
+from gateway.backends.native import NativeTransport
 from tests.interaction.backend import Backend, Connection, Id
 from tests.interaction.http_server import BROKEN, HttpServer
 
-Kind = Literal["inproc", "stdio", "http"]
+Kind = Literal["inproc", "channel", "stdio", "http"]
+"""`channel` is stdio without a process: what comes over it names no request but by what it says."""
 
 PIPE = Path(__file__).with_name("pipe.py")
 
@@ -27,6 +31,8 @@ async def reached(backend: Backend, kind: Kind, nursery: trio.Nursery) -> AsyncI
     """What to configure, while the backend can be reached."""
     if kind == "inproc":
         yield NativeTarget(_NativeServer(backend))
+    elif kind == "channel":
+        yield StdioTarget(_Channel(backend))
     elif kind == "stdio":
         with tempfile.TemporaryDirectory(prefix="stagedoor-pipe-") as folder:
             path = f"{folder}/socket"
@@ -89,6 +95,44 @@ class _NativeSession:
     def close(self) -> None:
         self._over.set()
         self._connection.end()
+
+
+# Over a channel -------------------------------------------------------------------------------------------------
+
+
+class _Channel(str):
+    """The command of a child process that is none."""
+
+    server: _NativeServer
+
+    def __new__(cls, backend: Backend) -> _Channel:
+        made = super().__new__(cls, f"channel to {backend.name}")
+        made.server = _NativeServer(backend)
+        return made
+
+
+class _ChannelTransport(NativeTransport):
+    kind: Literal["stdio", "http", "inproc"] = "stdio"
+
+
+class ChannelConnector:
+    """In front of another one: channels are connected here."""
+
+    def __init__(self, other: Connector, log: Log) -> None:
+        self._other = other
+        self._log = log
+
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
+        """As in `Connector`."""
+        target = spec.target
+        if not isinstance(target, StdioTarget) or not isinstance(target.command, _Channel):
+            return self._other.connect(spec, emit, modern)
+
+        def unrelated(event: TransportEvent) -> None:
+            emit(FrameReceived(event.frame) if isinstance(event, FrameReceived) else event)
+
+        native = replace(spec, target=NativeTarget(target.command.server))
+        return _ChannelTransport(native, unrelated, log=self._log)
 
 
 # stdio ------------------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ async def test_what_was_parked_in_a_session_that_the_server_forgot_is_gone(stage
     assert len([m for m in backend.of("tools/call") if m["params"]["name"] == "ask"]) == 1
 
 
-@pytest.mark.cells(tuple(Cell(MODERN, "memory", "inproc") for _ in range(1)))
+@pytest.mark.cells((Cell(MODERN, "memory", "channel"),))
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.requirement("bridge-old-server", "version-lower-side")
 async def test_servers_of_every_revision_are_spoken_to_in_their_words(

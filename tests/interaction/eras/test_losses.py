@@ -78,10 +78,18 @@ async def test_a_broken_answer_of_a_tool_is_an_error_and_of_a_read_is_asked_for_
     assert broken == ["resources/read"] * 2
 
 
+FORGOTTEN = {
+    "404": HttpAnswer(404, lost=True),
+    "400 with -32000": HttpAnswer(400, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"?"}}', lost=True),
+    "400 without a body": HttpAnswer(400, lost=True),
+}
+
+
 @pytest.mark.cells(LEGACY_HTTP)
+@pytest.mark.parametrize("forgotten", FORGOTTEN)
 @pytest.mark.requirement("bridge-session-lost", "pitfall-11", "pitfall-26")
 async def test_a_session_that_the_backend_forgot_is_begun_anew_and_the_refused_request_made_once_more(
-    stage: Stage, route: Route
+    stage: Stage, route: Route, forgotten: str
 ) -> None:
     backend = await stage.backend()
     backend.result("echo", text("yes"))
@@ -90,7 +98,7 @@ async def test_a_session_that_the_backend_forgot_is_begun_anew_and_the_refused_r
     client = stage.modern(route.path)
     await client.call(route.name("echo"))
     listening = await client.listen(route.uri("test:///r"), tools=True)
-    backend.http_answers["tools/call"] = [HttpAnswer(404, lost=True)]
+    backend.http_answers["tools/call"] = [FORGOTTEN[forgotten]]
     assert (await client.call(route.name("echo")))["content"] == text("yes")["content"]
     assert len(backend.of("tools/call")) == 2
     seen: set[str] = set()

@@ -60,7 +60,7 @@ def test_nobody_gets_anything_of_another(era: Era) -> None:
 
 
 async def _play(era: Era, made: Sequence[Plan], order: Sequence[int]) -> None:
-    cell = Cell(MODERN, "memory", "inproc", era)
+    cell = Cell(MODERN, "memory", "channel", era)
     async with open_stage(cell, limits={}, tokens=TOKENS, redis_url="") as stage:
         await _scene(stage, made, order)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.interaction.backend import Request, text
 from tests.interaction.cells import SESSIONS_TO_WITHOUT, WITHOUT_TO_ANY, WITHOUT_TO_SESSIONS
 from tests.interaction.codes import INTERNAL, INVALID_PARAMS, METHOD_NOT_FOUND
-from tests.interaction.scripts import EVERYTHING
+from tests.interaction.scripts import ASKS, EVERYTHING
 from tests.interaction.stage import Cell, Route, Stage
 from tests.support import modern_rules as rules
 from tests.support.schemas import MODERN, NEWEST, REVISIONS
@@ -178,6 +178,44 @@ async def test_questions_are_asked_in_the_words_of_an_older_client(stage: Stage,
     if cell.revision == "2025-06-18":
         assert "mode" not in forms[0]
         assert forms[0]["requestedSchema"]["properties"]["colour"]["enumNames"] == ["Red"]
+
+
+@FROM_ANY_REVISION
+@pytest.mark.since("2025-06-18")
+@pytest.mark.requirement("bridge-lower-questions")
+async def test_what_can_not_be_said_in_a_question_is_left_out_or_the_question_cancelled(
+    stage: Stage, route: Route, cell: Cell
+) -> None:
+    backend = await stage.backend()
+    several = {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}
+    named = {"type": "string", "enum": ["a"], "enumNames": ["A"]}
+    result: Message = {"type": "tool_result", "toolUseId": "u", "content": [], "structuredContent": [1]}
+
+    @backend.tool("ask")
+    async def ask(request: Request) -> Message:
+        schema = {"type": "object", "properties": {"named": named}}
+        first = await request.ask("elicitation/create", {"message": "m", "requestedSchema": schema})
+        schema = {"type": "object", "properties": {"several": several}}
+        second = await request.ask("elicitation/create", {"message": "m", "requestedSchema": schema})
+        if "tools" in request.params["_meta"][rules.CAPABILITIES]["sampling"]:
+            use = {"type": "tool_use", "id": "u", "name": "t", "input": {}}
+            messages = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+            await request.ask("sampling/createMessage", {"messages": messages, "maxTokens": 1, "tools": []})
+        return {**text("done"), "_meta": {"answers": [first["action"], second["action"]]}}
+
+    client = await stage.connect(route.path, capabilities=EVERYTHING)
+    client.answerers["elicitation/create"] = lambda params: {"action": "accept", "content": {}}
+    client.answerers["sampling/createMessage"] = lambda params: ASKS["sampling/createMessage"][1]
+    call = client.start_call(route.name("ask"))
+    answers = (await call.result())["_meta"]["answers"]
+    asked = [m["params"] for m in call.messages if m.get("method") == "elicitation/create"]
+    assert asked[0]["requestedSchema"]["properties"]["named"] == named
+    if cell.revision == "2025-06-18":
+        assert (answers, len(asked)) == (["accept", "cancel"], 1)
+        return
+    assert answers == ["accept", "accept"]
+    (sampling,) = [m["params"] for m in call.messages if m.get("method") == "sampling/createMessage"]
+    assert "structuredContent" not in sampling["messages"][1]["content"][0]
 
 
 @TO_SESSIONS
