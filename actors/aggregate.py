@@ -16,7 +16,7 @@ from actors.front import SET_LEVEL, Front
 from actors.host import Host, Tree
 from actors.link_messages import LinkAsked, LinkOutcome, LinkReady, LinkTold
 from actors.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Listing
-from actors.protocol import aggregate, capabilities, cursors, errors
+from actors.protocol import aggregate, capabilities, cursors, errors, tasks
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
@@ -25,6 +25,7 @@ from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, Treatment
 from actors.protocol.table import Table
 from actors.protocol.table_change import replaced, touches
+from actors.protocol.versions import can_use
 from actors.services import Services
 
 LONGEST_KEY = 256
@@ -57,6 +58,8 @@ class ChangeDue:
 
 class Aggregate(Front):
     """One session on `/mcp` or `/mcp/<group>`."""
+
+    merges = True
 
     def __init__(self, host: Host, endpoint: str, services: Services, tree: Tree) -> None:
         super().__init__(host, endpoint, services, tree)
@@ -105,6 +108,9 @@ class Aggregate(Front):
             self.listing.gather(effect.method, lambda: self._list(effect), shows=True)
         elif effect.method == SET_LEVEL:
             self._set_level(effect)
+        elif effect.method in tasks.ASKING:
+            if self.tasks.dispatch(effect) and effect.method == tasks.RESULT:
+                self._methods[effect.call] = "tools/call"  # which is what its result is of
         else:
             self._route(effect, fresh=False)
 
@@ -119,6 +125,10 @@ class Aggregate(Front):
             "capabilities": merged,
             "serverInfo": Raw(self.services.identity),
         }
+        if can_use(self.host.version, "tasks"):
+            shown = [h.capabilities for b, h in known.items() if self.tasks.offers(b, h)]
+            pending = any(b not in known and not self.shares(b) for b in self.backends)
+            result["capabilities"] = json.replace_members(merged, {"tasks": tasks.merged(shown, pending=pending)})
         parts = [(b, h.instructions) for b, h in known.items() if h.instructions]
         instructions = aggregate.merge_instructions(parts, self.table.separator)
         if instructions is not None:
@@ -347,6 +357,7 @@ class Aggregate(Front):
             self.announce(message.method)
             return
         params = aggregate.expose_notification(message.method, message.backend, message.params, self.listing.naming)
+        params = self.tasks.exposed(message.backend, message.method, params)
         now = self.host.ctx.now()
         self.host.event(ev.CallProgressed(message.backend, message.call, message.method, params, now, message.place))
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from msgspec import Raw
 
 from actors.catalogue_messages import CatalogueChanged, Listed
+from actors.front_tasks import FrontTasks
 from actors.host import Host, Tree
 from actors.kept import KeptLinks
 from actors.leaving import wake
-from actors.link import LinkActor
 from actors.link_messages import (
     Call,
     Cancel,
@@ -31,9 +31,8 @@ from actors.link_messages import (
     LinkWithdrew,
     Notify,
 )
-from actors.links import start_link
 from actors.profiles import profile_of
-from actors.protocol import capabilities, errors, session_record
+from actors.protocol import capabilities, errors, session_record, tasks
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
@@ -44,6 +43,7 @@ from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec, Endpoint, Table
 from actors.runtime import AtCapacity, Ref, SystemClosed
 from actors.services import Services
+from actors.session_link import start_session_link
 from actors.sessionless import Sessionless
 from actors.subscriptions import SUBSCRIBE, Subscriptions
 
@@ -67,6 +67,8 @@ class Front(ABC):
     kept: KeptLinks | None = None
     hears_changes = True
     """Whether it wants to hear of changes that nobody subscribed to."""
+    merges = False
+    """Whether there are several servers behind it, whose things have other names here."""
 
     def __init__(self, host: Host, endpoint: str, services: Services, tree: Tree) -> None:
         self.host = host
@@ -83,6 +85,7 @@ class Front(ABC):
         self._ends: Counter[str] = Counter()
         self._own = 0
         self.sessionless = Sessionless(self)
+        self.tasks = FrontTasks(self, prefixed=self.merges)
 
     # What a session asks of it
 
@@ -159,14 +162,18 @@ class Front(ABC):
         """Nobody waits for this call any more."""
         self.waiters.pop(call, None)
         self.subscriptions.forget(call)
+        self.tasks.forget(call)
         backend = self.calls.pop(call, None)
         link = self.links.get(backend) if backend is not None else None
         if link is not None:
             link.reply(Cancel(self.host.ctx.ref, call, reason))
 
     def broadcast(self, method: str, params: Raw) -> None:
-        """A notification of the client for every backend that is connected to it alone."""
+        """A notification of the client for every backend that is connected to it alone, or whom it concerns."""
         wake(self)
+        if method == tasks.STATUS:
+            self.tell(self.tasks.hears_of(params) or "", method, params)
+            return
         for backend, link in self.links.items():
             if not self.shares(backend):
                 link.reply(Notify(method, params))
@@ -187,6 +194,7 @@ class Front(ABC):
         if ok and method is not None and version is not None:
             lowered = client_result(method, payload, version)
             ok, payload = (lowered.ok, lowered.payload) if isinstance(lowered, Unbridgeable) else (ok, lowered)
+        payload = self.tasks.answered(backend, method, payload) if ok else payload
         link.reply(GiveAnswer(id, ok, payload))
 
     def deadline(self, call: int) -> float:
@@ -221,6 +229,7 @@ class Front(ABC):
     def outcome(self, message: LinkOutcome) -> None:
         """The outcome of a call on a link."""
         self.calls.pop(message.call, None)
+        message = self.tasks.outcome(message)
         if message.call < 0:
             self.host.ctx.cancel_timer(("own", message.call))
         self.subscriptions.settle(message.call, message.ok)
@@ -232,8 +241,12 @@ class Front(ABC):
 
     def asked(self, message: LinkAsked) -> None:
         """A request of a backend."""
+        refusal = self.tasks.refusal(message)
+        if refusal is not None:
+            message.link.reply(GiveAnswer(message.id, False, refusal.raw))
+            return
         self._questions[message.backend, message.id] = message.method
-        params = self.exposed_request(message)
+        params = self.tasks.exposed(message.backend, message.method, self.exposed_request(message))
         self.host.event(ev.Asked(message.backend, message.call, message.id, message.method, params, message.place))
 
     def withdrew(self, message: LinkWithdrew) -> None:
@@ -316,6 +329,7 @@ class Front(ABC):
         if link is None:
             return False
         self.calls[call] = backend
+        self.tasks.notes(call, backend, method, params)
         link.reply(Call(self.host.ctx.ref, call, method, params, progress, self.sessionless.client(backend)))
         return True
 
@@ -342,29 +356,7 @@ class Front(ABC):
         sessionless = self.sessionless.start(spec)
         if sessionless is not None:
             return sessionless
-        shared = spec.sharing == "shared"
-        resume = self.kept.take(spec) if self.kept is not None and not shared else None
-        level = None if shared else self.host.level
-        # The handshake of a link sets the level; where there is none, the backend may know another one.
-        self.levels[spec.name] = None if resume is not None and resume.kept is not None else level
-
-        def make() -> LinkActor:
-            uris = () if shared else self.subscriptions_at(spec.name)
-            attempt = max(1, self._ends[spec.name])
-            profile, backends = self.profile(spec), self.tree.backends
-            return LinkActor(
-                spec,
-                profile,
-                self.services,
-                backends,
-                level=level,
-                subscriptions=uris,
-                attempt=attempt,
-                resume=resume,
-                eras=self.tree.eras,
-            )
-
-        return start_link(spec, self.host.ctx.system.registry, self.tree.links, make)
+        return start_session_link(self, spec, self._ends[spec.name])
 
     @property
     def bits(self) -> capabilities.ClientBits:
@@ -377,10 +369,11 @@ class Front(ABC):
         spec = self.table.backends.get(backend)
         return spec is not None and (spec.sharing == "shared" or backend in self.sessionless)
 
-    def profile(self, spec: BackendSpec) -> Profile:
-        """What a backend is told of the client."""
+    def profile(self, spec: BackendSpec, *, own: bool = False) -> Profile:
+        """What a backend is told of the client; `own`: over the connection of this session alone."""
         client = None if spec.sharing == "shared" else self.host.client
-        return profile_of(client, self.bits, self.host.epoch, self.services.identity)
+        version = self.host.version if own else ""
+        return profile_of(client, self.bits, self.host.epoch, self.services.identity, version)
 
     def end(self, call: int, ok: bool, payload: Raw) -> None:
         """Gives a call its outcome."""

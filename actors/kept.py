@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from actors.ports import Kept, Sealer, SessionKey
 from actors.protocol.link_events import Hello
+from actors.protocol.link_state import Link, Phase, Profile
 from actors.protocol.table import BackendSpec, HttpTarget, Table, Target
 
 Fields = dict[str, bytes | None]
@@ -27,6 +28,25 @@ class Resume:
     kept: Kept | None = None
     target: Target | None = None
     """Where the session is."""
+
+
+def first_link(
+    profile: Profile, resume: Resume | None, *, level: str | None, subscriptions: tuple[str, ...], attempt: int
+) -> Link:
+    """What a link begins as: a new one, or (with subscriptions, or with `resume`) one in the place of another."""
+    lost = bool(subscriptions)
+    kept = resume.kept if resume is not None else None
+    return Link(
+        profile,
+        phase=Phase.WAITING if lost else Phase.IDLE,
+        hello=resume.hello if resume is not None else None,
+        connected_before=lost or resume is not None,
+        attempt=attempt,
+        level=level,
+        subscriptions=subscriptions,
+        kept=kept is not None,
+        missed=kept is not None and kept.cursor is None,
+    )
 
 
 class _Field(msgspec.Struct, omit_defaults=True):

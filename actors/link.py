@@ -19,7 +19,7 @@ from actors.carrier import Carrier, FromTransport
 from actors.eras import Eras
 from actors.fitness import Fitness
 from actors.heard import Garbled, heard
-from actors.kept import Resume
+from actors.kept import Resume, first_link
 from actors.link_messages import (
     Call,
     Cancel,
@@ -33,6 +33,7 @@ from actors.link_messages import (
     PutDown,
     Warm,
 )
+from actors.link_own import LinkOwn
 from actors.named import Named
 from actors.protocol import breaker, codec, errors
 from actors.protocol import link_events as ev
@@ -48,6 +49,7 @@ from actors.runtime import NORMAL, Actor, Down, Ref, TaskEnded
 from actors.services import Services
 from actors.standing import Census, Denied, Granted, Standing
 from actors.subscriptions import UNSUBSCRIBE
+from actors.task_driver import PollDue, TaskDriver
 from actors.telling import Telling, key_of
 
 CLOSE_WITHIN = 6.0
@@ -75,6 +77,8 @@ class LinkActor(Actor):
 
     _standing: Standing
     _telling: Telling
+    _own: LinkOwn
+    _driver: TaskDriver
 
     def __init__(
         self,
@@ -92,24 +96,11 @@ class LinkActor(Actor):
         self._backend = spec.name  # and not the spec: each connection is made as it is configured then
         self._services = services
         self._backends = backends
-        lost = bool(subscriptions)
-        kept = resume.kept if resume is not None else None
-        self._link = Link(
-            profile,
-            phase=Phase.WAITING if lost else Phase.IDLE,
-            hello=resume.hello if resume is not None else None,
-            connected_before=lost or resume is not None,
-            attempt=attempt,
-            level=level,
-            subscriptions=subscriptions,
-            kept=kept is not None,
-            missed=kept is not None and kept.cursor is None,
-        )
-        self._carrier = Carrier(services.connector, spec.target, kept)
+        self._link = first_link(profile, resume, level=level, subscriptions=subscriptions, attempt=attempt)
+        self._carrier = Carrier(services.connector, spec.target, resume.kept if resume is not None else None)
         self._audience = Audience(spec.sharing == "shared", self._drop)
         self._calls = CallTimes(spec.name, services.telemetry)
         self._fitness = Fitness(spec.name, services, eras)
-        self._own = 0
         self._unreachable = False
         self._closing = False
 
@@ -120,6 +111,8 @@ class LinkActor(Actor):
         self._standing = Standing(self.ctx.ref, self._backend, self._backends)
         later = functools.partial(self.ctx.set_timer, "owed", OWED_AGAIN, _Due.OWED)
         self._telling = Telling(self.ctx.ref, self._backend, self._audience, later)
+        self._own = LinkOwn(self.ctx, self._step, self._services.limits.request_deadline)
+        self._driver = TaskDriver(self.ctx, self._services, self._own, self._step, self._finish)
         self._standing.moved(self._link.phase)
         if self._link.phase is Phase.WAITING:
             self._back_off(ev.BackOff(self._link.attempt))
@@ -169,6 +162,8 @@ class LinkActor(Actor):
                 link, carrier = self._link, self._carrier
                 asks = link.phase is Phase.CONNECTING and not carrier.up
                 self._standing.counted(link.phase, holds=carrier.holds_process, asks=asks)
+            case PollDue():
+                self._driver.poll(message)
             case _Due.CLOSE:
                 self.ctx.stop(NORMAL)
         self._end_if_done()
@@ -192,7 +187,7 @@ class LinkActor(Actor):
     def _left(self, ref: Ref) -> None:
         unwanted = self._audience.leave(ref)
         for key in self._calls.of(ref):
-            self._abandon(key, "the session has ended")
+            self._abandon(key_of(key), "the session has ended")
         if not self._audience.members:
             self._shut()
         elif self._link.phase is not Phase.IDLE:
@@ -201,10 +196,7 @@ class LinkActor(Actor):
 
     def _unsubscribe(self, uri: str) -> None:
         """For nobody in particular: whether it worked is of no interest, but it must not be waited for without end."""
-        self._own += 1
-        me, call, seconds = self.ctx.ref, self._own, self._services.limits.request_deadline
-        self._step(ev.Called((me, call), UNSUBSCRIBE, json.dumps({"uri": uri})))
-        self.ctx.set_timer(("own", call), seconds, Cancel(me, call, "deadline exceeded"))
+        self._own.make(UNSUBSCRIBE, json.dumps({"uri": uri}), lambda ok, payload: None)
 
     def _call(self, call: Call) -> None:
         key = (call.caller, call.call)
@@ -215,10 +207,14 @@ class LinkActor(Actor):
         row = METHODS.get(call.method)
         self._step(ev.Called(key, call.method, call.params, call.progress, row is not None and row.eligible))
 
-    def _abandon(self, key: ev.CallKey, reason: str) -> None:
+    def _abandon(self, key: tuple[Ref, int], reason: str) -> None:
+        if key in self._own:
+            self._own.overdue(key[1])
+            return
         self._calls.forget(key)
-        self._audience.subscribed(key_of(key), False)
-        self._step(ev.Abandoned(key, reason))
+        self._audience.subscribed(key, False)
+        if not self._driver.cancel(key, reason):
+            self._step(ev.Abandoned(key, reason))
 
     def _continue(self, message: Continue) -> None:
         row = METHODS.get(message.method)
@@ -329,6 +325,9 @@ class LinkActor(Actor):
 
     def _finish(self, effect: ev.Finish) -> None:
         caller, call = key_of(effect.call)
+        if effect.call in self._own:
+            self._own.outcome(call, effect.ok, effect.payload)
+            return
         version = self._link.hello.version if self._link.hello is not None else ""
         self._calls.ended(effect.call, effect.ok, effect.payload, self.ctx.now(), self._carrier.kind, version)
         self._audience.subscribed((caller, call), effect.ok)
@@ -338,16 +337,20 @@ class LinkActor(Actor):
         caller.reply(LinkOutcome(self._backend, call, effect.ok, effect.payload))
 
     def _ask(self, effect: ev.Ask) -> None:
+        effect = self._driver.asked(effect)
         if not self._telling.asks(effect):
             self._step(ev.AnswerGiven(effect.id, False, errors.method_not_found(effect.method).raw))
 
     def _unfit(self, effect: ev.Unfit) -> None:
         for called in effect.calls:
             self._calls.forget(called.call)
+            if called.call in self._own:
+                self._own.overdue(key_of(called.call)[1])
         self._telling.unfit(effect)
 
     def _ready(self, effect: ev.Ready) -> None:
         self._fitness.ready()
+        self._driver.ready(effect.hello)
         self._unreachable = self._link.kept  # nothing was said to the backend yet
         if not self._unreachable:
             self._standing.connected()
@@ -365,9 +368,6 @@ class LinkActor(Actor):
         seconds = breaker.delay(effect.attempt, self._services.jitter())
         self.ctx.set_timer("back-off", seconds, _Due.RETRY)
 
-    def _start_clock(self, effect: ev.StartClock) -> None:
-        self.ctx.set_timer("connect", self._services.limits.link_connect, _Due.CONNECT)
-
     def _drop(self, what: str) -> None:
         self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
 
@@ -383,15 +383,16 @@ EFFECTS: dict[type, Callable[[LinkActor, Any], None]] = {
     ev.Hang: lambda link, effect: link._carrier.hang(effect),
     ev.LetGo: lambda link, effect: link._carrier.let_go(effect),
     ev.Finish: LinkActor._finish,
+    ev.Entrust: lambda link, effect: link._driver.entrusted(effect),
     ev.Ask: LinkActor._ask,
     ev.Withdraw: lambda link, effect: link._telling.withdraws(effect),
-    ev.Tell: lambda link, effect: link._telling.tells(effect),
-    ev.Placed: lambda link, effect: link._telling.placed(effect),
+    ev.Tell: lambda link, effect: link._telling.tells(link._driver.told(effect)),
+    ev.Placed: lambda link, effect: None if effect.call in link._own else link._telling.placed(effect),
     ev.Ready: LinkActor._ready,
     ev.Down: LinkActor._down,
     ev.BackOff: LinkActor._back_off,
     ev.Unfit: LinkActor._unfit,
-    ev.StartClock: LinkActor._start_clock,
+    ev.StartClock: lambda link, _: link.ctx.set_timer("connect", link._services.limits.link_connect, _Due.CONNECT),
     ev.StopClock: lambda link, effect: link.ctx.cancel_timer("connect"),
     ev.Tally: lambda link, effect: link._drop(effect.what),
 }

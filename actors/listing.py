@@ -15,7 +15,7 @@ from actors.filters import filtered, shown
 from actors.link_messages import LinkOutcome
 from actors.memo import Memo
 from actors.paging import Items, Paging
-from actors.protocol import aggregate, capabilities
+from actors.protocol import aggregate, capabilities, tasks
 from actors.protocol.aggregate import Naming, item_name
 from actors.protocol.methods import METHODS
 from actors.protocol.naming import Names, Uris, build_names, build_uris
@@ -252,9 +252,10 @@ class Listing:
 
     def _visible(self, method: str, backend: str, view: View) -> Iterable[Raw]:
         spec = self._front.table.backends.get(backend)
-        if spec is None or method != TOOLS or not filtered(spec):
+        if spec is None or method != TOOLS:
             return view.items
-        return (item for item in view.items if shown(spec, item_name(item) or ""))
+        items = [tasks.untasked(tool) for tool in view.items] if spec.sharing == "shared" else view.items
+        return (item for item in items if shown(spec, item_name(item) or "")) if filtered(spec) else items
 
     def _present(self, method: str) -> list[tuple[str, View]]:
         views = self._views.get(method, {})

@@ -224,6 +224,7 @@ class SessionActor(Actor):
         self._ledger.add(self.principal, len(self._state.requests))
         # A first write of this life: it clears the count of rebuilds that never got so far.
         self.save(session_record.handshake(self._state) | last_activity(None))
+        self.front.tasks.load(record.fields)
         self.front.restored(self._state.subscriptions)
         recorded_under(self, record.fields)
         for effect in effects:

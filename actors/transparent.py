@@ -1,7 +1,7 @@
 """The transparent front: one backend, and the client can't tell it from the backend itself.
 
 Its own capabilities, instructions, names, URIs, cursors, errors and unknown members pass as they are. The gateway adds
-what makes it a gateway (sessions that survive, filters), and leaves out what it does not carry: tasks.
+what makes it a gateway (sessions that survive, filters).
 """
 
 import msgspec
@@ -10,7 +10,7 @@ from msgspec import Raw
 from actors.filters import filtered, shown
 from actors.front import SET_LEVEL, Front
 from actors.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, Warm
-from actors.protocol import capabilities, errors
+from actors.protocol import capabilities, errors, tasks
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
@@ -32,6 +32,9 @@ class Transparent(Front):
             return
         if effect.method == "initialize":
             self._begin(effect.call, backend)
+            return
+        if effect.method in tasks.ASKING:
+            self.tasks.dispatch(effect)
             return
         params = effect.params
         if effect.method == "tools/call" and filtered(self.table.backends[backend]):
@@ -81,7 +84,8 @@ class Transparent(Front):
 
     def ready(self, message: LinkReady) -> None:
         super().ready(message)
-        self._settle_initialize(True, _welcome(message.hello, self.host.version))
+        offers = self.tasks.offers(message.backend, message.hello)
+        self._settle_initialize(True, _welcome(message.hello, self.host.version, with_tasks=offers))
 
     def down(self, message: LinkDown) -> None:
         super().down(message)
@@ -121,9 +125,12 @@ class Transparent(Front):
         self.end(outcome.call, ok, payload)
 
 
-def _welcome(hello: Hello, version: str) -> Raw:
-    """The backend's InitializeResult, in the revision that the client negotiated."""
+def _welcome(hello: Hello, version: str, *, with_tasks: bool) -> Raw:
+    """The backend's InitializeResult, in the revision that the client negotiated; `with_tasks`: also what it says of
+    tasks."""
     declared = capabilities.transparent_server(hello.capabilities)
+    if with_tasks and declared is not hello.capabilities and json.is_object(hello.capabilities):
+        declared = tasks.offered(hello.capabilities)
     return json.replace_members(hello.result, {"protocolVersion": json.dumps(version), "capabilities": declared})
 
 

@@ -4,7 +4,7 @@ A POST that is refused as a whole has an HTTP status that says so, and nothing o
 refused by itself gets a JSON-RPC error as its answer.
 """
 
-from actors.protocol import asks, capabilities, errors
+from actors.protocol import asks, capabilities, errors, tasks
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Error, Request, Result
@@ -82,5 +82,7 @@ def why_drop(session: Session, method: str, sender: Sender) -> str | None:
         return "unknown_notification" if session.rules.gates or method in METHODS else None
     if not session.rules.gates or session.client is None or session.server is None:
         return None
-    declared = session.client.capabilities if METHODS[method].client_capability else session.server
+    # The status of a task comes from the end that runs it, and that declared it.
+    clients = METHODS[method].client_capability or (method == tasks.STATUS and sender is Sender.CLIENT)
+    declared = session.client.capabilities if clients else session.server
     return None if capabilities.allows(declared, method, session.version) else "undeclared_notification"

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import capabilities, codec, errors, lowering, payload, places, streams
+from actors.protocol import capabilities, codec, errors, lowering, payload, places, streams, tasks
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Error, Result
@@ -29,7 +29,9 @@ def asked(session: Session, event: ev.Asked) -> Step:
     refusal = _refusal(session, event)
     if refusal is not None:
         return session, [fx.AnswerBackend(event.backend, event.id, False, refusal.raw)]
-    lowered = lowering.server_request(event.method, event.params, session.version)
+    client = session.client.capabilities if session.client is not None else capabilities.NOTHING
+    augmented = tasks.may_augment(client, session.version, event.method)
+    lowered = lowering.server_request(event.method, event.params, session.version, tasks=augmented)
     if isinstance(lowered, lowering.Unbridgeable):
         return session, [fx.AnswerBackend(event.backend, event.id, lowered.ok, lowered.payload)]
     ask_id = f"{_base36(session.epoch)}.{session.next_ask}"
@@ -48,6 +50,8 @@ def _refusal(session: Session, event: ev.Asked) -> errors.ProtocolError | None:
         return errors.internal("too many requests wait for an answer of the client", reason="too_many")
     try:
         payload.progress_token(event.params)
+        if event.method in tasks.ASKING:
+            return tasks.refusal(session.client.capabilities, session.version, event.method)
         return capabilities.client_refusal(session.client.bits, event.method, event.params)
     except errors.Malformed as malformed:
         return malformed.error

@@ -291,7 +291,7 @@ def merge_server(
 
 
 def transparent_server(raw: Raw) -> Raw:
-    """A backend's own capabilities, but for tasks of either form, which the gateway does not carry."""
+    """A backend's own capabilities, without tasks of either form."""
     capabilities = parse(raw)
     if not capabilities.tree:
         return dumps({})

@@ -8,10 +8,11 @@ asked. That is the lease.
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import codec, errors, lowering, payload
+from actors.protocol import capabilities, codec, errors, lowering, payload, tasks
 from actors.protocol import link_events as ev
 from actors.protocol.link_state import Link, Pending, Phase, Step, moved
 from actors.protocol.messages import Error, RequestId
+from actors.protocol.versions import can_use
 
 SUBSCRIBE = "resources/subscribe"
 UNSUBSCRIBE = "resources/unsubscribe"
@@ -64,7 +65,7 @@ def called_closed(link: Link, event: ev.Called) -> Step:
 
 
 def _pending(event: ev.Called) -> Pending:
-    return Pending(event.call, event.method, event.params, event.progress, event.eligible)
+    return Pending(event.call, event.method, event.params, event.progress, event.eligible, final=event.final)
 
 
 def _lease_taken(link: Link) -> bool:
@@ -82,7 +83,10 @@ def dispatch(link: Link, pending: Pending) -> Step:
     id = upstream_id(link)
     params = pending.params
     if link.hello is not None:
-        params = lowering.client_request(pending.method, params, link.hello.version)
+        augmented = _augmented(link, link.hello, pending)
+        params = lowering.client_request(pending.method, params, link.hello.version, tasks=augmented)
+        if pending.call is not None and not augmented and _may_need_task(link, link.hello, pending):
+            return link, [ev.Entrust(pending.call, params, pending.progress)]
     if pending.progress or payload.mentions(params, b"progressToken"):
         try:
             params = payload.with_progress_token(params, id if pending.progress else None)
@@ -90,6 +94,31 @@ def dispatch(link: Link, pending: Pending) -> Step:
             return link, [] if pending.call is None else [ev.Finish(pending.call, False, malformed.error.raw)]
     link = replace(link, next_id=link.next_id + 1, pending=link.pending.having(id, pending))
     return link, [ev.Send(codec.encode_request(id, pending.method, params), id=id)]
+
+
+_TASK = b'"task"'
+_TASKS = b'"tasks"'
+
+
+def _augmented(link: Link, hello: ev.Hello, pending: Pending) -> bool:
+    """Whether it goes out as a task (2025-11-25, tasks)."""
+    if not (pending.final or link.profile.tasks) or not payload.mentions(pending.params, _TASK):
+        return False
+    try:
+        asked = "task" in payload.members(pending.params)
+    except errors.Malformed:
+        return False
+    return asked and tasks.may_augment(capabilities.parse(hello.capabilities), hello.version, pending.method)
+
+
+def _may_need_task(link: Link, hello: ev.Hello, pending: Pending) -> bool:
+    """Whether its tool may run as a task only, and its client knows no tasks. (One that runs some itself knows what it
+    does, and gets the server's own answer.)"""
+    if pending.method != "tools/call" or pending.final or not payload.mentions(hello.capabilities, _TASKS):
+        return False
+    if payload.mentions(link.profile.capabilities, _TASKS) or not can_use(hello.version, "tasks"):
+        return False
+    return capabilities.parse(hello.capabilities).has(tasks.AUGMENTED["tools/call"])
 
 
 def dispatch_waiting(link: Link) -> Step:

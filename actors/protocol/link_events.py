@@ -36,13 +36,14 @@ class Hello(Struct, frozen=True):
 
 class Called(Struct, frozen=True):
     """A request for the backend. `progress`: the caller wants its progress. `eligible`: the backend may ask back
-    while it runs."""
+    while it runs. `final`: whether it is made as a task is decided."""
 
     call: CallKey
     method: str
     params: Raw = EMPTY
     progress: bool = False
     eligible: bool = False
+    final: bool = False
 
 
 class Wanted(Struct, frozen=True):
@@ -240,6 +241,15 @@ class Finish(Struct, frozen=True):
     payload: Raw
 
 
+class Entrust(Struct, frozen=True):
+    """This call may have to be made as a task, which its caller knows nothing of: whoever looks after tasks sends it,
+    and sees to its outcome. Nothing was sent."""
+
+    call: CallKey
+    params: Raw
+    progress: bool
+
+
 class Ask(Struct, frozen=True):
     """The backend asks something of the client, in the course of `call` if that is known."""
 
@@ -332,6 +342,7 @@ LinkEffect: TypeAlias = (
     | Hang
     | LetGo
     | Finish
+    | Entrust
     | Ask
     | Withdraw
     | Tell

@@ -61,7 +61,9 @@ def connect_refused(link: Link, event: ev.ConnectRefused) -> Step:
 def other_era(link: Link, event: ev.OtherEra) -> Step:
     """INITIALIZING: whoever waits is better served elsewhere."""
     calls = tuple(
-        ev.Called(p.call, p.method, p.params, p.progress, p.eligible) for p in link.waiting if p.call is not None
+        ev.Called(p.call, p.method, p.params, p.progress, p.eligible, p.final)
+        for p in link.waiting
+        if p.call is not None
     )
     link, ended = end_calls(replace(link, waiting=()), "era_changed", "the server speaks another protocol revision")
     link = replace(moved(link, "lost"), subscriptions=(), hello=None, picking=())

@@ -10,10 +10,15 @@ from msgspec.structs import replace
 
 from actors.protocol import codec, errors
 from actors.protocol import link_events as ev
-from actors.protocol.link_calls import finished
+from actors.protocol.link_calls import finished, member
 from actors.protocol.link_resume import with_place
 from actors.protocol.link_state import Link, Step
 from actors.protocol.messages import Error, Message, Notification, Request, RequestId, Result
+from actors.protocol.modern.meta import RELATED_TASK_KEY
+from actors.protocol.payload import mentions
+from actors.protocol.tasks import RESULT, related_task
+
+_RELATED = RELATED_TASK_KEY.encode()
 
 ASKED_MAX = 64
 """Requests of one backend that wait for an answer; a further one is refused, for each holds its params in memory."""
@@ -64,24 +69,30 @@ def _request(link: Link, request: Request, related: RequestId | None) -> Step:
         return link, [refuse(request, errors.invalid_request("this id is in use"))]
     if len(link.asked) >= ASKED_MAX:
         return link, [refuse(request, errors.internal("too many requests wait for an answer", reason="too_many"))]
-    if related is not None and related not in link.pending:
+    call, of_task = _owner(link, related, request.params)
+    if related is not None and related not in link.pending and not of_task:
         # Its call has ended: nobody may be asked for it any more.
         ended = errors.internal("the call that raised this request has ended", reason="call_ended")
         return link, [refuse(request, ended)]
-    call = _owner(link, related)
     link = replace(link, asked={**link.asked, request.id: call})
     return link, [ev.Ask(call, request.id, request.method, request.params)]
 
 
-def _owner(link: Link, related: RequestId | None) -> ev.CallKey | None:
-    """The call a message belongs to: that of its stream, else the only one that could have caused it."""
+def _owner(link: Link, related: RequestId | None, params: Raw) -> tuple[ev.CallKey | None, bool]:
+    """The call a message belongs to: that of its stream, else the only one that could have caused it. What belongs to a
+    task may come on any stream, and is of the call that waits for its result; True for such a message."""
+    task = related_task(params) if mentions(params, _RELATED) else None
+    if task is not None and link.hello is not None and mentions(link.hello.capabilities, b'"tasks"'):
+        waits = (p for p in link.pending.values() if p.method == RESULT and member(p.params, "taskId") == task)
+        waiting = next(waits, None)
+        return (waiting.call if waiting is not None else None), True
     if related is not None:
         pending = link.pending.get(related)
-        return pending.call if pending else None
+        return (pending.call if pending else None), False
     if link.related:
-        return None
+        return None, False
     eligible = [p.call for p in link.pending.values() if p.eligible]
-    return eligible[0] if len(eligible) == 1 else None
+    return (eligible[0] if len(eligible) == 1 else None), False
 
 
 def _notification(link: Link, message: Notification, related: RequestId | None) -> Step:
@@ -91,7 +102,7 @@ def _notification(link: Link, message: Notification, related: RequestId | None) 
         return _withdrawn(link, message.params)
     if related is None and message.method != "notifications/message":
         return link, [ev.Tell(None, message.method, message.params)]
-    return link, [ev.Tell(_owner(link, related), message.method, message.params)]
+    return link, [ev.Tell(_owner(link, related, message.params)[0], message.method, message.params)]
 
 
 class _Token(msgspec.Struct):

@@ -21,6 +21,8 @@ class Profile(Struct, frozen=True):
     leased: bool
     prefix: str
     """Begins every upstream id: an epoch, so that a rebuilt session never repeats an id."""
+    tasks: bool = False
+    """What its client sends as a task may go out as one."""
 
 
 class Pending(Struct, frozen=True):
@@ -33,6 +35,8 @@ class Pending(Struct, frozen=True):
     eligible: bool = False
     retried: bool = False
     """The backend refused it once, for it did not know our session."""
+    final: bool = False
+    """As in `Called`."""
 
 
 class Link(Struct, frozen=True):

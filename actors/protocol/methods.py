@@ -229,16 +229,30 @@ _ROWS: Final = (
         last=_SESSIONS,
         client_capability=("elicitation", "url"),
     ),
-    # Tasks are experimental and never declared, so `params.task` is ignored by rule (2025-11-25, tasks).
+    # Tasks of 2025-11-25, which either end may run for the other: the capability is that of the end that runs them.
     *(
-        Method(name, _REQUEST, _BOTH, _REFUSED, since="2025-11-25", last=_SESSIONS, server_capability=("tasks",))
-        for name in ("tasks/get", "tasks/result", "tasks/list", "tasks/cancel")
+        Method(
+            name,
+            _REQUEST,
+            _BOTH,
+            treatment,
+            since="2025-11-25",
+            last=_SESSIONS,
+            server_capability=capability,
+            routed_by="taskId" if treatment is _ROUTED else None,
+        )
+        for name, treatment, capability in (
+            ("tasks/get", _ROUTED, ("tasks",)),
+            ("tasks/result", _ROUTED, ("tasks",)),
+            ("tasks/cancel", _ROUTED, ("tasks", "cancel")),
+            ("tasks/list", _REFUSED, ("tasks", "list")),
+        )
     ),
     Method(
         "notifications/tasks/status",
         _NOTIFICATION,
         _BOTH,
-        _REFUSED,
+        _RELAYED,
         since="2025-11-25",
         last=_SESSIONS,
         server_capability=("tasks",),

@@ -9,7 +9,7 @@ keeps its id, and belongs to the backend that asked for it: no other may look at
 "Security Considerations").
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, TypeAlias
 
 from msgspec import Raw, Struct
@@ -37,15 +37,16 @@ AUGMENTED: Final[dict[str, tuple[str, ...]]] = {
 }
 """Requests that may be made as tasks, and what their receiver must have declared for it."""
 
-_ASKING: Final[dict[str, tuple[str, ...]]] = {
+ASKING: Final[dict[str, tuple[str, ...]]] = {
     "tasks/get": ("tasks",),
     "tasks/result": ("tasks",),
     "tasks/cancel": ("tasks", "cancel"),
 }
 """Requests about a task, and what the one who runs it must have declared."""
+RESULT: Final = "tasks/result"
 STATUS: Final = "notifications/tasks/status"
 
-_IN_PARAMS: Final = frozenset({*_ASKING, STATUS})
+_IN_PARAMS: Final = frozenset({*ASKING, STATUS})
 """Methods whose params are about the task in `taskId`."""
 _IN_RESULT: Final = frozenset({"tasks/get", "tasks/cancel"})
 """Methods whose result is a task."""
@@ -70,6 +71,18 @@ def offered(declared: Raw) -> Raw:
     return replace_members(declared, {"tasks": dumps({name: value for name, value in tree.items() if name != "list"})})
 
 
+def merged(declared: Iterable[Raw], *, pending: bool) -> Raw | None:
+    """The `tasks` member of several servers behind one endpoint: what any of them has or, with `pending`, may have.
+    None if none has any."""
+    servers = [parse(raw) for raw in declared]
+    if not pending and not any(server.has(AUGMENTED["tools/call"]) for server in servers):
+        return None
+    tree: dict[str, Any] = {"requests": {"tools": {"call": {}}}}
+    if pending or any(server.has(("tasks", "cancel")) for server in servers):
+        tree["cancel"] = {}
+    return dumps(tree)
+
+
 def may_augment(receiver: Capabilities, version: str, method: str) -> bool:
     """Whether a request may be made as a task of this receiver. Elsewhere the receiver would ignore it."""
     return can_use(version, "tasks") and method in AUGMENTED and receiver.has(AUGMENTED[method])
@@ -77,7 +90,7 @@ def may_augment(receiver: Capabilities, version: str, method: str) -> bool:
 
 def refusal(receiver: Capabilities, version: str, method: str) -> ProtocolError | None:
     """Why one end may not ask this about a task of the other; None if it may."""
-    path = _ASKING.get(method)
+    path = ASKING.get(method)
     allowed = path is not None and can_use(version, "tasks") and receiver.has(path)
     return None if allowed else errors.method_not_found(method)
 
@@ -146,6 +159,36 @@ def created(result: Raw) -> str | None:
         return text_or_none(members(task).get("taskId")) if is_object(task) else None
     except Malformed:
         return None
+
+
+def related_task(holder: Raw) -> str | None:
+    """The task that params or a result belong to, by their `_meta`; None if they name none."""
+    try:
+        related = members(meta_of(holder)).get(RELATED_TASK_KEY, EMPTY)
+        return text_or_none(members(related).get("taskId")) if is_object(related) else None
+    except Malformed:
+        return None
+
+
+def unrelated(holder: Raw) -> Raw:
+    """Params or a result without the task that they belong to, for an end that knows of no task."""
+    if not mentions(holder, RELATED_TASK_KEY.encode()):
+        return holder
+    try:
+        keys = {key: value for key, value in members(meta_of(holder)).items() if key != RELATED_TASK_KEY}
+        return replace_members(holder, {"_meta": dumps(keys) if keys else None})
+    except Malformed:
+        return holder
+
+
+def untasked(tool: Raw) -> Raw:
+    """A tool of a list for whoever can't have it as a task: without what says that it can be one, or must."""
+    if not mentions(tool, b"taskSupport"):
+        return tool
+    try:
+        return replace_members(tool, {"execution": None})
+    except Malformed:
+        return tool
 
 
 # Ids in payloads --------------------------------------------------------------------------------------------

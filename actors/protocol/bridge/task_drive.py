@@ -16,8 +16,8 @@ from actors.protocol import errors
 from actors.protocol.capabilities import Capabilities
 from actors.protocol.errors import Malformed
 from actors.protocol.messages import EMPTY
-from actors.protocol.modern.meta import RELATED_TASK_KEY
-from actors.protocol.payload import dumps, is_object, loads, members, mentions, meta_of, replace_members, text_or_none
+from actors.protocol.payload import dumps, is_object, loads, members, mentions, replace_members, text_or_none
+from actors.protocol.tasks import unrelated
 
 POLL_DEFAULT: Final = 1.0
 """Seconds between polls of a server that suggests none."""
@@ -158,15 +158,6 @@ def needs_task(tool: Raw, server: Capabilities) -> bool:
     return is_object(execution) and text_or_none(members(execution).get("taskSupport")) == "required"
 
 
-def related_task(holder: Raw) -> str | None:
-    """The task that params or a result belong to, by their `_meta`; None if they name none."""
-    try:
-        related = members(meta_of(holder)).get(RELATED_TASK_KEY, EMPTY)
-        return text_or_none(members(related).get("taskId")) if is_object(related) else None
-    except Malformed:
-        return None
-
-
 # The machine -------------------------------------------------------------------------------------------------
 
 
@@ -199,7 +190,7 @@ def _answered(drive: Drive, event: Answered) -> Step:
         case Phase.FETCHING:
             if event.lost:
                 return _failed(drive, event.payload)
-            return _finish(drive, event.ok, _unrelated(event.payload) if event.ok else event.payload)
+            return _finish(drive, event.ok, unrelated(event.payload) if event.ok else event.payload)
         case Phase.ABANDONED:
             task = _task_of(event.payload) if event.ok else None
             over = _moved(drive, "outcome")
@@ -322,14 +313,3 @@ def _code(error: Raw) -> int:
         return errors.parse_error_member(error).code
     except ValueError:
         return errors.INTERNAL
-
-
-def _unrelated(result: Raw) -> Raw:
-    """The tool's own result: its client knows of no task."""
-    if not mentions(result, RELATED_TASK_KEY.encode()):
-        return result
-    try:
-        keys = {key: value for key, value in members(meta_of(result)).items() if key != RELATED_TASK_KEY}
-        return replace_members(result, {"_meta": dumps(keys) if keys else None})
-    except Malformed:
-        return result

@@ -68,10 +68,13 @@ def test_a_method_is_known_only_from_its_end_and_since_its_revision():
     assert known("no/such", Sender.CLIENT, "2025-11-25") is None
 
 
-def test_tasks_are_never_known():
-    for name in METHODS:
-        if "tasks/" in name:
-            assert known(name, Sender.CLIENT, "2025-11-25") is None
+def test_tasks_are_known_to_both_ends_of_one_revision_and_lists_of_them_to_nobody():
+    names = [name for name in METHODS if "tasks/" in name]
+    assert len(names) == 5
+    for sender in (Sender.CLIENT, Sender.SERVER):
+        for version in (*VERSIONS, MODERN):
+            found = {name for name in names if known(name, sender, version) is not None}
+            assert found == (set(names) - {"tasks/list"} if version == "2025-11-25" else set())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from actors.protocol import capabilities
+from actors.protocol import capabilities, tasks
 from actors.protocol.bridge import task_drive
 from actors.protocol.bridge.task_drive import (
     FAILURES_MAX,
@@ -241,9 +241,9 @@ def test_only_a_tool_that_insists_is_driven(support):
 
 
 def test_what_belongs_to_a_task_names_it():
-    assert task_drive.related_task(raw({"_meta": {RELATED_TASK_KEY: {"taskId": "T"}}})) == "T"
+    assert tasks.related_task(raw({"_meta": {RELATED_TASK_KEY: {"taskId": "T"}}})) == "T"
     for other in ({}, {"_meta": 5}, {"_meta": {RELATED_TASK_KEY: "T"}}, {"_meta": {RELATED_TASK_KEY: {"taskId": 5}}}):
-        assert task_drive.related_task(raw(other)) is None
+        assert tasks.related_task(raw(other)) is None
 
 
 # Anything

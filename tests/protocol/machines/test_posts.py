@@ -119,13 +119,13 @@ def test_a_method_that_is_none_of_the_clients_is_not_found(session: SessionDrive
     assert answers(session.post(request(1, method)))[1]["error"]["code"] == -32601
 
 
-def test_a_transparent_endpoint_passes_what_only_its_ends_know_but_no_tasks() -> None:
+def test_a_transparent_endpoint_passes_what_only_its_ends_know_but_no_lists_of_tasks() -> None:
     driver = SessionDriver(rules=Rules(gates=False), check=False).initialize(server={})
     assert only(fx.Dispatch, driver.post(request(1, "odd/method"))).method == "odd/method"
     assert only(fx.Broadcast, driver.post(notification("odd/said"))).method == "odd/said"
     assert said(driver.tell(1, "odd/news", a=1))[0][1] == {"jsonrpc": "2.0", "method": "odd/news", "params": {"a": 1}}
     assert answers(driver.post(request(2, "tasks/list")))[2]["error"]["code"] == -32601
-    assert kinds(driver.post(notification("notifications/tasks/status"))) == ["Tally", "Accept"]
+    assert kinds(driver.post(notification("notifications/tasks/status"))) == ["Broadcast", "Accept"]
     assert kinds(driver.post(notification("tools/call"))) == ["Tally", "Accept"]
 
 
