@@ -129,8 +129,9 @@ def _welcome(hello: Hello, version: str, *, with_tasks: bool) -> Raw:
     """The backend's InitializeResult, in the revision that the client negotiated; `with_tasks`: also what it says of
     tasks."""
     declared = capabilities.transparent_server(hello.capabilities)
-    if with_tasks and declared is not hello.capabilities and json.is_object(hello.capabilities):
-        declared = tasks.offered(hello.capabilities)
+    own = capabilities.parse(tasks.offered(hello.capabilities)).tree.get("tasks") if with_tasks else None
+    if own is not None:
+        declared = json.replace_members(declared, {"tasks": json.dumps(own)})
     return json.replace_members(hello.result, {"protocolVersion": json.dumps(version), "capabilities": declared})
 
 
