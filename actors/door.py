@@ -18,7 +18,7 @@ from actors.protocol import classify, errors
 from actors.protocol.codec import Batch, Frame
 from actors.protocol.errors import Malformed, ProtocolError
 from actors.protocol.messages import EMPTY, Message, Notification, Request, RequestId
-from actors.protocol.modern import ladder
+from actors.protocol.modern import ladder, tasks
 from actors.protocol.modern.meta import names_version
 from actors.protocol.versions import MODERN_VERSIONS
 from actors.router import Activate, OpenSession, Sessions, session_key
@@ -255,7 +255,7 @@ def _modern_rung(frame: Frame, version: str, headers: Mapping[str, str]) -> clas
     body = frame.params if isinstance(frame, Request | Notification) else EMPTY
     if version not in MODERN_VERSIONS and names_version(body) is None:
         return classify.refuse_modern(frame, version)
-    return ladder.modern(frame, headers)
+    return ladder.modern(frame, headers, extra_methods=tasks.METHODS)
 
 
 def _with_session(reply: Reply, session_id: str) -> Reply:

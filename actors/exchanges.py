@@ -123,7 +123,8 @@ class ExchangesActor(Actor):
         running = self.running.get(call)
         info = running.envelope.info if running is not None else self._client.info
         level = running.exchange.level if running is not None else None
-        return Caller(self.principal.name, capabilities.declare(self.front.bits, MODERN), info, level, False)
+        declared = capabilities.declare(self.front.declared_bits, MODERN)
+        return Caller(self.principal.name, declared, info, level, False)
 
     def request(self, call: int) -> Running | None:
         """The request of the client that a call is."""
@@ -135,8 +136,8 @@ class ExchangesActor(Actor):
             case ev.CallEnded(call, ok, payload):
                 self.times.ended(event, self.ctx.now(), MODERN)
                 self.step(call, xv.Ended(ok, payload))
-            case ev.CallProgressed(_, None, method, params, _):
-                self.subscribers.changed(method, params)
+            case ev.CallProgressed(backend, None, method, params, _):
+                self.subscribers.changed(backend, method, params)
             case ev.CallProgressed(_, int() as call, method, params, now):
                 self.step(call, xv.Told(method, params, now))
             case ev.Asked(backend, _, id, method, _):
@@ -156,6 +157,8 @@ class ExchangesActor(Actor):
         except errors.Malformed:
             error = errors.internal("the server's result is malformed", reason="malformed", backend=backend.name)
             return False, error.raw
+        except errors.Refusal as refused:
+            return False, refused.error.raw
 
     def parked(self, message: LinkParked) -> Raw:
         """The result for a call that waits at a broker."""
@@ -237,7 +240,7 @@ class ExchangesActor(Actor):
         call = self._next
         self._next += 1
         if request.method == "subscriptions/listen":
-            self.subscribers.begin(call, request, reply)
+            self.subscribers.begin(call, request, reply, self.kind.bits)
             return
         reply.on_abandon = lambda: self.ctx.ref.reply(xm.Gone(call))
         exchange = Exchange(

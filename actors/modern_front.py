@@ -19,12 +19,13 @@ from actors.exchange_running import Running
 from actors.front import Front, Waiter
 from actors.host import Host, Tree
 from actors.link_messages import Call, Leave, LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkUnfit, Warm
-from actors.protocol import errors
+from actors.protocol import capabilities, errors
+from actors.protocol import effects as fx
 from actors.protocol import payload as json
 from actors.protocol.bridge import raising, request_state
 from actors.protocol.bridge.input_required import Parked
 from actors.protocol.link_events import Hello
-from actors.protocol.modern import ladder
+from actors.protocol.modern import ladder, tasks
 from actors.protocol.modern.caller import Caller
 from actors.protocol.modern.filter import Filter
 from actors.protocol.modern.headers import check_arguments
@@ -161,6 +162,10 @@ class ModernFront(Front):
         link = self.link(backend) if self._unfit[backend] <= ATTEMPTS else None
         calls = [call for call in message.calls if self.calls.get(call.call) == backend]
         if link is not None:
+            for call in [call for call in calls if call.method in tasks.METHODS]:
+                # The other era has tasks of another form: it never gets one of these.
+                calls.remove(call)
+                self.outcome(LinkOutcome(backend, call.call, False, tasks.unknown().raw))
             for call in calls:
                 link.reply(call)
             link.reply(Warm())
@@ -172,6 +177,30 @@ class ModernFront(Front):
         self._tell_waiting(backend, None, error)
 
     # Calls
+
+    @property
+    def declared_bits(self) -> capabilities.ClientBits:
+        """What a backend without sessions hears of the client: also that it knows tasks."""
+        client = self.host.client
+        bits = client.bits if client is not None else frozenset()
+        return self.bits | (bits - capabilities.carried(bits))
+
+    def about_task(self, effect: fx.Dispatch) -> None:
+        """A request about a task, for whoever runs it."""
+        client, served = self.host.client, self.served
+        bits = client.bits if client is not None else frozenset()
+        try:
+            routed = tasks.routed(effect.params, bits, self.services.sealer, principal=self.host.principal.name)
+        except errors.Malformed as malformed:
+            self.refuse(effect.call, malformed.error)
+        except errors.Refusal as refused:
+            self.refuse(effect.call, refused.error)
+        else:
+            backend = routed.backend
+            if served is None or backend not in served.backends or not self.modern(backend):
+                self.refuse(effect.call, tasks.unknown())
+            elif not self.call(effect.call, backend, effect.method, routed.params, False):
+                self.refuse_linkless(effect.call)
 
     def call(self, call: int, backend: str, method: str, params: Raw, progress: bool) -> bool:
         refusal = self._misdirected(call, backend, method, params)

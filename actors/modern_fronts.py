@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from actors.aggregate import EXTENSIONS, Aggregate
 from actors.catalogue_messages import LIST_CHANGED, Key
@@ -20,6 +21,7 @@ from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
+from actors.protocol.modern import tasks
 from actors.protocol.modern.meta import SERVER_KEY
 from actors.protocol.modern.retry import Waiting
 from actors.protocol.modern.tool_headers import ANNOTATION, PREFIX, Mirrored
@@ -47,6 +49,9 @@ class ModernTransparent(ModernFront, Transparent):
         backend = self._backend()
         if backend is not None and effect.method == "tools/call" and self._mirrors is None and self._repeats(effect):
             self._look_first(effect, backend)
+            return
+        if effect.method in tasks.METHODS:
+            self.about_task(effect)
             return
         if effect.method != "server/discover" or backend is None:
             super().dispatch(effect)
@@ -129,6 +134,9 @@ class ModernAggregate(ModernFront, Aggregate):
         self._listed: dict[int, str] = {}
 
     def dispatch(self, effect: fx.Dispatch) -> None:
+        if effect.method in tasks.METHODS:
+            self.about_task(effect)
+            return
         row = METHODS.get(effect.method)
         if effect.method == "server/discover":
             self.end(effect.call, True, self._discovered())
@@ -182,8 +190,10 @@ class ModernAggregate(ModernFront, Aggregate):
         yet counts as having everything."""
         known = [hello for b in self.backends if (hello := self._hello(b)) is not None]
         complete = len(known) == len(self.backends)
-        declared = [hello.capabilities for hello in known]
-        return capabilities.merge_server(declared, pending=not complete, extensions=EXTENSIONS), complete
+        # Only those without sessions have tasks of this era, whatever others may say.
+        declared = [capabilities.transparent_server(h.capabilities, modern=h.version == MODERN) for h in known]
+        extensions = (*EXTENSIONS, tasks.EXTENSION)
+        return capabilities.merge_server(declared, pending=not complete, extensions=extensions), complete
 
     def _discovered(self) -> Raw:
         """Never waits for a backend; one that is not known is connected to, so that it is the next time."""
@@ -207,7 +217,27 @@ class ModernAggregate(ModernFront, Aggregate):
             self._look(("resources/list", "resources/templates/list"), then)
 
     def told_client(self, message: LinkTold) -> None:
+        if message.method == tasks.NOTIFICATION:
+            message = replace(message, params=self._task(message.backend, message.params))
         Aggregate.told(self, message)
+
+    def outcome(self, message: LinkOutcome) -> None:
+        request = self.host.request(message.call)
+        if message.ok and request is not None and request.exchange.method == "tasks/get":
+            message = replace(message, payload=self._task(message.backend, message.payload))
+        super().outcome(message)
+
+    def _task(self, backend: str, task: Raw) -> Raw:
+        """A task with the result of its tool, whose URIs are others here."""
+        naming = self.listing.naming
+        try:
+            result = json.members(task).get("result", EMPTY)
+            if not json.is_object(result):
+                return task
+            exposed = aggregate.expose_result("tools/call", backend, result, naming)
+            return task if exposed is result else json.replace_members(task, {"result": exposed})
+        except errors.Malformed:
+            return task
 
     def owner(self, uri: str) -> tuple[str, str] | None:
         owner = self.listing.naming.uris.resolve(uri)
@@ -222,7 +252,7 @@ def _welcome(hello: Hello) -> Raw:
     result: dict[str, object] = {
         "resultType": "complete",
         "supportedVersions": SERVED,
-        "capabilities": capabilities.transparent_server(hello.capabilities),
+        "capabilities": capabilities.transparent_server(hello.capabilities, modern=hello.version == MODERN),
         "ttlMs": 0,
         "cacheScope": "private",
         "_meta": meta,

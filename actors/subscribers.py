@@ -12,10 +12,12 @@ from actors.exchange_messages import FlushDue, Gone, HonourDue
 from actors.ledger import Ledger
 from actors.modern_front import ModernFront
 from actors.protocol import errors, sse
+from actors.protocol.capabilities import ClientBits
 from actors.protocol.errors import ProtocolError
 from actors.protocol.messages import Request
 from actors.protocol.modern import filter as filters
 from actors.protocol.modern import subscription_events as ev
+from actors.protocol.modern import tasks
 from actors.protocol.modern.filter import Filter
 from actors.protocol.modern.subscription import Subscription, step
 from actors.protocol.modern.subscription_table import Phase
@@ -40,6 +42,9 @@ class _Running:
     left: set[str] = field(default_factory=set)
     able: set[tuple[str, str]] = field(default_factory=set)
     changes: frozenset[str] = frozenset()
+    tasks: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Those asked for: by backend, its own id → the client's."""
+    able_tasks: list[str] = field(default_factory=list)
 
 
 class Subscribers:
@@ -61,8 +66,8 @@ class Subscribers:
 
     # What happens to them
 
-    def begin(self, call: int, request: Request, reply: Reply) -> None:
-        """A `subscriptions/listen`."""
+    def begin(self, call: int, request: Request, reply: Reply, bits: ClientBits) -> None:
+        """A `subscriptions/listen` of a client with these bits."""
         self._ledger.listens(self._front.host.principal, 1)
         try:
             wanted = filters.read(request.params)
@@ -70,14 +75,23 @@ class Subscribers:
             self._running[call] = _Running(Subscription(request.id, Filter()), reply)
             self.step(call, ev.Refused(refusal.error))
             return
+        if wanted.tasks and not tasks.declared(bits):
+            self._running[call] = _Running(Subscription(request.id, Filter()), reply)
+            self.step(call, ev.Refused(tasks.undeclared()))
+            return
         reply.on_abandon = lambda: self._ctx.ref.reply(Gone(call))
         self._running[call] = _Running(Subscription(request.id, wanted), reply)
         self.step(call, ev.Opened())
 
-    def changed(self, method: str, params: Raw) -> None:
-        """A notification that belongs to no request, in the client's words."""
-        for call in list(self._running):
-            self.step(call, ev.Changed(method, params))
+    def changed(self, backend: str, method: str, params: Raw) -> None:
+        """A notification of a backend that belongs to no request, in the client's words but for the id of a task: one
+        that several subscriptions name may have another id in each."""
+        for call, running in list(self._running.items()):
+            said: Raw | None = params
+            if method == tasks.NOTIFICATION:
+                said = tasks.told(params, running.tasks.get(backend, {}))
+            if said is not None:
+                self.step(call, ev.Changed(method, said))
 
     def end_all(self) -> None:
         """The gateway is shutting down."""
@@ -120,10 +134,12 @@ class Subscribers:
             return
         places = {uri: owner for uri in filter.uris if (owner := self._front.owner(uri)) is not None}
         running.places = places
+        principal, sealer = self._front.host.principal.name, self._front.services.sealer
+        running.tasks = tasks.filtered(filter.tasks, sealer, principal=principal) if filter.tasks else {}
         parts: dict[str, Filter] = {}
         for backend in self._front.watched:
             uris = tuple(dict.fromkeys(name for owner, name in places.values() if owner == backend))
-            part = Filter(filter.changes, uris)
+            part = Filter(filter.changes, uris, tuple(running.tasks.get(backend, ())))
             if not part.empty:
                 parts[backend] = part
         running.left = set(parts)
@@ -142,6 +158,8 @@ class Subscribers:
             running.left.discard(backend)
             if able is not None:
                 running.able |= {(backend, uri) for uri in able.uris}
+                own = running.tasks.get(backend, {})
+                running.able_tasks += [own[task] for task in able.tasks if task in own]
                 running.changes |= able.changes
             elif error is not None and not self._front.merges:
                 self.step(call, ev.Refused(error))
@@ -157,7 +175,7 @@ class Subscribers:
         if running is not None and running.subscription.phase is Phase.OPENING:
             self._ctx.cancel_timer(("honour", call))
             uris = tuple(uri for uri, place in running.places.items() if place in running.able)
-            self.step(call, ev.Honoured(Filter(running.changes, uris)))
+            self.step(call, ev.Honoured(Filter(running.changes, uris, tuple(running.able_tasks))))
 
     def _unwatch(self, call: int, running: _Running, effect: ev.Unwatch) -> None:
         self.watches.remove(call)

@@ -254,7 +254,8 @@ def _declare(bits: ClientBits, version: str, roots_list_changed: bool) -> Raw:
 
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
-"""The extension."""
+"""The extension, of servers without sessions."""
+_TASKS_BIT: Final = f"ext:{TASKS}="
 
 
 def merge_server(
@@ -290,22 +291,28 @@ def merge_server(
     return dumps(tree)
 
 
-def transparent_server(raw: Raw) -> Raw:
-    """A backend's own capabilities, without tasks of either form."""
+def transparent_server(raw: Raw, *, modern: bool = False) -> Raw:
+    """A backend's own capabilities, without tasks; those of a `modern` one with the tasks of its era."""
     capabilities = parse(raw)
     if not capabilities.tree:
         return dumps({})
-    if "tasks" not in capabilities.tree and not capabilities.has(("extensions", TASKS)):
+    stripped = not modern and capabilities.has(("extensions", TASKS))
+    if "tasks" not in capabilities.tree and not stripped:
         return raw
     tree: dict[str, Any] = {name: value for name, value in capabilities.tree.items() if name != "tasks"}
-    if capabilities.has(("extensions", TASKS)):
+    if stripped:
         tree["extensions"] = {id: settings for id, settings in tree["extensions"].items() if id != TASKS}
     return dumps(tree)
 
 
 def carried(bits: ClientBits) -> ClientBits:
-    """What of a client a backend may hear: not that it has tasks, for which there is no way through the gateway."""
-    return frozenset(bit for bit in bits if not bit.startswith(f"ext:{TASKS}="))
+    """What of a client a backend with sessions may hear: not that it knows tasks of the other era."""
+    return frozenset(bit for bit in bits if not bit.startswith(_TASKS_BIT))
+
+
+def tasks_declared(bits: ClientBits) -> bool:
+    """Whether the extension for tasks came with a request. (Tasks of 2025-11-25, declared elsewhere, do not count.)"""
+    return any(bit.startswith(_TASKS_BIT) for bit in bits)
 
 
 def _allowed(backends: Iterable[Capabilities], name: str, allowed: Collection[str]) -> dict[str, Any]:

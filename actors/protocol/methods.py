@@ -240,6 +240,7 @@ _ROWS: Final = (
             last=_SESSIONS,
             server_capability=capability,
             routed_by="taskId" if treatment is _ROUTED else None,
+            repeatable=name == "tasks/get",
         )
         for name, treatment, capability in (
             ("tasks/get", _ROUTED, ("tasks",)),

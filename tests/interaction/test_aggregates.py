@@ -20,13 +20,16 @@ ALL = {
     "logging": {},
     "completions": {},
 }
+TASKS = {"cancel": {}, "requests": {"tools": {"call": {}}}}
+"""Of 2025-11-25."""
 
 
 @pytest.mark.requirement("capabilities-superset")
 async def test_before_anybody_was_asked_an_aggregate_declares_all_that_may_be(stage: Stage) -> None:
     await stage.backend(capabilities={"tools": {}})
     client = await stage.connect()
-    assert client.hello["capabilities"] == ALL
+    tasks = {"tasks": TASKS} if client.version == "2025-11-25" else {}
+    assert client.hello["capabilities"] == ALL | tasks
 
 
 @pytest.mark.requirement("capabilities-superset")

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from actors.protocol import errors
 from actors.protocol.errors import Malformed, Refusal, invalid_params
 from actors.protocol.messages import EMPTY
-from actors.protocol.payload import BROKEN, dumps, is_object, members, text_or_none
+from actors.protocol.payload import BROKEN, dumps, is_object, members, mentions, replace_members, text_or_none
 
 INPUT_REQUIRED: Final = "input_required"
 QUESTIONS_MAX: Final = 64
@@ -71,6 +71,19 @@ def read(result: Raw) -> InputRequired | None:
     if len(asking.inputRequests) > QUESTIONS_MAX:
         raise Malformed(errors.internal("the server asks too much at once"))
     return InputRequired({key: (q.method, q.params) for key, q in asking.inputRequests.items()}, asking.requestState)
+
+
+def exposed(result: Raw, expose: Callable[[str, Raw], Raw]) -> Raw:
+    """A result with the params of its questions as `expose` gives them, by method. The same object if it asks for
+    nothing. Raises Malformed."""
+    if not mentions(result, b"inputRequests"):
+        return result
+    asked = members(members(result).get("inputRequests", Raw(b"{}")))
+    for key, question in asked.items():
+        method, params = text_or_none(members(question).get("method")), members(question).get("params", EMPTY)
+        if method is not None and params:
+            asked[key] = replace_members(question, {"params": expose(method, params)})
+    return replace_members(result, {"inputRequests": dumps(asked)}) if asked else result
 
 
 # What comes with the retry -----------------------------------------------------------------------------------

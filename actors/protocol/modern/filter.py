@@ -17,6 +17,11 @@ URI_BYTES: Final = 8 * 1024
 URIS_BYTES: Final = 256 * 1024
 """Of all of them."""
 
+TASKS_MAX: Final = 256
+"""Tasks of one subscription."""
+
+TASK: Final = "notifications/tasks"
+"""Of the extension `io.modelcontextprotocol/tasks`."""
 UPDATED: Final = "notifications/resources/updated"
 TOOLS: Final = "notifications/tools/list_changed"
 PROMPTS: Final = "notifications/prompts/list_changed"
@@ -26,24 +31,38 @@ FLAGS: Final = {TOOLS: "toolsListChanged", PROMPTS: "promptsListChanged", RESOUR
 
 
 class Filter(Struct, frozen=True):
-    """`changes` are the notifications of lists, `uris` the resources."""
+    """`changes` are the notifications of lists, `uris` the resources, `tasks` the ids of tasks."""
 
     changes: frozenset[str] = frozenset()
     uris: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:
         """Whether it asks for nothing."""
-        return not self.changes and not self.uris
+        return not self.changes and not self.uris and not self.tasks
 
     @property
     def raw(self) -> Raw:
         """As the member `notifications` of a listen, or of its acknowledgement."""
         flags: dict[str, object] = {name: True for method, name in FLAGS.items() if method in self.changes}
-        return json.dumps({**flags, "resourceSubscriptions": self.uris} if self.uris else flags)
+        flags |= {"resourceSubscriptions": self.uris} if self.uris else {}
+        flags |= {"taskIds": self.tasks} if self.tasks else {}
+        return json.dumps(flags)
+
+    def within(self, able: "Filter") -> "Filter":
+        """What of it somebody can do who can do that much."""
+        uris, tasks = set(able.uris), set(able.tasks)
+        return Filter(
+            self.changes & able.changes,
+            tuple(uri for uri in self.uris if uri in uris),
+            tuple(task for task in self.tasks if task in tasks),
+        )
 
     def wants(self, method: str, params: Raw) -> bool:
         """Whether a notification is one of these. An update may name a part of what was asked for."""
+        if method == TASK:
+            return task_of(params) in self.tasks
         if method != UPDATED:
             return method in self.changes
         uri = located(params)
@@ -55,6 +74,7 @@ class _Wire(Struct, rename="camel"):
     prompts_list_changed: bool | None = None
     resources_list_changed: bool | None = None
     resource_subscriptions: list[str] | None = None
+    task_ids: list[str] | None = None
 
 
 class _Params(Struct):
@@ -73,7 +93,22 @@ def read(params: Raw) -> Filter:
     sizes = [len(uri.encode()) for uri in uris]
     if len(uris) > URIS_MAX or sum(sizes) > URIS_BYTES or max(sizes, default=0) > URI_BYTES:
         raise Refusal(invalid_params("resourceSubscriptions: too many, or too long"))
-    return Filter(frozenset(method for method, on in zip(FLAGS, asked, strict=True) if on), uris)
+    tasks = tuple(dict.fromkeys(wire.task_ids or ()))
+    if len(tasks) > TASKS_MAX or sum(len(task.encode()) for task in tasks) > URIS_BYTES:
+        raise Refusal(invalid_params("taskIds: too many, or too long"))
+    return Filter(frozenset(method for method, on in zip(FLAGS, asked, strict=True) if on), uris, tasks)
+
+
+class _Task(Struct, rename="camel"):
+    task_id: str
+
+
+def task_of(params: Raw) -> str | None:
+    """The task that params name."""
+    try:
+        return msgspec.json.decode(params or EMPTY, type=_Task).task_id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 class _Located(Struct):

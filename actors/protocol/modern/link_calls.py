@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from actors.protocol import codec, errors, payload
 from actors.protocol import link_events as ev
 from actors.protocol.bridge import eras, lowering
+from actors.protocol.capabilities import TASKS
 from actors.protocol.link_calls import failure, member
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import METHODS
@@ -124,6 +125,9 @@ def result_type(result: Raw) -> str | None:
         return None
 
 
+_TASKS: Final = TASKS.encode()
+
+
 def may_hold(running: Running, kind: str | None) -> bool:
     """Whether a result of this type may be the outcome of this call."""
     called = running.called
@@ -131,15 +135,12 @@ def may_hold(running: Running, kind: str | None) -> bool:
         return True
     if kind == outcomes.INPUT_REQUIRED:
         return called.method in outcomes.MAY_ASK
-    if kind != "task" or called.client.drives:
+    if kind != outcomes.TASK or called.client.drives:
         return False
     # A task instead of a result, for a client that has declared that it knows them.
     return called.method.startswith("tasks/") or (
-        called.method == "tools/call" and payload.mentions(called.client.capabilities, TASKS)
+        called.method == "tools/call" and payload.mentions(called.client.capabilities, _TASKS)
     )
-
-
-TASKS: Final = b"io.modelcontextprotocol/tasks"
 
 
 def complete(link: Link, running: Running, result: Raw) -> Step:

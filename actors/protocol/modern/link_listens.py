@@ -249,9 +249,7 @@ def _acknowledged(link: Link, id: RequestId, listen: Listen, params: Raw) -> Ste
         honoured = filters.read(params)
     except errors.Refusal:
         honoured = Filter()
-    granted = Filter(
-        honoured.changes & listen.filter.changes, tuple(u for u in listen.filter.uris if u in honoured.uris)
-    )
+    granted = listen.filter.within(honoured)
     effects: ev.Effects = [StopTimer(("ack", id)), StartTimer(("lasted", id), LASTS)]
     if listen.called is not None and not listen.again:
         effects.append(ev.Tell(listen.called.call, ACKNOWLEDGED, params))

@@ -8,12 +8,14 @@ from msgspec import Raw
 
 from actors.protocol import capabilities, errors
 from actors.protocol import payload as json
-from actors.protocol.capabilities import ClientBits
+from actors.protocol.capabilities import ClientBits, tasks_declared
 from actors.protocol.messages import EMPTY
 from actors.protocol.modern.meta import SERVER_KEY
 
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
+TASK: Final = "task"
+"""Of the extension `io.modelcontextprotocol/tasks`."""
 CACHEABLE: Final = frozenset(
     {
         "server/discover",
@@ -46,6 +48,8 @@ def result(method: str, payload: Raw, bits: ClientBits, server: Raw = EMPTY) -> 
         refusal = _refused(method, present, bits)
         if refusal is not None:
             return False, refusal.raw
+    elif kind == TASK and method == "tools/call" and tasks_declared(bits):
+        pass  # it goes on as a task, for a client that knows such
     elif kind != COMPLETE:
         # Of an extension that was not declared, or no type at all: an invalid response.
         return _broken("the server's result has a type that the client does not know")

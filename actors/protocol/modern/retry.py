@@ -20,6 +20,7 @@ from actors.protocol.capabilities import ClientBits
 from actors.protocol.cursors import Sealer
 from actors.protocol.errors import Refusal
 from actors.protocol.messages import EMPTY
+from actors.protocol.modern import tasks
 from actors.protocol.modern.outcomes import MAY_ASK, Outcome, missing
 from actors.protocol.versions import MODERN
 
@@ -219,26 +220,34 @@ class Backend(Struct, frozen=True):
 def finished(
     request: Request, backend: Backend, outcome: Outcome, bits: ClientBits, sealer: Sealer, expose: Expose
 ) -> Outcome:
-    """The outcome of a call at a backend as its client may get it. Raises Malformed."""
+    """The outcome of a call at a backend as its client may get it. Raises Malformed, and Refusal for a task that is
+    malformed, or may not be."""
     ok, payload = outcome
     if not ok:
         away = sent_away(request, backend.name, payload, bits, sealer, expose)
         return away if away is not None else (False, _error(request, backend, payload))
+    if request.method in tasks.METHODS:
+        return _about_task(request, backend, payload, expose)
     if backend.version != MODERN:
         version, info = backend.version, backend.info
         return True, raising.to_modern(request.method, payload, backend_version=version, server_info=info)
+    if json.mentions(payload, b"taskId") and tasks.is_task(payload):
+        return True, tasks.created(request.method, payload, bits, backend.name, sealer, principal=request.principal)
     asking = input_required.read(payload) if json.mentions(payload, b"input_required") else None
     if asking is None:
         return outcome
     if asking.state is not None and len(asking.state.encode()) > STATE_BYTES:
         words = "the server's state is too large to be kept by a client"
         return False, errors.internal(words, reason="state_too_large", executed="unknown", backend=backend.name).raw
-    asked = {
-        key: {"method": method, **({"params": expose(backend.name, method, params)} if params else {})}
-        for key, (method, params) in asking.requests.items()
-    }
-    exposed = json.replace_members(payload, {"inputRequests": json.dumps(asked)}) if asked else payload
+    exposed = input_required.exposed(payload, lambda method, params: expose(backend.name, method, params))
     return True, wrapped(request, backend.name, exposed, sealer)
+
+
+def _about_task(request: Request, backend: Backend, payload: Raw, expose: Expose) -> Outcome:
+    """The answer to a request about a task, which may hold questions."""
+    id = json.text_or_none(json.members(request.params).get("taskId")) or ""
+    answered = tasks.answered(request.method, payload, id)
+    return True, input_required.exposed(answered, lambda method, params: expose(backend.name, method, params))
 
 
 def _error(request: Request, backend: Backend, error: Raw) -> Raw:

@@ -13,7 +13,7 @@ from actors.protocol import codec, errors
 from actors.protocol import payload as json
 from actors.protocol.messages import EMPTY, Error, RequestId
 from actors.protocol.modern import subscription_events as ev
-from actors.protocol.modern.filter import UPDATED, Filter, located
+from actors.protocol.modern.filter import TASK, UPDATED, Filter, located, task_of
 from actors.protocol.modern.meta import SUBSCRIPTION_KEY
 from actors.protocol.modern.subscription_table import TRANSITIONS, Phase
 
@@ -56,9 +56,7 @@ def _refused(subscription: Subscription, event: ev.Refused, to: Phase) -> Step:
 
 def _honoured(subscription: Subscription, event: ev.Honoured, to: Phase) -> Step:
     """The acknowledgement, then what has changed meanwhile."""
-    asked, able = subscription.filter, event.filter
-    uris = set(able.uris)
-    honoured = Filter(asked.changes & able.changes, tuple(uri for uri in asked.uris if uri in uris))
+    honoured = subscription.filter.within(event.filter)
     said = {k: c for k, c in subscription.gathered.items() if honoured.wants(*c)}
     subscription = replace(subscription, phase=to, filter=honoured, gathered={})
     acknowledged = _frame(subscription, ACKNOWLEDGED, json.dumps({"notifications": honoured.raw}))
@@ -69,7 +67,9 @@ def _honoured(subscription: Subscription, event: ev.Honoured, to: Phase) -> Step
 def _changed(subscription: Subscription, event: ev.Changed, to: Phase) -> Step:
     if not subscription.filter.wants(event.method, event.params):
         return subscription, [ev.Tally("change_unwanted")]
-    key = f"{UPDATED} {located(event.params)}" if event.method == UPDATED else event.method
+    key = event.method
+    if event.method in (UPDATED, TASK):
+        key = f"{key} {located(event.params) if event.method == UPDATED else task_of(event.params)}"
     first = not subscription.gathered
     if key not in subscription.gathered and len(subscription.gathered) >= GATHERED_MAX:
         return _overflowed(subscription, ev.Overflowed(), Phase.DONE)

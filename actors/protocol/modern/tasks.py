@@ -11,20 +11,19 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.protocol import errors
-from actors.protocol.capabilities import ClientBits
+from actors.protocol import capabilities, errors
+from actors.protocol.capabilities import TASKS, ClientBits
 from actors.protocol.cursors import Sealer
 from actors.protocol.errors import ProtocolError, Refusal
+from actors.protocol.modern import filter
+from actors.protocol.modern.outcomes import TASK
 from actors.protocol.payload import BROKEN, dumps, members, replace_members, text_or_none
 
-EXTENSION: Final = "io.modelcontextprotocol/tasks"
+EXTENSION: Final = TASKS
+NOTIFICATION: Final = filter.TASK
+"""What it adds to the stream of a `subscriptions/listen` that names `taskIds`."""
 METHODS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 """What it adds to the methods of a client; each names a `taskId`."""
-NOTIFICATION: Final = "notifications/tasks"
-"""What it adds to the stream of a `subscriptions/listen` that names `taskIds`."""
-FILTER: Final = "taskIds"
-TASK: Final = "task"
-"""The `resultType` of a `tools/call` that goes on as a task."""
 STATUSES: Final = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
 
 VERSION: Final = 1
@@ -48,8 +47,8 @@ _decode = msgspec.msgpack.Decoder(Handle).decode
 
 
 def declared(bits: ClientBits) -> bool:
-    """Whether a request came with the extension. (Tasks of 2025-11-25, declared elsewhere, do not count.)"""
-    return any(bit.startswith(f"ext:{EXTENSION}=") for bit in bits)
+    """Whether a request came with the extension."""
+    return capabilities.tasks_declared(bits)
 
 
 def undeclared() -> ProtocolError:

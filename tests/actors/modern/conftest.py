@@ -11,7 +11,7 @@ from actors.exchanges import ExchangesActor, Kind
 from actors.modern_door import ModernDoor
 from actors.ports import ANONYMOUS, Answer, Post, Principal, Reply
 from actors.protocol import classify
-from actors.protocol.modern import ladder
+from actors.protocol.modern import ladder, tasks
 from actors.protocol.table import Limits
 from actors.shares import Shares
 from tests.support.harness import Gateway, open_gateway
@@ -29,7 +29,10 @@ class Door:
     async def post(self, post: Post) -> Reply:
         version = post.headers.get("mcp-protocol-version")
         route = classify.classify_body(
-            post.body, None, version, modern=lambda frame, _: ladder.modern(frame, post.headers)
+            post.body,
+            None,
+            version,
+            modern=lambda frame, _: ladder.modern(frame, post.headers, extra_methods=tasks.METHODS),
         )
         if isinstance(route, classify.ModernRequest):
             return await self._door.request(post, route)
