@@ -19,17 +19,15 @@ ALL = {
     "resources": {"listChanged": True, "subscribe": True},
     "logging": {},
     "completions": {},
+    "tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}},
 }
-TASKS = {"cancel": {}, "requests": {"tools": {"call": {}}}}
-"""Of 2025-11-25."""
 
 
 @pytest.mark.requirement("capabilities-superset")
 async def test_before_anybody_was_asked_an_aggregate_declares_all_that_may_be(stage: Stage) -> None:
     await stage.backend(capabilities={"tools": {}})
     client = await stage.connect()
-    tasks = {"tasks": TASKS} if client.version == "2025-11-25" else {}
-    assert client.hello["capabilities"] == ALL | tasks
+    assert client.hello["capabilities"] == ALL
 
 
 @pytest.mark.requirement("capabilities-superset")

@@ -211,7 +211,7 @@ def test_a_filter_is_read_and_written_as_it_was() -> None:
 
 
 def test_false_null_and_unknown_kinds_ask_for_nothing() -> None:
-    wire = {"toolsListChanged": False, "promptsListChanged": None, "taskIds": ["x"], "future": True}
+    wire = {"toolsListChanged": False, "promptsListChanged": None, "taskIds": None, "future": True}
     assert read(raw({"notifications": wire})).empty
 
 
