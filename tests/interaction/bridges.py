@@ -64,7 +64,9 @@ METHODS: dict[str, Clause] = {
     "bridge-cursor": Clause("A cursor is for its method and its user", "pagination"),
     "bridge-old-server": Clause("Stateful servers of every revision are spoken to in their words", "changelogs"),
     "bridge-canonical-list": Clause("A plain client's lists come from one connection", "2026 server/tools, Listing"),
-    "bridge-no-tasks": Clause("Tasks of either form are declared to neither side", "basic/utilities/tasks; SEP-2663"),
+    "bridge-no-tasks": Clause(
+        "Between the eras tasks of either form are declared to neither side", "basic/utilities/tasks; SEP-2663"
+    ),
     "bridge-isolation": Clause("No exchange gets anything of another, whatever ids and tokens they use", "decision"),
 }
 

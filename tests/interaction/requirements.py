@@ -55,7 +55,7 @@ LIFECYCLE: dict[str, Clause] = {
     "instructions-merged": Clause("An aggregate's instructions name each backend", "decision"),
     "extensions-survive": Clause("`extensions` keep their settings", "SEP-2133"),
     "transparent-hello": Clause("A backend alone introduces itself", "decision"),
-    "tasks-not-declared": Clause("Tasks are declared to neither side", "basic/utilities/tasks"),
+    "tasks-not-declared": Clause("Tasks are declared where both ends have them in one form", "basic/utilities/tasks"),
 }
 
 HTTP: dict[str, Clause] = {

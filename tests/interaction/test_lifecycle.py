@@ -227,17 +227,20 @@ async def test_alone_a_backend_introduces_itself(stage: Stage) -> None:
 
 @JUMPING
 @pytest.mark.requirement("tasks-not-declared")
-async def test_tasks_are_declared_to_neither_side(stage: Stage, route: Route) -> None:
+async def test_tasks_are_declared_in_both_directions_where_both_ends_have_them(stage: Stage, route: Route) -> None:
     tasks: Message = {"requests": {"tools": {"call": {}}}}
     backend = await stage.backend(capabilities={"tools": {}, "tasks": tasks})
-    backend.result("echo", text("yes"))
-    client = await stage.connect(route.path, capabilities={"tasks": {"requests": {"sampling": {"createMessage": {}}}}})
-    assert "tasks" not in client.hello["capabilities"]
+    task = {"taskId": "t", "status": "working", "createdAt": "x", "lastUpdatedAt": "x", "ttl": 1000}
+    backend.result("echo", {"task": task})
+    await (await stage.connect()).request("tools/list")
+    runs: Message = {"requests": {"sampling": {"createMessage": {}}}}
+    client = await stage.connect(route.path, capabilities={"sampling": {}, "tasks": runs})
     result = await client.request("tools/call", {"name": route.name("echo"), "task": {"ttl": 1000}})
-    assert result == text("yes")
-    assert "tasks" not in backend.connections[-1].client["capabilities"]
-    assert "task" not in backend.of("tools/call")[0]["params"]
-    assert (await client.refused("tasks/get", {"taskId": "t"})).code == METHOD_NOT_FOUND
+    assert result["task"]["status"] == "working"
+    assert backend.connections[-1].client["capabilities"]["tasks"] == runs
+    assert backend.of("tools/call")[0]["params"]["task"] == {"ttl": 1000}
+    assert (await client.refused("tasks/get", {"taskId": "another"})).code == INVALID_PARAMS
+    assert (await client.refused("tasks/list")).code == METHOD_NOT_FOUND
 
 
 @JUMPING

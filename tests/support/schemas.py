@@ -112,7 +112,16 @@ def definition_of_error(message: Mapping[str, Any], revision: str) -> str | None
     return name
 
 
+AUGMENTED = ("tools/call", "sampling/createMessage", "elicitation/create")
+"""The requests that may be made as tasks (2025-11-25)."""
+
+
 def _result_of(result: Mapping[str, Any], method: str, revision: str, sender: Sender) -> str:
+    if revision == MODERN and result.get("resultType") == "task":
+        assert method == "tools/call", f"{method} went on as a task"
+        return "Result"  # of the extension, whose schema is its own
+    if revision == "2025-11-25" and "task" in result and method in AUGMENTED:
+        return "CreateTaskResult"
     if revision == MODERN and result.get("resultType") != "complete":
         assert result.get("resultType") == "input_required", f"no result type for {method}: {result}"
         assert method in INPUT_METHODS, f"input is required on {method}"

@@ -1,4 +1,5 @@
-"""Tasks are declared to neither side and in neither form, so nobody gets one (2025-11-25 utilities/tasks; SEP-2663)."""
+"""Tasks of either form pass where both ends have them, and are declared to nobody else (2025-11-25 utilities/tasks;
+SEP-2663)."""
 
 from __future__ import annotations
 
@@ -8,21 +9,23 @@ import pytest
 
 from tests.interaction.backend import Request, text
 from tests.interaction.cells import SESSIONS_TO_WITHOUT
-from tests.interaction.codes import METHOD_NOT_FOUND
+from tests.interaction.codes import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY
 from tests.interaction.stage import Cell, Route, Stage
 from tests.support import modern_rules as rules
-from tests.support.schemas import MODERN
+from tests.support.schemas import MODERN, NEWEST
 from tests.support.wire_client import Message
 
 TASKS = "io.modelcontextprotocol/tasks"
 UI = {"mimeTypes": ["text/html"]}
+AT = "2026-01-01T00:00:00Z"
 LEGACY: Message = {"requests": {"tools": {"call": {}}}}
-EVERYWHERE = (*(Cell(MODERN, "memory", "inproc", era) for era in ("modern", "legacy")), SESSIONS_TO_WITHOUT[0])
+BETWEEN = (Cell(MODERN, "memory", "inproc", "legacy"), SESSIONS_TO_WITHOUT[0])
+WITHIN = (Cell(MODERN, "memory", "inproc", "modern"),)
 
 
-@pytest.mark.cells(EVERYWHERE)
+@pytest.mark.cells(BETWEEN)
 @pytest.mark.requirement("bridge-no-tasks", "tasks-not-declared")
-async def test_tasks_are_declared_to_nobody(stage: Stage, route: Route, cell: Cell) -> None:
+async def test_between_the_eras_tasks_are_declared_to_nobody(stage: Stage, route: Route, cell: Cell) -> None:
     backend = await stage.backend(capabilities={"tools": {}, "tasks": LEGACY, "extensions": {TASKS: {}}})
     backend.trusting = True
     seen: list[Any] = []
@@ -34,7 +37,8 @@ async def test_tasks_are_declared_to_nobody(stage: Stage, route: Route, cell: Ce
         return text("done")
 
     extensions = {TASKS: {}, "io.modelcontextprotocol/ui": UI}
-    client: Any
+    client: Any = await stage.connect(revision=NEWEST, capabilities={"extensions": extensions})
+    await client.request("tools/list")  # an aggregate knows what its server has
     if cell.revision == MODERN:
         client = stage.modern(route.path, capabilities={"extensions": extensions})
         await client.call(route.name("t"))
@@ -43,8 +47,6 @@ async def test_tasks_are_declared_to_nobody(stage: Stage, route: Route, cell: Ce
         client = await stage.connect(route.path, capabilities={"extensions": extensions, "tasks": LEGACY})
         declared = client.hello["capabilities"]
     params: Message = {"name": route.name("t"), "arguments": {}, "task": {"ttl": 1}}
-    if cell.revision == MODERN and backend.modern:
-        params.pop("task")
     assert (await client.request("tools/call", params))["content"] == text("done")["content"]
     assert "tasks" not in declared
     assert TASKS not in declared.get("extensions", {})
@@ -54,7 +56,38 @@ async def test_tasks_are_declared_to_nobody(stage: Stage, route: Route, cell: Ce
         assert "tasks" not in one
         assert one.get("extensions", {}) in ({}, {"io.modelcontextprotocol/ui": UI})
     if cell.revision == MODERN:
-        for method in ("tasks/get", "tasks/update", "tasks/cancel", "tasks/result", "tasks/list"):
-            exchange = client.post(client.request_message(method, {"taskId": "T"}), mcp_name="T")
-            assert await exchange.head() == 404
-            assert (await exchange.json())["error"]["code"] == METHOD_NOT_FOUND
+        assert await refused(client, "tasks/get") == INVALID_PARAMS
+        for method in ("tasks/result", "tasks/list"):
+            assert await refused(client, method) == METHOD_NOT_FOUND
+
+
+@pytest.mark.cells(WITHIN)
+@pytest.mark.requirement("tasks-not-declared")
+async def test_within_the_era_the_extension_passes_for_clients_that_declare_it(stage: Stage, route: Route) -> None:
+    backend = await stage.backend(capabilities={"tools": {}, "extensions": {TASKS: {}}})
+    seen: list[Any] = []
+    task = {"taskId": "T", "status": "working", "createdAt": AT, "lastUpdatedAt": AT, "ttlMs": 60_000}
+
+    @backend.tool("t")
+    async def t(request: Request) -> Message:
+        seen.append(request.params["_meta"][rules.CAPABILITIES])
+        return {"resultType": "task", **task} if "extensions" in seen[-1] else text("done")
+
+    knows, plain = stage.modern(route.path, capabilities={"extensions": {TASKS: {}}}), stage.modern(route.path)
+    result = await knows.call(route.name("t"))
+    assert (result["resultType"], result["status"]) == ("task", "working")
+    assert seen[-1]["extensions"] == {TASKS: {}}
+    assert (await plain.call(route.name("t")))["content"] == text("done")["content"]
+    assert "extensions" not in seen[-1]
+    declared = (await knows.request("server/discover"))["capabilities"]
+    assert declared["extensions"] == {TASKS: {}}
+    assert await refused(knows, "tasks/get") == INVALID_PARAMS
+    for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+        assert await refused(plain, method, result["taskId"]) == MISSING_CAPABILITY
+
+
+async def refused(client: Any, method: str, id: str = "T") -> int:
+    """The code of the error for a request about a task."""
+    exchange = client.post(client.request_message(method, {"taskId": id}), mcp_name=id)
+    await exchange.head()
+    return int((await exchange.json())["error"]["code"])
