@@ -74,7 +74,7 @@ async def test_within_the_era_the_extension_passes_for_clients_that_declare_it(s
         return {"resultType": "task", **task} if "extensions" in seen[-1] else text("done")
 
     knows, plain = stage.modern(route.path, capabilities={"extensions": {TASKS: {}}}), stage.modern(route.path)
-    result = await knows.call(route.name("t"))
+    result = await knows.start_call(route.name("t")).result()
     assert (result["resultType"], result["status"]) == ("task", "working")
     assert seen[-1]["extensions"] == {TASKS: {}}
     assert (await plain.call(route.name("t")))["content"] == text("done")["content"]
