@@ -30,7 +30,7 @@ from actors.protocol.versions import LATEST_HANDSHAKE
 from actors.runtime import AtCapacity, Context, Ref, SystemClosed
 from actors.services import Services
 
-GATHER = 0.02
+GATHER = 0.005
 """Seconds for which further questions are waited for after the first."""
 INFO_BYTES = 16 * 1024
 """Of what a client says of itself; whoever says more is not introduced."""

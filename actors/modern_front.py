@@ -225,7 +225,7 @@ class ModernFront(Front):
         if method != "tools/call":
             return None
         try:
-            name = json.text_or_none(json.members(params).get("name")) or ""
+            name = json.text_member(params, "name") or ""
             detail = check_arguments(request.headers, self.mirrored(backend, name), params)
         except errors.Malformed as malformed:
             return malformed.error

@@ -177,7 +177,7 @@ def _remember(link: Link, pending: Pending) -> Link:
 def member(params: Raw, name: str) -> str | None:
     """A text among the params."""
     try:
-        return payload.text_or_none(payload.members(params).get(name))
+        return payload.text_member(params, name)
     except errors.Malformed:
         return None
 

@@ -179,6 +179,23 @@ def replace_members(raw: Raw, changes: dict[str, Raw | None]) -> Raw:
     return dumps(present)
 
 
+@cache
+def _text_decoder(name: str) -> Callable[[Raw], Any]:
+    holder = msgspec.defstruct("_Holder", [("value", Raw, msgspec.field(name=name, default=EMPTY))])
+    return msgspec.json.Decoder(holder).decode
+
+
+def text_member(holder: Raw, name: str) -> str | None:
+    """The text that this member of an object is; None if it is none, or not there. `name` must be one of ours, since
+    each has a decoder that stays. Raises Malformed for what is no object."""
+    if not holder:
+        return None
+    try:
+        return text_or_none(_text_decoder(name)(holder).value)
+    except BROKEN as broken:
+        raise refused(broken) from None
+
+
 class _WithMeta(Struct):
     meta: Raw = msgspec.field(name="_meta", default=EMPTY)
 

@@ -6,7 +6,6 @@ names: a parked call knows its round.
 """
 
 import hashlib
-import json
 from typing import Final, Literal
 
 import msgspec
@@ -46,6 +45,7 @@ class State(Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.msgpack.Decoder(State).decode
 
 
@@ -89,8 +89,7 @@ def _salient(method: str, params: Raw) -> tuple[bytes, ...]:
         present = members(params)
         name = text_or_none(present.get(IDENTIFIES.get(method, ""))) or ""
         arguments = loads(present["arguments"]) if "arguments" in present else None
-        # The standard encoder: it sorts, and integers of any size are exact.
-        return name.encode(), json.dumps(arguments, sort_keys=True).encode()
+        return name.encode(), _encode_sorted(arguments)  # integers of any size are exact
     except (Malformed, *BROKEN, ValueError):
         return (bytes(params),)
 

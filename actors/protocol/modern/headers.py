@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from actors.protocol.messages import EMPTY
 from actors.protocol.modern.tool_headers import Mirrored
-from actors.protocol.payload import is_object, members, text_or_none
+from actors.protocol.payload import is_object, members, text_member, text_or_none
 from actors.protocol.versions import MODERN
 
 Headers = Mapping[str, str]
@@ -25,6 +25,9 @@ Headers = Mapping[str, str]
 VERSION_HEADER: Final = "MCP-Protocol-Version"
 METHOD_HEADER: Final = "Mcp-Method"
 NAME_HEADER: Final = "Mcp-Name"
+
+_LOWER: Final = {name: name.lower() for name in (VERSION_HEADER, METHOD_HEADER, NAME_HEADER)}
+"""The headers for routing, and what they are called in `headers`."""
 
 REPEATED: Final = "\n"
 """Between the values of a header that came more than once."""
@@ -84,8 +87,8 @@ def decode_value(value: str) -> str | None:
 
 def repeated(headers: Headers) -> str | None:
     """The first of the headers for routing that came more than once: its readers would disagree."""
-    for name in (VERSION_HEADER, METHOD_HEADER, NAME_HEADER):
-        if REPEATED in headers.get(name.lower(), ""):
+    for name, lower in _LOWER.items():
+        if REPEATED in headers.get(lower, ""):
             return f"{name} came more than once"
     return None
 
@@ -94,7 +97,7 @@ def check_routing(headers: Headers, method: str, params: Raw, version: str) -> s
     """Where the headers for routing disagree with a request that names `version`. Raises Malformed for params that
     are no object."""
     for name, expected in ((VERSION_HEADER, version), (METHOD_HEADER, method)):
-        found = headers.get(name.lower())
+        found = headers.get(_LOWER[name])
         if found is None:
             return f"{name} is missing"
         if found != expected:
@@ -102,7 +105,7 @@ def check_routing(headers: Headers, method: str, params: Raw, version: str) -> s
     member = NAMED_BY.get(method)
     if member is None:
         return None
-    value, found = text_or_none(members(params).get(member)), headers.get(NAME_HEADER.lower())
+    value, found = text_member(params, member), headers.get(_LOWER[NAME_HEADER])
     if found is None:
         return None if value is None or member == _OPTIONAL else f"{NAME_HEADER} is missing"
     matches = value is not None and decode_value(found) == value
@@ -168,7 +171,7 @@ def outbound(
     mirrors under its name there. Raises Malformed for params that are no object."""
     headers = [(VERSION_HEADER, version), (METHOD_HEADER, method)]
     member = NAMED_BY.get(method)
-    name = None if member is None else text_or_none(members(params).get(member))
+    name = None if member is None else text_member(params, member)
     if name is not None:
         headers.append((NAME_HEADER, encode_value(name)))
     arguments = members(params).get("arguments", EMPTY) if mirrored else EMPTY
