@@ -122,7 +122,7 @@ def direct(server: str, everything_url: str) -> Any:
 
 
 async def portrait(client: Client) -> dict[str, Any]:
-    """Everything that a server says of itself, but for tasks: experimental, and not carried by the gateway."""
+    """Everything that a server says of itself, but for tasks, of which the gateway offers no lists."""
     capabilities = client.server_capabilities.model_copy(update={"tasks": None})
     seen: dict[str, Any] = {
         "info": client.server_info,
