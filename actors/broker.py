@@ -35,7 +35,7 @@ from actors.protocol import errors
 from actors.protocol import payload as json
 from actors.protocol.bridge import parking_events as ev
 from actors.protocol.bridge.parking_state import Rules
-from actors.protocol.table import BackendSpec, HttpTarget
+from actors.protocol.table import BackendSpec, StdioTarget
 from actors.protocol.table_change import Replaced, same_server
 from actors.runtime import NORMAL, SHUTDOWN, Actor, Down, Exit, Ref
 from actors.services import Services
@@ -72,7 +72,7 @@ class BrokerActor(Actor):
         self._services = services
         self._tree = tree
         self._parks = parks
-        self._related = isinstance(spec.target, HttpTarget)
+        self._related = not isinstance(spec.target, StdioTarget)
         self._rules = Rules(leased(spec, patron.bits), 1 + services.limits.overflow_connections)
         self._audience = Audience(True, self._drop)
         self._early: list[Any] = []

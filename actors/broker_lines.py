@@ -21,7 +21,7 @@ from actors.protocol.capabilities import LEVELS, ClientBits
 from actors.protocol.errors import Malformed
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
-from actors.protocol.table import BackendSpec, HttpTarget
+from actors.protocol.table import BackendSpec, StdioTarget
 from actors.runtime import Context, Ref
 from actors.services import Services
 
@@ -31,7 +31,7 @@ ASKABLE = frozenset({"roots", "sampling", "elicit.form", "elicit.url"})
 
 def leased(spec: BackendSpec, bits: ClientBits) -> bool:
     """Whether calls take turns: something may be asked, and the transport does not say for which call."""
-    return bool(bits & ASKABLE) and spec.sharing != "shared" and not isinstance(spec.target, HttpTarget)
+    return bool(bits & ASKABLE) and spec.sharing != "shared" and isinstance(spec.target, StdioTarget)
 
 
 @dataclass(slots=True)

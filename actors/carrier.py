@@ -41,6 +41,11 @@ class Carrier:
         return self.kind == "stdio" and self.tasks > 0
 
     @property
+    def relates(self) -> bool:
+        """Whether what the backend says can be told to belong to a request, or to none."""
+        return self.kind != "stdio"
+
+    @property
     def kept(self) -> ports.Kept | None:
         """What it takes to go on with the present session elsewhere."""
         return self._transport.kept if self._transport is not None else None

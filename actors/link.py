@@ -317,7 +317,7 @@ class LinkActor(Actor):
             self._denied(errors.internal("this server is no longer configured", reason="unconfigured").raw)
         else:
             resumed = self._carrier.connect(self.ctx, spec)
-            self._step(ev.Started(self._carrier.kind == "http", fresh=not resumed))
+            self._step(ev.Started(self._carrier.relates, fresh=not resumed))
 
     def _denied(self, payload: Raw) -> None:
         self._step(ev.ConnectRefused(payload))

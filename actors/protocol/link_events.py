@@ -73,8 +73,8 @@ class Notified(Struct, frozen=True):
 
 
 class Started(Struct, frozen=True):
-    """A transport is there; `related` tells whether it relates messages to requests (HTTP). `fresh`: it goes to another
-    place than that where a session was kept."""
+    """A transport is there; `related` tells whether it relates messages to requests (all but stdio). `fresh`: it goes
+    to another place than that where a session was kept."""
 
     related: bool
     fresh: bool = False

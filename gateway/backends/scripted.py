@@ -180,12 +180,12 @@ class ScriptedTransport:
 
     def answer(self, sent: Sent, result: Mapping[str, Any]) -> None:
         """The result of this request, on its own stream where the transport has such."""
-        self.deliver({"id": sent.id, "result": result}, sent.id if self.kind == "http" else None)
+        self.deliver({"id": sent.id, "result": result}, sent.id if self.kind != "stdio" else None)
 
     def refuse(self, sent: Sent, code: int, message: str) -> None:
         """A JSON-RPC error for this request."""
         error = {"code": code, "message": message}
-        self.deliver({"id": sent.id, "error": error}, sent.id if self.kind == "http" else None)
+        self.deliver({"id": sent.id, "error": error}, sent.id if self.kind != "stdio" else None)
 
     def accept(self, tag: int) -> None:
         """The message with this tag has arrived."""

@@ -336,8 +336,9 @@ async def test_a_call_that_is_parked_for_long_gives_way_to_one_that_waits(autoju
         assert it.brokers.parks.total == 0
 
 
-async def test_on_http_calls_need_not_take_turns(autojump_clock: Any) -> None:
-    async with both("http") as it:
+@pytest.mark.parametrize("kind", ["http", "inproc"])
+async def test_where_questions_say_whose_they_are_calls_need_not_take_turns(autojump_clock: Any, kind: Any) -> None:
+    async with both(kind) as it:
         client = it.client()
         call = client.tool("ask")
         request = await it.backend.next()

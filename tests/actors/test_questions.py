@@ -74,6 +74,35 @@ async def test_a_question_outside_any_call_goes_to_the_get_stream_or_is_refused_
         assert (await asked.outcome())["result"] == {"roots": [{"uri": "file:///w"}]}
 
 
+@pytest.mark.parametrize("kind", ["http", "inproc"])
+async def test_where_questions_say_whose_they_are_calls_take_no_turns(autojump_clock, kind):
+    alpha = Backend("alpha", tools=("ask",), held={"ask"}, kind=kind)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha", capabilities=MAY_ALL)
+        running = [(client.begin("tools/call", {"name": "ask"}), await alpha.next()) for _ in range(2)]
+        for call, request in reversed(running):
+            asked = request.ask("sampling/createMessage", SAMPLE)
+            await client.respond(await call.next("sampling/createMessage"), SAID)
+            assert (await asked.outcome())["result"] == SAID
+        for call, request in running:
+            request.text("done")
+            await call.result()
+
+
+async def test_over_stdio_calls_of_a_client_that_can_be_asked_take_turns(autojump_clock):
+    alpha = Backend("alpha", tools=("ask",), held={"ask"})
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha", capabilities=MAY_ALL)
+        calls = [client.begin("tools/call", {"name": "ask"}) for _ in range(2)]
+        first = await alpha.next()
+        await trio.sleep(1)
+        assert len(alpha.asked_for("tools/call")) == 1
+        first.text("done")
+        (await alpha.next()).text("done")
+        for call in calls:
+            await call.result()
+
+
 async def test_the_catalogues_connection_has_nobody_to_ask(autojump_clock):
     alpha = Backend("alpha")
     async with open_gateway(alpha) as gateway:

@@ -162,7 +162,7 @@ async def test_a_cancelled_call_that_was_cut_is_not_resumed_for_ever(stage: Stag
     assert await resumed.next() is None
 
 
-@JUMPING
+@pytest.mark.cells((Cell(NEWEST, "memory", "stdio"),))
 @pytest.mark.requirement("cancel")
 async def test_a_call_that_waits_for_its_turn_is_cancelled_before_it_was_sent(stage: Stage, route: Route) -> None:
     """On a transport that relates nothing, calls of a client that can be asked go one at a time."""

@@ -313,7 +313,7 @@ class Request:
 
     @property
     def _related(self) -> int | str | None:
-        return self.id if self.link.backend.kind == "http" else None
+        return self.id if self.link.backend.kind != "stdio" else None
 
     def result(self, result: Mapping[str, Any]) -> None:
         """Answers."""
