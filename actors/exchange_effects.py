@@ -1,11 +1,12 @@
 """Runs the effects of the exchange machine: one small function each, in one table."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from actors import ports
 from actors.connection import Connection
-from actors.exchange_messages import DeadlineDue, Gone, HeadDue
+from actors.exchange_messages import ClockDue, Gone
 from actors.exchange_running import Running
 from actors.protocol import sse
 from actors.protocol.modern import exchange_events as ev
@@ -57,21 +58,46 @@ def _write(actor: "ExchangesActor", call: int, running: Running, effect: ev.Writ
 
 
 def _start_head_clock(actor: "ExchangesActor", call: int, running: Running, effect: ev.StartHeadClock) -> None:
-    actor.ctx.set_timer(("head", call), HEAD_WAITS, HeadDue(call))
+    running.head_due = actor.ctx.now() + HEAD_WAITS
+    _look_later(actor, call, running)
 
 
 def _stop_head_clock(actor: "ExchangesActor", call: int, running: Running, effect: ev.StopHeadClock) -> None:
-    actor.ctx.cancel_timer(("head", call))
+    running.head_due = math.inf
 
 
 def _start_deadline(actor: "ExchangesActor", call: int, running: Running, effect: ev.StartDeadline) -> None:
     latest = effect.accepted + actor.services.limits.request_deadline_cap
-    due = min(effect.since + actor.front.deadline(call), latest)
-    actor.ctx.set_timer(("deadline", call), max(0.0, due - actor.ctx.now()), DeadlineDue(call))
+    running.due = min(effect.since + actor.front.deadline(call), latest)
+    _look_later(actor, call, running)
 
 
 def _stop_deadline(actor: "ExchangesActor", call: int, running: Running, effect: ev.StopDeadline) -> None:
-    actor.ctx.cancel_timer(("deadline", call))
+    running.head_due = running.due = math.inf
+    actor.ctx.cancel_timer(("clock", call))
+
+
+def _look_later(actor: "ExchangesActor", call: int, running: Running) -> None:
+    """One timer for both clocks, since most calls end before either: it is set anew only for what comes earlier."""
+    nearer = min(running.head_due, running.due)
+    if nearer < running.looks_at:
+        running.looks_at = nearer
+        actor.ctx.set_timer(("clock", call), max(0.0, nearer - actor.ctx.now()), ClockDue(call))
+
+
+def clock_due(actor: "ExchangesActor", message: ClockDue) -> None:
+    """Looks which of both clocks it was."""
+    running = actor.running.get(message.call)
+    if running is None:
+        return
+    running.looks_at, now = math.inf, actor.ctx.now()
+    if running.due <= now:
+        actor.step(message.call, ev.DeadlineDue())
+        return
+    if running.head_due <= now:
+        running.head_due = math.inf
+        actor.step(message.call, ev.HeadDue())
+    _look_later(actor, message.call, running)
 
 
 def _tally(actor: "ExchangesActor", call: int, running: Running, effect: ev.Tally) -> None:

@@ -28,14 +28,8 @@ class Gone(Struct, frozen=True):
     call: int
 
 
-class HeadDue(Struct, frozen=True):
-    """A response head has waited long enough."""
-
-    call: int
-
-
-class DeadlineDue(Struct, frozen=True):
-    """A request takes too long."""
+class ClockDue(Struct, frozen=True):
+    """A response head may have waited long enough, or a request may take too long."""
 
     call: int
 

@@ -1,5 +1,6 @@
 """One exchange while it is under way, and what belongs to it outside its machine."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +13,10 @@ from actors.runtime import Reply
 
 @dataclass(slots=True)
 class Running:
-    """One exchange, and the connection of its client. `pinned`: the backend whose state it brings."""
+    """One exchange, and the connection of its client. `pinned`: the backend whose state it brings.
+
+    `head_due`, `due`: when its head is, and its answer; `looks_at`: when a timer tells of either (infinite: never).
+    """
 
     exchange: Exchange
     envelope: Envelope
@@ -21,3 +25,6 @@ class Running:
     connection: Connection | None = None
     pinned: str | None = None
     retry: Retry | None = None
+    head_due: float = math.inf
+    due: float = math.inf
+    looks_at: float = math.inf

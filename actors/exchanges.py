@@ -18,7 +18,7 @@ from actors.broker_messages import LinkParked
 from actors.catalogue_messages import CatalogueChanged, Listed
 from actors.draining import DRAIN_MARGIN
 from actors.durations import Durations
-from actors.exchange_effects import EFFECTS
+from actors.exchange_effects import EFFECTS, clock_due
 from actors.exchange_running import Running
 from actors.front import OwnDue
 from actors.host import Tree
@@ -342,8 +342,7 @@ HANDLERS: dict[type, Callable[[ExchangesActor, Any], None]] = {
     xm.Gone: ExchangesActor._gone,
     xm.IdleDue: ExchangesActor._idle,
     xm.DrainDue: ExchangesActor._drain_due,
-    xm.HeadDue: lambda self, m: self.step(m.call, xv.HeadDue()),
-    xm.DeadlineDue: lambda self, m: self.step(m.call, xv.DeadlineDue()),
+    xm.ClockDue: clock_due,
     xm.FlushDue: lambda self, m: self.subscribers.step(m.call, _FLUSH),
     xm.HonourDue: lambda self, m: self.subscribers.honour(m.call),
     xm.WatchDue: lambda self, m: self.subscribers.watches.due(m.watch),
