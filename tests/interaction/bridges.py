@@ -137,6 +137,7 @@ LOSSES: dict[str, Clause] = {
     "bridge-backend-5xx": Clause("5xx is -32603 and teaches nothing of the era", "2026 versioning; decision"),
     "bridge-timeout": Clause("A timeout cancels upstream too", "2026 cancellation; decision"),
     "bridge-nonsense": Clause("Nonsense fails the request that it is for", "basic/transports; decision"),
+    "bridge-odd-servers": Clause("What a stateless server should not say reaches nobody", "2026 basic; decision"),
     "bridge-list-partial": Clause("A dead server empties no list; all dead are an error", "decision"),
     "bridge-no-capability": Clause("What a plain client can not do is -32021 with 400, or no question", "2026 basic"),
     "bridge-resumption": Clause("There is no resumption without a session", "2026 streamable-http"),

@@ -140,7 +140,12 @@ class ChannelConnector:
 
 async def _piped(backend: Backend, stream: trio.SocketStream) -> None:
     outgoing, waiting = trio.open_memory_channel[bytes](100_000)
-    connection = backend.connected(lambda frame, related: outgoing.send_nowait(frame + b"\n"))
+
+    def write(frame: bytes, related: Id | None) -> None:
+        with suppress(trio.ClosedResourceError):  # it was hung up
+            outgoing.send_nowait(frame + b"\n")
+
+    connection = backend.connected(write)
     connection.hang_up = outgoing.close
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_write_all, stream, waiting)

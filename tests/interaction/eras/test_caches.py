@@ -148,18 +148,20 @@ async def test_a_listing_over_many_servers_ends_with_each_item_once(stage: Stage
 @pytest.mark.requirement("pitfall-28", "bridge-cursor", "cursor-forged")
 async def test_a_cursor_is_for_its_method_and_its_user(stage: Stage) -> None:
     backend = await stage.backend()
-    for n in range(400):
-        backend.add("tools", {"name": f"t{n}", "description": "x" * 4000, "inputSchema": {"type": "object"}})
+    for n in range(1200):
+        backend.add("tools", {"name": f"t{n}", "inputSchema": {"type": "object"}})
+    backend.add("resources", {"uri": "test:///r", "name": "r"})
     ann, bob = (stage.modern(token=f"token-of-{name}") for name in ("ann", "bob"))
     page = await ann.request("tools/list")
     cursor = page.get("nextCursor")
     made_up = {"cursor": "bWFkZSB1cA"}
     assert (await ann.refused("tools/list", made_up)).code == INVALID_PARAMS
-    if cursor is None:
-        return
+    assert cursor is not None, "there are more than fit on a page"
     assert (await bob.refused("tools/list", {"cursor": cursor})).code == INVALID_PARAMS
     assert (await ann.refused("resources/list", {"cursor": cursor})).code == INVALID_PARAMS
-    assert (await ann.request("tools/list", {"cursor": cursor}))["tools"]
+    rest = await ann.request("tools/list", {"cursor": cursor})
+    names = {tool["name"] for tool in (*page["tools"], *rest["tools"])}
+    assert (len(names), "nextCursor" in rest, rest["cacheScope"]) == (1200, False, page["cacheScope"])
 
 
 @BOTH

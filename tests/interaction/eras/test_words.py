@@ -334,7 +334,6 @@ async def test_a_session_over_servers_without_any_is_a_session_like_any_other(st
     hello = await client.connect()
     assert hello["protocolVersion"] == NEWEST
     assert hello["capabilities"]["tools"]["listChanged"] is True
-    assert "tasks" not in hello["capabilities"]
     assert hello["serverInfo"]["name"] == ("stagedoor" if route.name_prefix else "alpha")
     await client.call(route.name("echo"))
     if not route.name_prefix:
