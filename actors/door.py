@@ -9,10 +9,8 @@ from typing import TypeAlias
 
 from msgspec import Raw
 
-from actors.follower import Follower
 from actors.modern_door import ModernDoor
 from actors.named import Named
-from actors.owed import Owed
 from actors.ports import Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
 from actors.protocol import classify, errors
 from actors.protocol.codec import Batch, Frame
@@ -21,10 +19,12 @@ from actors.protocol.messages import EMPTY, Message, Notification, Request, Requ
 from actors.protocol.modern import ladder, tasks
 from actors.protocol.modern.meta import names_version
 from actors.protocol.versions import MODERN_VERSIONS
-from actors.router import Activate, OpenSession, Sessions, session_key
 from actors.runtime import ActorDown, MailboxFull, NotTaken, Ref
 from actors.services import Services
-from actors.session_messages import EndSession, GetEvents, PostMessages
+from actors.sessions.owed import Owed
+from actors.sessions.router import Activate, OpenSession, Sessions, session_key
+from actors.sessions.session_messages import EndSession, GetEvents, PostMessages
+from actors.streams.follower import Follower
 
 SESSION_HEADER = "mcp-session-id"
 VERSION_HEADER = "mcp-protocol-version"

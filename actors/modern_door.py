@@ -8,15 +8,15 @@ import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 
-from actors.exchange_messages import Begin
-from actors.exchanges import ExchangesActor, Kind
+from actors.exchanges.exchange_messages import Begin
+from actors.exchanges.exchanges import ExchangesActor, Kind
+from actors.links.shares import NoShareLeft, Shares
 from actors.ports import Answer, Post, Reply
 from actors.protocol import capabilities, errors
 from actors.protocol.classify import ModernRequest
 from actors.protocol.errors import ProtocolError
 from actors.runtime import ActorDown, AtCapacity, MailboxFull, NotTaken, Ref, Registry, SystemClosed
 from actors.services import Services
-from actors.shares import NoShareLeft, Shares
 
 AFFINITY_HEADER = "stagedoor-affinity"
 """By this a client may say which of its requests belong together: those with one value reach the same connections of

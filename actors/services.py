@@ -7,6 +7,9 @@ from time import time
 from actors.ports import Connector, Log, Sealer, Store, Telemetry
 from actors.protocol.table import Limits, Table
 
+DRAIN_MARGIN = 1.0
+"""Seconds before the drain's deadline at which what is still in flight gets its error, so that it can be written."""
+
 
 @dataclass(slots=True)
 class TableCell:

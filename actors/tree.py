@@ -12,20 +12,20 @@ They start in this order and drain in the reverse one: first nobody comes in, th
 
 from collections.abc import Callable
 
-from actors.backends import Backends
-from actors.catalogue import Catalogue
 from actors.door import SessionDoor
-from actors.expiry import Expiry
-from actors.host import Tree
+from actors.exchanges.modern_tree import ModernTree
+from actors.fronts.catalogue import Catalogue
+from actors.fronts.host import Tree
+from actors.fronts.memo import Memo
 from actors.ledger import Ledger
-from actors.memo import Memo
-from actors.modern_tree import ModernTree
+from actors.links.backends import Backends
 from actors.named import Named
 from actors.protocol.table import Table
 from actors.protocol.table_change import Replaced, touches
-from actors.router import Router, Sessions
 from actors.runtime import Child, DynamicSupervisor, Supervisor, System
 from actors.services import Services
+from actors.sessions.expiry import Expiry
+from actors.sessions.router import Router, Sessions
 
 LINKS_PER_SESSION = 4
 """Room in the supervisor of links: more sessions than a quarter of it never have links of their own at once."""

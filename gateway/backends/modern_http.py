@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 import trio
@@ -187,6 +188,20 @@ def _own(configured: Headers) -> bytes:
     return encode_headers([*fixed, *kept])
 
 
+USUAL = 3
+KNOWN = 512
+KNOWN_CHARACTERS = 256
+"""Headers for routing alone, which many requests have in common; how many of these are remembered, and how long."""
+
+
+def _lines(headers: Headers) -> bytes:
+    usual = len(headers) <= USUAL and sum(len(value) for _, value in headers) <= KNOWN_CHARACTERS
+    return _usual(headers) if usual else encode_headers(headers)
+
+
+_usual = lru_cache(KNOWN)(encode_headers)
+
+
 class _Exchange:
     """One POST, from its head to the one event that is its outcome."""
 
@@ -211,7 +226,7 @@ class _Exchange:
         end, outgoing = self._end, self._outgoing
         pool = end.streams if outgoing.listens else end.calls
         try:
-            response = await pool.request("POST", end.url, end.own + encode_headers(outgoing.headers), outgoing.frame)
+            response = await pool.request("POST", end.url, end.own + _lines(outgoing.headers), outgoing.frame)
         except WireError as error:
             self._fail(_reason(error), f"{end.name}: {error}", "unknown" if error.sent else "no")
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from actors.brokers import key_of
+from actors.brokers.brokers import key_of
 from actors.ports import Failed, Record, Refused
 from actors.protocol.table import Limits
 from gateway.store.memory import MemoryStore

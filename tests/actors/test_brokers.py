@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from actors import broker_calls
-from actors.link_messages import LinkUnfit
+from actors.brokers import broker_calls
+from actors.links.link_messages import LinkUnfit
 from actors.ports import Principal
 from actors.protocol.table import HttpTarget
 from actors.protocol.table_change import Replaced
@@ -701,7 +701,7 @@ class _Poison:
 
 @pytest.fixture(autouse=True)
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    from actors.broker import HANDLERS
+    from actors.brokers.broker import HANDLERS
 
     def crash(broker: Any, message: Any) -> None:
         raise RuntimeError("poisoned")

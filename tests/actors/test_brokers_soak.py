@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from actors.broker_messages import LinkParked
-from actors.link_messages import LinkOutcome
+from actors.brokers.broker_messages import LinkParked
+from actors.links.link_messages import LinkOutcome
 from actors.ports import Principal
 from tests.support.broker_client import BrokerClient, brokers_of
 from tests.support.harness import open_gateway

@@ -6,9 +6,9 @@ from typing import Any
 
 import trio
 
-from actors.expiry import Overdue
 from actors.ports import Failed, Principal, Refused
 from actors.protocol.table import HttpTarget, Limits
+from actors.sessions.expiry import Overdue
 from gateway.store.memory import MemoryStore
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_gateway

@@ -1,6 +1,6 @@
 """What is known of the eras of servers, and what a contradiction makes of it."""
 
-from actors.eras import Eras
+from actors.links.eras import Eras
 from actors.protocol.table import BackendSpec, StdioTarget
 
 ALPHA = BackendSpec("alpha", StdioTarget("alpha"))

@@ -90,7 +90,7 @@ async def test_who_was_told_of_a_change_never_gets_the_list_from_before_it(autoj
 
 
 async def test_the_lists_kept_are_bounded_in_bytes_and_those_not_used_go_first(autojump_clock, monkeypatch):
-    monkeypatch.setattr("actors.catalogue.MAX_BYTES", 10_000)
+    monkeypatch.setattr("actors.fronts.catalogue.MAX_BYTES", 10_000)
     alpha = Backend("alpha", tools=[tool("big", description="x" * 4000)])
     async with open_gateway(alpha) as gateway:
         clients = [await gateway.connect(principal=Principal(name)) for name in "abcd"]

@@ -10,9 +10,19 @@ import trio
 from msgspec import Raw
 from trio.testing import wait_all_tasks_blocked
 
-from actors.eras import Eras
-from actors.link_messages import Call, Cancel, GiveAnswer, Join, LinkAsked, LinkOutcome, LinkReady, LinkTold, LinkUnfit
-from actors.links import start_modern_link
+from actors.links.eras import Eras
+from actors.links.link_messages import (
+    Call,
+    Cancel,
+    GiveAnswer,
+    Join,
+    LinkAsked,
+    LinkOutcome,
+    LinkReady,
+    LinkTold,
+    LinkUnfit,
+)
+from actors.links.links import start_modern_link
 from actors.protocol.modern.caller import Caller
 from actors.protocol.payload import dumps, loads
 from actors.runtime import Actor, Ref

@@ -5,10 +5,10 @@ import gc
 import pytest
 import trio
 
-from actors.front import Front
-from actors.link import LinkActor
+from actors.fronts.front import Front
+from actors.links.link import LinkActor
 from actors.ports import Principal
-from actors.session import SessionActor
+from actors.sessions.session import SessionActor
 from tests.support.cancel import Scenario, cancel_everywhere
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, tool
@@ -263,7 +263,7 @@ async def test_a_backend_that_asks_without_end_is_refused(autojump_clock):
 
 
 def session_of_client(gateway: Gateway, client) -> Front:
-    from actors.router import session_key
+    from actors.sessions.router import session_key
 
     actor = gateway.actors.sessions.table[session_key(client.session)].ref.cell.actor
     assert isinstance(actor, SessionActor)

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from actors.audience import MAX_OWED, Audience
-from actors.link_messages import LinkTold
-from actors.memo import MEMO_SIZE, Memo
-from actors.paging import MAX_ITEMS, MAX_PAGES, Paging
+from actors.fronts.memo import MEMO_SIZE, Memo
+from actors.links.audience import MAX_OWED, Audience
+from actors.links.link_messages import LinkTold
+from actors.links.paging import MAX_ITEMS, MAX_PAGES, Paging
+from actors.links.subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
 from actors.protocol.payload import dumps
 from actors.runtime import Actor, open_system
-from actors.subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
 
 
 def items(*values: object) -> tuple[Raw, ...]:

@@ -7,10 +7,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.link import LinkActor
-from actors.router import session_key
+from actors.links.link import LinkActor
 from actors.runtime import Ref
-from actors.session import SessionActor
+from actors.sessions.router import session_key
+from actors.sessions.session import SessionActor
 from tests.support.door_client import Client, Pending, RpcError
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, Request, tool

@@ -37,6 +37,16 @@ EVERYWHERE = {"msgspec"}
 PURE_FORBIDDEN = {"time", "random", "logging", "secrets", "socket", "os", "threading", "asyncio", "subprocess"}
 """The parts of the standard library that layer 0 must do without: what it needs of them comes in with events."""
 
+ACTOR_ROOMS: dict[str, set[str]] = {
+    "streams": set(),
+    "links": set(),
+    "fronts": {"links"},
+    "sessions": {"fronts", "links", "streams"},
+    "brokers": {"fronts", "links"},
+    "exchanges": {"brokers", "fronts", "links", "streams"},
+}
+"""The rooms of the MCP actors, and which of the others each may look into."""
+
 ADAPTERS = ("http", "admin", "backends", "wire", "store", "native", "observability", "config", "sealing")
 SHARED_ADAPTERS = {"observability", "wire"}
 COMPOSITION = {"gateway/app.py", "gateway/lifecycle.py", "gateway/opening.py", "gateway/sampling.py"}
@@ -86,6 +96,12 @@ def test_the_arrow_never_points_from_the_actors_to_the_gateway(path: Path) -> No
         assert "msgspec" not in names
     if path.as_posix() == "actors/ports.py":
         assert not {n for n in names if n.startswith("actors.") and not n.startswith("actors.protocol")}
+
+
+@pytest.mark.parametrize("path", [p for p in sources() if p.parts[1] in ACTOR_ROOMS], ids=str)
+def test_the_rooms_of_the_actors_look_one_way(path: Path) -> None:
+    rooms = {n.split(".")[1] for n in imports(path) if n.startswith("actors.")} & set(ACTOR_ROOMS)
+    assert rooms - {path.parts[1]} <= ACTOR_ROOMS[path.parts[1]]
 
 
 @pytest.mark.parametrize(

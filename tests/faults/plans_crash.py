@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actors import catalogue, router
-from actors import session_messages as sm
-from actors.backends import Backends
-from actors.catalogue import Catalogue
-from actors.expiry import Expiry, Passivated
-from actors.front import Front
-from actors.link import LinkActor
-from actors.link_messages import LinkAsked, LinkOutcome, LinkTold
-from actors.recorder import Recorder
-from actors.router import Router
-from actors.session import SessionActor
-from actors.standing import AskPermit, Connected
+from actors.fronts import catalogue
+from actors.fronts.catalogue import Catalogue
+from actors.fronts.front import Front
+from actors.links.backends import Backends
+from actors.links.link import LinkActor
+from actors.links.link_messages import LinkAsked, LinkOutcome, LinkTold
+from actors.links.standing import AskPermit, Connected
+from actors.sessions import router
+from actors.sessions import session_messages as sm
+from actors.sessions.expiry import Expiry, Passivated
+from actors.sessions.router import Router
+from actors.sessions.session import SessionActor
+from actors.streams.recorder import Recorder
 from gateway.native.session import Session as NativeSession
 from tests.faults.play import Plan
 from tests.faults.world import World

@@ -19,8 +19,8 @@ import trio
 from trio.testing import MockClock
 
 from actors.protocol.table import Limits
-from actors.router import session_key
 from actors.runtime import Exit, ExitKind, Ref
+from actors.sessions.router import session_key
 from gateway.http.app import McpApp
 from gateway.http.config import ServeConfig
 from gateway.http.security import Security

@@ -19,7 +19,7 @@ import trio
 from actors.ports import Store
 from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, Table, Target
 from actors.runtime import System, open_system
-from actors.session import SessionActor
+from actors.sessions.session import SessionActor
 from actors.tree import GatewayActors
 from gateway import lifecycle
 from gateway.http.app import McpApp

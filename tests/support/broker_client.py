@@ -18,16 +18,16 @@ from typing import Any
 
 import trio
 
-from actors.broker_calls import Patron
-from actors.broker_messages import LinkParked, Resume
-from actors.brokers import Brokers
-from actors.link_messages import Call, Cancel, Join, LinkOutcome
+from actors.brokers.broker_calls import Patron
+from actors.brokers.broker_messages import LinkParked, Resume
+from actors.brokers.brokers import Brokers
+from actors.links.link_messages import Call, Cancel, Join, LinkOutcome
+from actors.links.shares import Shares
 from actors.ports import ANONYMOUS, Principal
 from actors.protocol.messages import EMPTY
 from actors.protocol.modern.caller import Caller
 from actors.protocol.payload import dumps, loads
 from actors.runtime import Actor, Ref
-from actors.shares import Shares
 from tests.support.harness import Gateway
 
 WAIT = 7200.0

@@ -1,4 +1,6 @@
-"""Links and brokers that do what a test says, for what calls them: they speak the messages of `actors.link_messages`.
+"""Links and brokers that do what a test says, for what calls them.
+
+They speak the messages of `actors.links.link_messages`.
 
 peers = FakePeers({"alpha": Peer("alpha"), "beta": Peer("beta", modern=False)})
 call = await peers["alpha"].next("tools/call")
@@ -16,8 +18,8 @@ from typing import Any
 import trio
 from msgspec import Raw
 
-from actors.broker_messages import LinkParked, Parked, Resume
-from actors.link_messages import (
+from actors.brokers.broker_messages import LinkParked, Parked, Resume
+from actors.links.link_messages import (
     Call,
     Cancel,
     GiveAnswer,

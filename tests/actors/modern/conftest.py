@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from actors.exchanges import ExchangesActor, Kind
+from actors.exchanges.exchanges import ExchangesActor, Kind
+from actors.links.shares import Shares
 from actors.modern_door import ModernDoor
 from actors.ports import ANONYMOUS, Answer, Post, Principal, Reply
 from actors.protocol import classify
 from actors.protocol.modern import ladder, tasks
 from actors.protocol.table import Limits
-from actors.shares import Shares
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
 from tests.support.modern_client import ModernClient

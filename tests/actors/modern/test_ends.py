@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors import exchanges
+from actors.exchanges import exchanges
 from actors.ports import Principal
 from tests.support.door_client import RpcError
 from tests.support.harness import Gateway, open_gateway, table_of

@@ -1,0 +1,1 @@
+"""Requests and subscriptions of clients without sessions."""

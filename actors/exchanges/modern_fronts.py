@@ -1,0 +1,262 @@
+"""The two kinds of fronts of clients without sessions: of one backend, as it is, and of several, under one roof."""
+
+from collections.abc import Callable
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.exchanges.modern_front import ModernFront, ModernHost
+from actors.exchanges.modern_listing import ModernListing
+from actors.exchanges.tool_mirrors import Mirrors, legal, mirrors_of
+from actors.fronts.aggregate import EXTENSIONS, Aggregate
+from actors.fronts.catalogue_messages import LIST_CHANGED, Key
+from actors.fronts.filters import filtered
+from actors.fronts.front import OwnDue, Waiter
+from actors.fronts.host import Tree
+from actors.fronts.listing import TOOLS
+from actors.fronts.transparent import Transparent
+from actors.links.link_messages import LinkOutcome, LinkTold
+from actors.links.paging import Items, Paging
+from actors.protocol import aggregate, capabilities, errors
+from actors.protocol import effects as fx
+from actors.protocol import payload as json
+from actors.protocol.link_events import Hello
+from actors.protocol.messages import EMPTY
+from actors.protocol.methods import METHODS
+from actors.protocol.modern import tasks
+from actors.protocol.modern.meta import SERVER_KEY
+from actors.protocol.modern.retry import Waiting
+from actors.protocol.modern.tool_headers import ANNOTATION, PREFIX, Mirrored
+from actors.protocol.versions import MODERN, SERVED
+from actors.services import Services
+
+MIRROR = PREFIX.lower()
+"""How the names of headers begin that repeat arguments."""
+
+FRESH_FOR = 60_000
+"""Milliseconds for which a client may take it that an aggregate offers what it does, once all backends are known."""
+
+
+class ModernTransparent(ModernFront, Transparent):
+    """On `/mcp/<backend>`."""
+
+    def __init__(self, host: ModernHost, endpoint: str, services: Services, tree: Tree) -> None:
+        super().__init__(host, endpoint, services, tree)
+        self._mirrors: Mirrors | None = None
+        """Known once the tools were listed, until they change."""
+
+    def dispatch(self, effect: fx.Dispatch) -> None:
+        backend = self._backend()
+        if backend is not None and effect.method == "tools/call" and self._mirrors is None and self._repeats(effect):
+            self._look_first(effect, backend)
+            return
+        if effect.method in tasks.METHODS:
+            self.about_task(effect)
+            return
+        if effect.method != "server/discover" or backend is None:
+            super().dispatch(effect)
+            return
+
+        def ready(hello: Hello | None, error: Raw) -> None:
+            self.end(effect.call, hello is not None, _welcome(hello) if hello is not None else error)
+
+        self.when_ready(backend, ready)
+
+    def _repeats(self, effect: fx.Dispatch) -> bool:
+        """Whether headers may have to repeat arguments of this call. A server with sessions knows nothing of headers:
+        whatever is wrong with them matters only if they are there."""
+        backend, request = self._backend() or "", self.host.request(effect.call)
+        sent = request is not None and any(name.startswith(MIRROR) for name in request.headers)
+        return sent or self.modern(backend)
+
+    def _look_first(self, effect: fx.Dispatch, backend: str) -> None:
+        """Which arguments of its tools headers repeat, a backend says in its list; where it says nothing in time,
+        nothing is checked."""
+
+        def done(items: Items | None, error: Raw) -> None:
+            self._mirrors = mirrors_of(items or ())
+            if self.host.request(effect.call) is not None:
+                self.dispatch(effect)
+
+        def ask(params: Raw) -> None:
+            call = self.own_call(backend, TOOLS, params, lambda out: paging.outcome(out.ok, out.payload))
+            if call:
+                self.host.ctx.set_timer(("own", call), self.services.limits.list_deadline, OwnDue(call))
+            else:
+                done(None, EMPTY)
+
+        paging = Paging(METHODS[TOOLS].items or "", ask, done)
+        paging.start()
+
+    def mirrored(self, backend: str, tool: str) -> tuple[Mirrored, ...]:
+        return self._mirrors.get(tool, ()) if self._mirrors is not None else ()
+
+    def outcome(self, message: LinkOutcome) -> None:
+        request = self.host.request(message.call)
+        if message.ok and request is not None and request.exchange.method == TOOLS:
+            self._mirrors = None  # the client may have learned something new
+            message = LinkOutcome(message.backend, message.call, True, self._legal(message.payload))
+        spec = self.table.backends.get(message.backend)
+        # What the gateway filtered is no longer what the backend said that everybody may see.
+        if message.ok and message.call in self.waiters and spec is not None and filtered(spec):
+            private = json.replace_members(message.payload, {"cacheScope": json.dumps("private")})
+            message = LinkOutcome(message.backend, message.call, True, private)
+        super().outcome(message)
+
+    def _legal(self, payload: Raw) -> Raw:
+        """Without the tools that no client on HTTP could call."""
+        if not json.mentions(payload, ANNOTATION.encode()):
+            return payload
+        try:
+            tools = json.elements(json.members(payload).get("tools", Raw(b"[]")))
+            return json.replace_members(payload, {"tools": json.dumps([tool for tool in tools if legal(tool)])})
+        except errors.Malformed:
+            return payload
+
+    def told_client(self, message: LinkTold) -> None:
+        if message.method == LIST_CHANGED[TOOLS]:
+            self._mirrors = None
+        Transparent.told(self, message)
+
+    def owner(self, uri: str) -> tuple[str, str] | None:
+        backend = self._backend()
+        return (backend, uri) if backend is not None else None
+
+
+class ModernAggregate(ModernFront, Aggregate):
+    """On `/mcp` or `/mcp/<group>`."""
+
+    merges = True
+
+    def __init__(self, host: ModernHost, endpoint: str, services: Services, tree: Tree) -> None:
+        super().__init__(host, endpoint, services, tree)
+        self.listing: ModernListing = ModernListing(self, tree.memo)
+        self._listed: dict[int, str] = {}
+
+    def dispatch(self, effect: fx.Dispatch) -> None:
+        if effect.method in tasks.METHODS:
+            self.about_task(effect)
+            return
+        row = METHODS.get(effect.method)
+        if effect.method == "server/discover":
+            self.end(effect.call, True, self._discovered())
+            return
+        offered, _ = self._offered()
+        if row is not None and row.server_capability and not capabilities.parse(offered).has(row.server_capability):
+            self.refuse(effect.call, errors.method_not_found(effect.method))
+            return
+        if row is not None and row.items is not None:
+            self._listed[effect.call] = effect.method
+        super().dispatch(effect)
+
+    def lists_itself(self, backend: str) -> bool:
+        """A backend without sessions shows the same to every connection; one with sessions is asked over the
+        catalogue's, which is the same for all requests of this client (2026-07-28, server/tools, "Listing")."""
+        return backend in self.hellos and self.modern(backend)
+
+    def end(self, call: int, ok: bool, payload: Raw) -> None:
+        method = self._listed.pop(call, None)
+        if method is not None and ok:
+            ttl = self.listing.ttl(method)
+            payload = json.replace_members(payload, {"ttlMs": json.dumps(ttl), "cacheScope": json.dumps("private")})
+        super().end(call, ok, payload)
+
+    def own_call(self, backend: str, method: str, params: Raw, waiter: Waiter) -> int:
+        if METHODS[method].items is None:
+            return super().own_call(backend, method, params, waiter)
+
+        def noted(outcome: LinkOutcome) -> None:
+            self.listing.noted(method, outcome)
+            waiter(outcome)
+
+        return super().own_call(backend, method, params, noted)
+
+    def cancel(self, call: int, reason: str) -> None:
+        self._listed.pop(call, None)
+        super().cancel(call, reason)
+
+    def resume(self, call: int, method: str, waiting: Waiting, *, progress: bool, level: str | None) -> None:
+        self._methods[call] = method
+        super().resume(call, method, waiting, progress=progress, level=level)
+
+    def mirrored(self, backend: str, tool: str) -> tuple[Mirrored, ...]:
+        return self.listing.mirrored(backend, tool)
+
+    def _hello(self, backend: str) -> Hello | None:
+        return super()._hello(backend) or self.tree.hellos.get(Key("", MODERN, backend))
+
+    def _offered(self) -> tuple[Raw, bool]:
+        """The capabilities of the endpoint, and whether they are all that there can be: a backend that nobody has asked
+        yet counts as having everything."""
+        known = [hello for b in self.backends if (hello := self._hello(b)) is not None]
+        complete = len(known) == len(self.backends)
+        # Only those without sessions have tasks of this era, whatever others may say.
+        declared = [capabilities.transparent_server(h.capabilities, modern=h.version == MODERN) for h in known]
+        extensions = (*EXTENSIONS, tasks.EXTENSION)
+        return capabilities.merge_server(declared, pending=not complete, extensions=extensions), complete
+
+    def _discovered(self) -> Raw:
+        """Never waits for a backend; one that is not known is connected to, so that it is the next time."""
+        offered, complete = self._offered()
+        known = [(b, hello) for b in self.backends if (hello := self._hello(b)) is not None]
+        parts = [(b, hello.instructions) for b, hello in known if hello.instructions]
+        instructions = aggregate.merge_instructions(parts, self.table.separator)
+        for backend in self.backends:
+            if self._hello(backend) is None:
+                self.when_ready(backend, lambda hello, error: None)
+        said = {"instructions": instructions} if instructions is not None else {}
+        hints = {"ttlMs": FRESH_FOR if complete else 0, "cacheScope": "private"}
+        return json.dumps(
+            {"resultType": "complete", "supportedVersions": SERVED, "capabilities": offered, **said, **hints}
+        )
+
+    def look_for(self, uris: tuple[str, ...], then: Callable[[], None]) -> None:
+        if all(self.owner(uri) is not None for uri in uris):
+            then()
+        else:
+            self._look(("resources/list", "resources/templates/list"), then)
+
+    def told_client(self, message: LinkTold) -> None:
+        if message.method == tasks.NOTIFICATION:
+            message = replace(message, params=self._task(message.backend, message.params))
+        Aggregate.told(self, message)
+
+    def outcome(self, message: LinkOutcome) -> None:
+        request = self.host.request(message.call)
+        if message.ok and request is not None and request.exchange.method == "tasks/get":
+            message = replace(message, payload=self._task(message.backend, message.payload))
+        super().outcome(message)
+
+    def _task(self, backend: str, task: Raw) -> Raw:
+        """A task with the result of its tool, whose URIs are others here."""
+        naming = self.listing.naming
+        try:
+            result = json.members(task).get("result", EMPTY)
+            if not json.is_object(result):
+                return task
+            exposed = aggregate.expose_result("tools/call", backend, result, naming)
+            return task if exposed is result else json.replace_members(task, {"result": exposed})
+        except errors.Malformed:
+            return task
+
+    def owner(self, uri: str) -> tuple[str, str] | None:
+        owner = self.listing.naming.uris.resolve(uri)
+        return (owner.backend, owner.name) if owner is not None else None
+
+
+def _welcome(hello: Hello) -> Raw:
+    """What a backend says of itself, with the revisions in which it can be had here."""
+    meta = json.members(json.meta_of(hello.result)) if hello.version == MODERN else {}
+    if hello.server_info:
+        meta[SERVER_KEY] = hello.server_info
+    result: dict[str, object] = {
+        "resultType": "complete",
+        "supportedVersions": SERVED,
+        "capabilities": capabilities.transparent_server(hello.capabilities, modern=hello.version == MODERN),
+        "ttlMs": 0,
+        "cacheScope": "private",
+        "_meta": meta,
+    }
+    if hello.instructions is not None:
+        result["instructions"] = hello.instructions
+    return json.dumps(result)

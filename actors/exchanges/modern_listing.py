@@ -1,0 +1,96 @@
+"""What the backends of an aggregate list, as clients without sessions see it.
+
+A backend without sessions is asked over the connection that everybody shares, which keeps what may be kept; one with
+sessions through the catalogue. A merged list is fresh as long as each of its parts.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec import Raw
+
+from actors.exchanges.tool_mirrors import Mirrors, legal, mirrors_of
+from actors.fronts.listing import TOOLS, Listing, View
+from actors.fronts.memo import Memo
+from actors.links.link_messages import LinkOutcome
+from actors.protocol import payload as json
+from actors.protocol.bridge import raising
+from actors.protocol.errors import Malformed
+from actors.protocol.link_events import Hello
+from actors.protocol.modern.outcomes import ttl
+from actors.protocol.modern.tool_headers import ANNOTATION, Mirrored
+
+if TYPE_CHECKING:
+    from actors.exchanges.modern_fronts import ModernAggregate
+
+
+class ModernListing(Listing):
+    """The lists of one actor of exchanges."""
+
+    def __init__(self, front: "ModernAggregate", memo: Memo) -> None:
+        super().__init__(front, memo)
+        self._modern = front
+        self._fresh: dict[tuple[str, str], int] = {}
+
+    def ttl(self, method: str) -> int:
+        """Milliseconds for which the merged list is fresh: 0 as soon as one part says nothing, or is missing."""
+        return min((self._fresh.get((method, b), 0) for b in self._modern.backends), default=0)
+
+    def noted(self, method: str, outcome: LinkOutcome) -> None:
+        """A page of a list: all of a list is as fresh as its stalest page."""
+        key = (method, outcome.backend)
+        try:
+            said = ttl(json.members(outcome.payload)) if outcome.ok else None
+        except Malformed:
+            said = None
+        self._fresh[key] = min(self._fresh.get(key, said or 0), said or 0)
+
+    def _wants(self, method: str, backend: str) -> bool:
+        """Always: who keeps a list for how long is the link's business, or the catalogue's."""
+        running = self._fetches.get((method, backend))
+        return running is None or not running.slow
+
+    def _fetch(self, method: str, backend: str, *, fresh: bool) -> None:
+        front = self._modern
+        if not front.modern(backend) or front.lists_itself(backend):
+            self._fresh.pop((method, backend), None)
+            super()._fetch(method, backend, fresh=fresh)
+            return
+
+        def ready(hello: Hello | None, error: Raw) -> None:
+            if hello is None and front.modern(backend):
+                self._arrived(method, backend, None, told=False)
+            else:
+                self._fetch(method, backend, fresh=fresh)
+
+        front.when_ready(backend, ready)
+
+    # Tools whose arguments go into headers
+
+    def mirrored(self, backend: str, tool: str) -> tuple[Mirrored, ...]:
+        """Which arguments of a backend's tool the headers of a request repeat."""
+        view = self._views.get(TOOLS, {}).get(backend)
+        if view is None:
+            return ()
+        found = self._memo.get(("mirrors", view.version), lambda: _Mirrored(mirrors_of(view.items)))
+        assert isinstance(found, _Mirrored)
+        return found.by_tool.get(tool, ())
+
+    def _visible(self, method: str, backend: str, view: View) -> Iterable[Raw]:
+        visible = super()._visible(method, backend, view)
+        if method != TOOLS:
+            return visible
+        if any(json.mentions(item, ANNOTATION.encode()) for item in view.items):
+            visible = (item for item in visible if legal(item))
+        return visible if self._modern.modern(backend) else map(raising.tool_to_modern, visible)
+
+    def _key(self, what: str, method: str, views: list[tuple[str, View]]) -> tuple[object, ...]:
+        return ("modern", *super()._key(what, method, views))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mirrored:
+    """A value to be kept also where it is empty."""
+
+    by_tool: Mirrors

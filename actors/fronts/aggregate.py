@@ -1,0 +1,383 @@
+"""The aggregate front: several backends under one roof, their names prefixed, their lists merged.
+
+Which backend a request belongs to is looked up in tables made from what the backends list (`listing`), never guessed
+from the shape of a name.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Raw
+
+from actors.fronts.catalogue_messages import LIST_CHANGED, CatalogueChanged, Key, Listed
+from actors.fronts.front import SET_LEVEL, Front
+from actors.fronts.host import Host, Tree
+from actors.fronts.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Listing
+from actors.links.link_messages import LinkAsked, LinkOutcome, LinkReady, LinkTold
+from actors.protocol import aggregate, capabilities, cursors, errors, tasks
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
+from actors.protocol import payload as json
+from actors.protocol.link_events import Hello
+from actors.protocol.messages import EMPTY
+from actors.protocol.methods import METHODS, Treatment
+from actors.protocol.table import Table
+from actors.protocol.table_change import replaced, touches
+from actors.protocol.versions import can_use
+from actors.services import Services
+
+LONGEST_KEY = 256
+"""Characters of a key by capabilities; a longer one is hashed."""
+
+PAGE_ITEMS = 1000
+"""Items of a merged list in one page: many clients never ask for a second one."""
+DEBOUNCE = 0.1
+"""Seconds in which changes of one kind become one notification."""
+EXTENSIONS = ("io.modelcontextprotocol/ui",)
+"""Extensions that an aggregate passes on."""
+
+LOOKED_UP: dict[str, tuple[str, ...]] = {
+    "tools/call": (TOOLS,),
+    "prompts/get": (PROMPTS,),
+    "completion/complete": (PROMPTS, RESOURCES, TEMPLATES),
+    "resources/read": (RESOURCES, TEMPLATES),
+    "resources/subscribe": (RESOURCES, TEMPLATES),
+    "resources/unsubscribe": (RESOURCES, TEMPLATES),
+}
+"""Which lists must be known before a name of this method can be called unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeDue:
+    """A coalesced notification is to be sent now."""
+
+    notification: str
+
+
+class Aggregate(Front):
+    """One session on `/mcp` or `/mcp/<group>`."""
+
+    merges = True
+
+    def __init__(self, host: Host, endpoint: str, services: Services, tree: Tree) -> None:
+        super().__init__(host, endpoint, services, tree)
+        self.listing = Listing(self, tree.memo)
+        self._methods: dict[int, str] = {}
+        self._looking: set[int] = set()
+        """Calls that wait for lists to be fetched."""
+        self._announcing: set[str] = set()
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The backends of the endpoint, in order."""
+        served = self.served
+        return served.backends if served is not None else ()
+
+    def catalogue_key(self, backend: str) -> Key:
+        """Whose view of the backend this session sees; all share that of a shared connection."""
+        if self.shares(backend):
+            return Key("", "", backend)
+        bits = capabilities.bits_key(self.bits)
+        if len(bits) > LONGEST_KEY:  # settings of extensions are as long as the client likes
+            bits = hashlib.sha256(bits.encode()).hexdigest()
+        return Key(self.host.principal.name, bits, backend)
+
+    @property
+    def bits(self) -> capabilities.ClientBits:
+        """As far as an aggregate passes them on."""
+        return passed_on(super().bits)
+
+    def lists_itself(self, backend: str) -> bool:
+        """Whether the session has a connection of its own, over which it may see other things than others."""
+        return backend in self.hellos and not self.shares(backend)
+
+    # Requests
+
+    def dispatch(self, effect: fx.Dispatch) -> None:
+        row = METHODS.get(effect.method)
+        if self.served is None:
+            error = errors.internal("this endpoint is no longer configured", reason="unconfigured", executed="no")
+            self.refuse(effect.call, error)
+        elif effect.method == "initialize":
+            self.end(effect.call, True, self._welcome())
+        elif row is None:
+            self.refuse(effect.call, errors.method_not_found(effect.method))
+        elif row.treatment is Treatment.MERGED:
+            self.listing.gather(effect.method, lambda: self._list(effect), shows=True)
+        elif effect.method == SET_LEVEL:
+            self._set_level(effect)
+        elif effect.method in tasks.ASKING:
+            if self.tasks.dispatch(effect) and effect.method == tasks.RESULT:
+                self._methods[effect.call] = "tools/call"  # which is what its result is of
+        else:
+            self._route(effect, fresh=False)
+
+    def _welcome(self) -> Raw:
+        """The superset of what the backends have: a session's capabilities can't grow later."""
+        known = {b: h for b in self.backends if (h := self.tree.hellos.get(self.catalogue_key(b))) is not None}
+        merged = capabilities.merge_server(
+            [h.capabilities for h in known.values()], pending=len(known) < len(self.backends), extensions=EXTENSIONS
+        )
+        result: dict[str, object] = {
+            "protocolVersion": self.host.version,
+            "capabilities": merged,
+            "serverInfo": Raw(self.services.identity),
+        }
+        if can_use(self.host.version, "tasks"):
+            shown = [h.capabilities for b, h in known.items() if self.tasks.offers(b, h)]
+            pending = any(b not in known and not self.shares(b) for b in self.backends)
+            result["capabilities"] = json.replace_members(merged, {"tasks": tasks.merged(shown, pending=pending)})
+        parts = [(b, h.instructions) for b, h in known.items() if h.instructions]
+        instructions = aggregate.merge_instructions(parts, self.table.separator)
+        if instructions is not None:
+            result["instructions"] = instructions
+        return json.dumps(result)
+
+    def _route(self, effect: fx.Dispatch, *, fresh: bool) -> None:
+        """To the backend that owns the name. A name that the tables lack may be on a list that was not fetched yet."""
+        try:
+            routed = aggregate.resolve(effect.method, effect.params, self.listing.naming)
+        except errors.Malformed as malformed:
+            self.refuse(effect.call, malformed.error)
+            return
+        except errors.Refusal as unknown:
+            if not fresh:
+                self._look_again(effect)
+            else:
+                self.refuse(effect.call, self._unknown(effect.method, unknown.error))
+            return
+        backend = routed.backend
+        if effect.method == "completion/complete" and self._cannot_complete(backend):
+            self.end(effect.call, True, Raw(b'{"completion":{"values":[]}}'))
+            return
+        refusal = self.subscriptions.note(effect.call, effect.method, effect.params)
+        if refusal is not None:
+            self.refuse(effect.call, refusal)
+        elif self.call(effect.call, backend, effect.method, routed.params, effect.progress):
+            self._methods[effect.call] = effect.method
+            if fresh:
+                self.host.routed(effect.call)
+        else:
+            self.refuse_linkless(effect.call)
+
+    def _unknown(self, method: str, error: errors.ProtocolError) -> errors.ProtocolError:
+        """A name is unknown only if every list that could hold it is known."""
+        lists = LOOKED_UP[method] if method in ("tools/call", "prompts/get") else ()
+        silent = [b for listed in lists for b in self.listing.silent(listed)]
+        if not silent:
+            return error
+        return errors.internal(
+            f"server {silent[0]!r}, which may have it, can't be asked",
+            reason="backend_down",
+            executed="no",
+            backend=silent[0],
+        )
+
+    def _look_again(self, effect: fx.Dispatch) -> None:
+        """A name that the tables lack may be on a list that is not known yet, or not known any more."""
+        self._looking.add(effect.call)
+
+        def looked() -> None:
+            if effect.call in self._looking:
+                self._looking.discard(effect.call)
+                self._route(effect, fresh=True)
+
+        self._look(LOOKED_UP.get(effect.method, ()), looked)
+
+    def _look(self, lists: tuple[str, ...], then: Callable[[], None]) -> None:
+        """Brings several lists up to date."""
+        waiting = set(lists)
+
+        def arrived(method: str) -> None:
+            waiting.discard(method)
+            if not waiting:
+                then()
+
+        for method in lists:
+            self.listing.gather(method, lambda method=method: arrived(method), shows=False)  # type: ignore[misc]
+
+    def _cannot_complete(self, backend: str) -> bool:
+        hello = self._hello(backend)
+        if hello is None:
+            return False
+        declared = capabilities.parse(hello.capabilities)
+        return not capabilities.allows(declared, "completion/complete", hello.version)
+
+    def _hello(self, backend: str) -> Hello | None:
+        """What the backend said of itself, to this session or to the catalogue."""
+        return self.hellos.get(backend) or self.tree.hellos.get(self.catalogue_key(backend))
+
+    def _set_level(self, effect: fx.Dispatch) -> None:
+        """Told to every backend that is connected; those that come later hear it when they are."""
+        if self.host.level is not None:
+            for backend in self.links:
+                self.set_level(backend, self.host.level)
+        self.end(effect.call, True, Raw(b"{}"))
+
+    def restored(self, uris: tuple[str, ...]) -> None:
+        super().restored(uris)
+        web = [uri for uri in uris if self.listing.naming.uris.resolve(uri) is None]
+
+        def looked() -> None:
+            owners = [self.listing.naming.uris.resolve(uri) for uri in web]
+            for owner in owners:
+                if owner is not None:
+                    self.subscribe_again(owner.backend, owner.name)
+
+        if web:  # such an address is found once the lists are known
+            self._look((RESOURCES, TEMPLATES), looked)
+
+    def subscriptions_at(self, backend: str) -> tuple[str, ...]:
+        owners = [self.listing.naming.uris.resolve(uri) for uri in self.subscriptions.uris]
+        return tuple(owner.name for owner in owners if owner is not None and owner.backend == backend)
+
+    # Lists
+
+    def _list(self, effect: fx.Dispatch) -> None:
+        if not self.listing.known(effect.method):
+            self.refuse(effect.call, errors.internal("no server could be asked", reason="backends_down", executed="no"))
+            return
+        items = self.listing.merged(effect.method)
+        try:
+            offset = self._offset(effect, items)
+        except errors.Refusal as refusal:
+            self.refuse(effect.call, refusal.error)
+            return
+        result: dict[str, object] = {METHODS[effect.method].items or "": items[offset : offset + PAGE_ITEMS]}
+        if offset + PAGE_ITEMS < len(items):
+            cursor = self._cursor(effect.method, items, offset + PAGE_ITEMS)
+            result["nextCursor"] = cursors.pack(cursor, self.services.sealer)
+        self.end(effect.call, True, json.dumps(result))
+
+    def _cursor(self, method: str, items: list[Raw], offset: int) -> cursors.Cursor:
+        """Where the next page begins."""
+        return cursors.Cursor(
+            method=method,
+            backend=self.endpoint,
+            cursor=str(offset),
+            epoch=0,
+            principal=self.host.principal.name,
+            digest=self._digest(items),
+        )
+
+    def _digest(self, items: list[Raw]) -> str:
+        """Binds a cursor to this endpoint, this configuration, and this very list."""
+        return f"{self.endpoint}.{self.table.digest}.{hash_of(items)}"
+
+    def _offset(self, effect: fx.Dispatch, items: list[Raw]) -> int:
+        try:
+            token = msgspec.json.decode(effect.params or b"{}", type=_Page).cursor
+        except (msgspec.DecodeError, RecursionError):
+            raise errors.Refusal(errors.invalid_params("cursor must be a string")) from None
+        if token is None:
+            return 0
+        opened = cursors.unpack(
+            token,
+            self.services.sealer,
+            method=effect.method,
+            principal=self.host.principal.name,
+            digest=self._digest(items),
+        )
+        return int(opened.cursor or "0")
+
+    def listed(self, message: Listed) -> None:
+        self.listing.listed(message)
+
+    def changed(self, message: CatalogueChanged) -> None:
+        if not self.lists_itself(message.backend):
+            self.listing.changed(message.backend, message.notification)
+            self.announce(message.notification)
+
+    def gather_due(self, method: str) -> None:
+        self.listing.gather_due(method)
+
+    def list_changed(self, method: str) -> None:
+        """What this session was shown is no longer so."""
+        self.announce(LIST_CHANGED[method])
+
+    def reconfigured(self, before: Table) -> None:
+        """The table was replaced: other lists may be in it, other filters, other names."""
+        self.listing.forget(replaced(before, self.table))
+        if touches(before, self.table, self.endpoint):
+            self.announce_all()
+
+    def announce_all(self) -> None:
+        """Whatever this session was shown may be different now."""
+        for notification in LIST_CHANGED.values():
+            self.announce(notification)
+
+    def announce(self, notification: str) -> None:
+        """Tells the client, once for many changes."""
+        if notification not in self._announcing:
+            self._announcing.add(notification)
+            self.host.ctx.set_timer(("changed", notification), DEBOUNCE, ChangeDue(notification))
+
+    def change_due(self, notification: str) -> None:
+        """The debounce time is over."""
+        self._announcing.discard(notification)
+        self.host.event(ev.CallProgressed("", None, notification, EMPTY, self.host.ctx.now()))
+
+    # What links say
+
+    def ready(self, message: LinkReady) -> None:
+        super().ready(message)
+        if self.lists_itself(message.backend):
+            self.listing.connected(message.backend)
+
+    def outcome(self, message: LinkOutcome) -> None:
+        method = self._methods.pop(message.call, None)
+        if method is not None:
+            naming = self.listing.naming
+            if message.ok:
+                payload = aggregate.expose_result(method, message.backend, message.payload, naming)
+            else:
+                payload = aggregate.expose_error(message.backend, message.payload, naming)
+            message = LinkOutcome(message.backend, message.call, message.ok, payload)
+        super().outcome(message)
+
+    def shrink(self) -> None:
+        super().shrink()
+        if not self.listing.busy:
+            self.listing = Listing(self, self.tree.memo)
+
+    def go_on(self, effect: fx.Continue) -> None:
+        self._methods[effect.call] = effect.method
+        super().go_on(effect)
+
+    def cancel(self, call: int, reason: str) -> None:
+        self._methods.pop(call, None)
+        self._looking.discard(call)
+        super().cancel(call, reason)
+
+    def told(self, message: LinkTold) -> None:
+        if message.method in LIST_CHANGED.values():
+            self.listing.changed(message.backend, message.method)
+            self.announce(message.method)
+            return
+        params = aggregate.expose_notification(message.method, message.backend, message.params, self.listing.naming)
+        params = self.tasks.exposed(message.backend, message.method, params)
+        now = self.host.ctx.now()
+        self.host.event(ev.CallProgressed(message.backend, message.call, message.method, params, now, message.place))
+
+    def exposed_request(self, message: LinkAsked) -> Raw:
+        return aggregate.expose_request(message.method, message.backend, message.params, self.listing.naming)
+
+
+class _Page(msgspec.Struct):
+    cursor: str | None = None
+
+
+def hash_of(items: list[Raw]) -> str:
+    """A short digest of a list's content, the same in every process."""
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(b"%d," % len(item))
+        digest.update(item)
+    return digest.hexdigest()[:16]
+
+
+def passed_on(bits: capabilities.ClientBits) -> capabilities.ClientBits:
+    """Without the extensions that an aggregate does not pass on: they would only make one view many."""
+    return frozenset(b for b in bits if not b.startswith("ext:") or b[4:].split("=")[0] in EXTENSIONS)

@@ -1,0 +1,89 @@
+"""What the catalogue knows of one backend."""
+
+from dataclasses import dataclass, field
+
+from actors.fronts.catalogue_messages import Key
+from actors.links.paging import Items, Paging
+from actors.protocol import capabilities
+from actors.protocol.link_events import Hello
+from actors.protocol.link_state import Profile
+from actors.protocol.modern.caller import Caller
+from actors.runtime import Ref
+
+
+@dataclass(slots=True)
+class Known:
+    """One list of one backend; `call` is the request that runs for it."""
+
+    items: Items | None = None
+    stale: bool = False
+    announced: bool = False
+    """That it is stale has been announced."""
+    news: bool = True
+    """What the running fetch will bring was not announced before."""
+    slow: float = 0.0
+    """Until then nobody waits for it: a fetch took longer than the list deadline."""
+    missed: bool = False
+    """Somebody was answered without it."""
+    fetching: bool = False
+    call: int | None = None
+    attempt: int = 0
+    waiting: list[Ref] = field(default_factory=list)
+
+    @property
+    def current(self) -> bool:
+        """It is what the backend lists, as far as has been heard."""
+        return self.items is not None and not self.stale and not self.fetching
+
+    @property
+    def presentable(self) -> bool:
+        """It is the last list known, and nobody was told that it is another one now."""
+        return self.items is not None and not self.announced and (self.news or not self.fetching)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the items."""
+        return sum(map(len, self.items or ()))
+
+
+@dataclass(slots=True)
+class Entry:
+    """One backend as one kind of client sees it; `watchers` want to hear of changes."""
+
+    profile: Profile
+    link: Ref | None = None
+    ready: bool = False
+    hello: Hello | None = None
+    lists: dict[str, Known] = field(default_factory=dict)
+    watchers: dict[Ref, None] = field(default_factory=dict)
+
+    unfit: int = 0
+    """Connections in a row that were of the other era than the backend."""
+
+    @property
+    def caller(self) -> Caller:
+        """On whose behalf a backend without sessions is asked: of nobody who could be told from others."""
+        return Caller("", self.profile.capabilities, self.profile.client_info, None, True)
+
+    def offers(self, method: str) -> bool:
+        """Whether the backend declared this list, as far as is known."""
+        return self.hello is None or capabilities.allows(capabilities.parse(self.hello.capabilities), method)
+
+    @property
+    def fetching(self) -> bool:
+        """Whether any list is on its way."""
+        return any(wanted.fetching for wanted in self.lists.values())
+
+    def outdate(self) -> None:
+        """Nothing has been heard of the backend for a while: its lists may have changed."""
+        for wanted in self.lists.values():
+            wanted.stale = True
+
+
+@dataclass(slots=True)
+class Fetch:
+    """A list on its way."""
+
+    key: Key
+    method: str
+    paging: Paging

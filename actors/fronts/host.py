@@ -1,0 +1,62 @@
+"""What a front has around it: its session's actor, and the actors that all sessions work with."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from actors.fronts.catalogue_messages import Key
+from actors.fronts.memo import Memo
+from actors.links.eras import Eras
+from actors.named import Named
+from actors.ports import Principal
+from actors.protocol import events as ev
+from actors.protocol.link_events import Hello
+from actors.protocol.session_state import Client
+from actors.runtime import Context, DynamicSupervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The actors that sessions work with."""
+
+    links: DynamicSupervisor
+    backends: Named
+    catalogue: Named
+    expiry: Named
+    hellos: dict[Key, Hello]
+    """What each backend last said of itself to the catalogue."""
+    memo: Memo
+    """Merged lists and tables, shared by all sessions."""
+    eras: Eras = field(default_factory=Eras)
+    """Which era each backend speaks."""
+
+
+class Host(Protocol):
+    """What a front needs of its session's actor."""
+
+    ctx: Context
+    principal: Principal
+
+    @property
+    def epoch(self) -> int:
+        """Of the session's present life."""
+
+    def event(self, event: ev.SessionEvent) -> None:
+        """Steps the session's machine."""
+
+    def save(self, fields: dict[str, bytes | None]) -> None:
+        """Changes the session's record."""
+
+    def routed(self, call: int) -> None:
+        """A call that had to wait has found its backend."""
+
+    @property
+    def client(self) -> Client | None:
+        """What the client said of itself."""
+
+    @property
+    def version(self) -> str:
+        """The negotiated revision."""
+
+    @property
+    def level(self) -> str | None:
+        """The log level that the client chose."""

@@ -1,0 +1,146 @@
+"""The transparent front: one backend, and the client can't tell it from the backend itself.
+
+Its own capabilities, instructions, names, URIs, cursors, errors and unknown members pass as they are. The gateway adds
+what makes it a gateway (sessions that survive, filters).
+"""
+
+import msgspec
+from msgspec import Raw
+
+from actors.fronts.filters import filtered, shown
+from actors.fronts.front import SET_LEVEL, Front
+from actors.links.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, Warm
+from actors.protocol import capabilities, errors, tasks
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
+from actors.protocol import payload as json
+from actors.protocol.link_events import Hello
+from actors.protocol.table import BackendSpec
+from actors.runtime import Ref
+
+
+class Transparent(Front):
+    """One session on `/mcp/<backend>`."""
+
+    _initialize: int | None = None
+
+    def dispatch(self, effect: fx.Dispatch) -> None:
+        backend = self._backend()
+        if backend is None:
+            error = errors.internal("this server is no longer configured", reason="unconfigured", executed="no")
+            self.refuse(effect.call, error)
+            return
+        if effect.method == "initialize":
+            self._begin(effect.call, backend)
+            return
+        if effect.method in tasks.ASKING:
+            self.tasks.dispatch(effect)
+            return
+        params = effect.params
+        if effect.method == "tools/call" and filtered(self.table.backends[backend]):
+            try:
+                # Written anew: of two members of one name we check the last, and a backend may read the first.
+                params = json.replace_members(params, {})
+            except errors.Malformed as malformed:
+                self.refuse(effect.call, malformed.error)
+                return
+        refusal = self._checked(backend, effect) or self.subscriptions.note(effect.call, effect.method, effect.params)
+        if refusal is not None:
+            self.refuse(effect.call, refusal)
+        elif not self.call(effect.call, backend, effect.method, params, effect.progress):
+            self.refuse_linkless(effect.call)
+        elif effect.method == SET_LEVEL:
+            self.levels[backend] = self.host.level  # the link says it again after a loss
+
+    def _checked(self, backend: str, effect: fx.Dispatch) -> errors.ProtocolError | None:
+        """What the configuration hides can't be called either."""
+        spec = self.table.backends[backend]
+        if not filtered(spec):
+            return None
+        if effect.method == "tools/list":
+            self.waiters[effect.call] = lambda outcome: self._filter(spec, outcome)
+        elif effect.method == "tools/call" and not shown(spec, _name(effect.params)):
+            return errors.invalid_params(f"Unknown tool: {_name(effect.params)[:200]}")
+        return None
+
+    def subscriptions_at(self, backend: str) -> tuple[str, ...]:
+        return self.subscriptions.uris
+
+    def _backend(self) -> str | None:
+        served = self.served
+        if served is None or served.backends[0] not in self.table.backends:
+            return None
+        return served.backends[0]
+
+    # The handshake: the answer is the backend's own
+
+    def _begin(self, call: int, backend: str) -> None:
+        link = self.link(backend)
+        if link is None:
+            self.refuse_linkless(call)
+            return
+        self._initialize = call
+        link.reply(Warm())
+
+    def ready(self, message: LinkReady) -> None:
+        super().ready(message)
+        offers = self.tasks.offers(message.backend, message.hello)
+        self._settle_initialize(True, _welcome(message.hello, self.host.version, with_tasks=offers))
+
+    def down(self, message: LinkDown) -> None:
+        super().down(message)
+        self._settle_initialize(False, message.payload)
+
+    def link_ended(self, ref: Ref) -> None:
+        super().link_ended(ref)
+        if not self.links:
+            error = errors.internal("the connection to the server ended", reason="link_ended", executed="no")
+            self._settle_initialize(False, error.raw)
+
+    def _settle_initialize(self, ok: bool, payload: Raw) -> None:
+        if self._initialize is not None:
+            call, self._initialize = self._initialize, None
+            self.end(call, ok, payload)
+
+    # Messages of the backend
+
+    def told(self, message: LinkTold) -> None:
+        now = self.host.ctx.now()
+        self.host.event(
+            ev.CallProgressed(message.backend, message.call, message.method, message.params, now, message.place)
+        )
+
+    def exposed_request(self, message: LinkAsked) -> Raw:
+        return message.params
+
+    def _filter(self, spec: BackendSpec, outcome: LinkOutcome) -> None:
+        ok, payload = outcome.ok, outcome.payload
+        try:
+            tools = json.members(payload).get("tools") if ok else None
+            if tools is not None:
+                visible = [tool for tool in json.elements(tools) if shown(spec, _name(tool))]
+                payload = json.replace_members(payload, {"tools": json.dumps(visible)})
+        except errors.Malformed:
+            ok, payload = False, errors.internal("the server's list is malformed", reason="malformed").raw
+        self.end(outcome.call, ok, payload)
+
+
+def _welcome(hello: Hello, version: str, *, with_tasks: bool) -> Raw:
+    """The backend's InitializeResult, in the revision that the client negotiated; `with_tasks`: also what it says of
+    tasks."""
+    declared = capabilities.transparent_server(hello.capabilities)
+    own = capabilities.parse(tasks.offered(hello.capabilities)).tree.get("tasks") if with_tasks else None
+    if own is not None:
+        declared = json.replace_members(declared, {"tasks": json.dumps(own)})
+    return json.replace_members(hello.result, {"protocolVersion": json.dumps(version), "capabilities": declared})
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+def _name(item: Raw) -> str:
+    try:
+        return msgspec.json.decode(item, type=_Named).name
+    except (msgspec.DecodeError, RecursionError):
+        return ""

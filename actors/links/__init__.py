@@ -1,0 +1,1 @@
+"""Connections to servers of either era, and what is known of them."""

@@ -1,0 +1,144 @@
+"""Those who joined a link, and what each of them is told of what the backend says unasked.
+
+Nobody can make a backend be silent, so everything here is bounded: progress and logs are dropped when a mailbox is half
+full, what says that something has changed is kept once for each thing that changed, and told later.
+
+A *shared* connection belongs to several sessions. What can't be said to belong to one of them goes to nobody (bridging
+§1.3): logs never, an update to those who subscribed, changes of lists to all.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.links.link_messages import Call, LinkTold
+from actors.protocol.link_calls import SUBSCRIBE, UNSUBSCRIBE
+from actors.runtime import Ref
+
+CHATTER = ("notifications/progress", "notifications/message")
+"""What may be lost."""
+MAX_OWED = 256
+"""Notifications kept for mailboxes that were full."""
+OWED_BYTES = 4096
+"""The largest of them: that something has changed is said in less."""
+
+
+class _Located(msgspec.Struct):
+    uri: str
+
+
+def located(params: Raw) -> str | None:
+    """The URI that params name."""
+    try:
+        return msgspec.json.decode(params, type=_Located).uri
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+class Audience:
+    """The members of one link, in the order in which they came. `dropped` counts what is told to nobody."""
+
+    def __init__(self, shared: bool, dropped: Callable[[str], object]) -> None:
+        self.shared = shared
+        self.members: dict[Ref, None] = {}
+        self._dropped = dropped
+        self._interests: dict[str, set[Ref]] = {}
+        self._subscribing: dict[tuple[Ref, int], str] = {}
+        self._owed: dict[tuple[Ref, str, bytes], LinkTold] = {}
+
+    def only(self) -> Ref | None:
+        """The one member, if there is but one."""
+        return next(iter(self.members)) if len(self.members) == 1 else None
+
+    def leave(self, ref: Ref) -> list[str]:
+        """A member is gone; the URIs that nobody is interested in any more."""
+        self.members.pop(ref, None)
+        self._owed = {key: told for key, told in self._owed.items() if key[0] is not ref}
+        return [uri for uri in list(self._interests) if self.lose_interest(ref, uri)]
+
+    # Subscriptions of a shared connection
+
+    def settles(self, key: tuple[Ref, int], call: Call) -> bool:
+        """Whether a call needs not be made: the first one to subscribe and the last one to unsubscribe speak for
+        all."""
+        uri = located(call.params) if self.shared and call.method in (SUBSCRIBE, UNSUBSCRIBE) else None
+        if uri is None:
+            return False
+        if call.method == SUBSCRIBE:
+            self.take_interest(call.caller, uri)
+            self._subscribing[key] = uri
+            return False
+        others = self.wanted_by_others(call.caller, uri)
+        self.lose_interest(call.caller, uri)
+        return others
+
+    def subscribed(self, key: tuple[Ref, int], ok: bool) -> None:
+        """A call has its outcome; a subscription may have come to nothing."""
+        uri = self._subscribing.pop(key, None)
+        if uri is not None and not ok:
+            self.lose_interest(key[0], uri)
+
+    def take_interest(self, ref: Ref, uri: str) -> None:
+        """A member subscribed."""
+        self._interests.setdefault(uri, set()).add(ref)
+
+    def lose_interest(self, ref: Ref, uri: str) -> bool:
+        """A member unsubscribed; True if it was the last one to be interested."""
+        interested = self._interests.get(uri)
+        if interested is None or ref not in interested:
+            return False
+        interested.discard(ref)
+        if not interested:
+            del self._interests[uri]
+        return not interested
+
+    def wanted_by_others(self, ref: Ref, uri: str) -> bool:
+        """Whether somebody else subscribed to this too."""
+        return bool(self._interests.get(uri, set()) - {ref})
+
+    # Telling
+
+    def tell(self, told: LinkTold, to: Ref | None) -> None:
+        """Tells the one it belongs to, or all whom it concerns."""
+        if to is not None and not (self.shared and told.method == "notifications/message"):
+            self._offer(to, told)
+            return
+        for ref in self._concerned(told):
+            self._offer(ref, told)
+
+    def _concerned(self, told: LinkTold) -> list[Ref]:
+        if not self.shared or told.method.endswith("/list_changed"):
+            return list(self.members)
+        if told.method == "notifications/resources/updated":
+            # It may name a part of what was subscribed to (2025-11-25 server/resources, "Subscriptions").
+            uri = located(told.params) or ""
+            return [ref for ref in self.members if self._interested(ref, uri)]
+        self._dropped("shared_unattributed")
+        return []
+
+    def _interested(self, ref: Ref, uri: str) -> bool:
+        return any(ref in interested and uri.startswith(of) for of, interested in self._interests.items())
+
+    def _offer(self, ref: Ref, told: LinkTold) -> None:
+        waiting = ref.statistics()
+        if waiting.ordinary * 2 < waiting.size and ref.cast(told):
+            return
+        key = (ref, told.method, bytes(told.params))
+        full = len(key[2]) > OWED_BYTES or (key not in self._owed and len(self._owed) >= MAX_OWED)
+        if told.method in CHATTER or full:
+            self._dropped("notification_refused")
+        elif ref.alive:
+            self._owed[key] = replace(told, params=Raw(key[2]), place=None)  # the frame it came in is let go
+
+    @property
+    def owes(self) -> bool:
+        """Whether something is still to be told: `settle` should be called soon."""
+        return bool(self._owed)
+
+    def settle(self) -> None:
+        """Tells what had no room before."""
+        owed, self._owed = self._owed, {}
+        for (ref, _, _), told in owed.items():
+            self._offer(ref, told)

@@ -1,0 +1,42 @@
+"""Whether a backend's first answer to a link with a session shows that it speaks the other era."""
+
+from actors import ports
+from actors.links.eras import Eras
+from actors.protocol import codec, errors
+from actors.protocol.bridge import eras as rules
+from actors.protocol.bridge.eras import Case, Verdict
+from actors.protocol.messages import Error
+from actors.services import Services
+
+SURE = (Case.MODERN_CODE, Case.OTHER_VERSION)
+"""What only servers of the other era say."""
+
+
+class Fitness:
+    """Of one link; without `eras` every server is taken for one with sessions."""
+
+    def __init__(self, backend: str, services: Services, eras: Eras | None) -> None:
+        self._backend = backend
+        self._services = services
+        self._eras = eras
+
+    def refused(self, said: ports.TransportEvent) -> bool:
+        """Whether this, the answer to `initialize`, is a reason to look in the other era."""
+        spec = self._services.table.value.backends.get(self._backend)
+        if self._eras is None or spec is None or not isinstance(said, ports.FrameReceived):
+            return False
+        try:
+            message = codec.decode_message(said.frame, self._services.limits.message_bytes)
+        except errors.Malformed:
+            return False
+        if not isinstance(message, Error):
+            return False
+        case = rules.of_error(message.error, said.status)
+        looks = rules.INITIALIZE[case] is Verdict.LOOK
+        return looks and self._eras.refused_legacy(spec, surely=case in SURE)
+
+    def ready(self) -> None:
+        """The handshake is over."""
+        spec = self._services.table.value.backends.get(self._backend)
+        if self._eras is not None and spec is not None:
+            self._eras.found_legacy(spec)

@@ -1,0 +1,169 @@
+"""What links are told, and what they tell.
+
+A link is an actor that holds one connection to one backend (`actors.links.link`); its callers are
+sessions and the catalogue.
+"""
+
+from msgspec import Raw, Struct
+
+from actors.ports import Kept
+from actors.protocol.events import Place
+from actors.protocol.link_events import Hello
+from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.modern.caller import Caller
+from actors.runtime import Ref
+
+# To the link -------------------------------------------------------------------------------------------------
+
+
+class Join(Struct, frozen=True):
+    """The caller wants to hear what belongs to no call: LinkReady follows at once if the connection is up. The link
+    ends when the last one that joined has ended. `changes`: also what a backend without sessions tells only those who
+    asked for it, that its lists have changed."""
+
+    caller: Ref
+    changes: bool = True
+
+
+class Warm(Struct, frozen=True):
+    """Connect without a call: LinkReady or LinkDown follows."""
+
+
+class Call(Struct, frozen=True):
+    """A request; the outcome comes to `caller` as LinkOutcome with the same `call`. `client` is on whose behalf, for
+    backends without sessions."""
+
+    caller: Ref
+    call: int
+    method: str
+    params: Raw = EMPTY
+    progress: bool = False
+    client: Caller | None = None
+
+
+class Cancel(Struct, frozen=True):
+    """Nobody waits for it any more."""
+
+    caller: Ref
+    call: int
+    reason: str
+
+
+class Continue(Struct, frozen=True):
+    """A request of an earlier link in a session that was kept: LinkOutcome with the same `call` follows. `asked` are
+    questions that came with it and wait for an answer."""
+
+    caller: Ref
+    call: int
+    method: str
+    progress: bool
+    place: Place
+    asked: tuple[RequestId, ...] = ()
+
+
+class GiveAnswer(Struct, frozen=True):
+    """The outcome of a LinkAsked."""
+
+    id: RequestId
+    ok: bool
+    payload: Raw
+
+
+class Notify(Struct, frozen=True):
+    """A notification for the backend."""
+
+    method: str
+    params: Raw = EMPTY
+
+
+class Leave(Struct, frozen=True):
+    """The caller needs it no more; the last one to leave closes it, gracefully."""
+
+    caller: Ref
+
+
+class PutDown(Struct, frozen=True):
+    """The caller will go on with the backend's session over another link; one that is shared stays with the others."""
+
+    caller: Ref
+
+
+# From the link -----------------------------------------------------------------------------------------------
+
+
+class LinkReady(Struct, frozen=True):
+    """The handshake is over; `again`: after a loss. `kept` is what it takes to go on over another link."""
+
+    link: Ref
+    backend: str
+    hello: Hello
+    again: bool
+    kept: Kept | None = None
+
+
+class LinkDown(Struct, frozen=True):
+    """The connection is lost or could not be made; `payload` is the JSON-RPC error object that says so."""
+
+    link: Ref
+    backend: str
+    message: str
+    payload: Raw
+
+
+class LinkUnfit(Struct, frozen=True):
+    """This connection speaks the other era only; these calls of the receiver's were not sent. The right link takes
+    them, under the same numbers."""
+
+    link: Ref
+    backend: str
+    calls: tuple[Call, ...]
+
+
+class LinkOutcome(Struct, frozen=True):
+    """The outcome of a call: its result, or the JSON-RPC error object."""
+
+    backend: str
+    call: int
+    ok: bool
+    payload: Raw
+
+
+class LinkAsked(Struct, frozen=True):
+    """The backend asks; `call` as far as known."""
+
+    link: Ref
+    backend: str
+    call: int | None
+    id: RequestId
+    method: str
+    params: Raw
+    place: Place | None = None
+
+
+class LinkWithdrew(Struct, frozen=True):
+    """The backend no longer wants that answer. (Ids are those of one connection: `link`.)"""
+
+    backend: str
+    id: RequestId
+    link: Ref | None = None
+
+
+class LinkTold(Struct, frozen=True):
+    """The backend notifies; `call` as far as known. `place`: where that call stands after it, or without one the stream
+    that belongs to none."""
+
+    link: Ref
+    backend: str
+    call: int | None
+    method: str
+    params: Raw
+    place: Place | None = None
+
+
+class LinkPlaced(Struct, frozen=True):
+    """As the `place` of LinkTold, without a word."""
+
+    link: Ref
+    backend: str
+    call: int | None
+    place: Place

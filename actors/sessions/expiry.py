@@ -1,0 +1,181 @@
+"""Sessions that left memory still end when their idle time is over: the sessions of their backends are then ended too,
+as far as this process put them to rest and still runs. (Else the backends' own timeouts do it.)
+
+The record of a session that left memory says when it was last heard of, so that nobody brings it back too late.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any
+
+from actors.links import kept
+from actors.links.farewell import farewell
+from actors.ports import Failed, Grant, Record, SessionKey
+from actors.runtime import Actor, DynamicSupervisor
+from actors.services import Services
+
+ACTIVE = "active"
+GRAIN = 1.0
+"""Seconds: how exact the end is."""
+MOST = 100_000
+"""Sessions whose end is waited for, some 25 MB; of any further one the store forgets the record, and no more."""
+AT_ONCE = 20
+"""Sessions that are ended in one turn, so that many which are due together do not hold others up."""
+PAUSE = 0.1
+"""Seconds between two turns."""
+LATE = 1.0
+"""Seconds by which two clocks of one machine may differ in what they measured."""
+
+
+def last_activity(wall: float | None) -> dict[str, bytes | None]:
+    """The field of the record; None while the session is in memory."""
+    return {ACTIVE: repr(wall).encode() if wall is not None else None}
+
+
+def remaining(fields: Mapping[str, bytes], services: Services) -> float:
+    """Seconds until a session that is not in memory has ended, by what its record says."""
+    since = fields.get(ACTIVE)
+    ttl = services.limits.idle_ttl
+    return ttl if since is None else float(since) + ttl - services.wall()
+
+
+def end_upstream(key: SessionKey, record: Record, services: Services, links: DynamicSupervisor) -> None:
+    """Ends the sessions of the backends of a record that nobody will rebuild."""
+    table = services.table.value
+    for backend, resume in kept.read(record.fields, key, services.sealer, table).items():
+        if resume.kept is not None:
+            farewell(services, links, table.backends[backend], resume.kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Passivated:
+    """A session left memory, with sessions of backends; it ends after so many seconds if nobody comes."""
+
+    key: SessionKey
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """It is in memory again."""
+
+    key: SessionKey
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Somebody found the record of a session that is over."""
+
+    key: SessionKey
+
+
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    """Time to look who is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    key: SessionKey
+    outcome: Record | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    key: SessionKey
+    outcome: tuple[Grant, Record] | Failed
+
+
+class Expiry(Actor):
+    """Permanent. What it forgets in a crash the store forgets by itself, later."""
+
+    mailbox_size = 8192
+
+    def __init__(self, services: Services, links: DynamicSupervisor) -> None:
+        self._services = services
+        self._links = links
+        self._slots: dict[int, set[bytes]] = {}
+        self._due: dict[bytes, int] = {}
+        self._queue: OrderedDict[SessionKey, None] = OrderedDict()
+        self._turn = 0.0
+        """When the next turn may be; nothing that comes meanwhile puts it off."""
+
+    def receive(self, message: Any) -> None:
+        match message:
+            case Passivated(key, seconds):
+                self._wait(key, seconds)
+            case Returned(key):
+                self._forget(bytes.fromhex(key))
+                self._sleep()
+            case Overdue(key):
+                self._queue[key] = None
+                self._sleep()
+            case _Tick():
+                self._tick()
+            case _Read(key, outcome):
+                self._read(key, outcome)
+            case _Claimed(key, outcome) if not isinstance(outcome, Failed):
+                self._end(key, *outcome)
+
+    def _wait(self, key: SessionKey, seconds: float) -> None:
+        packed = bytes.fromhex(key)
+        self._forget(packed)
+        if len(self._due) < MOST:
+            slot = self._due[packed] = int((self.ctx.now() + max(0.0, seconds)) // GRAIN) + 1
+            self._slots.setdefault(slot, set()).add(packed)
+        self._sleep()
+
+    def _forget(self, key: bytes) -> None:
+        slot = self._due.pop(key, None)
+        if slot is not None:
+            self._slots[slot].discard(key)
+            if not self._slots[slot]:
+                del self._slots[slot]
+
+    def _sleep(self) -> None:
+        """Until the next turn, or the next slot is due."""
+        if self._queue:
+            self._wake(self._turn - self.ctx.now())
+        elif self._slots:
+            self._wake(min(self._slots) * GRAIN - self.ctx.now())
+        else:
+            self.ctx.cancel_timer("tick")
+
+    def _wake(self, seconds: float) -> None:
+        self.ctx.set_timer("tick", max(0.0, seconds), _Tick())
+
+    def _tick(self) -> None:
+        now = self.ctx.now()
+        self._turn = now + PAUSE
+        for slot in [s for s in self._slots if s * GRAIN <= now]:
+            for key in self._slots.pop(slot):
+                del self._due[key]
+                self._queue[key.hex()] = None
+        for _ in range(min(AT_ONCE, len(self._queue))):
+            self._look(self._queue.popitem(last=False)[0])
+        self._sleep()
+
+    def _look(self, key: SessionKey) -> None:
+        ref = self.ctx.ref
+        self._services.store.read(key, lambda out: ref.reply(_Read(key, out)))
+
+    def _read(self, key: SessionKey, outcome: Record | Failed) -> None:
+        """It may be in memory again, or have been, or be gone."""
+        if isinstance(outcome, Failed) or outcome.owner is not None:
+            return
+        left = remaining(outcome.fields, self._services)
+        if left > LATE:
+            return  # it was in memory since, and is waited for
+        ref = self.ctx.ref
+        self._services.store.claim(key, None, outcome.epoch, token_hex(8), lambda out: ref.reply(_Claimed(key, out)))
+
+    def _end(self, key: SessionKey, grant: Grant, record: Record) -> None:
+        end_upstream(key, record, self._services, self._links)
+        self._services.telemetry.count("stagedoor_sessions_ended_total", ("idle",))
+        self._services.store.end(key, grant, "idle", _ignore)
+
+
+def _ignore(outcome: object) -> None:
+    """Nobody waits for this."""

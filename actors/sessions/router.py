@@ -1,0 +1,335 @@
+"""The router: brings sessions into the world and back into memory.
+
+It creates a session's record before its actor, claims a record before it rebuilds one, and counts what there is. What
+is alive is looked up in `Sessions` without a message; only the rest comes here.
+"""
+
+import hashlib
+import secrets
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors.fronts.host import Tree
+from actors.ledger import Ledger
+from actors.ports import ANONYMOUS, Failed, Grant, Principal, Record, Refused, SessionKey
+from actors.protocol import errors, session_record
+from actors.protocol.errors import ProtocolError
+from actors.protocol.table import Limits
+from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, ExitKind, Ref, Reply, SystemClosed
+from actors.services import Services
+from actors.sessions.expiry import Overdue, end_upstream, remaining
+from actors.sessions.reconfigured import named
+from actors.sessions.session import Identity, SessionActor
+from actors.streams.recorder import handle
+
+CRASH_WINDOW = 60.0
+"""Seconds: a session that crashes twice within it ends for good."""
+
+
+def session_key(session_id: str) -> SessionKey:
+    """What a session is called everywhere but on the wire: the id itself is a secret of its client."""
+    return hashlib.sha256(session_id.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A session in memory."""
+
+    ref: Ref
+    principal: Principal
+    endpoint: str
+
+
+@dataclass(slots=True)
+class Sessions:
+    """What is alive here. Only the router changes it."""
+
+    table: dict[SessionKey, Alive] = field(default_factory=dict)
+    draining: bool = False
+    of: Counter[str] = field(default_factory=Counter)
+    """How many there are, or are about to be, by principal."""
+
+    def note(self, principal: Principal, change: int) -> None:
+        """One more of this principal's, or one less."""
+        self.of[principal.name] += change
+        if not self.of[principal.name]:
+            del self.of[principal.name]
+
+    def room_for(self, principal: Principal, limits: Limits) -> bool:
+        """Whether this principal may have one more."""
+        most = limits.sessions_anonymous if principal.anonymous else limits.sessions_per_principal
+        return not most or self.of[principal.name] < most
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A new session; the reply gets (Ref, session id) or a ProtocolError."""
+
+    principal: Principal
+    endpoint: str
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """A session that is not in memory; the reply gets its Ref or a ProtocolError."""
+
+    key: SessionKey
+    principal: Principal
+    endpoint: str
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class _Created:
+    open: OpenSession
+    key: SessionKey
+    session_id: str
+    outcome: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    key: SessionKey
+    outcome: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    key: SessionKey
+    principal: Principal
+    endpoint: str
+    outcome: Any
+
+
+class Router(Actor):
+    """Permanent."""
+
+    mailbox_size = 8192
+
+    def __init__(
+        self, services: Services, sessions: Sessions, supervisor: DynamicSupervisor, tree: Tree, ledger: Ledger
+    ) -> None:
+        self._services = services
+        self._sessions = sessions
+        self._supervisor = supervisor
+        self._tree = tree
+        self._ledger = ledger
+        self._keys: dict[Ref, SessionKey] = {}
+        self._activating: dict[SessionKey, list[Activate]] = {}
+        self._crashed: dict[SessionKey, float] = {}
+        self._opening = 0
+
+    def started(self) -> None:
+        """After a crash of its own: the sessions live on, so they are watched again."""
+        self._sessions.of = Counter(alive.principal.name for alive in self._sessions.table.values())
+        for key, alive in self._sessions.table.items():
+            self._keys[alive.ref] = key
+            self.ctx.monitor(alive.ref)
+
+    def receive(self, message: Any) -> None:
+        match message:
+            case OpenSession() as opening:
+                self._open(opening)
+            case _Created() as created:
+                self._created(created)
+            case Activate() as activate:
+                self._activate(activate)
+            case _Read(key, outcome):
+                self._read(key, outcome)
+            case _Claimed() as claimed:
+                self._claimed(claimed)
+            case Down(ref=ref, reason=reason):
+                self._down(ref, reason.kind)
+
+    def drain(self, deadline: float) -> None:
+        self._sessions.draining = True
+        super().drain(deadline)
+
+    # New sessions
+
+    def _open(self, opening: OpenSession) -> None:
+        if self._sessions.draining:
+            opening.reply.answer(errors.draining())
+            return
+        no_room = self._no_room(opening.principal)
+        if no_room is not None:
+            opening.reply.answer(no_room)
+            return
+        session_id = secrets.token_urlsafe(24)
+        key = session_key(session_id)
+        self._expect(opening.principal, 1)
+        fields = session_record.birth(opening.principal.name, opening.endpoint) | named(self._services.table.value)
+        self._services.store.create(
+            key, fields, lambda out: self.ctx.ref.reply(_Created(opening, key, session_id, out))
+        )
+
+    def _no_room(self, principal: Principal) -> ProtocolError | None:
+        """Why there can't be one more in memory."""
+        limits = self._services.limits
+        if len(self._sessions.table) + self._opening >= limits.sessions:
+            return errors.server_full()
+        return None if self._sessions.room_for(principal, limits) else errors.too_many_sessions()
+
+    def _expect(self, principal: Principal, change: int) -> None:
+        """One more, or one less, is about to be."""
+        self._opening += change
+        self._sessions.note(principal, change)
+
+    def _created(self, created: _Created) -> None:
+        self._expect(created.open.principal, -1)
+        if isinstance(created.outcome, Failed):
+            self._services.log.warning("session_not_created", reason=created.outcome.reason.value)
+            created.open.reply.answer(_refusal(created.outcome))
+            return
+        identity = Identity(created.key, created.open.principal, created.open.endpoint)
+        self._services.log.info(
+            "session_opened",
+            session=handle(created.key),
+            principal=identity.principal.name,
+            endpoint=identity.endpoint,
+        )
+        ref = self._start(identity, created.outcome, None)
+        created.open.reply.answer(errors.server_full() if ref is None else (ref, created.session_id))
+
+    def _start(self, identity: Identity, grant: Grant, record: Record | None) -> Ref | None:
+        actor = SessionActor(identity, grant, self._services, self._tree, self._ledger, record)
+        try:
+            ref = self._supervisor.start_child(actor)
+        except (AtCapacity, SystemClosed):
+            return None
+        self.ctx.monitor(ref)
+        self._keys[ref] = identity.key
+        if identity.key not in self._sessions.table:
+            self._sessions.note(identity.principal, 1)
+        self._sessions.table[identity.key] = Alive(ref, identity.principal, identity.endpoint)
+        self._gauge()
+        return ref
+
+    # Sessions that come back
+
+    def _activate(self, activate: Activate) -> None:
+        alive = self._sessions.table.get(activate.key)
+        if alive is not None and alive.ref.alive:
+            activate.reply.answer(alive.ref if _same(alive, activate) else errors.session_not_found())
+            return
+        if self._sessions.draining:
+            activate.reply.answer(errors.draining())
+            return
+        waiting = self._activating.setdefault(activate.key, [])
+        waiting.append(activate)
+        if len(waiting) == 1:
+            self._services.store.read(activate.key, lambda out: self.ctx.ref.reply(_Read(activate.key, out)))
+
+    def _read(self, key: SessionKey, outcome: Record | Failed) -> None:
+        if isinstance(outcome, Failed):
+            self._settle(key, _refusal(outcome))
+            return
+        principal = outcome.fields.get("principal", b"").decode()
+        endpoint = outcome.fields.get("endpoint", b"").decode()
+        mine: list[Activate] = []
+        for activate in self._activating.get(key, []):
+            if activate.principal.name == principal and activate.endpoint == endpoint:
+                mine.append(activate)
+            else:
+                activate.reply.answer(errors.session_not_found())  # as if it were not there at all
+        over = outcome.owner is None and remaining(outcome.fields, self._services) <= 0
+        if over:
+            self._tree.expiry.reply(Overdue(key))
+        if over or not mine or not session_record.is_complete(outcome.fields):
+            self._activating[key] = mine
+            self._settle(key, errors.session_not_found())
+            return
+        self._activating[key] = mine
+        no_room = self._no_room(mine[0].principal)
+        if no_room is not None:  # told before the claim: one that nobody lives up to counts against the session
+            self._settle(key, no_room)
+            return
+        self._expect(mine[0].principal, 1)
+        self._services.store.claim(
+            key,
+            outcome.owner,
+            outcome.epoch,
+            secrets.token_hex(8),
+            lambda out: self.ctx.ref.reply(_Claimed(key, mine[0].principal, endpoint, out)),
+        )
+
+    def _claimed(self, claimed: _Claimed) -> None:
+        self._expect(claimed.principal, -1)
+        if isinstance(claimed.outcome, Failed):
+            self._settle(claimed.key, _refusal(claimed.outcome))
+            return
+        grant, record = claimed.outcome
+        reason = "crash" if claimed.key in self._crashed else "activation"
+        self._services.telemetry.count("stagedoor_takeovers_total", (reason,))
+        if reason == "crash":
+            self._services.telemetry.count("stagedoor_restarts_total", ("SessionActor",))
+        identity = Identity(claimed.key, claimed.principal, claimed.endpoint)
+        if record.tries >= 3:
+            end_upstream(claimed.key, record, self._services, self._tree.links)
+            self._services.store.end(claimed.key, grant, "poisoned", _ignore)
+            self._settle(claimed.key, errors.session_not_found())
+            return
+        self._services.log.info("session_activated", session=handle(claimed.key), epoch=grant.epoch, reason=reason)
+        ref = self._start(identity, grant, record)
+        self._settle(claimed.key, ref if ref is not None else errors.server_full())
+
+    def _settle(self, key: SessionKey, outcome: Ref | ProtocolError) -> None:
+        for activate in self._activating.pop(key, []):
+            activate.reply.answer(outcome)
+
+    # Ends
+
+    def _down(self, ref: Ref, kind: ExitKind) -> None:
+        key = self._keys.pop(ref, None)
+        if key is None:
+            return
+        alive = self._sessions.table.get(key)
+        if alive is not None and alive.ref is ref:
+            del self._sessions.table[key]
+            self._sessions.note(alive.principal, -1)
+        self._gauge()
+        if kind is ExitKind.CRASHED:
+            self._after_crash(key)
+
+    def _after_crash(self, key: SessionKey) -> None:
+        """The next message rebuilds it from its record; but not again and again."""
+        now = self.ctx.now()
+        before = self._crashed.get(key)
+        self._crashed = {k: at for k, at in self._crashed.items() if now - at < CRASH_WINDOW}
+        self._crashed[key] = now
+        if before is None or now - before >= CRASH_WINDOW:
+            return
+
+        def claimed(outcome: Any) -> None:
+            if not isinstance(outcome, Failed):
+                end_upstream(key, outcome[1], self._services, self._tree.links)
+                self._services.store.end(key, outcome[0], "poisoned", _ignore)
+
+        def read(outcome: Any) -> None:
+            if not isinstance(outcome, Failed):
+                self._services.store.claim(key, outcome.owner, outcome.epoch, secrets.token_hex(8), claimed)
+
+        self._services.store.read(key, read)
+
+    def _gauge(self) -> None:
+        self._services.telemetry.gauge("stagedoor_sessions", float(len(self._sessions.table)), ("live", "legacy"))
+
+
+def _same(alive: Alive, activate: Activate) -> bool:
+    return alive.principal == activate.principal and alive.endpoint == activate.endpoint
+
+
+def _refusal(failed: Failed) -> ProtocolError:
+    """What a store's refusal means to a client: gone for good, or not now."""
+    if failed.reason in (Refused.GONE, Refused.ENDED):
+        return errors.session_not_found()
+    return errors.server_full() if failed.reason is Refused.FULL else errors.store_away()
+
+
+def _ignore(outcome: Any) -> None:
+    """Nobody waits for this."""
+
+
+__all__ = ["ANONYMOUS", "Activate", "Alive", "OpenSession", "Router", "Sessions", "session_key"]

@@ -1,0 +1,1 @@
+"""Streams of events towards clients: the log behind them, and the connections that carry them."""

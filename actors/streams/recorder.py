@@ -1,0 +1,389 @@
+"""Runs a session's stream effects: appends to the log, holds each event until its append is acknowledged, and passes it
+to the connection that carries the stream.
+
+When the store is away as a stream opens, the stream is *unrecorded*: its events have no ids and go out at once, and it
+can't be resumed. A stream that gave an id never turns unrecorded: while the store is away its connection is closed, its
+events are kept, and they are tried again until they are in the log.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeAlias
+
+import trio
+
+from actors.ports import NO_DELTAS, Deltas, Failed, Grant, Log, Refused, SessionKey, Store, Telemetry
+from actors.protocol import effects as fx
+from actors.protocol import sse
+from actors.protocol.table import Limits
+from actors.streams.connection import Connection
+from actors.streams.track import Entry, Track
+from actors.usage import Usage
+
+Guard: TypeAlias = Callable[[Callable[[object], object]], Callable[[object], None]]
+"""Makes a callback one whose crash is its actor's."""
+
+LOST = (Refused.FENCED, Refused.GONE, Refused.ENDED)
+"""The session is not ours any more; anything else is only the log's trouble, and the stream can go on without it."""
+
+
+def handle(key: SessionKey) -> str:
+    """What logs call a session: enough to find its lines, of no use to get in."""
+    return key[:12]
+
+
+def kind_of(stream: str) -> str:
+    """By what it was opened."""
+    return "post" if stream.startswith("p") else "get"
+
+
+def _ignore(outcome: object) -> None:
+    """For a request whose failure changes nothing."""
+
+
+class Recorder:
+    """The streams of one session in one life. All methods are synchronous.
+
+    `failed(stream, reason)`: its log is lost. `closed(connection)`: nobody writes it any more. `later(stream)`: call
+    `retry` after a while. `words(connection)`: what to tell a client that was never given an id when its stream ends.
+    `dropped(questions)`: nobody will see these. `noted()`: fields of the record that go with the next write.
+    """
+
+    def __init__(
+        self,
+        key: SessionKey,
+        grant: Grant,
+        store: Store,
+        limits: Limits,
+        telemetry: Telemetry,
+        log: Log,
+        streams: Counter[str],
+        failed: Callable[[str, Refused], object],
+        closed: Callable[[Connection], object],
+        later: Callable[[str], object],
+        words: Callable[[int], bytes],
+        dropped: Callable[[tuple[str, ...]], object],
+        noted: Callable[[], dict[str, bytes | None]],
+        guard: Guard,
+    ) -> None:
+        self.key = key
+        self.grant = grant
+        self.connections: dict[int, Connection] = {}
+        self._store = store
+        self._limits = limits
+        self._telemetry = telemetry
+        self._log = log
+        self._streams = streams
+        self._failed = failed
+        self._closed = closed
+        self._later = later
+        self._words = words
+        self._dropped = dropped
+        self._noted = noted
+        self._guard = guard
+        self._tracks: dict[str, Track] = {}
+        self._usage = Usage(limits)
+        self._live = True
+
+    # Effects
+
+    def open(self, effect: fx.OpenStream, connection: int, opened: Callable[[Connection], None]) -> None:
+        """Opens the stream in the log; `opened` runs when that is acknowledged, or the stream goes unrecorded."""
+        carrier = self._connect(connection, effect.stream)
+        track = Track(connection=carrier, opened=lambda: opened(carrier))
+        self._tracks[effect.stream] = track
+        if effect.first is not None:
+            track.next = 2
+            carrier.put(1, self._frame(effect.stream, 1, effect.first))
+        requests = dict(effect.requests)
+        self._store.open(
+            self.key,
+            self.grant,
+            effect.stream,
+            requests,
+            effect.first,
+            self._guard(lambda out: self._on_open(effect, track, out)),
+        )
+
+    @property
+    def pressed(self) -> bool:
+        """The logs are half full: what may be shed gets no id any more."""
+        return self._usage.pressed
+
+    def append(self, effect: fx.Append) -> None:
+        """Appends one event (or only the finish), and shows it to the reader once it is in the log."""
+        track = self._tracks.get(effect.stream)
+        if track is None:  # opened in an earlier life
+            track = self._tracks[effect.stream] = Track(acked=effect.seq - 1, next=effect.seq)
+        track.finished = track.finished or effect.finish
+        entry = Entry(effect)
+        if not track.recorded:
+            self._pass(track, entry)
+            self._settle(effect.stream, track)
+        elif track.stalled:
+            self._keep(track, entry)
+        else:
+            track.pending.append(entry)
+            self._make_room(effect)
+            self._issue(track, entry)
+
+    def holds(self, stream: str) -> bool:
+        """Whether events of it may be on their way into the log."""
+        return stream in self._tracks
+
+    def follow(self, effect: fx.Follow, connection: int) -> tuple[Connection, int]:
+        """A live stream goes on over a new connection: the events still on their way into the log are its first; what
+        is before them (up to the number returned) is for the reader to fetch from the log."""
+        track = self._tracks.setdefault(effect.stream, Track(acked=effect.head, next=effect.head + 1))
+        if track.connection is not None:
+            track.connection.cut()  # the newest attach wins, though the machine may have done with the stream
+        carrier = self._connect(connection, effect.stream)
+        track.connection = carrier
+        carrier.release(track.acked)
+        for entry in () if track.stalled else track.pending:
+            if entry.seq > effect.seq and entry.frame:
+                self._put(carrier, entry)
+        return carrier, track.acked
+
+    def retry(self, stream: str) -> None:
+        """The store may be back: everything once more, in order. What was done before all the same is not done
+        twice."""
+        track = self._tracks.get(stream)
+        if track is not None and track.stalled:
+            track.stalled = False
+            self._again(track)
+
+    def close(self, connection: int, retry: int | None) -> None:
+        """Closes a connection of ours; with a hint when to come back it is left, so that its client has an id to come
+        back with."""
+        carrier = self.connections.get(connection)
+        if carrier is not None and retry is not None:
+            carrier.leave(self._words(carrier.id), sse.encode_retry(retry))
+        elif carrier is not None:
+            carrier.cut()
+
+    def stop(self, *, crashed: bool = False) -> None:
+        """The life is over: streams that have their last event still bring it to the reader, all others are left. After
+        a crash nothing is trusted to come any more."""
+        self._live = False
+        for carrier in list(self.connections.values()):
+            track = self._tracks.get(carrier.stream)
+            if track is None or track.connection is not carrier:
+                carrier.leave()
+            elif crashed or track.stalled:
+                self._rescue(track, carrier)
+            elif not track.finished:
+                carrier.leave(self._words(carrier.id))
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is on its way into the log or to a reader."""
+        return bool(self.connections) or any(t.pending or t.opened for t in self._tracks.values())
+
+    # On the way into the log
+
+    def _issue(self, track: Track, entry: Entry) -> None:
+        effect = entry.effect
+        stream, attempt = effect.stream, track.attempt
+        entry.seq = track.next
+        if effect.data is not None:
+            track.next += 1
+            entry.frame = self._frame(stream, entry.seq, effect.data)
+            if track.connection is not None:
+                self._put(track.connection, entry)
+        asked = track.take_asked(entry)
+        entry.fields |= self._noted()
+        self._store.append(
+            self.key,
+            self.grant,
+            stream,
+            entry.seq,
+            [effect.data] if effect.data is not None else [],
+            self._guard(lambda out: self._on_append(track, entry, attempt, out)),
+            finish=effect.finish,
+            deltas=Deltas(entry.fields, effect.requests, asked)
+            if effect.requests or asked or entry.fields
+            else NO_DELTAS,
+        )
+
+    def _again(self, track: Track) -> None:
+        """Brings everything on its way anew; outcomes of what was on its way before count no more."""
+        track.attempt += 1
+        track.next = track.acked + 1
+        if track.connection is not None:
+            track.connection.retract()
+        for entry in list(track.pending):
+            if track.stalled:
+                return
+            self._issue(track, entry)
+
+    def _pass(self, track: Track, entry: Entry) -> None:
+        """Past the log: at once, and without an id."""
+        effect, carrier = entry.effect, track.connection
+        if carrier is None and effect.finish:
+            self._telemetry.count("stagedoor_answers_dropped_total", ("unrecorded",))
+        if carrier is None or effect.data is None:
+            return
+        frame = sse.encode_event(effect.data, None)
+        if carrier.put(0, frame):
+            return
+        if entry.answers or effect.asked:
+            carrier.put(0, frame, urgent=True)  # its client can't come back for it
+        else:
+            self._telemetry.count("stagedoor_events_shed_total", ("unread",))
+
+    def _keep(self, track: Track, entry: Entry) -> None:
+        """The store is away: answers wait for it, all of them, the rest within the bounds of a connection."""
+        limits = self._limits
+        full = track.held() + entry.size > limits.outbox_bytes
+        if not entry.answers and (full or len(track.pending) >= limits.outbox_events):
+            self._drop(track, entry, "away")
+            return
+        if full:
+            entry.shrink()
+        track.pending.append(entry)
+
+    def _make_room(self, effect: fx.Append) -> None:
+        """At the cap finished streams go, oldest first; a resume of one of them gets the gap error."""
+        now = trio.current_time()
+        for stream in self._usage.add(effect.stream, len(effect.data or b""), effect.finish, now):
+            self._telemetry.count("stagedoor_gaps_total", ("cap",))
+            self._store.drop(self.key, self.grant, stream, _ignore)
+
+    # What comes back
+
+    def _on_open(self, effect: fx.OpenStream, track: Track, outcome: object) -> None:
+        opened, track.opened = track.opened, None
+        if isinstance(outcome, Failed):
+            if outcome.reason in LOST:
+                carrier = track.connection
+                self._give_up(effect.stream, track, outcome)
+                if carrier is not None:
+                    carrier.close()  # nobody was given it
+                return
+            self._go_unrecorded(effect.stream, track)
+        elif effect.first is not None:
+            self._advance(effect.stream, track, 1)
+        if opened is not None:
+            opened()
+
+    def _go_unrecorded(self, stream: str, track: Track) -> None:
+        self._telemetry.count("stagedoor_streams_unrecorded_total")
+        track.recorded = False
+        track.attempt += 1
+        if track.connection is not None:
+            track.connection.retract()
+        pending = list(track.pending)
+        track.pending.clear()
+        for entry in pending:
+            self._pass(track, entry)
+        self._settle(stream, track)
+
+    def _on_append(self, track: Track, entry: Entry, attempt: int, outcome: object) -> None:
+        if attempt != track.attempt or self._tracks.get(entry.effect.stream) is not track:
+            return
+        if not isinstance(outcome, Failed):
+            track.pending.popleft()
+            self._advance(entry.effect.stream, track, track.acked if entry.effect.data is None else entry.seq)
+            return
+        self._telemetry.count("stagedoor_store_errors_total", ("append", outcome.reason.value))
+        if outcome.reason is Refused.AWAY and self._live:
+            self._stall(entry.effect.stream, track)
+        elif outcome.reason is Refused.FULL and self._live:
+            self._shed(track, entry)
+        else:
+            self._give_up(entry.effect.stream, track, outcome)
+
+    def _stall(self, stream: str, track: Track) -> None:
+        """A client that has an id comes back for the rest; one that has none waits with us."""
+        track.stalled = True
+        track.attempt += 1
+        if track.connection is not None and track.connection.numbered:
+            track.connection.leave()
+        elif track.connection is not None:
+            track.connection.retract()
+        self._later(stream)
+
+    def _shed(self, track: Track, entry: Entry) -> None:
+        """The log has no room for this: an event that nobody has seen is dropped, an answer made small, and if it is,
+        room will come."""
+        if not entry.answers:
+            self._drop(track, entry, "full")
+        elif entry.shrink():
+            self._telemetry.count("stagedoor_events_shed_total", ("answer",))
+        else:
+            self._stall(entry.effect.stream, track)
+            return
+        self._again(track)
+
+    def _drop(self, track: Track, entry: Entry, why: str) -> None:
+        """Nobody will see this event; if it asks something, nobody will answer."""
+        self._telemetry.count("stagedoor_events_shed_total", (why,))
+        track.drop(entry)
+        asked = tuple(id for id, stream in entry.effect.asked.items() if stream is not None)
+        if asked:
+            self._dropped(asked)
+
+    def _give_up(self, stream: str, track: Track, outcome: Failed) -> None:
+        self._log.warning(
+            "stream_lost", session=handle(self.key), stream=stream, reason=outcome.reason.value, detail=outcome.detail
+        )
+        self._telemetry.count("stagedoor_events_lost_total", (), len(track.pending))
+        if outcome.reason is Refused.FENCED:
+            self._telemetry.count("stagedoor_fenced_writes_total")
+        self._tracks.pop(stream, None)
+        if track.connection is not None:
+            self._rescue(track, track.connection)
+        if self._live:
+            self._failed(stream, outcome.reason)
+
+    def _rescue(self, track: Track, carrier: Connection) -> None:
+        """Nothing more can be had from the log. A client that has no id gets what is there and what is owed, for it
+        can't come back."""
+        there = b"".join(sse.encode_event(e.effect.data, None) for e in track.pending if e.effect.data is not None)
+        carrier.fail(there + self._words(carrier.id))
+
+    def _frame(self, stream: str, seq: int, data: bytes) -> bytes:
+        return sse.encode_event(data, f"{stream}:{self.grant.epoch}-{seq}")
+
+    def _put(self, carrier: Connection, entry: Entry) -> None:
+        if not carrier.put(entry.seq, entry.frame):
+            self._slow(carrier)
+
+    def _slow(self, connection: Connection) -> None:
+        """A reader that does not read: let go, counted, logged once; the log has what it missed."""
+        self._telemetry.count("stagedoor_slow_consumers_total", (kind_of(connection.stream),))
+        self._log.warning("slow_consumer", session=handle(self.key), stream=connection.stream)
+        connection.leave()
+
+    def _advance(self, stream: str, track: Track, seq: int) -> None:
+        """Everything up to this number is in the log."""
+        track.acked = max(track.acked, seq)
+        if track.connection is not None:
+            track.connection.release(track.acked)
+        self._settle(stream, track)
+
+    def _settle(self, stream: str, track: Track) -> None:
+        """The end of a stream that has its last event."""
+        if track.finished and not track.pending:
+            self._tracks.pop(stream, None)
+            if track.connection is not None:
+                track.connection.end()
+
+    def _connect(self, id: int, stream: str) -> Connection:
+        limits = (self._limits.outbox_events, self._limits.outbox_bytes)
+        carrier = Connection(id, stream, limits, self._on_close)
+        self.connections[id] = carrier
+        self._streams[kind_of(stream)] += 1
+        return carrier
+
+    def _on_close(self, connection: Connection, whole: bool) -> None:
+        if self.connections.pop(connection.id, None) is not None:
+            self._streams[kind_of(connection.stream)] -= 1
+        track = self._tracks.get(connection.stream)
+        if track is not None and track.connection is connection:
+            track.connection = None
+        elif track is None and whole and self._live:
+            self._store.written(self.key, self.grant, connection.stream)
+        if self._live:
+            self._closed(connection)

@@ -1,0 +1,86 @@
+"""What the recorder knows of one stream: what is in the log, and what is on its way into it."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from actors.protocol import codec, errors
+from actors.protocol import effects as fx
+from actors.protocol.messages import Error, Result
+from actors.streams.connection import Connection
+
+
+@dataclass(slots=True)
+class Entry:
+    """An event that is not in the log yet, and what else of the record is written with it. `seq` and `frame` hold for
+    the present attempt to bring it there."""
+
+    effect: fx.Append
+    seq: int = 0
+    frame: bytes = b""
+    fields: dict[str, bytes | None] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its data."""
+        return len(self.effect.data or b"")
+
+    @property
+    def answers(self) -> bool:
+        """It brings the outcome of a request, or the end of the stream: it is never dropped."""
+        data = self.effect.data
+        return self.effect.finish or bool(data and isinstance(codec.decode_message(data), Result | Error))
+
+    def shrink(self) -> bool:
+        """Makes a large answer a small error that says so; False if it is none, or small already."""
+        data = self.effect.data
+        message = codec.decode_message(data) if data else None
+        if data is None or not isinstance(message, Result | Error):
+            return False
+        executed: errors.Executed = "yes" if isinstance(message, Result) else "unknown"
+        error = errors.internal("the answer is too large for the log", reason="answer_too_large", executed=executed)
+        small = codec.encode_error(message.id, error)
+        if len(small) >= len(data):
+            return False
+        self.effect = replace(self.effect, data=small)
+        return True
+
+
+@dataclass(slots=True)
+class Track:
+    """Up to `acked` is in the log; `pending` is on its way, in order.
+
+    `recorded`: the stream is in the log; else its events go out at once, without ids. `stalled`: the store is away, and
+    nothing is on its way until it is tried again. `attempt` tells late outcomes of an earlier try. `opened` is to be
+    called when the stream is open.
+    """
+
+    acked: int = 0
+    pending: deque[Entry] = field(default_factory=deque)
+    connection: Connection | None = None
+    recorded: bool = True
+    stalled: bool = False
+    finished: bool = False
+    attempt: int = 0
+    next: int = 1
+    opened: Callable[[], None] | None = None
+    asked: dict[str, bytes | None] = field(default_factory=dict)
+    """Changes of the record that came with events which were dropped: they go with the next one."""
+
+    def drop(self, entry: Entry) -> None:
+        """Nobody will see this event. (Identity, not equality: two events may be alike.)"""
+        self.pending = deque(other for other in self.pending if other is not entry)
+        self.asked |= entry.effect.asked
+
+    def take_asked(self, entry: Entry) -> dict[str, bytes | None]:
+        """The changes of the record that go with this event."""
+        if self.asked:
+            entry.effect = replace(entry.effect, asked={**self.asked, **entry.effect.asked})
+            self.asked = {}
+        return entry.effect.asked
+
+    def held(self) -> int:
+        """Bytes that wait."""
+        return sum(entry.size for entry in self.pending)
