@@ -125,8 +125,11 @@ def classify(
     header and `_meta` both say otherwise, for then it is a method that the new one lacks; else what names a revision in
     its `_meta` is of the new one; else the header decides, and one that nobody here knows is of the new era too.
     """
+    initialize = isinstance(frame, Request) and frame.method == "initialize"
+    if version in MODERN_VERSIONS and not initialize:
+        return modern(frame, version)  # whatever the body names
     named = _named_version(frame)
-    if isinstance(frame, Request) and frame.method == "initialize" and not (named and version in MODERN_VERSIONS):
+    if isinstance(frame, Request) and initialize and not (named and version in MODERN_VERSIONS):
         if version is not None and version not in SERVED:
             return Rejection(errors.unsupported_version_header(version), frame.id)
         return LegacyRequest(session, frame) if session else Initialize(frame)

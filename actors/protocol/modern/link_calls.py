@@ -27,6 +27,7 @@ from actors.protocol.modern.link_state import (
     Step,
     gateway,
     moved,
+    next_id,
     numbered,
     put,
     taken,
@@ -52,15 +53,15 @@ PAGES: Final = 64
 
 def send(link: Link, running: Running) -> Step:
     """READY: sends the next request of a call."""
-    called = running.called
-    link, id = numbered(link)
+    called, id = running.called, next_id(link)
     link, level = _level(link, running)
     try:
         params = _params(running, id, level, link)
         own = headers.outbound(called.method, params, _mirrored(link, called)) if link.related else ()
     except errors.Malformed as malformed:
         return link, [ev.Finish(called.call, False, malformed.error.raw)]
-    link = put(link, id, replace(running, level=level))
+    running = running if running.level == level else replace(running, level=level)
+    link = replace(link, next_id=link.next_id + 1, pending=link.pending.having(id, running))
     return link, [ev.Send(codec.encode_request(id, called.method, params), id=id, headers=own)]
 
 

@@ -159,7 +159,12 @@ def moved(link: Link, cause: str) -> Link:
 
 def numbered(link: Link) -> tuple[Link, str]:
     """An id that was never given before."""
-    return replace(link, next_id=link.next_id + 1), f"{link.prefix}.{link.next_id}"
+    return replace(link, next_id=link.next_id + 1), next_id(link)
+
+
+def next_id(link: Link) -> str:
+    """The id that is given next."""
+    return f"{link.prefix}.{link.next_id}"
 
 
 def put(link: Link, id: RequestId, pending: Pending) -> Link:

@@ -40,6 +40,8 @@ def result(method: str, payload: Raw, bits: ClientBits, server: Raw = EMPTY) -> 
     """A result as a client with these bits may get it. `server` is who says so, in place of whoever the result names
     (EMPTY: that stays). The same object if it has all it needs."""
     try:
+        if method not in CACHEABLE and not server and json.text_member(payload, "resultType") == COMPLETE:
+            return True, payload  # as most are
         present = json.members(payload)
     except errors.Malformed:
         return _broken("the server's result is no object")
