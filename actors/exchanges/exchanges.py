@@ -6,10 +6,9 @@ keeps nothing of one request for the next: what must outlast an answer is sealed
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from actors import ports
 from actors.brokers.broker_messages import LinkParked
@@ -58,8 +57,7 @@ IN_FLIGHT_MAX = 10_000
 OVER = (Phase.DONE, Phase.ABANDONED)
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """Which requests one actor serves."""
 
     endpoint: str

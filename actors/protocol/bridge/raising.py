@@ -7,7 +7,7 @@ around it are touched. A payload of an unexpected shape passes as it is: its rea
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
@@ -42,14 +42,14 @@ def to_modern(method: str, payload: Raw, *, backend_version: str = LATEST_HANDSH
     if era_of(backend_version) is Era.MODERN:
         return payload
     try:
-        changes = {"resultType": dumps(COMPLETE)} | _changes(_RESULTS, method, payload)
+        result: dict[str, Any] = {**members(payload), **_changes(_RESULTS, method, payload), "resultType": COMPLETE}
         if method in CACHEABLE:
-            changes |= {"ttlMs": Raw(b"0"), "cacheScope": dumps("private")}
+            result |= {"ttlMs": 0, "cacheScope": "private"}
         if server_info:
-            present = changes.get("_meta", members(payload).get("_meta"))
+            present = result.get("_meta")
             keys = members(present) if present and is_object(present) else {}
-            changes["_meta"] = dumps({**keys, SERVER_KEY: server_info})
-        return replace_members(payload, changes)
+            result["_meta"] = {**keys, SERVER_KEY: server_info}
+        return dumps({name: value for name, value in result.items() if value is not None})
     except Malformed:
         return payload
 
