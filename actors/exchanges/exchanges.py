@@ -89,6 +89,8 @@ class ExchangesActor(Actor):
         self._client = Client(declared, kind.bits, Raw(services.identity))
         self._next = 1
         self._draining = False
+        self._rests_since = 0.0
+        self._looks = False
 
     def __repr__(self) -> str:
         return f"<ExchangesActor: {len(self.running)} requests, {len(self.subscribers)} subscriptions>"
@@ -195,10 +197,23 @@ class ExchangesActor(Actor):
             self.ctx.stop(SHUTDOWN)
         else:
             # With the last actor that uses it a shared connection ends, and with that perhaps a process.
-            self.ctx.set_timer("idle", self.services.limits.link_idle, xm.IdleDue())
+            self._rests_since = self.ctx.now()
+            if not self._looks:
+                self._look_after(self.services.limits.link_idle)
+
+    def _look_after(self, seconds: float) -> None:
+        """A timer that runs goes on under the next request: it looks whether anything was in hand meanwhile."""
+        self._looks = True
+        self.ctx.set_timer("idle", seconds, xm.IdleDue())
 
     def _idle(self, message: xm.IdleDue) -> None:
-        if not self.running and not len(self.subscribers) and self.ctx.idle:
+        self._looks = False
+        if self.running or len(self.subscribers):
+            return
+        left = self._rests_since + self.services.limits.link_idle - self.ctx.now()
+        if left > 0:
+            self._look_after(left)
+        elif self.ctx.idle:
             self.ctx.stop()
         else:
             self._settled()
@@ -227,7 +242,6 @@ class ExchangesActor(Actor):
     # Requests
 
     def _begin(self, message: xm.Begin) -> None:
-        self.ctx.cancel_timer("idle")
         request, envelope, reply = message.request, message.envelope, message.reply
         refusal = self._refusal(request.method)
         if refusal is not None:
