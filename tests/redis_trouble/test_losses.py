@@ -103,10 +103,14 @@ def test_it_is_full(server: RedisServer, open_door: Any) -> None:
         door.eventually(lambda: not door.degraded())
         door.session()
 
+        def live() -> list[bytes]:
+            return [key for key in client.keys("sd:*:s") if client.hget(key, "state") == b"live"]
+
+        door.eventually(lambda: len(live()) == 3)
         client.config_set("maxmemory", "1mb")
         assert door.refused()["retry-after"]
         assert door.gateway.program.stop() == 0
-        owners = [client.hget(key, "owner") for key in client.keys("sd:*:s") if client.hget(key, "state") == b"live"]
+        owners = [client.hget(key, "owner") for key in live()]
         assert owners == [b""] * 3, "a release works"
 
 
