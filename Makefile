@@ -28,7 +28,7 @@ everyday: setup tests/node/.stamp .venv-servers/.stamp ## Start the gateway in f
 	@exec scripts/everyday.sh $(SERVE)
 
 test: setup test-tools lint ## Check the style, then run every test.
-	$(BIN)/python -m pytest -m "not chaos" --durations=10 $(ARGS)
+	scripts/tests.sh $(BIN)/python $(ARGS)
 
 lint: setup ## Check style, types and the structured-concurrency rules.
 	$(BIN)/ruff check .
