@@ -18,7 +18,7 @@ from gateway.backends.http_events import EventTrail, read_events
 from gateway.backends.http_rules import PASSING, Failed, Kind, Lost, answers, executed_by, judge, kind_of
 from gateway.backends.http_session import HttpSession
 from gateway.backends.outbox import Outgoing
-from gateway.wire.errors import ConnectError, PoolFullError, SizeError, WireError
+from gateway.wire.errors import ConnectError, HeaderError, PoolFullError, SizeError, WireError
 from gateway.wire.pool import Pool, Response
 from gateway.wire.url import Url
 
@@ -82,6 +82,11 @@ class HttpCall:
         self._trail.last_id = outgoing.after
         self._answered = False
 
+    def crashed(self) -> None:
+        """The outcome of a call whose `run` raised what it should not. (Twice told is better than never.)"""
+        self._answered = False
+        self._fail("crashed", f"the exchange with {self._end.name} crashed", "unknown")
+
     async def run(self) -> None:
         """Makes the call, or goes on with it; to forget it, cancel this."""
         try:
@@ -102,7 +107,7 @@ class HttpCall:
         try:
             response = await end.calls.request("POST", end.url, session.post_headers(), self._outgoing.frame)
         except WireError as error:
-            self._fail(_reason(error), f"{end.name}: {error}", "unknown" if error.sent else "no")
+            self._fail(reason_of(error), f"{end.name}: {error}", "unknown" if error.sent else "no")
             return
         with response:
             kind = kind_of(response.status, response.header(b"content-type"))
@@ -249,7 +254,10 @@ async def _refusal_body(response: Response, within: float) -> bytes:
     return b""
 
 
-def _reason(error: WireError) -> str:
+def reason_of(error: WireError) -> str:
+    """The reason that a request fails with which could not be sent, or got no answer."""
     if isinstance(error, ConnectError):
         return "connection_refused"
+    if isinstance(error, HeaderError):
+        return "not_sent"
     return "backend_full" if isinstance(error, PoolFullError) else "connection_lost"

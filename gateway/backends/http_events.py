@@ -18,7 +18,10 @@ SHORTEST_WAIT: Final = 0.1
 STEADY: Final = 10.0
 """Seconds after which a connection was a good one, even if no event came."""
 
-_ID: Final = re.compile(r"[^\x00-\x1f\x7f]{1,1024}")
+ID_MAX: Final = 1024
+"""Characters of an event id that is sent back."""
+_ID: Final = re.compile(r"[^\x00-\x20\x7f](?:[^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?")
+"""What arrives in a header as it was sent: no control characters, and no blank at either end."""
 
 
 class EventTrail:
@@ -36,7 +39,7 @@ class EventTrail:
         self.failures = 0
         if event.id is not None:
             # An empty id takes the last one back (WHATWG HTML 9.2.6); one that no header can carry is as good as none.
-            self.last_id = event.id if _ID.fullmatch(event.id) else None
+            self.last_id = event.id if len(event.id) <= ID_MAX and _ID.fullmatch(event.id) else None
         if event.retry is not None:
             self.retry = event.retry / 1000
 

@@ -19,12 +19,13 @@ from actors.ports import FrameReceived, Headers, Log, RequestFailed, TransportCl
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.protocol.table import HttpTarget
+from actors.runtime.boundary import boundary
 from gateway.backends.bound import BoundTransport
-from gateway.backends.http_call import ERROR_BODY, HttpLimits
+from gateway.backends.http_call import ERROR_BODY, HttpLimits, reason_of
 from gateway.backends.http_events import EventTrail, read_events
 from gateway.backends.http_rules import OURS_ONLY, Kind, answers, error_code, executed_by, kind_of
 from gateway.backends.http_session import OURS
-from gateway.wire.errors import ConnectError, PoolFullError, SizeError, WireError
+from gateway.wire.errors import SizeError, WireError
 from gateway.wire.http1_client import encode_headers
 from gateway.wire.pool import Pool, Response
 from gateway.wire.url import Url, parse_url
@@ -171,8 +172,12 @@ class ModernHttpTransport(BoundTransport):
             self._start(self._nursery, self._waiting.popleft())
 
     async def _run(self, outgoing: Outgoing, scope: trio.CancelScope) -> None:
+        exchange = _Exchange(self._end, outgoing)
         with scope:
-            await _Exchange(self._end, outgoing).run()
+            outcome = await boundary(exchange.run)
+            if outcome.error is not None:
+                self._log.error("backend_exchange_crashed", backend=self._end.name, exc_info=outcome.error)
+                exchange.crashed()
         for running in (self._running, self._listening):
             if running.get(outgoing.id) is scope:
                 del running[outgoing.id]
@@ -212,6 +217,11 @@ class _Exchange:
         self._outgoing = outgoing
         self._answered = False
 
+    def crashed(self) -> None:
+        """The outcome of a request whose `run` raised what it should not. (Twice told is better than never.)"""
+        self._answered = False
+        self._fail("crashed", f"the exchange with {self._end.name} crashed", "unknown")
+
     async def run(self) -> None:
         """Makes the request; to give it up, cancel this."""
         end = self._end
@@ -228,7 +238,7 @@ class _Exchange:
         try:
             response = await pool.request("POST", end.url, end.own + _lines(outgoing.headers), outgoing.frame)
         except WireError as error:
-            self._fail(_reason(error), f"{end.name}: {error}", "unknown" if error.sent else "no")
+            self._fail(reason_of(error), f"{end.name}: {error}", "unknown" if error.sent else "no")
             return
         with response:
             match kind_of(response.status, response.header(b"content-type")):
@@ -286,9 +296,3 @@ class _Exchange:
         if not self._answered:
             self._answered = True
             self._end.emit(RequestFailed(self._outgoing.id, reason, message, executed, status))
-
-
-def _reason(error: WireError) -> str:
-    if isinstance(error, ConnectError):
-        return "connection_refused"
-    return "backend_full" if isinstance(error, PoolFullError) else "connection_lost"

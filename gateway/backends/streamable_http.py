@@ -29,6 +29,7 @@ from actors.ports import (
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.protocol.table import HttpTarget
+from actors.runtime.boundary import Boundary, boundary
 from gateway.backends.http_call import Endpoint, HttpCall, HttpLimits, HttpPost
 from gateway.backends.http_events import EventTrail, read_events
 from gateway.backends.http_rules import PASSING, Kind, kind_of
@@ -207,7 +208,10 @@ class StreamableHttpTransport:
 
     async def _call(self, id: RequestId, scope: trio.CancelScope, call: HttpCall) -> None:
         with scope:
-            await call.run()
+            outcome = await boundary(call.run)
+            if outcome.error is not None:
+                self._crashed("call", outcome.error)
+                call.crashed()
         if self._calls.get(id) is scope:
             del self._calls[id]
             self._start_waiting()
@@ -216,13 +220,25 @@ class StreamableHttpTransport:
         while batch := await self._posts.take(1):
             for outgoing in batch:
                 with trio.CancelScope() as self._posting:
-                    trouble = await HttpPost(self._end, self._session, outgoing).run()
+                    trouble = await self._post(outgoing)
                     if trouble is not None:
                         self._log.warning("backend_post_refused", backend=self._end.name, why=trouble)
                         if outgoing.tag is not None:
                             # The owner waits for it, and nothing else could tell it.
                             self._end_with("not_accepted", f"{self._end.name}: {trouble}")
         posted.set()
+
+    async def _post(self, outgoing: Outgoing) -> str | None:
+        """What kept the backend from accepting a notification or a response, if anything did."""
+        with Boundary() as inside:
+            return await HttpPost(self._end, self._session, outgoing).run()
+        if inside.exit.error is not None:
+            self._crashed("post", inside.exit.error)
+        return "the exchange crashed"
+
+    def _crashed(self, what: str, error: BaseException) -> None:
+        """A fault of one exchange: the others go on."""
+        self._log.error("backend_exchange_crashed", backend=self._end.name, what=what, exc_info=error)
 
     def _end_with(self, reason: str, message: str) -> None:
         if self._ended is None:
@@ -233,9 +249,8 @@ class StreamableHttpTransport:
         """Tells the backend that the session is over. It may not care (405), and nobody waits for its answer."""
         if self._session.id is None or self._stays:
             return
-        headers = self._session.delete_headers()
         with trio.move_on_after(self._end.limits.delete), suppress(WireError):
-            response = await self._end.calls.request("DELETE", self._end.url, headers)
+            response = await self._end.calls.request("DELETE", self._end.url, self._session.delete_headers())
             response.close()
 
     # The GET stream
@@ -243,16 +258,20 @@ class StreamableHttpTransport:
     async def _listen(self, scope: trio.CancelScope, session: HttpSession, trail: EventTrail) -> None:
         with scope:
             while True:
-                again = await self._listen_once(session, trail)
+                again = True
+                with Boundary() as inside:
+                    again = await self._listen_once(session, trail)
+                if inside.exit.error is not None:
+                    self._crashed("stream", inside.exit.error)
+                    self._miss(trail)
                 if not again:
                     return
                 await trio.sleep(trail.wait())
 
     async def _listen_once(self, session: HttpSession, trail: EventTrail) -> bool:
         """Whether to try again, after a while."""
-        headers = session.get_headers(trail.last_id)
         try:
-            response = await self._end.streams.request("GET", self._end.url, headers)
+            response = await self._end.streams.request("GET", self._end.url, session.get_headers(trail.last_id))
         except WireError as error:
             self._log.debug("backend_stream_failed", backend=self._end.name, why=str(error))
             return True

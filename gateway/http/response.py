@@ -1,5 +1,6 @@
 """Writing answers: JSON, refusals, and what browsers need to be told."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ INTERNAL_ERROR = -32603
 
 _EXPOSED = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, Retry-After"
 _METHODS = b"GET, POST, DELETE, OPTIONS"
+_NAMES = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?:[ \t]*,[ \t]*[!#$%&'*+\-.^_`|~0-9A-Za-z]+)*")
 _HEADERS = b"Accept, Authorization, Content-Type, Last-Event-ID, Mcp-Protocol-Version, Mcp-Session-Id"
 
 
@@ -43,13 +45,14 @@ def cors_headers(origin: str | None) -> tuple[Header, ...]:
 
 def preflight_headers(origin: str | None, requested: str | None) -> tuple[Header, ...]:
     """For OPTIONS: what the endpoint offers, and to a page what its script may send. Any header it asks for is granted,
-    since revisions of the protocol add names (`Mcp-Param-*` is an open set) and the origin is allowed already."""
+    since revisions of the protocol add names (`Mcp-Param-*` is an open set) and the origin is allowed already; what is
+    no list of header names is not repeated."""
     if origin is None:
         return ((b"allow", _METHODS),)
     return (
         *cors_headers(origin),
         (b"access-control-allow-methods", _METHODS),
-        (b"access-control-allow-headers", requested.encode("latin-1") if requested else _HEADERS),
+        (b"access-control-allow-headers", requested.encode() if _NAMES.fullmatch(requested or "") else _HEADERS),
         (b"access-control-max-age", b"600"),
     )
 

@@ -27,6 +27,13 @@ class PoolFullError(WireError):
         super().__init__(message, sent=False)
 
 
+class HeaderError(WireError, ValueError):
+    """A header that would break the framing. The text does not show its value."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, sent=False)
+
+
 class PeerError(WireError):
     """The peer closed early, or what it says is not HTTP."""
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import httptools
 
-from gateway.wire.errors import PeerError, SizeError
+from gateway.wire.errors import HeaderError, PeerError, SizeError
 
 OVERHEAD_MAX: Final = 64 * 1024
 """Bytes of a response head; also of what may follow it without a byte of body (chunk extensions, trailers)."""
@@ -21,14 +21,14 @@ _VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 
 
 def encode_headers(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Header lines. ValueError, which does not show the value, for what would break the framing."""
+    """Header lines. HeaderError for what would break the framing."""
     lines = []
     for name, value in headers:
         key, content = name.encode(), value.strip(" \t").encode()
         if not _NAME.fullmatch(key):
-            raise ValueError(f"not a header name: {name!r}")
+            raise HeaderError(f"not a header name: {name!r}")
         if not _VALUE.fullmatch(content):
-            raise ValueError(f"the value of header {name!r} has characters that no header may have")
+            raise HeaderError(f"the value of header {name!r} has characters that no header may have")
         lines.append(b"%b: %b\r\n" % (key, content))
     return b"".join(lines)
 

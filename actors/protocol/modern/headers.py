@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec import Raw
 
+from actors.protocol import errors
 from actors.protocol.messages import EMPTY
 from actors.protocol.modern.tool_headers import Mirrored
 from actors.protocol.payload import is_object, members, text_member, text_or_none
@@ -168,7 +169,10 @@ def outbound(
     method: str, params: Raw, mirrored: Sequence[Mirrored] = (), version: str = MODERN
 ) -> tuple[tuple[str, str], ...]:
     """The headers for a request with these params, as they are sent; for a `tools/call`, `mirrored` is what the tool
-    mirrors under its name there. Raises Malformed for params that are no object."""
+    mirrors under its name there. Raises Malformed for params that are no object, and for a method that no header can
+    carry: Mcp-Method has no encoding, so no server over HTTP can have such a method."""
+    if not _LEGAL.fullmatch(method):
+        raise errors.Malformed(errors.method_not_found(method))
     headers = [(VERSION_HEADER, version), (METHOD_HEADER, method)]
     member = NAMED_BY.get(method)
     name = None if member is None else text_member(params, member)

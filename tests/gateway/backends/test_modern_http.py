@@ -27,11 +27,11 @@ def frame(id: str, method: str = "tools/call") -> bytes:
 async def open_transport(nursery, events, log):
     connectors = []
 
-    def start(url: str, limits: HttpLimits | None = None, **headers: str) -> ModernHttpTransport:
+    def start(url: str, limits: HttpLimits | None = None, emit=events, **headers: str) -> ModernHttpTransport:
         connector = HttpConnector(log, limits=limits)
         connectors.append(connector)
         spec = BackendSpec("far", HttpTarget(url, tuple(headers.items())))
-        transport = connector.connect(spec, events, True)
+        transport = connector.connect(spec, emit, True)
         assert isinstance(transport, ModernHttpTransport)
         nursery.start_soon(transport.run)
         return transport
@@ -148,6 +148,55 @@ async def test_what_finds_no_place_waits_its_turn_and_no_more_than_that_fails(op
     transport.forget("a")
     await backend.wait_requests(2)
     assert backend.requests[1].id == "b"
+
+
+@pytest.mark.parametrize("header", [("Mcp-Method", "x\ny"), ("Mcp-Name", "x\x01"), ("Mcp-Param-A b", "x"), ("", "x")])
+async def test_a_request_whose_headers_cannot_be_written_fails_alone_and_unsent(
+    open_transport, backend, events, header
+):
+    going = trio.Event()
+
+    async def answer(request) -> None:
+        await going.wait()
+        await request.result({"ok": 1})
+
+    backend.handlers = [answer]
+    transport = open_transport(backend.url)
+    transport.send(frame("a"), id="a", headers=HEADERS)
+    await backend.wait_requests()
+    transport.send(frame("b"), id="b", headers=(*HEADERS, header))
+    failed = await events.next()
+    assert (type(failed), failed.id, failed.reason, failed.executed) == (RequestFailed, "b", "not_sent", "no")
+    going.set()
+    assert (await events.next(FrameReceived)).related == "a"
+    assert len(backend.requests) == 1
+
+
+async def test_a_fault_in_one_exchange_fails_that_one_and_is_logged(open_transport, backend, events, log):
+    going = trio.Event()
+
+    async def answer(request) -> None:
+        if request.id == "a":
+            await going.wait()
+        await request.result({"ok": 1})
+
+    def clumsy(event) -> None:
+        if isinstance(event, FrameReceived) and event.related == "b":
+            raise RuntimeError("a bug")
+        events(event)
+
+    backend.handlers = [answer]
+    transport = open_transport(backend.url, emit=clumsy)
+    transport.send(frame("a"), id="a", headers=HEADERS)
+    await backend.wait_requests()
+    transport.send(frame("b"), id="b", headers=HEADERS)
+    failed = await events.next()
+    assert (type(failed), failed.id, failed.executed) == (RequestFailed, "b", "unknown")
+    assert len(log.of("backend_exchange_crashed")) == 1
+    going.set()
+    assert (await events.next(FrameReceived)).related == "a"
+    transport.send(frame("c"), id="c", headers=HEADERS)
+    assert (await events.next(FrameReceived)).related == "c"
 
 
 async def test_redirects_are_not_followed(open_transport, backend, events):

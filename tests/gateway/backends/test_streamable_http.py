@@ -38,10 +38,10 @@ def done(id: int | str, result: object = None) -> bytes:
 async def connect(backend, events, log, nursery):
     connectors = []
 
-    def start(*, limits=LIMITS, url=None, headers=(), run=True, handler=None, session=None):
+    def start(*, limits=LIMITS, url=None, headers=(), run=True, handler=None, session=None, emit=events):
         """`session`: as if the handshake were over, with this id."""
         connectors.append(HttpConnector(log, limits=limits))
-        transport = connectors[-1].connect(BackendSpec("demo", HttpTarget(url or backend.url, headers)), events)
+        transport = connectors[-1].connect(BackendSpec("demo", HttpTarget(url or backend.url, headers)), emit)
         if handler is not None:
             backend.handlers = [handler]
         if session is not None:
@@ -412,10 +412,51 @@ async def test_a_refused_resume_fails_the_request_and_a_404_tells_of_the_lost_se
         assert await events.next() == SessionLost(None)
 
 
-async def test_an_event_id_that_no_header_can_carry_is_not_used(connect, backend, events):
+async def test_a_fault_in_one_exchange_ends_neither_the_others_nor_the_stream(connect, backend, events, log):
+    """Of a call, of a notification, and on the GET stream."""
+    going, opened = trio.Event(), []
+
+    async def handle(request):
+        if request.method == "GET":
+            opened.append(request.headers.get("last-event-id"))
+            await request.events()
+            await request.event(PING if len(opened) == 1 else done("later"), id=f"e-{len(opened)}")
+            await trio.sleep_forever()
+        elif request.method == "DELETE" or request.id is None:
+            await request.accepted()
+        else:
+            if request.id == 1:
+                await going.wait()
+            await request.result({})
+
+    def clumsy(event):
+        bad = FrameReceived(PING, None, "e-1"), FrameReceived(done(2), 2), FrameAccepted(7)
+        if event in bad:
+            raise RuntimeError("a bug")
+        events(event)
+
+    transport = connect(handler=handle, emit=clumsy, session="s")
+    transport.send(call(1), id=1)
+    await backend.wait_requests()
+    transport.send(call(2), id=2)
+    failed = await events.next()
+    assert (type(failed), failed.id, failed.executed) == (RequestFailed, 2, "unknown")
+    transport.listen()
+    await events.next(EventsMissed)
+    assert (await events.next(FrameReceived)).frame == done("later")
+    assert opened == [None, None]
+    going.set()
+    assert await events.next(FrameReceived) == FrameReceived(done(1), 1)
+    assert [line["what"] for line in log.of("backend_exchange_crashed")] == ["call", "stream"]
+    transport.send(PING, tag=7)
+    assert (await events.next(TransportClosed)).reason == "not_accepted"
+
+
+@pytest.mark.parametrize("id", ["\x01evil", "evil\x7f", " edge", "edge ", "\tedge", "x" * 1025])
+async def test_an_event_id_that_no_header_can_carry_is_not_used(connect, backend, events, id):
     async def handle(request):
         await request.events()
-        await request.event(id="\x01evil")
+        await request.event(id=id)
         return "cut"
 
     connect(handler=handle).send(call(1), id=1)

@@ -250,6 +250,12 @@ async def test_a_preflight_grants_what_the_script_asks(ask, door):
     assert door.asked == []
 
 
+@pytest.mark.parametrize("asked", ["x y", "x:1", "x, (y)", "x\u00e9", ",", "x" * 8000 + " y"])
+async def test_a_preflight_repeats_nothing_that_is_no_list_of_header_names(ask, asked):
+    heard = await ask("OPTIONS", headers={"origin": "http://localhost:5173", "access-control-request-headers": asked})
+    assert heard.headers["access-control-allow-headers"].startswith("Accept, Authorization, ")
+
+
 async def test_options_without_an_origin_tells_the_methods(ask):
     heard = await ask("OPTIONS")
     assert (heard.status, heard.headers) == (204, {"allow": "GET, POST, DELETE, OPTIONS"})

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from actors.protocol.errors import Malformed
 from actors.protocol.messages import EMPTY
 from actors.protocol.modern.headers import (
     NAMED_BY,
@@ -115,6 +116,30 @@ def test_what_we_send_agrees_with_what_we_send(raw, method, member, value):
     headers = outbound(method, params)
     assert dict(headers).get("Mcp-Name") == (None if value is None else encode_value(value))
     assert check_routing(lower(headers), method, params, MODERN) is None
+
+
+@pytest.mark.parametrize("method", ["x\x01y", "x\ny", "\x7f", "\x00", " x", "x\t", "z\u00fcrich", "=?\u20ac"])
+def test_a_method_that_no_header_carries_is_one_that_no_server_has(raw, method):
+    with pytest.raises(Malformed) as refused:
+        outbound(method, raw({}))
+    assert refused.value.code == -32601
+
+
+@given(
+    st.text() | st.sampled_from(sorted(NAMED_BY)),
+    st.text(),
+    st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False),
+)
+def test_whatever_a_peer_says_is_refused_or_comes_out_as_headers_that_can_be_written(method, name, value):
+    named = dict.fromkeys(NAMED_BY.values(), name)
+    params = Raw(json.dumps({**named, "arguments": {"region": value}}).encode())
+    try:
+        headers = outbound(method, params, (REGION,))
+    except Malformed:
+        return
+    for _, text in headers:
+        assert text == text.strip(" \t")
+        assert all(character == "\t" or " " <= character <= "~" for character in text)
 
 
 @pytest.mark.parametrize("header", ["mcp-protocol-version", "mcp-method", "mcp-name"])

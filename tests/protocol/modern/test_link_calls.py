@@ -57,6 +57,14 @@ def test_headers_mirror_the_body(http):
     assert headers["Mcp-Name"].startswith("=?base64?")
 
 
+def test_a_method_that_no_header_carries_goes_to_servers_without_headers_only(drive):
+    drive.call(1, "x\ny")
+    if drive.related:
+        assert drive.outcomes[1][1]["code"] == -32601
+    else:
+        assert drive.last("x\ny")
+
+
 def test_a_result_without_a_type_is_complete(drive):
     drive.call(1)
     drive.result(drive.last("tools/call").id, {"content": []})
