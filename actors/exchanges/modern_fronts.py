@@ -200,7 +200,7 @@ class ModernAggregate(ModernFront, Aggregate):
         offered, complete = self._offered()
         known = [(b, hello) for b in self.backends if (hello := self._hello(b)) is not None]
         parts = [(b, hello.instructions) for b, hello in known if hello.instructions]
-        instructions = aggregate.merge_instructions(parts, self.table.separator)
+        instructions = aggregate.merge_instructions(parts, self.table.separator, backends=self.table.backends)
         for backend in self.backends:
             if self._hello(backend) is None:
                 self.when_ready(backend, lambda hello, error: None)

@@ -23,6 +23,7 @@ from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, Treatment
+from actors.protocol.naming import is_web
 from actors.protocol.table import Table
 from actors.protocol.table_change import replaced, touches
 from actors.protocol.versions import can_use
@@ -130,7 +131,7 @@ class Aggregate(Front):
             pending = any(b not in known and not self.shares(b) for b in self.backends)
             result["capabilities"] = json.replace_members(merged, {"tasks": tasks.merged(shown, pending=pending)})
         parts = [(b, h.instructions) for b, h in known.items() if h.instructions]
-        instructions = aggregate.merge_instructions(parts, self.table.separator)
+        instructions = aggregate.merge_instructions(parts, self.table.separator, backends=self.table.backends)
         if instructions is not None:
             result["instructions"] = instructions
         return json.dumps(result)
@@ -138,15 +139,12 @@ class Aggregate(Front):
     def _route(self, effect: fx.Dispatch, *, fresh: bool) -> None:
         """To the backend that owns the name. A name that the tables lack may be on a list that was not fetched yet."""
         try:
-            routed = aggregate.resolve(effect.method, effect.params, self.listing.naming)
-        except errors.Malformed as malformed:
-            self.refuse(effect.call, malformed.error)
+            routed = self._routed(effect, fresh=fresh)
+        except errors.Refusal as refused:
+            self.refuse(effect.call, refused.error)
             return
-        except errors.Refusal as unknown:
-            if not fresh:
-                self._look_again(effect)
-            else:
-                self.refuse(effect.call, self._unknown(effect.method, unknown.error))
+        if routed is None:
+            self._look_again(effect)
             return
         backend = routed.backend
         if effect.method == "completion/complete" and self._cannot_complete(backend):
@@ -162,17 +160,41 @@ class Aggregate(Front):
         else:
             self.refuse_linkless(effect.call)
 
-    def _unknown(self, method: str, error: errors.ProtocolError) -> errors.ProtocolError:
-        """A name is unknown only if every list that could hold it is known."""
-        lists = LOOKED_UP[method] if method in ("tools/call", "prompts/get") else ()
-        silent = [b for listed in lists for b in self.listing.silent(listed)]
-        if not silent:
-            return error
-        return errors.internal(
-            f"server {silent[0]!r}, which may have it, can't be asked",
-            reason="backend_down",
-            executed="no",
-            backend=silent[0],
+    def _routed(self, effect: fx.Dispatch, *, fresh: bool) -> aggregate.Routed | None:
+        """Where a request goes; None if that can't be said before the lists are `fresh`. A tool may be called by its
+        bare name where only one backend has it, which is sure once all have said what they have."""
+        method, naming = effect.method, self.listing.naming
+        try:
+            routed = aggregate.resolve(method, effect.params, naming)
+            return routed if fresh or not self._disputed(routed) else None
+        except errors.Malformed:
+            raise
+        except errors.Refusal as unknown:
+            sure = method == "tools/call" and (fresh or not self.listing.silent(TOOLS))
+            bare = aggregate.resolve_bare(effect.params, naming.tools) if sure else None
+            if bare is None and fresh:
+                raise self._unknown(method, unknown) from None
+            return bare
+
+    def _disputed(self, routed: aggregate.Routed) -> bool:
+        """Whether it is a web address that a backend may have of which nothing is known and which goes first."""
+        if not is_web(routed.name):
+            return False
+        silent = {*self.listing.silent(RESOURCES), *self.listing.silent(TEMPLATES)}
+        return bool(silent) and not silent.isdisjoint(self.backends[: self.backends.index(routed.backend)])
+
+    def _unknown(self, method: str, unknown: errors.Refusal) -> errors.Refusal:
+        """A name is unknown unless the list of the one backend that it could be of is."""
+        backend = unknown.backend if isinstance(unknown, aggregate.Unlisted) else None
+        if backend is None or backend not in self.listing.silent(LOOKED_UP[method][0]):
+            return unknown
+        return errors.Refusal(
+            errors.internal(
+                f"server {backend!r}, which may have it, can't be asked",
+                reason="backend_down",
+                executed="no",
+                backend=backend,
+            )
         )
 
     def _look_again(self, effect: fx.Dispatch) -> None:

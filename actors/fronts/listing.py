@@ -271,11 +271,11 @@ class Listing:
 
     def _names(self, method: str) -> Names:
         views = self._present(method)
-        separator = self._front.table.separator
+        separator, configured = self._front.table.separator, (*self._front.table.backends, *self._front.backends)
 
         def make() -> Names:
             lists = [(b, [n for i in self._visible(method, b, v) if (n := item_name(i))]) for b, v in views]
-            return build_names(lists, separator)
+            return build_names(lists, separator, configured)
 
         value = self._memo.get(self._key("names", method, views), make)
         assert isinstance(value, Names)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw, Struct
 
-from actors.protocol.errors import Malformed, Refusal, invalid_params, resource_not_found
+from actors.protocol.errors import Malformed, ProtocolError, Refusal, invalid_params, resource_not_found
 from actors.protocol.naming import Names, Uris, name_prefix
 from actors.protocol.payload import (
     dumps,
@@ -31,6 +31,14 @@ class Naming(Struct, frozen=True):
     tools: Names = Names()
     prompts: Names = Names()
     uris: Uris = Uris()
+
+
+class Unlisted(Refusal):
+    """A name that is on no list that is known. `backend` is the one that it must be of, if there is one."""
+
+    def __init__(self, error: ProtocolError, names: Names, name: str) -> None:
+        super().__init__(error)
+        self.backend = names.prefixes.owner(name)
 
 
 class Routed(NamedTuple):
@@ -65,8 +73,18 @@ def _resolve_name(params: Raw, names: Names, kind: str) -> Routed:
     name = _required(present, "name")
     owner = names.resolve(name)
     if owner is None:
-        raise Refusal(invalid_params(f"Unknown {kind}: {name[:200]}"))
+        raise Unlisted(invalid_params(f"Unknown {kind}: {name[:200]}"), names, name)
     return Routed(owner.backend, _replaced(params, present, "name", name, owner.name), owner.name)
+
+
+def resolve_bare(params: Raw, names: Names) -> Routed | None:
+    """Where a tool call goes that names the tool as its backend does, as the page of an app has to. None if no backend
+    has such a tool; raises Refusal if several have."""
+    name = _required(members(params), "name")
+    found = names.namesakes(name)
+    if len(found) > 1:
+        raise Refusal(invalid_params(f"Several servers have a tool {name[:200]}: {', '.join(found)}"))
+    return Routed(names.owners[found[0]].backend, params, name) if found else None
 
 
 def _resolve_ref(params: Raw, naming: Naming) -> Routed:
@@ -82,7 +100,8 @@ def _resolve_ref(params: Raw, naming: Naming) -> Routed:
     else:
         raise Refusal(invalid_params("Unknown type of ref"))
     if owner is None:
-        raise Refusal(invalid_params(f"Unknown ref: {name[:200]}"))
+        unknown = invalid_params(f"Unknown ref: {name[:200]}")
+        raise Unlisted(unknown, naming.prompts, name) if kind == "ref/prompt" else Refusal(unknown)
     ref[member] = dumps(owner.name)
     return Routed(owner.backend, dumps({**present, "ref": dumps(ref)}), owner.name)
 
@@ -307,9 +326,13 @@ _INVISIBLE: Final = re.compile(
 
 
 def merge_instructions(
-    parts: Iterable[tuple[str, str]], separator: str = "__", limit: int = INSTRUCTIONS_MAX
+    parts: Iterable[tuple[str, str]],
+    separator: str = "__",
+    limit: int = INSTRUCTIONS_MAX,
+    backends: Iterable[str] = (),
 ) -> str | None:
     """One text of (backend, instructions), each below a heading that gives the prefix of its names; None of nothing.
+    `backends` are all that are configured: prefixes depend on them.
 
     What backends say is untrusted: invisible characters go, headings inside are pushed below ours, and each gets an
     equal share of the limit.
@@ -317,12 +340,13 @@ def merge_instructions(
     present = [(backend, text.strip()) for backend, text in parts if text.strip()]
     if not present:
         return None
-    share = limit // len(present)
-    return "\n\n".join(_section(backend, text, separator, share) for backend, text in present)
+    share, configured = limit // len(present), tuple(backends)
+    prefixed = [(backend, name_prefix(backend, separator, configured), text) for backend, text in present]
+    return "\n\n".join(_section(*section, share) for section in prefixed)
 
 
-def _section(backend: str, text: str, separator: str, share: int) -> str:
-    heading = f"# {backend}\n(names of this server begin with `{name_prefix(backend, separator)}`)\n\n"
+def _section(backend: str, prefix: str, text: str, share: int) -> str:
+    heading = f"# {backend}\n(names of this server begin with `{prefix}`)\n\n"
     clean = re.sub(r"^#", "##", _INVISIBLE.sub("", text), flags=re.MULTILINE)
     room = max(0, share - len(heading) - 2)
     return heading + (clean if len(clean) <= room else clean[: max(0, room - 1)] + "…")

@@ -1,13 +1,15 @@
 """Names and URIs of several backends behind one endpoint.
 
-A name is exposed as `<backend><separator><name>` and a URI as `<u>+<uri>`. Both are decided in a table, from what the
-backends list, and are looked up there: nothing is found by splitting an exposed name, so a separator inside a name
-does no harm. The same lists give the same names, whatever the order in which they arrived.
+A name is exposed as `<backend><separator><name>` and a URI as `<u>+<uri>`. Which backend a name belongs to follows from
+the configuration alone: no two backends can have a name in common, whatever they list and whoever was asked first.
+Names are looked up in a table made of what the backends list: none is found by splitting an exposed one, so a separator
+inside a tool's name does no harm.
 """
 
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
@@ -15,6 +17,10 @@ NAME_MAX: Final = 64
 """Characters of an exposed name: what the strictest model APIs take for a tool."""
 DIGITS: Final = 8
 """Hex digits of the hash that tells apart what would else have the same name."""
+_CUT: Final = NAME_MAX - 1 - DIGITS
+"""Characters that a name keeps before such a hash."""
+_STEM: Final = 24
+"""Characters that a backend's name keeps before such a hash, so that there is room for those of its tools."""
 
 _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _NOT_IN_SCHEME: Final = re.compile(r"[^a-z0-9.-]")
@@ -31,11 +37,87 @@ class Owner(NamedTuple):
     name: str
 
 
+class Prefix(NamedTuple):
+    """What the exposed names of one backend begin with: `plain`, or `hashed` where a plain name would fit the prefix of
+    one of its `rivals` too."""
+
+    plain: str
+    hashed: str
+    rivals: tuple[str, ...] = ()
+
+    def contests(self, exposed: str) -> bool:
+        """Whether a name that begins with `plain` could be another backend's as well."""
+        return len(self.plain) > _CUT or exposed.startswith(self.rivals)
+
+    @property
+    def usual(self) -> str:
+        """What most of its names begin with."""
+        return self.hashed if self.contests(self.plain) else self.plain
+
+
+class Prefixes(NamedTuple):
+    """The prefixes of all configured backends."""
+
+    by_backend: Mapping[str, Prefix] = {}
+
+    def owner(self, exposed: str) -> str | None:
+        """The one backend that can have a name like this."""
+        for backend, prefix in self.by_backend.items():
+            if exposed.startswith(prefix.hashed):
+                return backend
+            if exposed.startswith(prefix.plain) and not prefix.contests(exposed):
+                return backend
+        return None
+
+    def claimed(self, name: str) -> bool:
+        """Whether it looks like an exposed name, even one that no backend can have."""
+        return any(name.startswith((prefix.plain, prefix.hashed)) for prefix in self.by_backend.values())
+
+
+@lru_cache(maxsize=64)
+def prefixes(backends: tuple[str, ...], separator: str = "__") -> Prefixes:
+    """The prefixes of these backends: the same for the same names, whatever their order."""
+    plain = {backend: _clean(f"{backend}{separator}") for backend in backends}
+    taken = [prefix for prefix in plain.values() if len(prefix) <= _CUT]
+    hashed: dict[str, str] = {}
+    for backend in sorted(plain):
+        hashed[backend] = _hashed_prefix(backend, separator, taken)
+        taken.append(hashed[backend])
+    found: dict[str, Prefix] = {}
+    for backend, own in plain.items():
+        others = {prefix for other, prefix in plain.items() if other != backend and len(prefix) <= _CUT}
+        rivals = tuple(sorted(prefix for prefix in others if _meet(prefix, own)))
+        found[backend] = Prefix(own, hashed[backend], rivals)
+    return Prefixes(found)
+
+
+def _hashed_prefix(backend: str, separator: str, taken: Sequence[str]) -> str:
+    """A prefix that begins like no other one, and that no other one begins like."""
+    clean = _clean(backend)
+    stem = (clean.partition(separator)[0] if separator else clean).rstrip("_-")[:_STEM]
+    joiner = "-" if separator.startswith("_") else "_"
+    attempt = 0
+    while True:
+        kept = stem[: max(0, len(stem) - attempt)]  # in the end nothing is left that another one could begin like
+        prefix = f"{kept}{joiner if kept else ''}{_digest(backend, attempt)}{separator}"
+        if not any(_meet(prefix, other) for other in taken):
+            return prefix
+        attempt += 1
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether a name can begin with both."""
+    return one.startswith(other) or other.startswith(one)
+
+
 class Names(NamedTuple):
-    """Exposed names and what they stand for; one table for tools, one for prompts."""
+    """Exposed names and what they stand for; one table for tools, one for prompts. `bare`: the exposed names of
+    whatever the backends themselves call by one name."""
 
     owners: Mapping[str, Owner] = {}
     exposed: Mapping[Owner, str] = {}
+    bare: Mapping[str, Sequence[str]] = {}
+    prefixes: Prefixes = Prefixes()
 
     def expose(self, backend: str, name: str) -> str | None:
         """The exposed name; None for one that is not in the table."""
@@ -45,53 +127,64 @@ class Names(NamedTuple):
         """What an exposed name stands for; None for one that is not in the table."""
         return self.owners.get(exposed)
 
+    def namesakes(self, name: str) -> Sequence[str]:
+        """The exposed names of what the backends themselves call so. What looks like an exposed name is nobody's bare
+        one: else it could be another backend's once the one that it belongs to lists it."""
+        found = self.bare.get(name, ())
+        return () if found and self.prefixes.claimed(name) else found
 
-def build_names(lists: Iterable[tuple[str, Iterable[str]]], separator: str = "__") -> Names:
-    """The table for these backends, each with the names that it lists; a name listed twice counts once.
 
-    A name that fits as it is goes before one that must be changed, then an earlier backend before a later one; who
-    comes too late for a name gets it with a hash.
+def build_names(
+    lists: Iterable[tuple[str, Iterable[str]]], separator: str = "__", backends: Iterable[str] = ()
+) -> Names:
+    """The table for these lists, each of one backend and the names that it has; a name listed twice counts once.
+
+    `backends` are all that are configured, whether they are among the lists or not. Of the names of one backend those
+    that fit as they are go before those that must be changed; what comes too late for a name gets it with a hash.
     """
-    order: dict[str, int] = {}
-    wanted: dict[Owner, str] = {}
+    wanted: dict[str, set[str]] = {}
     for backend, names in lists:
-        order.setdefault(backend, len(order))
-        for name in names:
-            owner = Owner(backend, name)
-            wanted[owner] = _plain(owner, separator)
-
-    def precedence(owner: Owner) -> tuple[bool, int, str]:
-        return wanted[owner] != _joined(owner, separator), order[owner.backend], owner.name
-
+        wanted.setdefault(backend, set()).update(names)
+    known = prefixes(tuple(dict.fromkeys((*backends, *wanted))), separator)
     owners: dict[str, Owner] = {}
-    for owner in sorted(wanted, key=precedence):
-        exposed, attempt = wanted[owner], 0
-        while exposed in owners:
-            exposed, attempt = _hashed(wanted[owner], owner, attempt), attempt + 1
-        owners[exposed] = owner
-    return Names(owners, {owner: exposed for exposed, owner in owners.items()})
+    bare: dict[str, list[str]] = {}
+    for backend, names in wanted.items():
+        prefix = known.by_backend[backend]
+        for name in sorted(names, key=lambda name: (_clean(name) != name, name)):
+            owner, attempt = Owner(backend, name), -1
+            exposed = _exposed(prefix, owner, attempt)
+            while exposed in owners:
+                attempt += 1
+                exposed = _exposed(prefix, owner, attempt)
+            owners[exposed] = owner
+            bare.setdefault(name, []).append(exposed)
+    return Names(owners, {owner: exposed for exposed, owner in owners.items()}, bare, known)
 
 
-def name_prefix(backend: str, separator: str = "__") -> str:
-    """What the exposed names of a backend begin with, unless one had to be shortened."""
-    return _NOT_IN_NAME.sub("_", f"{backend}{separator}")
+def name_prefix(backend: str, separator: str = "__", backends: Iterable[str] = ()) -> str:
+    """What the exposed names of a backend begin with, unless one had to be changed; `backends` as above."""
+    return prefixes(tuple(dict.fromkeys((*backends, backend))), separator).by_backend[backend].usual
 
 
-def _joined(owner: Owner, separator: str) -> str:
-    return f"{owner.backend}{separator}{owner.name}"
+def _exposed(prefix: Prefix, owner: Owner, attempt: int) -> str:
+    plain = _fitted(prefix.plain, owner, attempt)
+    return _fitted(prefix.hashed, owner, attempt) if prefix.contests(plain) else plain
 
 
-def _plain(owner: Owner, separator: str) -> str:
-    clean = _NOT_IN_NAME.sub("_", _joined(owner, separator))
-    return clean if len(clean) <= NAME_MAX else _hashed(clean, owner, 0)
+def _fitted(prefix: str, owner: Owner, attempt: int) -> str:
+    """With a hash from attempt 0 on, or where it is too long."""
+    whole = prefix + _clean(owner.name)
+    if attempt < 0 and len(whole) <= NAME_MAX:
+        return whole
+    # Each attempt hashes anew: a name made to look like another's hash costs one attempt, not the loop.
+    return f"{whole[:_CUT]}_{_digest(*owner, max(0, attempt))}"
 
 
-def _hashed(clean: str, owner: Owner, attempt: int) -> str:
-    return f"{clean[: NAME_MAX - 1 - DIGITS]}_{_digest(*owner, attempt)}"
+def _clean(name: str) -> str:
+    return _NOT_IN_NAME.sub("_", name)
 
 
 def _digest(*parts: object) -> str:
-    # Each attempt hashes anew: a name made to look like another's hash costs one attempt, not the loop.
     joined = "\0".join(map(str, parts))
     return hashlib.sha256(joined.encode(errors="surrogatepass")).hexdigest()[:DIGITS]
 
@@ -141,6 +234,11 @@ class Uris(NamedTuple):
         owners = (backend for prefix, backend in self.web_templates if uri.startswith(prefix))
         backend = next(owners, None)
         return Owner(backend, uri) if backend is not None else None
+
+
+def is_web(uri: str) -> bool:
+    """Whether it is a web address, which several backends may list."""
+    return _WEB.match(uri) is not None
 
 
 def build_uris(backends: Sequence[str], lists: Iterable[tuple[str, Iterable[str]]] = ()) -> Uris:

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from actors.protocol.naming import prefixes
 from actors.protocol.table import BackendSpec, Table
 
 
@@ -26,9 +27,12 @@ def replaced(before: Table, after: Table) -> frozenset[str]:
 def touches(before: Table, after: Table, endpoint: str) -> bool:
     """Whether an aggregated endpoint may list other things than before, or list them under other names."""
     was, served = before.endpoints.get(endpoint), after.endpoints.get(endpoint)
-    if was != served or before.separator != after.separator:
+    if was != served:
         return True
-    return any(_shown(before, name) != _shown(after, name) for name in (served.backends if served is not None else ()))
+    # A backend that is on other endpoints only may still be the rival of one here.
+    named, renamed = (prefixes(tuple(table.backends), table.separator).by_backend for table in (before, after))
+    names = served.backends if served is not None else ()
+    return any(named.get(n) != renamed.get(n) or _shown(before, n) != _shown(after, n) for n in names)
 
 
 def _shown(table: Table, name: str) -> object:

@@ -77,7 +77,11 @@ class Builder:
         specs: dict[str, BackendSpec] = {}
         identities: dict[str, Any] = {}
         members = self._groups()
+        separator = self.file.gateway.naming.separator
         for name, server, path in self._servers():
+            if not server.disabled and separator in name:
+                hint = "give it another name, or set another `gateway.naming.separator`"
+                self._add(path, f'the name holds the separator "{separator}" of exposed names: {hint}')
             target = None if server.disabled else self._target(server, path)
             if target is not None:
                 groups = tuple(group for group, names in members.items() if name in names)
@@ -87,7 +91,6 @@ class Builder:
         endpoints[""] = Endpoint("", "aggregate", tuple(specs))
         for group, names in members.items():
             endpoints[group] = Endpoint(group, "aggregate", tuple(name for name in specs if name in names))
-        separator = self.file.gateway.naming.separator
         routes = [[endpoint.name, endpoint.kind, endpoint.backends] for endpoint in endpoints.values()]
         return Table(specs, endpoints, separator, digest(json.dumps([separator, identities, routes])))
 

@@ -115,7 +115,7 @@ class NamingSection(Section):
     """How aggregates name what they serve."""
 
     separator: Separator = "__"
-    """Stands between a server's name and the name of its tool or prompt."""
+    """Stands between a server's name and the name of its tool or prompt; no server's name may hold it."""
 
 
 class LogSection(Section):

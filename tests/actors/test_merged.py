@@ -215,7 +215,7 @@ async def test_a_tool_that_is_new_can_be_called_before_anybody_heard_of_the_chan
         assert await client.tool("alpha__fresh") == "alpha: fresh"
 
 
-@pytest.mark.parametrize("name", ["alpha__nothing", "echo", "nobody__echo", "alpha__", "__", ""])
+@pytest.mark.parametrize("name", ["alpha__nothing", "nothing", "nobody__echo", "alpha__", "__", ""])
 async def test_an_unknown_tool_or_prompt_is_minus_32602(autojump_clock, name):
     async with open_gateway(Backend("alpha")) as gateway:
         client = await gateway.connect()

@@ -173,12 +173,25 @@ async def test_a_call_without_a_proper_name_is_invalid_params(stage: Stage, para
 
 @JUMPING
 @pytest.mark.requirement("aggregate-names")
-async def test_on_an_aggregate_only_exposed_names_are_known(stage: Stage) -> None:
-    backend = await stage.backend()
-    backend.result("echo", text("yes"))
+async def test_on_an_aggregate_only_exposed_names_are_listed_and_a_bare_one_is_known_if_it_is_unambiguous(
+    stage: Stage,
+) -> None:
+    alpha, beta = await stage.backend(), await stage.backend("beta")
+    for backend in (alpha, beta):
+        backend.result("echo", text("yes"))
+    alpha.result("only", text("alpha's"))
     client = await stage.connect()
-    assert (await client.start_call("echo").error()).code == INVALID_PARAMS
-    assert not backend.of("tools/call")
+    assert [tool["name"] for tool in (await client.request("tools/list"))["tools"]] == [
+        "alpha__echo",
+        "alpha__only",
+        "beta__echo",
+    ]
+    error = await client.start_call("echo").error()
+    assert error.code == INVALID_PARAMS
+    assert "alpha__echo, beta__echo" in error.message
+    assert not alpha.of("tools/call")
+    assert not beta.of("tools/call")
+    assert await client.call("only") == text("alpha's")
 
 
 @JUMPING

@@ -325,6 +325,23 @@ def test_a_name_that_does_not_fit_a_url_is_refused(problem: Callable[..., Proble
     assert "a name is a part of a URL" in problem(json.dumps({"mcpServers": {name: {"command": "x"}}})).message
 
 
+@pytest.mark.parametrize(
+    ("name", "separator"), [("a__b", "__"), ("a__", "__"), ("a-b", "-"), ("a_b", "_"), ("a.x.b", "x")]
+)
+@pytest.mark.parametrize("key", ["mcpServers", "servers"])
+def test_a_name_that_holds_the_separator_is_refused(
+    problem: Callable[..., Problem], settings: Callable[..., Settings], key: str, name: str, separator: str
+) -> None:
+    servers = {"b": {"command": "x"}, name: {"command": "x"}}
+    naming = {"naming": {"separator": separator}}
+    found = problem(json.dumps({key: {**servers, "fine": {"command": "x"}}, "gateway": naming}, indent=1))
+    assert found.field == f"{key}.{name}"
+    assert f'the separator "{separator}"' in found.message
+    assert found.line is not None
+    switched_off = {**servers, name: {"command": "x", "disabled": True}}
+    assert list(settings(json.dumps({key: switched_off, "gateway": naming})).table.backends) == ["b"]
+
+
 def test_a_refused_name_comes_with_a_usable_one(problem: Callable[..., Problem]) -> None:
     assert problem('{"mcpServers": {"my server": {"command": "x"}}}').message.endswith('such as "my-server"')
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import AnyUrl, ValidationError
 
-from actors.protocol.naming import NAME_MAX, Owner, build_names, build_uris, name_prefix
+from actors.protocol.naming import NAME_MAX, Owner, build_names, build_uris, name_prefix, prefixes
 
 FIT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -35,10 +35,62 @@ def test_the_separator_can_be_another():
 
 
 def test_a_separator_inside_a_name_is_never_mistaken():
-    names = build_names([("a", ["b__c"]), ("a__b", ["c"])])
-    assert names.resolve("a__b__c") == Owner("a", "b__c")
-    assert len(names.owners) == 2
-    assert {names.resolve(exposed) for exposed in names.owners} == {Owner("a", "b__c"), Owner("a__b", "c")}
+    names = build_names([("a", ["b__c", "c"]), ("a__b", ["c"])])
+    assert len(names.owners) == 3
+    assert {names.resolve(exposed) for exposed in names.owners} == {
+        Owner("a", "b__c"),
+        Owner("a", "c"),
+        Owner("a__b", "c"),
+    }
+    assert names.resolve("a__b__c") is None, "it could be either's"
+    assert names.expose("a", "c") == "a__c", "this one could not"
+
+
+RIVALS = [("a", "a_"), ("a.b", "a_b"), ("a.b", "a_b", "a.b_"), ("x" * 60, "x" * 61), ("a", "a..b"), ("a", "a_", "a__")]
+
+
+@pytest.mark.parametrize("backends", RIVALS)
+def test_two_backends_whose_names_could_meet_never_share_one(backends):
+    listed = ["x", "_x", "__x", "", "b__x", "y" * 80]
+    for several in itertools.permutations(backends):
+        tables = [build_names([(backend, listed)], backends=several) for backend in several]
+        together = build_names([(backend, listed) for backend in several])
+        assert len(together.owners) == len(backends) * len(listed)
+        for table in tables:
+            assert table.owners.items() <= together.owners.items(), "whoever else has answered"
+
+
+def test_only_names_that_could_meet_are_changed():
+    names = build_names([("a", ["x", "_x"]), ("a_", ["x"]), ("b", ["x", "_x"])])
+    assert {owner.name: exposed for exposed, owner in names.owners.items() if owner.backend == "b"} == {
+        "x": "b__x",
+        "_x": "b___x",
+    }
+    assert names.expose("a", "x") == "a__x"
+    assert re.fullmatch(r"a-[0-9a-f]{8}___x", names.expose("a", "_x"))
+    assert re.fullmatch(r"a-[0-9a-f]{8}__x", names.expose("a_", "x"))
+    assert names.resolve("a___x") is None
+
+
+def test_a_prefix_says_whose_a_name_must_be_even_if_nothing_is_known_of_it():
+    known = prefixes(("a", "a_", "git"))
+    assert known.owner("git__log") == "git"
+    assert known.owner("a__x") == "a"
+    assert known.owner(known.by_backend["a_"].hashed + "x") == "a_"
+    for nobodys in ("a___x", "log", "gi__log", "git_log", ""):
+        assert known.owner(nobodys) is None
+    assert known.claimed("a___x")
+    assert not known.claimed("log")
+    assert name_prefix("a_", backends=("a", "git")) == known.by_backend["a_"].hashed
+    assert name_prefix("a", backends=("a_", "git")) == "a__"
+
+
+def test_a_bare_name_is_known_by_all_that_have_it():
+    names = build_names([("a", ["x", "y"]), ("b", ["x", "a__z"])])
+    assert names.namesakes("y") == ["a__y"]
+    assert names.namesakes("x") == ["a__x", "b__x"]
+    assert list(names.namesakes("z")) == []
+    assert list(names.namesakes("a__z")) == [], "it is a name of the other one, should that ever have it"
 
 
 def test_a_name_that_fits_keeps_its_place_before_one_that_is_changed():
@@ -88,6 +140,15 @@ def test_names_are_fit_unique_and_reversible(listed, separator):
         assert FIT.fullmatch(exposed) or not exposed
         assert len(exposed) <= NAME_MAX
         assert names.resolve(exposed) == owner
+
+
+@given(lists, st.sampled_from(["__", "-", "_", "_1", "a", ""]))
+def test_the_names_of_a_backend_do_not_depend_on_what_others_list(listed, separator):
+    together = build_names(listed.items(), separator)
+    for backend, names in listed.items():
+        alone = build_names([(backend, names)], separator, listed)
+        assert alone.owners.items() <= together.owners.items()
+        assert all(alone.prefixes.owner(exposed) == backend for exposed in alone.owners)
 
 
 @given(lists, st.randoms())
