@@ -52,7 +52,11 @@ lock: ## Resolve every lock file anew (needs uv).
 
 SDKS := $(patsubst tests/sdks/%.lock,.venv-sdks/%/.stamp,$(wildcard tests/sdks/*.lock))
 
-test-tools: redis tests/node/.stamp .venv-servers/.stamp $(SDKS)
+# Clients and servers in other languages are built where their toolchains are; elsewhere their tests are skipped.
+has = $(if $(shell command -v $(1) 2>/dev/null),$(2))
+PEERS := $(call has,go,build/peers/go/.stamp)
+
+test-tools: redis tests/node/.stamp .venv-servers/.stamp $(SDKS) .venv-peers/fastmcp/.stamp $(PEERS)
 
 redis:
 	@scripts/need-redis.sh
@@ -76,6 +80,11 @@ clean: ## Remove everything that the other targets made.
 
 .venv-peers/%/.stamp: loadtest/peers/%.lock scripts/make-venv.sh
 	scripts/make-venv.sh .venv-peers/$* loadtest/peers/$*.lock
+	@touch $@
+
+.SECONDEXPANSION:
+build/peers/%/.stamp: scripts/make-peers.sh $$(shell find tests/e2e/peers/% -type f)
+	scripts/make-peers.sh $* build/peers/$*
 	@touch $@
 
 tests/node/.stamp: tests/node/package-lock.json tests/node/package.json scripts/need-npm.sh
