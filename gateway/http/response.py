@@ -52,7 +52,7 @@ def preflight_headers(origin: str | None, requested: str | None) -> tuple[Header
     return (
         *cors_headers(origin),
         (b"access-control-allow-methods", _METHODS),
-        (b"access-control-allow-headers", requested.encode() if _NAMES.fullmatch(requested or "") else _HEADERS),
+        (b"access-control-allow-headers", requested.encode() if requested and _NAMES.fullmatch(requested) else _HEADERS),
         (b"access-control-max-age", b"600"),
     )
 
