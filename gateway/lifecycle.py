@@ -30,7 +30,7 @@ from gateway.store.redis.store import open_redis_store
 KEY_BYTES = 32
 
 SWEEP = 5.0
-"""Seconds between two looks for what has expired in the store of this process."""
+"""Seconds between two looks for what has expired in the store of this process, and among idle connections."""
 WATCHDOG = 6.0
 """Seconds beyond grace and drain deadline after which the process is ended, whatever hangs."""
 
@@ -64,9 +64,12 @@ async def open_connector(log: Log, limits: Limits) -> AsyncIterator[Connector]:
     )
     http = HttpConnector(log, limits=HttpLimits(message_bytes=limits.message_bytes))
     try:
-        yield TargetConnector(
-            {StdioTarget: stdio, HttpTarget: http, NativeTarget: NativeConnector(log, limits)},
-        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_sweep, http.sweep)
+            yield TargetConnector(
+                {StdioTarget: stdio, HttpTarget: http, NativeTarget: NativeConnector(log, limits)},
+            )
+            nursery.cancel_scope.cancel()
     finally:
         http.close()
         with trio.move_on_after(2, shield=True):
@@ -81,7 +84,7 @@ async def open_store(
     if url.startswith("memory:"):
         store = MemoryStore(limits, trio.current_time)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_sweep, store)
+            nursery.start_soon(_sweep, lambda: store.sweep(trio.current_time()))
             yield store
             nursery.cancel_scope.cancel()
         return
@@ -89,10 +92,10 @@ async def open_store(
         yield redis
 
 
-async def _sweep(store: MemoryStore) -> None:
+async def _sweep(sweep: Callable[[], object]) -> None:
     while True:
         await trio.sleep(SWEEP)
-        store.sweep(trio.current_time())
+        sweep()
 
 
 def sealer(settings: Settings, log: Log) -> AesSealer:

@@ -5,6 +5,7 @@ callers.
 """
 
 import functools
+import secrets
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -65,6 +66,16 @@ class _Due(Enum):
     CLOSE = "close"
 
 
+PREFIX_BYTES = 8
+"""Of what nobody can guess in the ids of a connection."""
+
+
+def unguessable(profile: Profile) -> Profile:
+    """With ids that only the server at the other end of this connection ever sees: whoever else finds a way to say
+    something over it can't name a request, and answers none. The epoch stays in front, so that no id comes up again."""
+    return replace(profile, prefix=f"{profile.prefix}-{secrets.token_hex(PREFIX_BYTES)}")
+
+
 class LinkActor(Actor):
     """Temporary: it ends with those who joined it, and nobody restarts it.
 
@@ -96,7 +107,9 @@ class LinkActor(Actor):
         self._backend = spec.name  # and not the spec: each connection is made as it is configured then
         self._services = services
         self._backends = backends
-        self._link = first_link(profile, resume, level=level, subscriptions=subscriptions, attempt=attempt)
+        self._profile = profile
+        first = unguessable(profile)
+        self._link = first_link(first, resume, level=level, subscriptions=subscriptions, attempt=attempt)
         self._carrier = Carrier(services.connector, spec.target, resume.kept if resume is not None else None)
         self._audience = Audience(spec.sharing == "shared", self._drop)
         self._calls = CallTimes(spec.name, services.telemetry)
@@ -180,7 +193,7 @@ class LinkActor(Actor):
             # A shared one that was about to end, since nobody had been left: it is needed again.
             self._closing = False
             self.ctx.cancel_timer("close")
-            self._set(Link(self._link.profile))
+            self._set(Link(unguessable(self._profile)))
         if self._link.phase is Phase.READY and (hello := self._link.hello) is not None:
             caller.reply(LinkReady(self.ctx.ref, self._backend, hello, False))
 

@@ -24,7 +24,7 @@ from gateway.backends.streamable_http import StreamableHttpTransport
 from gateway.wire.pool import Pool, PoolLimits
 
 STREAMS: Final = 8192
-"""GET streams to one origin: one per session and backend."""
+"""GET streams to one server: one per session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,29 @@ class StdioConnector:
         await self._guardian.aclose()
 
 
+@dataclass(frozen=True, slots=True)
+class _Pools:
+    """The connections to one server: for calls, and for the GET streams, which stay open for long."""
+
+    target: Target
+    calls: Pool
+    streams: Pool
+
+    def __repr__(self) -> str:
+        return f"calls: {self.calls!r} streams: {self.streams!r}"
+
+    def expire(self) -> None:
+        self.calls.expire()
+        self.streams.expire()
+
+    def close(self) -> None:
+        self.calls.close()
+        self.streams.close()
+
+
 class HttpConnector:
-    """Reaches HTTP endpoints over two pools: one for calls, one for the GET streams, which stay open for long.
+    """Reaches HTTP endpoints over pools that each server has for itself: what comes over a connection is said by that
+    server, also where others share its host and port.
 
     Needs `close` once all its transports have ended.
     """
@@ -84,32 +105,50 @@ class HttpConnector:
     ) -> None:
         self._log = log
         self._limits = limits or HttpLimits()
-        self._calls = Pool(pool_limits, tls=tls)
-        self._streams = Pool(pool_limits or PoolLimits(connections=STREAMS), tls=tls)
+        self._pool_limits = pool_limits
+        self._tls = tls
+        self._pools: dict[str, _Pools] = {}
 
     def __repr__(self) -> str:
-        return f"<HttpConnector calls: {self._calls!r} streams: {self._streams!r}>"
+        return f"<HttpConnector {self._pools!r}>"
 
     def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
         assert isinstance(spec.target, HttpTarget)
         transport = ModernHttpTransport if modern else StreamableHttpTransport
+        pools = self._pools_of(spec)
         try:
             return transport(
                 spec.name,
                 spec.target,
                 emit,
-                calls=self._calls,
-                streams=self._streams,
+                calls=pools.calls,
+                streams=pools.streams,
                 log=self._log,
                 limits=self._limits,
             )
         except ValueError as error:
             return StillbornTransport(f"{spec.name}: {error}", emit)
 
+    def _pools_of(self, spec: BackendSpec) -> _Pools:
+        """Those of this server as it is configured now; one that was configured otherwise loses its own."""
+        pools = self._pools.get(spec.name)
+        if pools is None or pools.target != spec.target:
+            if pools is not None:
+                pools.close()
+            streams = self._pool_limits or PoolLimits(connections=STREAMS)
+            pools = _Pools(spec.target, Pool(self._pool_limits, tls=self._tls), Pool(streams, tls=self._tls))
+            self._pools[spec.name] = pools
+        return pools
+
+    def sweep(self) -> None:
+        """Closes what has been idle for too long, also to servers that nobody uses any more."""
+        for pools in self._pools.values():
+            pools.expire()
+
     def close(self) -> None:
         """Closes the idle connections."""
-        self._calls.close()
-        self._streams.close()
+        for pools in self._pools.values():
+            pools.close()
 
 
 class StillbornTransport(BoundTransport):

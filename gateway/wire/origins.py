@@ -68,7 +68,9 @@ class OriginPool(Generic[C]):
         if self.open < self._connections:
             self.open += 1
         elif (connection := await self._queue()) is not None:
-            return connection
+            if connection.is_usable():
+                return connection
+            connection.close()  # its place is ours
         connected = False
         try:
             connection = await connect()
@@ -84,7 +86,7 @@ class OriginPool(Generic[C]):
             self._serve(connection)
             return
         now = trio.current_time()
-        self._expire(now)
+        self.expire(now)
         if self._closed or len(self.idle) >= self._idle_max:
             self.discard(connection)
             return
@@ -102,7 +104,8 @@ class OriginPool(Generic[C]):
         while self.idle:
             self.discard(self.idle.pop())
 
-    def _expire(self, now: float) -> None:
+    def expire(self, now: float) -> None:
+        """Closes those that have been idle for too long."""
         while self.idle and self.idle[0].idle_since + self._idle_time < now:
             self.discard(self.idle.popleft())
 

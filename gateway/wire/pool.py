@@ -14,6 +14,7 @@ import math
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
@@ -44,7 +45,7 @@ class PoolLimits:
     idle: int = 128
     """Idle connections to one origin that are kept."""
     idle_time: float = 30.0
-    """How long they are kept; they are closed at the next use of the origin after it."""
+    """How long they are kept; they are closed at the next use of the origin after it, or by `expire`."""
     connect: float = 10.0
     """For name, TCP and TLS together."""
     write: float = 30.0
@@ -184,6 +185,14 @@ class Response:
             connection.home.discard(connection)
 
 
+@cache
+def _system_trust() -> ssl.SSLContext:
+    """Made at the first need, and once: reading the system's certificates takes some 20 ms."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
 class Pool:
     """See the module. `tls` replaces the system's certificate authorities, `connect` the way to a stream."""
 
@@ -226,6 +235,11 @@ class Pool:
         connection = await home.acquire(lambda: self._connect(url.origin, home))
         return await self._exchange(connection, data, answer_within)
 
+    def expire(self) -> None:
+        """Closes what has been idle for too long."""
+        for home in self._origins.values():
+            home.expire(trio.current_time())
+
     def close(self) -> None:
         """Closes what is idle at once, and the rest as it comes free."""
         for home in self._origins.values():
@@ -258,11 +272,7 @@ class Pool:
     def _context(self, origin: Origin) -> ssl.SSLContext | None:
         if origin.scheme != "https":
             return None
-        if self._tls is None:
-            # Made at the first need: reading the system's certificates takes some 20 ms.
-            self._tls = ssl.create_default_context()
-            self._tls.set_alpn_protocols(["http/1.1"])
-        return self._tls
+        return self._tls or _system_trust()
 
     def _home(self, origin: Origin) -> OriginPool[Connection]:
         home = self._origins.get(origin)

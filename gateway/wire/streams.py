@@ -23,6 +23,10 @@ KEEP_ALIVE: Final = (
 """An event stream may be silent for hours; a peer that vanished without a word is noticed within two minutes."""
 
 
+RECORDS: Final = 65536
+"""Bytes that TLS is given at a time, to encrypt or to decrypt."""
+
+
 class WireStream(Protocol):
     """One connection. Errors of the operating system and of TLS arrive as trio.BrokenResourceError."""
 
@@ -87,28 +91,68 @@ class TcpStream:
 
 
 class TlsStream:
-    """TLS. It is closed without the farewell of TLS, as HTTP allows: a response says itself whether it is whole."""
+    """TLS over a connected socket; what was received and not yet read is at hand, so that `is_quiet` can tell.
 
-    __slots__ = ("_socket", "_tls")
+    It is closed without the farewell of TLS, as HTTP allows: a response says itself whether it is whole.
+    """
 
-    def __init__(self, tls: "trio.SSLStream[trio.SocketStream]") -> None:
-        self._tls = tls
-        self._socket = tls.transport_stream.socket
+    __slots__ = ("_incoming", "_outgoing", "_tcp", "_tls")
+
+    def __init__(self, tcp: TcpStream, context: ssl.SSLContext, host: str) -> None:
+        self._tcp = tcp
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+
+    async def handshake(self) -> None:
+        """Raises ssl.SSLError, and what the socket raises."""
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                await self._fill()
+            else:
+                await self._flush()
+                return
 
     def send_nowait(self, data: bytes) -> int:
         return 0
 
     async def send_all(self, data: memoryview) -> None:
-        await self._tls.send_all(bytes(data))
+        try:
+            while data:
+                data = data[self._tls.write(data[:RECORDS]) :]
+                await self._flush()
+        except ssl.SSLError as error:
+            raise trio.BrokenResourceError(error.reason) from error
 
     async def receive_some(self, at_most: int) -> bytes:
-        return bytes(await self._tls.receive_some(at_most))
+        while True:
+            try:
+                return self._tls.read(at_most)
+            except ssl.SSLWantReadError:
+                await self._flush()  # it may have been asked for something, such as other keys
+                await self._fill()
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return b""
+            except ssl.SSLError as error:
+                raise trio.BrokenResourceError(error.reason) from error
+
+    async def _flush(self) -> None:
+        if data := self._outgoing.read():
+            await self._tcp.send_all(memoryview(data))
+
+    async def _fill(self) -> None:
+        if data := await self._tcp.receive_some(RECORDS):
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
 
     def is_quiet(self) -> bool:
-        return not self._socket.is_readable()
+        return not self._incoming.pending and not self._tls.pending() and self._tcp.is_quiet()
 
     def close(self) -> None:
-        self._socket.close()
+        self._tcp.close()
 
 
 async def dial(origin: Origin, tls: ssl.SSLContext | None, within: float) -> WireStream:
@@ -121,9 +165,8 @@ async def dial(origin: Origin, tls: ssl.SSLContext | None, within: float) -> Wir
         for name, level, value in KEEP_ALIVE:
             if hasattr(socket, name):
                 stream.setsockopt(level, getattr(socket, name), value)
-        if tls is None:
-            return TcpStream(_own(stream))
-        return await _handshake(stream, origin, tls)
+        tcp = TcpStream(_own(stream))
+        return tcp if tls is None else await _secured(tcp, origin, tls)
     raise ConnectError(f"{origin}: no connection within {within:g} s")
 
 
@@ -133,18 +176,19 @@ def _own(stream: trio.SocketStream) -> socket.socket:
     return sock
 
 
-async def _handshake(stream: trio.SocketStream, origin: Origin, tls: ssl.SSLContext) -> TlsStream:
-    secure = trio.SSLStream(stream, tls, server_hostname=origin.host, https_compatible=True)
+async def _secured(tcp: TcpStream, origin: Origin, tls: ssl.SSLContext) -> TlsStream:
     done = False
     try:
-        await secure.do_handshake()
+        secure = TlsStream(tcp, tls, origin.host)
+        await secure.handshake()
         done = True
-    except trio.BrokenResourceError as error:
-        raise ConnectError(f"{origin}: TLS: {error.__cause__ or 'the peer closed the connection'}") from error
+    except (trio.BrokenResourceError, ssl.SSLError, ValueError) as error:  # ValueError: no host for a certificate
+        why = "the peer closed the connection" if isinstance(error, ssl.SSLEOFError) else error
+        raise ConnectError(f"{origin}: TLS: {why}") from error
     finally:
         if not done:
-            stream.socket.close()
-    return TlsStream(secure)
+            tcp.close()
+    return secure
 
 
 def _why(error: OSError) -> str:

@@ -46,6 +46,24 @@ async def test_the_connection_used_last_is_taken_first_and_bad_ones_are_closed()
     assert repr(pool) == "<open 1, idle 0, waiting 0>"
 
 
+async def test_a_connection_that_is_spoilt_on_its_way_to_who_waits_is_replaced(nursery):
+    pool = origin(connections=1)
+    first = await pool.acquire(connect)
+    got = []
+
+    async def wait() -> None:
+        got.append(await pool.acquire(connect))
+
+    nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked()
+    pool.release(first)
+    first.usable = False
+    await trio.testing.wait_all_tasks_blocked()
+    assert first.closed
+    assert got != [first]
+    assert repr(pool) == "<open 1, idle 0, waiting 0>"
+
+
 async def test_a_connection_idle_for_too_long_is_closed(autojump_clock):
     pool = origin()
     first, second = await pool.acquire(connect), await pool.acquire(connect)

@@ -412,6 +412,76 @@ async def test_tls_connections_are_kept_alive_too(serve, replies, tls):
         await server.wait_closed()
 
 
+async def test_a_body_without_length_ends_with_a_tls_connection_though_nobody_says_farewell(serve, tls):
+    server_context, client_context = tls("127.0.0.1")
+    pool = Pool(tls=client_context)
+
+    async def handler(server, stream):
+        await server.read_request(stream)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\n\r\nall of it")
+        await stream.transport_stream.aclose()
+
+    async with serve(handler, tls=server_context) as server:
+        url = server.url.replace("http:", "https:")
+        with trio.fail_after(5), await pool.request("GET", url) as response:
+            assert await response.read(100) == b"all of it"
+
+
+class Corked(trio.abc.HalfCloseableStream):
+    """What is sent goes out at once only when it is not held back."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.held: bytearray | None = None
+
+    async def send_all(self, data) -> None:
+        if self.held is None:
+            await self.stream.send_all(data)
+        else:
+            self.held += data
+
+    async def uncork(self) -> None:
+        held, self.held = self.held, None
+        await self.stream.send_all(held)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes=None) -> bytes:
+        return await self.stream.receive_some(max_bytes)
+
+    async def send_eof(self) -> None:
+        await self.stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+
+@pytest.mark.parametrize("junk", [OK, b"x"])
+async def test_what_comes_behind_an_answer_in_a_record_of_its_own_spoils_a_tls_connection_too(serve, tls, junk):
+    """It has been received from the socket, and not yet been decrypted."""
+    server_context, client_context = tls("127.0.0.1")
+    pool = Pool(tls=client_context)
+
+    async def handler(server, stream):
+        corked = Corked(stream)
+        secure = trio.SSLStream(corked, server_context, server_side=True, https_compatible=True)
+        await server.read_request(secure)
+        corked.held = bytearray()
+        await secure.send_all(OK)
+        await secure.send_all(junk)
+        await corked.uncork()
+        assert await server.read_request(secure) == b""
+
+    async with serve(handler) as server:
+        url = server.url.replace("http:", "https:")
+        for _ in range(2):
+            with trio.fail_after(5), await pool.request("POST", url, body=b"") as response:
+                assert await response.read(10) == b"{}"
+        assert server.connections == 2
+        pool.close()
+
+
 @pytest.mark.parametrize("fault", ["other host", "unknown authority", "not tls"])
 async def test_tls_that_proves_nothing_gets_no_request(serve, replies, tls, fault):
     server_context, client_context = tls("127.0.0.2" if fault == "other host" else "127.0.0.1")

@@ -1,0 +1,53 @@
+"""Connections to HTTP servers belong to one server each, and to nobody for ever."""
+
+import json
+
+import pytest
+import trio
+
+from actors.ports import FrameReceived
+from actors.protocol.table import BackendSpec, HttpTarget
+from gateway.backends.connector import HttpConnector
+from gateway.wire.pool import PoolLimits
+
+FRAME = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call"}).encode()
+
+
+@pytest.fixture
+async def ask(backend, events, log, nursery):
+    """Asks over a transport of its own."""
+    connector = HttpConnector(log, pool_limits=PoolLimits(idle_time=0.01))
+    backend.handlers = [lambda request: request.result({})]
+
+    async def asked(name: str, *headers: tuple[str, str]) -> HttpConnector:
+        transport = connector.connect(BackendSpec(name, HttpTarget(backend.url, headers)), events)
+        nursery.start_soon(transport.run)
+        transport.send(FRAME, id=1)
+        await events.next(FrameReceived)
+        return connector
+
+    with trio.fail_after(10):
+        yield asked
+    connector.close()
+
+
+async def test_sessions_with_one_server_share_its_connections_and_other_servers_have_their_own(ask, backend):
+    await ask("one")
+    await ask("one")
+    assert backend.connections == 1
+    await ask("two")
+    assert backend.connections == 2
+
+
+async def test_a_server_that_is_configured_otherwise_begins_with_connections_of_its_own(ask, backend):
+    await ask("one")
+    await ask("one", ("Authorization", "Bearer other"))
+    await backend.wait_closed(1)
+    assert backend.connections == 2
+
+
+async def test_idle_connections_to_a_server_that_nobody_uses_are_closed(ask, backend):
+    connector = await ask("one")
+    await trio.sleep(0.02)
+    connector.sweep()
+    await backend.wait_closed(1)
