@@ -49,10 +49,11 @@ def preflight_headers(origin: str | None, requested: str | None) -> tuple[Header
     no list of header names is not repeated."""
     if origin is None:
         return ((b"allow", _METHODS),)
+    names = requested.encode() if requested and _NAMES.fullmatch(requested) else _HEADERS
     return (
         *cors_headers(origin),
         (b"access-control-allow-methods", _METHODS),
-        (b"access-control-allow-headers", requested.encode() if requested and _NAMES.fullmatch(requested) else _HEADERS),
+        (b"access-control-allow-headers", names),
         (b"access-control-max-age", b"600"),
     )
 

@@ -43,7 +43,8 @@ class Origin:
         forged = False
         async with trio.open_nursery() as nursery:
             with suppress(*BROKEN):
-                while (request := await read_request(stream)) is not None:
+                requests = Reader(stream)
+                while (request := await requests.next()) is not None:
                     method, server, message = request
                     if message.get("id") is not None:
                         self.ids[server].append(message["id"])
@@ -113,21 +114,33 @@ def whole(status: int, body: bytes = b"", kind: bytes = JSON, more: bytes = b"")
     )
 
 
-async def read_request(stream: trio.SocketStream) -> tuple[str, str, Message] | None:
-    """Its method, the server that it is for, and its message."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        chunk = await stream.receive_some(65536)
-        if not chunk:
-            return None
-        data += chunk
-    head, _, body = data.partition(b"\r\n\r\n")
-    line, *lines = head.decode().split("\r\n")
-    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-    while len(body) < int(headers.get("content-length", "0")):
-        body += await stream.receive_some(65536)
-    method, path, _ = line.split(" ")
-    return method, path.removeprefix("/"), json.loads(body) if body else {}
+class Reader:
+    """The requests on a connection. (Whoever was answered before it asked may come with the next one at once.)"""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._data = b""
+
+    async def next(self) -> tuple[str, str, Message] | None:
+        """Its method, the server that it is for, and its message."""
+        while b"\r\n\r\n" not in self._data:
+            if not await self._more():
+                return None
+        head, _, self._data = self._data.partition(b"\r\n\r\n")
+        line, *lines = head.decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        length = int(headers.get("content-length", "0"))
+        while len(self._data) < length:
+            if not await self._more():
+                return None
+        body, self._data = self._data[:length], self._data[length:]
+        method, path, _ = line.split(" ")
+        return method, path.removeprefix("/"), json.loads(body) if body else {}
+
+    async def _more(self) -> bool:
+        chunk = await self._stream.receive_some(65536)
+        self._data += chunk
+        return bool(chunk)
 
 
 @asynccontextmanager
