@@ -276,11 +276,11 @@ def _backslashes_before(text: bytes, at: int) -> int:
 # ------------------------------------------------------------------------------------------------------ encoding
 
 
-class _Request(Struct, omit_defaults=True):
+class _Request(Struct):
     jsonrpc: str
     id: RequestId
     method: str
-    params: Raw = EMPTY
+    params: Raw
 
 
 class _Notification(Struct, omit_defaults=True):
@@ -315,8 +315,12 @@ def encode(message: Message) -> bytes:
     return _line(_encode(_Error("2.0", UNSET if message.id is None else message.id, message.error)))
 
 
+NO_PARAMS: Final = Raw(b"{}")
+"""What a request without params is written with: some peers refuse one that lacks the member, none one that has it."""
+
+
 def encode_request(id: RequestId, method: str, params: Raw = EMPTY) -> bytes:
-    return _line(_encode(_Request("2.0", id, method, params or EMPTY)))
+    return _line(_encode(_Request("2.0", id, method, params or NO_PARAMS)))
 
 
 def encode_notification(method: str, params: Raw = EMPTY) -> bytes:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from actors.protocol import errors
+from actors.protocol.codec import NO_PARAMS
 from actors.protocol.errors import Malformed, Refusal, invalid_params
 from actors.protocol.messages import EMPTY
 from actors.protocol.payload import BROKEN, dumps, is_object, members, mentions, replace_members, text_or_none
@@ -35,10 +36,10 @@ class InputRequired(Struct, frozen=True):
 
 
 def build(requests: Iterable[Parked], state: str | None) -> Raw:
-    """The result. One of both must be there."""
+    """The result. One of both must be there. Every question has params: some clients read none without."""
     asked: dict[str, dict[str, Any]] = {}
     for question in requests:
-        asked[question.key] = {"method": question.method, **({"params": question.params} if question.params else {})}
+        asked[question.key] = {"method": question.method, "params": question.params or NO_PARAMS}
     result: dict[str, Any] = {"resultType": INPUT_REQUIRED}
     if asked:
         result["inputRequests"] = asked
@@ -80,8 +81,8 @@ def exposed(result: Raw, expose: Callable[[str, Raw], Raw]) -> Raw:
         return result
     asked = members(members(result).get("inputRequests", Raw(b"{}")))
     for key, question in asked.items():
-        method, params = text_or_none(members(question).get("method")), members(question).get("params", EMPTY)
-        if method is not None and params:
+        method, params = text_or_none(members(question).get("method")), members(question).get("params", NO_PARAMS)
+        if method is not None:
             asked[key] = replace_members(question, {"params": expose(method, params)})
     return replace_members(result, {"inputRequests": dumps(asked)}) if asked else result
 

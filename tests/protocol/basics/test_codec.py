@@ -264,10 +264,19 @@ def test_a_batch_is_no_single_message():
 # Encoding
 
 
+def test_a_request_without_params_is_written_with_empty_ones():
+    for body in (
+        b'{"jsonrpc":"2.0","id":"x","method":"a"}',
+        b'{"jsonrpc":"2.0","id":"x","method":"a","params":null}',
+    ):
+        assert encode(decode_message(body)) == b'{"jsonrpc":"2.0","id":"x","method":"a","params":{}}'
+    assert codec.encode_request(1, "roots/list", Raw(b"")) == b'{"jsonrpc":"2.0","id":1,"method":"roots/list","params":{}}'
+
+
 def test_what_was_decoded_is_encoded_to_the_same_bytes():
     for body in (
         b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"b": 1.0}}',
-        b'{"jsonrpc":"2.0","id":"x","method":"a"}',
+        b'{"jsonrpc":"2.0","id":"x","method":"a","params":{}}',
         b'{"jsonrpc":"2.0","method":"a"}',
         b'{"jsonrpc":"2.0","id":1,"result":{"x":[1, 2]}}',
         b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m","data":[ ]}}',
@@ -286,8 +295,7 @@ def test_line_breaks_between_tokens_go_and_everything_else_stays():
     assert codec.compact(Raw(pretty)) == Raw(b'{"big":123456789012345678901234567890,"f":1.50E+3,"s":"a\\nb  c"}')
 
 
-def test_absent_params_are_not_written_however_they_were_made():
-    assert codec.encode_request(1, "ping", Raw(b"")) == b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+def test_absent_params_of_a_notification_are_not_written_however_they_were_made():
     assert codec.encode_notification("x", Raw(b"")) == b'{"jsonrpc":"2.0","method":"x"}'
 
 
@@ -330,7 +338,7 @@ def test_a_request_survives_any_spelling(id, method, params, spelling):
         value["params"] = params
     decoded = decode_frame(json.dumps(value, **spelling).encode())
     encoded = encode(decoded)
-    assert json.loads(encoded) == value
+    assert json.loads(encoded) == {"params": {}, **value}
     assert b"\n" not in encoded
     assert b"\r" not in encoded
     assert encode(decode_message(encoded)) == encoded

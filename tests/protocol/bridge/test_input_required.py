@@ -15,19 +15,25 @@ ELICIT, SAMPLE, ROOTS = "elicitation/create", "sampling/createMessage", "roots/l
 def test_a_result_that_asks_is_read_as_it_was_built() -> None:
     built = ir.build([ir.Parked("1", ELICIT, Raw(b'{"message":"?"}')), ir.Parked("2", ROOTS)], "token")
     asked = loads(built)["inputRequests"]
-    assert asked == {"1": {"method": ELICIT, "params": {"message": "?"}}, "2": {"method": ROOTS}}
+    assert asked == {"1": {"method": ELICIT, "params": {"message": "?"}}, "2": {"method": ROOTS, "params": {}}}
     read = ir.read(built)
     assert read is not None
     assert read.state == "token"
     assert {k: (m, bytes(p)) for k, (m, p) in read.requests.items()} == {
         "1": (ELICIT, b'{"message":"?"}'),
-        "2": (ROOTS, b""),
+        "2": (ROOTS, b"{}"),
     }
 
 
 def test_what_is_not_there_is_left_out() -> None:
     assert loads(ir.build([], "token")) == {"resultType": "input_required", "requestState": "token"}
     assert "requestState" not in loads(ir.build([ir.Parked("1", ROOTS)], None))
+
+
+def test_a_question_that_came_without_params_is_passed_on_with_empty_ones() -> None:
+    asked = dumps({"resultType": "input_required", "inputRequests": {"r": {"method": ROOTS}}})
+    passed = ir.exposed(asked, lambda method, params: params)
+    assert loads(passed)["inputRequests"] == {"r": {"method": ROOTS, "params": {}}}
 
 
 def test_a_state_that_is_an_empty_text_is_a_state() -> None:
