@@ -272,10 +272,10 @@ class BrokerCalls:
     def _adjust(self, number: int) -> None:
         """The log level of a connection, by the calls on it."""
 
-        def tell(line: Line, level: str) -> None:
+        def tell(line: Line, level: str, before: str | None) -> None:
             def told(ok: bool) -> None:
                 if not ok and line.level == level:
-                    line.level = None
+                    line.level = before
 
             self.own.make(line.ref, SET_LEVEL, json.dumps({"level": level}), told)
 

@@ -122,8 +122,9 @@ class Lines:
             found.ref.reply(Leave(self._ctx.ref))
         return found
 
-    def adjust(self, line: int, levels: Iterable[str | None], tell: Callable[[Line, str], None]) -> None:
-        """Tells a connection the level that the calls on it want, if it is another and the backend has logging."""
+    def adjust(self, line: int, levels: Iterable[str | None], tell: Callable[[Line, str, str | None], None]) -> None:
+        """Tells a connection the level that the calls on it want, if it is another and the backend has logging: with
+        the one of before, which it has again if it refuses."""
         found = self._lines.get(line)
         wanted = most_verbose(levels)
         if found is None or wanted is None or wanted == found.level:
@@ -132,8 +133,8 @@ class Lines:
         shared = spec is not None and spec.sharing == "shared"
         if shared or (found.hello is not None and not capabilities.parse(found.hello.capabilities).has(("logging",))):
             return
-        found.level = wanted
-        tell(found, wanted)
+        before, found.level = found.level, wanted
+        tell(found, wanted, before)
 
 
 def most_verbose(levels: Iterable[str | None]) -> str | None:

@@ -232,11 +232,13 @@ class Aggregate(Front):
         return self.hellos.get(backend) or self.tree.hellos.get(self.catalogue_key(backend))
 
     def _set_level(self, effect: fx.Dispatch) -> None:
-        """Told to every backend that is connected; those that come later hear it when they are."""
-        if self.host.level is not None:
-            for backend in self.links:
-                self.set_level(backend, self.host.level)
+        """The level is the gateway's own to accept: it leaves out what is below, whatever backends make of it."""
         self.end(effect.call, True, Raw(b"{}"))
+
+    def use_level(self, level: str) -> None:
+        """Told to every backend that is connected; those that come later hear it when they are."""
+        for backend in self.links:
+            self.set_level(backend, level)
 
     def restored(self, uris: tuple[str, ...]) -> None:
         super().restored(uris)

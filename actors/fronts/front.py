@@ -105,6 +105,10 @@ class Front(ABC):
     def subscriptions_at(self, backend: str) -> tuple[str, ...]:
         """The session's subscriptions that are this backend's, in its own words."""
 
+    @abstractmethod
+    def use_level(self, level: str) -> None:
+        """The client's log level is in force from here on."""
+
     def listed(self, message: Listed) -> None:  # noqa: B027 - most fronts have nothing to do here
         """The catalogue's answer; only an aggregate asks it."""
 

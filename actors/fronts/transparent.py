@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from actors.fronts.filters import filtered, shown
-from actors.fronts.front import SET_LEVEL, Front
+from actors.fronts.front import Front
 from actors.links.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, Warm
 from actors.protocol import capabilities, errors, tasks
 from actors.protocol import effects as fx
@@ -49,8 +49,6 @@ class Transparent(Front):
             self.refuse(effect.call, refusal)
         elif not self.call(effect.call, backend, effect.method, params, effect.progress):
             self.refuse_linkless(effect.call)
-        elif effect.method == SET_LEVEL:
-            self.levels[backend] = self.host.level  # the link says it again after a loss
 
     def _checked(self, backend: str, effect: fx.Dispatch) -> errors.ProtocolError | None:
         """What the configuration hides can't be called either."""
@@ -62,6 +60,11 @@ class Transparent(Front):
         elif effect.method == "tools/call" and not shown(spec, _name(effect.params)):
             return errors.invalid_params(f"Unknown tool: {_name(effect.params)[:200]}")
         return None
+
+    def use_level(self, level: str) -> None:
+        backend = self._backend()
+        if backend is not None:
+            self.levels[backend] = level  # it has said so, and the link says it again after a loss
 
     def subscriptions_at(self, backend: str) -> tuple[str, ...]:
         return self.subscriptions.uris

@@ -109,6 +109,12 @@ class CancelCall(Struct, frozen=True):
     reason: str
 
 
+class UseLevel(Struct, frozen=True):
+    """The client's log level is in force from here on."""
+
+    level: str
+
+
 class Broadcast(Struct, frozen=True):
     """A notification of the client for all its backends."""
 

@@ -19,11 +19,12 @@ from actors.protocol.session_state import ClientRequest, Session
 Step = streams.Step
 
 
-def accept(session: Session, post: ev.PostId, request: Request, now: float) -> Step:
-    """A request that passed the gates is on its way; its POST is already in the table. Raises Malformed."""
+def accept(session: Session, post: ev.PostId, request: Request, now: float, level: str | None = None) -> Step:
+    """A request that passed the gates is on its way; its POST is already in the table. `level` is what it would have
+    the log level be, which it is once the request has a result. Raises Malformed."""
     call = session.next_call
     token = payload.progress_token(request.params)
-    entry = ClientRequest(request.id, post, call, request.method, now, token)
+    entry = ClientRequest(request.id, post, call, request.method, now, token, level=level)
     session = replace(
         session,
         next_call=call + 1,
@@ -61,13 +62,17 @@ def ended(session: Session, event: ev.CallEnded) -> Step:
     if id is None:
         return session, [fx.Tally("late_outcome")]
     entry = session.requests[id]
+    effects: fx.Effects = []
+    if event.ok and entry.level is not None:
+        session, effects = replace(session, level=entry.level), [fx.UseLevel(entry.level)]
     if event.ok:
         payload = lowering.result(entry.method, event.payload, session.version)
         frame = codec.encode_result(id, payload)
     else:
         bits = session.client.bits if session.client is not None else None
         frame = codec.encode(Error(id, lowering.error(entry.method, event.payload, session.version, bits)))
-    return settle(session, entry, frame)
+    session, more = settle(session, entry, frame)
+    return session, effects + more
 
 
 def settle(session: Session, entry: ClientRequest, frame: bytes) -> Step:

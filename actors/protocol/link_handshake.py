@@ -126,10 +126,11 @@ def confirmed(link: Link, event: ev.Accepted) -> Step:
 
 
 def _restore(link: Link, declared: capabilities.Capabilities) -> Step:
-    """Log level and subscriptions, once more; but for what a waiting call is about to change."""
+    """Log level and subscriptions, once more; but for the subscriptions that a waiting call is about to change. (One
+    that is about to change the level may be refused, and then this is the one.)"""
     effects: ev.Effects = []
     wanted: list[Pending] = []
-    if link.level is not None and declared.has(("logging",)) and all(p.method != SET_LEVEL for p in link.waiting):
+    if link.level is not None and declared.has(("logging",)):
         wanted.append(Pending(None, SET_LEVEL, payload.dumps({"level": link.level})))
     changing = {member(p.params, "uri") for p in link.waiting if p.method in (SUBSCRIBE, UNSUBSCRIBE)}
     for uri in link.subscriptions:

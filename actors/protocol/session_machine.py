@@ -117,14 +117,9 @@ def _request(session: Session, event: ev.Posted, request: Request) -> Step:
     if refusal is not None:
         return _deny(session, event, request, refusal)
     try:
-        session, effects = inflight.accept(session, event.post, request, event.now)
+        return inflight.accept(session, event.post, request, event.now, level)
     except errors.Malformed as malformed:
         return _deny(session, event, request, malformed.error)
-    if level is None:
-        return session, effects
-    session = replace(session, level=level)
-    recorded = session.phase is not Phase.INITIALIZING  # else it goes with the handshake
-    return session, [fx.Save({"level": level.encode()}), *effects] if recorded else effects
 
 
 def _deny(session: Session, event: ev.Posted, request: Request, error: errors.ProtocolError) -> Step:

@@ -41,13 +41,18 @@ def handshake(session: Session) -> dict[str, bytes | None]:
     if session.server is not None:
         fields["server"] = bytes(session.server.raw)
     if session.level is not None:
-        fields["level"] = session.level.encode()
+        fields |= level(session.level)
     return fields | box.fields(session.box)
 
 
 def subscriptions(uris: tuple[str, ...]) -> dict[str, bytes | None]:
     """The field that holds the subscribed URIs."""
     return {"subscriptions": msgspec.json.encode(uris) if uris else None}
+
+
+def level(chosen: str) -> dict[str, bytes | None]:
+    """The field that holds the log level."""
+    return {"level": chosen.encode()}
 
 
 class HeadLike(Protocol):

@@ -18,7 +18,7 @@ class Client(Struct, frozen=True):
 
 class ClientRequest(Struct, frozen=True):
     """A request of the client in flight. `token` is its progress token, if it gave one; `timed`: its deadline runs;
-    `place`: where it stands at its `backend`, as far as that is known."""
+    `place`: where it stands at its `backend`, as far as that is known; `level`: the log level that it asks for."""
 
     id: RequestId
     post: PostId
@@ -30,6 +30,7 @@ class ClientRequest(Struct, frozen=True):
     timed: bool = False
     backend: str = ""
     place: Place | None = None
+    level: str | None = None
 
 
 class Post(Struct, frozen=True):

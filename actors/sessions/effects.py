@@ -110,6 +110,10 @@ def _broadcast(session: "SessionActor", effect: fx.Broadcast) -> None:
     session.front.broadcast(effect.method, effect.params)
 
 
+def _use_level(session: "SessionActor", effect: fx.UseLevel) -> None:
+    session.front.use_level(effect.level)
+
+
 def _tell_backend(session: "SessionActor", effect: fx.TellBackend) -> None:
     session.front.tell(effect.backend, effect.method, effect.params)
 
@@ -190,6 +194,7 @@ EFFECTS: dict[type, Callable[["SessionActor", Any], None]] = {
     fx.CancelCall: _cancel_call,
     fx.Continue: _continue,
     fx.Broadcast: _broadcast,
+    fx.UseLevel: _use_level,
     fx.TellBackend: _tell_backend,
     fx.AnswerBackend: _answer_backend,
     fx.StartTurnClock: _start_turn_clock,

@@ -27,7 +27,7 @@ from actors.protocol import errors, session_record
 from actors.protocol import events as ev
 from actors.protocol.messages import Request
 from actors.protocol.session_machine import step
-from actors.protocol.session_state import Client, Rules, Session
+from actors.protocol.session_state import Client, ClientRequest, Rules, Session
 from actors.protocol.session_table import Phase
 from actors.protocol.table_change import Replaced
 from actors.runtime import Actor, Down, Exit, Reply
@@ -164,14 +164,16 @@ class SessionActor(Actor):
 
     def event(self, event: ev.SessionEvent) -> None:
         """Steps the machine and runs the effects; an outcome that must be in the record first waits for that."""
-        if isinstance(event, ev.CallEnded) and event.ok and self._method(event.call) in KEPT_FIRST:
-            self.keeper.then(lambda: self._step(event))
-        else:
+        entry = self._entry(event.call) if isinstance(event, ev.CallEnded) and event.ok else None
+        if entry is None or entry.method not in KEPT_FIRST:
             self._step(event)
+            return
+        if entry.level is not None:
+            self.save(session_record.level(entry.level))
+        self.keeper.then(lambda: self._step(event))
 
-    def _method(self, call: int) -> str:
-        entry = self._state.requests.get(self._state.calls.get(call, ""))
-        return entry.method if entry is not None else ""
+    def _entry(self, call: int) -> ClientRequest | None:
+        return self._state.requests.get(self._state.calls.get(call, ""))
 
     def _step(self, event: ev.SessionEvent) -> None:
         if isinstance(event, ev.CallEnded):

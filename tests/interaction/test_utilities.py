@@ -12,7 +12,7 @@ from tests.interaction.cells import JUMPING, TRANSPORTS
 from tests.interaction.codes import INVALID_PARAMS
 from tests.interaction.stage import Cell, Route, Stage
 from tests.support.schemas import NEWEST
-from tests.support.wire_client import Message
+from tests.support.wire_client import Message, RpcError
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
@@ -134,6 +134,68 @@ async def test_the_level_is_the_sessions_own(stage: Stage, route: Route) -> None
         call = client.start_call(route.name("logs"))
         await call.result()
         assert len(call.messages) == count + 1
+
+
+@JUMPING
+@pytest.mark.requirement("log-levels")
+@pytest.mark.parametrize("sharing", ["session", "shared"])
+async def test_a_level_that_the_backend_refuses_is_never_in_force(stage: Stage, sharing: str) -> None:
+    backend = await stage.backend(sharing=sharing)
+    refuses = False
+
+    @backend.tool("logs")
+    async def logs(request: Request) -> Message:
+        request.log("info", "quiet")
+        request.log("error", "loud")
+        return text("done")
+
+    @backend.on("logging/setLevel")
+    async def choosy(request: Request) -> Message:
+        if refuses:
+            raise RpcError({"code": -32601, "message": "Method not found"})
+        return {}
+
+    client = await stage.connect("/mcp/alpha")
+
+    async def heard() -> list[str]:
+        call = client.start_call("logs")
+        await call.result()
+        return [m["params"]["data"] for m in call.messages[:-1]]
+
+    everything = ["quiet", "loud"] if sharing == "session" else []  # nobody knows whose a shared one's logs are
+    refuses = True
+    assert (await client.refused("logging/setLevel", {"level": "error"})).code == -32601
+    assert await heard() == everything
+    refuses = False
+    await client.request("logging/setLevel", {"level": "debug"})
+    refuses = True
+    await client.refused("logging/setLevel", {"level": "emergency"})
+    assert await heard() == everything, "the one of before holds"
+    await stage.recorded()
+    await stage.restart()
+    assert await heard() == everything, "also for the next process"
+    if sharing == "session":
+        again = backend.connections[-1].of("logging/setLevel")
+        assert [m["params"] for m in again] == [{"level": "debug"}]
+
+
+@JUMPING
+@pytest.mark.requirement("log-levels")
+async def test_an_aggregate_leaves_out_what_is_below_whatever_its_backends_say_to_the_level(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.refuses("logging/setLevel", -32601, "Method not found")
+
+    @backend.tool("logs")
+    async def logs(request: Request) -> Message:
+        request.log("info", "quiet")
+        request.log("error", "loud")
+        return text("done")
+
+    client = await stage.connect("/mcp")
+    assert await client.request("logging/setLevel", {"level": "error"}) == {}
+    call = client.start_call("alpha__logs")
+    await call.result()
+    assert [m["params"]["data"] for m in call.messages[:-1]] == ["loud"]
 
 
 @JUMPING

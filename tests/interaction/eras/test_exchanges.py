@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from tests.interaction.backend import Request, text
-from tests.interaction.cells import JUMPING, WITHOUT_TO_ANY
+from tests.interaction.cells import JUMPING, WITHOUT_TO_ANY, WITHOUT_TO_SESSIONS
 from tests.interaction.eras.held import Held
 from tests.interaction.scripts import FORM, asking
 from tests.interaction.stage import Cell, Route, Stage
@@ -111,6 +111,26 @@ async def test_log_messages_come_to_the_request_that_wants_them(stage: Stage, ro
     silent = client.start_call(route.name("chat"), who="silent")
     await silent.complete()
     assert silent.seen("notifications/message") == []
+
+
+@pytest.mark.cells(WITHOUT_TO_SESSIONS[:1])
+@pytest.mark.requirement("bridge-log-level")
+async def test_a_server_that_refuses_a_level_goes_on_with_the_one_of_before(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.result("echo", text("yes"))
+    said: list[str] = []
+
+    @backend.on("logging/setLevel")
+    async def choosy(request: Request) -> Message:
+        said.append(request.params["level"])
+        if said[-1] == "debug":
+            raise RpcError({"code": -32602, "message": "no such level here"})
+        return {}
+
+    client = stage.modern("/mcp/alpha")
+    for level in ("error", "debug", "error"):
+        await client.start_call("echo", level=level).complete()
+    assert said == ["error", "debug"], "it was at that level all the time"
 
 
 @pytest.mark.cells(WITHOUT_TO_ANY)

@@ -270,7 +270,9 @@ def test_a_request_without_params_is_written_with_empty_ones():
         b'{"jsonrpc":"2.0","id":"x","method":"a","params":null}',
     ):
         assert encode(decode_message(body)) == b'{"jsonrpc":"2.0","id":"x","method":"a","params":{}}'
-    assert codec.encode_request(1, "roots/list", Raw(b"")) == b'{"jsonrpc":"2.0","id":1,"method":"roots/list","params":{}}'
+    assert (
+        codec.encode_request(1, "roots/list", Raw(b"")) == b'{"jsonrpc":"2.0","id":1,"method":"roots/list","params":{}}'
+    )
 
 
 def test_what_was_decoded_is_encoded_to_the_same_bytes():

@@ -304,13 +304,21 @@ def test_an_unsubscription_ends_the_coming_back_by_itself() -> None:
     assert driver.link.phase is Phase.IDLE
 
 
-def test_what_a_waiting_call_is_about_to_change_is_not_said_again() -> None:
+def test_a_subscription_that_a_waiting_call_is_about_to_change_is_not_said_again() -> None:
     driver = subscribed()
     driver.step(le.Closed("gone", "gone"))
     driver.call("u", "resources/unsubscribe", uri="x:1")
+    driver.step(le.Started(True))
+    assert [m["method"] for m in sent(driver.shake())] == ["logging/setLevel", "resources/unsubscribe"]
+
+
+def test_the_level_of_before_is_said_first_for_the_one_that_waits_may_be_refused() -> None:
+    driver = subscribed()
+    driver.step(le.Closed("gone", "gone"))
     driver.call("m", "logging/setLevel", level="debug")
     driver.step(le.Started(True))
-    assert [m["method"] for m in sent(driver.shake())] == ["resources/unsubscribe", "logging/setLevel"]
+    levels = [m["params"]["level"] for m in sent(driver.shake()) if m["method"] == "logging/setLevel"]
+    assert levels == ["error", "debug"]
 
 
 def test_the_first_connection_of_a_later_link_sets_the_level_and_announces_nothing() -> None:

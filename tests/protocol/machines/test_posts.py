@@ -165,11 +165,23 @@ def test_an_unknown_log_level_is_refused_here(session: SessionDriver, level: Any
     assert session.session.level is None
 
 
-def test_a_log_level_is_recorded_and_in_force(session: SessionDriver) -> None:
-    effects = session.post(request(1, "logging/setLevel", level="warning"))
-    assert only(fx.Save, effects).fields == {"level": b"warning"}
-    session.end(1)
+def test_a_log_level_is_in_force_once_it_is_accepted(session: SessionDriver) -> None:
     session.get()
+    effects = session.post(request(1, "logging/setLevel", level="warning"))
+    assert said(session.tell(None, "notifications/message", level="notice", data="x"))
+    effects = session.end(1)
+    assert [type(e) for e in effects if not isinstance(e, fx.StopTurnClock)] == [fx.UseLevel, fx.AnswerPost]
+    assert kinds(session.tell(None, "notifications/message", level="notice", data="x")) == ["Tally"]
+    assert said(session.tell(None, "notifications/message", level="warning", data="x"))
+
+
+def test_a_log_level_that_is_refused_leaves_the_one_of_before(session: SessionDriver) -> None:
+    session.get()
+    session.post(request(1, "logging/setLevel", level="warning"))
+    session.end(1)
+    for level in ("debug", "emergency"):
+        session.post(request(2, "logging/setLevel", level=level))
+        assert not all_of(fx.UseLevel, session.fail(2, errors.method_not_found("logging/setLevel")))
     assert kinds(session.tell(None, "notifications/message", level="notice", data="x")) == ["Tally"]
     assert said(session.tell(None, "notifications/message", level="warning", data="x"))
 

@@ -104,6 +104,7 @@ def test_a_record_is_complete_once_the_handshake_is_over() -> None:
 def test_a_rebuilt_session_is_what_it_was(recorded: Recorded) -> None:
     recorded.post(request(1, "logging/setLevel", level="error"))
     recorded.end(1)
+    _change(recorded.store.fields, session_record.level("error"))
     before = recorded.session
     assert recorded.restart() == []
     after = recorded.session

@@ -231,7 +231,8 @@ def test_initialized_said_twice_changes_nothing(session: SessionDriver) -> None:
 def test_the_handshake_is_recorded_when_it_is_over() -> None:
     driver = SessionDriver()
     assert not all_of(fx.Save, driver.begin() + driver.welcome())
-    assert not all_of(fx.Save, driver.post(request(1, "logging/setLevel", level="error")))
+    driver.post(request(1, "logging/setLevel", level="error"))
+    assert not all_of(fx.Save, driver.end(1))
     fields = only(fx.Save, driver.post(notification("notifications/initialized"))).fields
     assert fields["version"] == NEWEST.encode()
     assert fields["level"] == b"error"

@@ -17,6 +17,7 @@ from typing import Any
 
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
+from actors.protocol import session_record
 from actors.protocol.messages import Request, RequestId
 from actors.protocol.request_record import request_key
 from actors.protocol.session_state import Session
@@ -103,6 +104,10 @@ class Witness:
         self._take(event)
         for effect in effects:
             HANDLERS[type(effect)](self, effect)
+        if before.level != after.level:
+            assert [e.level for e in effects if isinstance(e, fx.UseLevel)] == [after.level]
+            assert isinstance(event, ev.CallEnded), "no level is in force that nobody has accepted"
+            assert event.ok
         self._compare(after)
         self._follow_tables(event, before, after)
 
@@ -393,6 +398,7 @@ HANDLERS: dict[type, Any] = {
     fx.StartAskClock: lambda self, effect: self.waits.add(effect.ask),
     fx.StopAskClock: lambda self, effect: self.waits.discard(effect.ask),
     fx.Save: Witness._save,
+    fx.UseLevel: lambda self, effect: self._save(fx.Save(session_record.level(effect.level))),
     fx.End: Witness._end,
     fx.Tally: Witness._tally,
 }
