@@ -48,7 +48,7 @@ class GatewayActors:
             Supervisor(
                 [
                     Child("backends", self._new_backends),
-                    Child("catalogue", lambda: Catalogue(services, links, tree.backends, tree.hellos, tree.eras)),
+                    Child("catalogue", lambda: Catalogue(services, links, tree)),
                 ]
             ),
             "core",

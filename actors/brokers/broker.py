@@ -64,7 +64,14 @@ class BrokerActor(Actor):
     _record: BrokerRecord
 
     def __init__(
-        self, spec: BackendSpec, key: str, patron: Patron, services: Services, tree: Tree, parks: Parks
+        self,
+        spec: BackendSpec,
+        key: str,
+        patron: Patron,
+        services: Services,
+        tree: Tree,
+        parks: Parks,
+        connected: set[str],
     ) -> None:
         self._backend = spec.name
         self._key = key
@@ -72,6 +79,8 @@ class BrokerActor(Actor):
         self._services = services
         self._tree = tree
         self._parks = parks
+        self._connected = connected
+        """The keys of all brokers that have a connection."""
         self._related = not isinstance(spec.target, StdioTarget)
         self._rules = Rules(leased(spec, patron.bits), 1 + services.limits.overflow_connections)
         self._audience = Audience(True, self._drop)
@@ -175,6 +184,7 @@ class BrokerActor(Actor):
 
     def stopped(self, reason: Exit) -> None:
         """After a crash too."""
+        self._connected.discard(self._key)
         self._calls.forget_parked()
 
     def _replaced(self, message: Replaced) -> None:
@@ -219,6 +229,7 @@ class BrokerActor(Actor):
         self._calls.cancel(owner, message.reason)
 
     def _announce(self, message: LinkReady | LinkDown) -> None:
+        (self._connected.add if isinstance(message, LinkReady) else self._connected.discard)(self._key)
         for ref in self._audience.members:
             ref.reply(message)
 

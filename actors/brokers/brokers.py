@@ -22,6 +22,12 @@ class Brokers:
         self._registry = registry
         self._supervisor = supervisor
         self._tree = tree
+        self._connected: set[str] = set()
+        """The keys of those that have a connection."""
+
+    def connected(self, spec: BackendSpec, patron: Patron) -> bool:
+        """Whether the broker of this client for this backend is there, and has a connection."""
+        return bool(self._connected) and key_of(spec.name, patron) in self._connected
 
     def find(self, spec: BackendSpec, patron: Patron) -> Ref:
         """The broker of this client for this backend. Raises AtCapacity, SystemClosed."""
@@ -30,7 +36,7 @@ class Brokers:
         running = self._registry.whereis(name)
         if running is not None and running.alive:
             return running
-        broker = BrokerActor(spec, key, patron, self._services, self._tree, self.parks)
+        broker = BrokerActor(spec, key, patron, self._services, self._tree, self.parks, self._connected)
         return self._supervisor.start_for(patron.principal, broker, name)
 
 

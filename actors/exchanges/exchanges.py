@@ -125,6 +125,11 @@ class ExchangesActor(Actor):
         declared = capabilities.declare(self.front.declared_bits, MODERN)
         return Caller(self.principal.name, declared, info, level, False)
 
+    @property
+    def listening(self) -> bool:
+        """Whether anybody wants to hear of changes."""
+        return len(self.subscribers) > 0
+
     def request(self, call: int) -> Running | None:
         """The request of the client that a call is."""
         return self.running.get(call)

@@ -66,11 +66,18 @@ class Peers(Protocol):
     def broker(self, spec: BackendSpec) -> Ref:
         """The broker of this client for a backend with sessions."""
 
+    def connected(self, spec: BackendSpec) -> bool:
+        """Whether such a broker has a connection now."""
+
 
 class ModernHost(Host, Protocol):
     """What such a front needs besides."""
 
     peers: Peers
+
+    @property
+    def listening(self) -> bool:
+        """Whether anybody wants to hear of changes."""
 
     def caller(self, call: int) -> Caller:
         """On whose behalf a call is made; with a negative number: for all clients of this actor."""
@@ -119,6 +126,11 @@ class ModernFront(Front):
             return backend not in self._brokers
         spec = self.table.backends.get(backend)
         return spec is not None and self.host.peers.modern(spec) is not False
+
+    def connected(self, backend: str) -> bool:
+        """Whether this client has a connection of its own to a backend with sessions, for whichever endpoint."""
+        spec = self.table.backends.get(backend)
+        return spec is not None and not self.shares(backend) and self.host.peers.connected(spec)
 
     def when_ready(self, backend: str, then: Ready) -> None:
         """Connects, and tells how that went."""

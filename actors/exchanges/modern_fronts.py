@@ -150,9 +150,10 @@ class ModernAggregate(ModernFront, Aggregate):
         super().dispatch(effect)
 
     def lists_itself(self, backend: str) -> bool:
-        """A backend without sessions shows the same to every connection; one with sessions is asked over the
-        catalogue's, which is the same for all requests of this client (2026-07-28, server/tools, "Listing")."""
-        return backend in self.hellos and self.modern(backend)
+        """A backend without sessions shows the same to every connection. One with sessions may show other things to the
+        connection of this client, which is the same for all its requests; as long as it has none, what is shown is
+        what the catalogue knows."""
+        return backend in self.hellos and (self.modern(backend) or not self.shares(backend))
 
     def end(self, call: int, ok: bool, payload: Raw) -> None:
         method = self._listed.pop(call, None)

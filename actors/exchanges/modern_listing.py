@@ -47,22 +47,35 @@ class ModernListing(Listing):
         self._fresh[key] = min(self._fresh.get(key, said or 0), said or 0)
 
     def _wants(self, method: str, backend: str) -> bool:
-        """Always: who keeps a list for how long is the link's business, or the catalogue's."""
+        """Who keeps a list for how long is the link's business, or the catalogue's; but the list of a connection with a
+        session is good until the backend says that it has changed."""
         running = self._fetches.get((method, backend))
-        return running is None or not running.slow
+        if running is not None and running.slow:
+            return False
+        own = not self._modern.modern(backend) and self._modern.lists_itself(backend)
+        return not own or super()._wants(method, backend)
+
+    def connected(self, backend: str) -> None:
+        """What a connection with a session lists is asked for when it is wanted, or told of."""
+        if self._modern.modern(backend) or self._modern.host.listening:
+            super().connected(backend)
+        else:
+            self._outdate(backend)
 
     def _fetch(self, method: str, backend: str, *, fresh: bool) -> None:
         front = self._modern
-        if not front.modern(backend) or front.lists_itself(backend):
+        if front.lists_itself(backend) or not (front.modern(backend) or front.connected(backend)):
             self._fresh.pop((method, backend), None)
             super()._fetch(method, backend, fresh=fresh)
             return
 
         def ready(hello: Hello | None, error: Raw) -> None:
-            if hello is None and front.modern(backend):
+            if hello is not None:
+                self._fetch(method, backend, fresh=fresh)
+            elif front.modern(backend):
                 self._arrived(method, backend, None, told=False)
             else:
-                self._fetch(method, backend, fresh=fresh)
+                Listing._fetch(self, method, backend, fresh=fresh)
 
         front.when_ready(backend, ready)
 

@@ -35,3 +35,7 @@ class TreePeers:
     def broker(self, spec: BackendSpec) -> Ref:
         """As in `Peers`."""
         return self._brokers.find(spec, self._patron)
+
+    def connected(self, spec: BackendSpec) -> bool:
+        """As in `Peers`."""
+        return self._brokers.connected(spec, self._patron)

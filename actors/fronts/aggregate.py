@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from actors.fronts.catalogue_messages import LIST_CHANGED, CatalogueChanged, Key, Listed
-from actors.fronts.front import SET_LEVEL, Front
+from actors.fronts.front import NEWS, SET_LEVEL, Front
 from actors.fronts.host import Host, Tree
 from actors.fronts.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Listing
 from actors.links.link_messages import LinkAsked, LinkOutcome, LinkReady, LinkTold
@@ -376,7 +376,8 @@ class Aggregate(Front):
         super().cancel(call, reason)
 
     def told(self, message: LinkTold) -> None:
-        if message.method in LIST_CHANGED.values():
+        if message.method in NEWS:
+            self.heard(message.backend, message.method)
             self.listing.changed(message.backend, message.method)
             self.announce(message.method)
             return

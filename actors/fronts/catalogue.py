@@ -26,8 +26,8 @@ from actors.fronts.catalogue_messages import (
     Listed,
     Overdue,
 )
+from actors.fronts.host import Tree
 from actors.fronts.sessionless import ATTEMPTS
-from actors.links.eras import Eras
 from actors.links.link_messages import (
     Call,
     Cancel,
@@ -44,9 +44,7 @@ from actors.links.link_messages import (
 )
 from actors.links.links import start_list_link
 from actors.links.paging import Items, Paging
-from actors.named import Named
 from actors.protocol import breaker, errors
-from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
 from actors.protocol.methods import METHODS
@@ -69,14 +67,13 @@ class Catalogue(Actor):
 
     mailbox_size = 8192
 
-    def __init__(
-        self, services: Services, links: DynamicSupervisor, backends: Named, hellos: dict[Key, Hello], eras: Eras
-    ) -> None:
-        self._hellos = hellos
-        self._eras = eras
+    def __init__(self, services: Services, links: DynamicSupervisor, tree: Tree) -> None:
+        self._hellos = tree.hellos
+        self._changes = tree.changes
+        self._eras = tree.eras
         self._services = services
         self._links = links
-        self._backends = backends
+        self._backends = tree.backends
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
         self._fetches: dict[int, Fetch] = {}
         self._next_call = 1
@@ -116,6 +113,8 @@ class Catalogue(Actor):
         entry = self._entry(key, consult.profile)
         self._watch(consult.caller, key, entry)
         wanted = entry.lists.setdefault(method, Known())
+        if wanted.heard != self._changes[key.backend, LIST_CHANGED[method]]:
+            wanted.stale = True
         if wanted.current or (wanted.presentable and not consult.fresh):
             consult.caller.reply(Listed(key.backend, method, wanted.items))
             if not wanted.current:
@@ -178,6 +177,7 @@ class Catalogue(Actor):
         link, caller = entry.link, self.ctx.ref
         assert link is not None
         wanted.stale, wanted.news, wanted.announced = False, not wanted.announced, False
+        wanted.heard = self._changes[key.backend, LIST_CHANGED[method]]
         if not entry.offers(method):
             self._fetched(key, entry, method, ())
             return

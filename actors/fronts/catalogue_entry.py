@@ -21,6 +21,8 @@ class Known:
     """That it is stale has been announced."""
     news: bool = True
     """What the running fetch will bring was not announced before."""
+    heard: int = 0
+    """How often anybody had heard that it has changed, when it was asked for."""
     slow: float = 0.0
     """Until then nobody waits for it: a fetch took longer than the list deadline."""
     missed: bool = False

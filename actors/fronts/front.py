@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from msgspec import Raw
 
-from actors.fronts.catalogue_messages import CatalogueChanged, Listed
+from actors.fronts.catalogue_messages import LIST_CHANGED, CatalogueChanged, Listed
 from actors.fronts.front_tasks import FrontTasks
 from actors.fronts.host import Host, Tree
 from actors.fronts.leaving import wake
@@ -51,6 +51,7 @@ Waiter = Callable[[LinkOutcome], None]
 """Gets the outcome of a call that the front made, or one that it wants to change before the client sees it."""
 
 SET_LEVEL = "logging/setLevel"
+NEWS = frozenset(LIST_CHANGED.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +284,12 @@ class Front(ABC):
         for question in [q for q in self._questions if q[0] == backend]:
             del self._questions[question]
         self.host.event(ev.BackendLost(backend))
+
+    def heard(self, backend: str, method: str) -> None:
+        """A backend has notified over the client's own connection: if a list has changed there, it may have changed for
+        everybody, and whoever shows the last one known looks again."""
+        if method in NEWS and not self.shares(backend):
+            self.tree.changes[backend, method] += 1
 
     # For the two kinds
 

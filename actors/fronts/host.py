@@ -1,5 +1,6 @@
 """What a front has around it: its session's actor, and the actors that all sessions work with."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +27,8 @@ class Tree:
     """What each backend last said of itself to the catalogue."""
     memo: Memo
     """Merged lists and tables, shared by all sessions."""
+    changes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often a connection of anybody's has said that a list has changed: by backend and notification."""
     eras: Eras = field(default_factory=Eras)
     """Which era each backend speaks."""
 

@@ -204,11 +204,14 @@ class Listing:
 
     def connected(self, backend: str) -> None:
         """The session has its own connection now: it may list other things than the catalogue knew."""
+        self._outdate(backend)
+        for method in [m for m, b in self._stale if b == backend]:
+            self._fetch_own(method, backend)
+
+    def _outdate(self, backend: str) -> None:
         for method, views in self._views.items():
             if backend in views:
                 self._stale.setdefault((method, backend), False)
-        for method in [m for m, b in self._stale if b == backend]:
-            self._fetch_own(method, backend)
 
     def changed(self, backend: str, notification: str) -> None:
         """The backend said so, and it is being announced."""

@@ -108,6 +108,7 @@ class Transparent(Front):
     # Messages of the backend
 
     def told(self, message: LinkTold) -> None:
+        self.heard(message.backend, message.method)
         now = self.host.ctx.now()
         self.host.event(
             ev.CallProgressed(message.backend, message.call, message.method, message.params, now, message.place)

@@ -292,3 +292,7 @@ class KindPeers:
             peer = self._peers[spec.name]
             running = self._peers.brokers[key] = self._peers.supervisor.start_child(FakeLink(peer, not peer.modern))
         return running
+
+    def connected(self, spec: BackendSpec) -> bool:
+        running = self._peers.brokers.get((self._key, spec.name))
+        return running is not None and running.alive and any(link.up for link in self._peers[spec.name].links)
