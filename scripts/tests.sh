@@ -7,7 +7,7 @@ shift
 if [ $# -gt 0 ]; then
   exec "$python" -m pytest -m "not chaos" --durations=10 "$@"
 fi
-programs=(tests/conformance tests/e2e tests/gateway tests/matrix tests/redis_trouble)
+programs=(tests/conformance tests/e2e tests/fuzz tests/gateway tests/matrix tests/redis_trouble)
 rest=()
 for folder in tests/*/; do
   folder=${folder%/}
