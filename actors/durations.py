@@ -5,6 +5,7 @@ from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import session_record
 from actors.protocol.methods import METHODS
+from actors.shown import ShownTools
 
 UNKNOWN_TOOL = "-32602"
 """What a call of a tool that does not exist comes to (2025-11-25 server/tools, "Error Handling")."""
@@ -13,8 +14,9 @@ UNKNOWN_TOOL = "-32602"
 class Durations:
     """The requests under way, and when they began."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(self, telemetry: Telemetry, shown: ShownTools) -> None:
         self._telemetry = telemetry
+        self._shown = shown
         self._began: dict[int, tuple[float, str, str]] = {}
 
     def __len__(self) -> int:
@@ -41,5 +43,5 @@ class Durations:
             error = "tool_error"
         if error == UNKNOWN_TOOL:
             tool = ""  # a name that exists nowhere is the client's invention, and no label
-        labels = (method, tool, error, "http", version)
+        labels = (method, self._shown.exposed(tool), error, "http", version)
         self._telemetry.observe("mcp_server_operation_duration_seconds", now - at, labels)

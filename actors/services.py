@@ -1,11 +1,12 @@
 """What every MCP actor is given: the ports, the bounds, and the cell that holds the present table of backends."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import time
 
 from actors.ports import Connector, Log, Sealer, Store, Telemetry
 from actors.protocol.table import Limits, Table
+from actors.shown import ShownTools
 
 DRAIN_MARGIN = 1.0
 """Seconds before the drain's deadline at which what is still in flight gets its error, so that it can be written."""
@@ -35,3 +36,8 @@ class Services:
     """The gateway's own `Implementation` as JSON, told to backends and shown on aggregated endpoints."""
     wall: Callable[[], float] = time
     """Seconds of the wall clock: how long ago a session was heard of that another process may have put to rest."""
+    shown: ShownTools = field(init=False)
+    """The names of tools that metrics may name."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shown", ShownTools(self.table))

@@ -83,7 +83,7 @@ class ExchangesActor(Actor):
         self.ledger = ledger
         self.kept = KeptLinks("", services.sealer, _nothing, _nothing)
         self.running: dict[int, Running] = {}
-        self.times = Durations(services.telemetry)
+        self.times = Durations(services.telemetry, services.shown)
         # Nothing of the first request itself: what it says of its client holds for no other.
         declared = capabilities.parse(capabilities.declare(kind.bits, MODERN))
         self._client = Client(declared, kind.bits, Raw(services.identity))

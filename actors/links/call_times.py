@@ -10,6 +10,7 @@ from actors.protocol.link_events import CallKey
 from actors.protocol.methods import METHODS
 from actors.protocol.session_record import error_type, tool_name
 from actors.runtime import Ref
+from actors.shown import ShownTools
 
 
 class _Running(NamedTuple):
@@ -21,9 +22,10 @@ class _Running(NamedTuple):
 class CallTimes:
     """From the moment that a call came to its outcome."""
 
-    def __init__(self, backend: str, telemetry: Telemetry) -> None:
+    def __init__(self, backend: str, telemetry: Telemetry, shown: ShownTools) -> None:
         self._backend = backend
         self._telemetry = telemetry
+        self._shown = shown
         self._running: dict[CallKey, _Running] = {}
 
     def __len__(self) -> int:
@@ -48,5 +50,8 @@ class CallTimes:
         if running is None:
             return
         error = "" if ok else error_type(payload)
-        labels = (running.method, running.tool, error, transport, version, self._backend)
+        if ok and running.method == "tools/list":
+            self._shown.learn(self._backend, payload)
+        tool = self._shown.of(self._backend, running.tool)
+        labels = (running.method, tool, error, transport, version, self._backend)
         self._telemetry.observe("mcp_client_operation_duration_seconds", now - running.at, labels)

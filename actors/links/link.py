@@ -112,7 +112,7 @@ class LinkActor(Actor):
         self._link = first_link(first, resume, level=level, subscriptions=subscriptions, attempt=attempt)
         self._carrier = Carrier(services.connector, spec.target, resume.kept if resume is not None else None)
         self._audience = Audience(spec.sharing == "shared", self._drop)
-        self._calls = CallTimes(spec.name, services.telemetry)
+        self._calls = CallTimes(spec.name, services.telemetry, services.shown)
         self._fitness = Fitness(spec.name, services, eras)
         self._unreachable = False
         self._closing = False

@@ -80,7 +80,7 @@ class ModernLinkActor(Actor):
         self._audience = Audience(False, self._drop)
         self._sessions: set[Ref] = set()
         """Those of the other era, who hear of changes unasked."""
-        self._calls = CallTimes(spec.name, services.telemetry)
+        self._calls = CallTimes(spec.name, services.telemetry, services.shown)
         self._answers = Answers()
         self._unreachable = False
         self._closing = False

@@ -27,6 +27,8 @@ UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 REQUEST_CANCELLED: Final = -32800
 """Ends a cancelled POST, which cannot end without a body; the official SDKs use this code on this wire."""
 USER_REJECTED: Final = -1
+REQUEST_TIMEOUT: Final = -32001
+"""By which the official TypeScript SDK says that it waited for too long."""
 
 Executed = Literal["no", "unknown", "yes"]
 
@@ -89,6 +91,10 @@ KINDS: Final[dict[str, Rule]] = {
     "rejected": Rule(USER_REJECTED, 200, "Rejected"),
     "peer": Rule(INTERNAL, 200, "Error"),
 }
+
+
+CODES: Final = frozenset({*(rule.code for rule in KINDS.values()), URL_ELICITATION_REQUIRED, REQUEST_TIMEOUT})
+"""Codes that are known here; a peer may choose any other."""
 
 
 class ProtocolError(Struct, frozen=True):

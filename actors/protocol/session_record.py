@@ -181,8 +181,9 @@ class _Code(msgspec.Struct):
 
 
 def error_type(error: Raw) -> str:
-    """The code of a JSON-RPC error as a metrics label."""
+    """The code of a JSON-RPC error as a metrics label, if it is one that somebody has given a meaning."""
     try:
-        return str(msgspec.json.decode(error, type=_Code).code)
+        code = msgspec.json.decode(error, type=_Code).code
+        return str(code) if code in errors.CODES else "other"
     except (msgspec.DecodeError, RecursionError):
         return "malformed"

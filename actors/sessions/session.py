@@ -82,7 +82,7 @@ class SessionActor(Actor):
         self.owed = Owed()
         self.gets: dict[int, Reply] = {}
         self.ending: list[Reply] = []
-        self.running = Durations(services.telemetry)
+        self.running = Durations(services.telemetry, services.shown)
         served = services.table.value.endpoints.get(identity.endpoint)
         transparent = served is not None and served.kind == "transparent"
         self.tree = tree

@@ -109,7 +109,7 @@ class Metrics:
         named = _SERVER in declared
         server = labels[declared.index(_SERVER)] if named else ""
         tools = self._tools.setdefault(server, set())
-        if labels[at] not in tools:
+        if labels[at] not in tools and labels[at] not in ("", OTHER):
             if len(tools) >= (TOOLS_PER_SERVER if named else TOOLS_OF_ALL):
                 return (*labels[:at], OTHER, *labels[at + 1 :])
             tools.add(labels[at])

@@ -1,9 +1,14 @@
 """What the backend side measures: names, labels and values."""
 
+import pytest
 import trio
 
+from actors.protocol import errors
+from actors.protocol.methods import METHODS
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
+from tests.support.modern_backend import ModernBackend
+from tests.support.modern_client import ModernClient
 
 OPERATION = "mcp_client_operation_duration_seconds"
 
@@ -113,3 +118,48 @@ async def test_operators_see_the_last_error_and_how_often_it_connected(autojump_
         assert (status.connections, status.last_error) == (1, "segmentation fault")
         await client.tool("echo")
         assert (status.connections, status.last_error) == (2, "")
+
+
+CODES = {"", "tool_error", "other", *(str(code) for code in errors.CODES)}
+
+
+def labels(gateway: Gateway, name: str) -> set[str]:
+    """The values of this label over all series."""
+    return {o[name] for _, _, o in gateway.telemetry.observed if name in o}
+
+
+@pytest.mark.parametrize("endpoint", ["", "alpha"])
+@pytest.mark.parametrize("sessions", [True, False])
+@pytest.mark.parametrize("made", [Backend, ModernBackend])
+async def test_what_clients_and_servers_invent_is_no_label(autojump_clock, endpoint, sessions, made):
+    """Names of tools, prompts and resources, methods, codes of errors; real tools keep their labels."""
+    prefix = "" if endpoint else "alpha__"
+    alpha, gone = made("alpha", mute={"tools/call"}), made("gone")
+    gone.down = True
+    async with open_gateway(alpha, gone) as gateway:
+        client = (
+            await gateway.connect(endpoint)
+            if sessions
+            else ModernClient(gateway.actors.door, gateway.nursery, endpoint)
+        )
+
+        async def refused(method: str, code: int, **params: str) -> None:
+            before = len(alpha.asked_for(method))
+            pending = client.begin(method, params)
+            await gateway.settle()
+            for request in alpha.asked_for(method)[before:]:
+                request.error(code, "no idea")
+            await pending.response()
+
+        for number in range(20):
+            await refused("tools/call", 5000 + number, name=f"{prefix}invented{number}")
+            await refused("prompts/get", 0, name=f"{prefix}invented{number}")
+            await refused("resources/read", 0, uri=f"invented:{number}")
+            await refused(f"invented/{number}", 0, name="x")
+            await refused("tools/call", 0, name=f"gone__invented{number}")
+        await client.call("tools/list")
+        await refused("tools/call", 7000, name=f"{prefix}later")
+        await refused("tools/call", -32603, name=f"{prefix}echo")
+        assert labels(gateway, "gen_ai_tool_name") - {"other"} == {"", "echo", f"{prefix}echo"}
+        assert labels(gateway, "mcp_method_name") <= {"", *METHODS}
+        assert labels(gateway, "error_type") <= CODES
