@@ -106,7 +106,7 @@ class Gateway:
         admin = open_listeners(settings.admin.host, settings.admin.port)
         limits = settings.limits
         async with (
-            lifecycle.open_connector(self.log, limits) as connector,
+            lifecycle.open_connector(self.log, limits, settings.secrets) as connector,
             lifecycle.open_store(settings.store, limits, self.log, on_lost=self.lost, on_batch=self._on_batch) as store,
             open_system(lifecycle.crash_logger(self.log, self.metrics)) as system,
         ):

@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +23,7 @@ from gateway.backends.http_call import HttpLimits
 from gateway.backends.native import NativeTransport
 from gateway.backends.stdio import StdioLimits
 from gateway.config import Settings
+from gateway.observability.redaction import Redaction
 from gateway.sealing import AesSealer
 from gateway.store.memory import MemoryStore
 from gateway.store.redis.store import open_redis_store
@@ -55,12 +56,15 @@ class NativeConnector:
 
 
 @asynccontextmanager
-async def open_connector(log: Log, limits: Limits) -> AsyncIterator[Connector]:
-    """The connector for every kind of target."""
+async def open_connector(log: Log, limits: Limits, secrets: Iterable[str] = ()) -> AsyncIterator[Connector]:
+    """The connector for every kind of target. `secrets` are taken out of what child processes write of themselves."""
     stdio = StdioConnector(
         log,
         processes=limits.child_processes,
-        limits=StdioLimits(message_bytes=limits.message_bytes, slot_wait=limits.process_wait),
+        limits=StdioLimits(
+            message_bytes=limits.message_bytes, slot_wait=limits.process_wait, stderr_lines=limits.stderr_lines
+        ),
+        redact=Redaction(secrets).foreign,
     )
     http = HttpConnector(log, limits=HttpLimits(message_bytes=limits.message_bytes))
     try:

@@ -84,9 +84,21 @@ class DoorClient:
         reply = await self._post({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
         answer = await self._answer(reply, id)
         if "error" in answer:
-            raise ClientFailedError(answer["error"].get("message", "the server answered with an error"))
+            raise ClientFailedError(self._told(answer["error"]))
         result: dict[str, Any] = answer.get("result", {})
         return result
+
+    def _told(self, error: dict[str, Any]) -> str:
+        """An error for people, who may know the address, with what is known of the server's end."""
+        message = str(error.get("message", "the server answered with an error")).removeprefix("Internal error: ")
+        data = error.get("data")
+        data = data if isinstance(data, dict) else {}
+        status = self._actors.backends.status.get(str(data.get("backend")))
+        if status is not None and status.failure is not None and status.failure.message in message:
+            message = message.replace(status.failure.message, status.last_error)
+        stderr = data.get("stderr")
+        lines = [str(line) for line in stderr] if isinstance(stderr, list) else []
+        return "\n".join([message, *(f"  {line}" for line in lines)])
 
     async def _post(self, message: dict[str, Any]) -> Reply:
         headers = {"mcp-session-id": self._session} if self._session is not None else {}
@@ -122,8 +134,9 @@ def table_of(target: Target) -> tuple[Table, Limits]:
     if not isinstance(target, UrlTarget):
         return target.table, target.limits
     headers = (("Authorization", f"Bearer {target.token}"),) if target.token else ()
-    remote = BackendSpec("remote", HttpTarget(target.url, headers))
-    return Table({"remote": remote}, {"": Endpoint("", "transparent", ("remote",))}), Limits()
+    name = target.url.partition("?")[0]
+    remote = BackendSpec(name, HttpTarget(target.url, headers))
+    return Table({name: remote}, {"": Endpoint("", "transparent", (name,))}), Limits()
 
 
 @asynccontextmanager

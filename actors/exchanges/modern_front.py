@@ -140,7 +140,8 @@ class ModernFront(Front):
             return
         link = self.link(backend)
         if link is None:
-            then(None, errors.internal("no connection can be made", reason="no_link", executed="no").raw)
+            text = f"no connection to server {backend!r} can be made"
+            then(None, errors.internal(text, reason="no_link", executed="no", backend=backend).raw)
             return
         self._waiting.setdefault(backend, []).append(then)
         link.reply(Warm())
@@ -169,7 +170,8 @@ class ModernFront(Front):
         lost = [backend for backend, link in self.links.items() if link is ref]
         super().link_ended(ref)
         for backend in lost:
-            error = errors.internal("the connection to the server ended", reason="link_ended", executed="no")
+            text = f"the connection to server {backend!r} ended"
+            error = errors.internal(text, reason="link_ended", executed="no", backend=backend)
             self._tell_waiting(backend, None, error.raw)
 
     def unfit(self, message: LinkUnfit) -> None:
@@ -193,7 +195,8 @@ class ModernFront(Front):
             link.reply(Warm())
             return
         self._unfit.pop(backend, None)
-        error = errors.internal("the server speaks no known revision", reason="no_common_version", executed="no").raw
+        text = f"server {backend!r} speaks no known protocol revision"
+        error = errors.internal(text, reason="no_common_version", executed="no", backend=backend).raw
         for call in calls:
             self.outcome(LinkOutcome(backend, call.call, False, error))
         self._tell_waiting(backend, None, error)

@@ -135,7 +135,8 @@ class Front(ABC):
             self._questions[effect.backend, id] = method
         link = self.link(effect.backend)
         if link is None or self.shares(effect.backend):  # one that is shared has another session, or none
-            error = errors.internal("no connection can be made", reason="no_link", executed="unknown")
+            text = f"no connection to server {effect.backend!r} can be made"
+            error = errors.internal(text, reason="no_link", executed="unknown", backend=effect.backend)
             self.outcome(LinkOutcome(effect.backend, effect.call, False, error.raw))
             return
         asked = tuple(id for id, _ in effect.asked)

@@ -27,7 +27,8 @@ class Transparent(Front):
     def dispatch(self, effect: fx.Dispatch) -> None:
         backend = self._backend()
         if backend is None:
-            error = errors.internal("this server is no longer configured", reason="unconfigured", executed="no")
+            text = f"server {self.endpoint!r} is no longer configured"
+            error = errors.internal(text, reason="unconfigured", executed="no", backend=self.endpoint)
             self.refuse(effect.call, error)
             return
         if effect.method == "initialize":
@@ -97,7 +98,8 @@ class Transparent(Front):
     def link_ended(self, ref: Ref) -> None:
         super().link_ended(ref)
         if not self.links:
-            error = errors.internal("the connection to the server ended", reason="link_ended", executed="no")
+            text = f"the connection to server {self.endpoint!r} ended"
+            error = errors.internal(text, reason="link_ended", executed="no", backend=self.endpoint)
             self._settle_initialize(False, error.raw)
 
     def _settle_initialize(self, ok: bool, payload: Raw) -> None:

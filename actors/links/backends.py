@@ -24,13 +24,49 @@ class _WaitOver:
     link: Ref
 
 
+@dataclass(frozen=True, slots=True)
+class _ReportDue:
+    backend: str
+
+
+REPORT_EVERY = 60.0
+"""Seconds between two lines of the log about one backend that fails for one reason; each says how often it failed."""
+
+
 @dataclass(slots=True)
 class Status:
     """What is known of one backend, for people."""
 
     breaker: br.Breaker = field(default_factory=br.Breaker)
     connections: int = 0
-    last_error: str = ""
+    failure: Failure | None = None
+    """Why the last attempt did not work; None after one that did."""
+    failures: int = 0
+    """Attempts in a row that did not work."""
+    unlogged: int = 0
+    """Failures since the last line of the log that told of one."""
+    logged: dict[tuple[str, bool], float] = field(default_factory=dict)
+    """When each reason was in the log, of a server that had run or of one that could not be started."""
+
+    @property
+    def last_error(self) -> str:
+        """The sentence for operators: it may hold an address."""
+        return "" if self.failure is None else self.failure.diagnostics.detail or self.failure.message
+
+    @property
+    def state(self) -> str:
+        """In plain words."""
+        if self.breaker.state is not br.BreakerState.CLOSED:
+            return STATE_WORDS[self.breaker.state]
+        return "failing" if self.failure is not None else "healthy" if self.connections else "unused"
+
+
+STATE_WORDS = {
+    br.BreakerState.CLOSED: "healthy",
+    br.BreakerState.OPEN: "down",
+    br.BreakerState.HALF_OPEN: "recovering",
+}
+"""What people are told of a breaker."""
 
 
 UP = {br.BreakerState.CLOSED: 1.0, br.BreakerState.HALF_OPEN: 0.5, br.BreakerState.OPEN: 0.0}
@@ -90,6 +126,8 @@ class Backends(Actor):
                 self._returned(link)
             case Present():
                 self._counted(message)
+            case _ReportDue(backend):
+                self._report_due(backend)
             case Replaced(before):
                 self._forget(replaced(before, self._services.table.value))
             case Down(ref=link):
@@ -109,14 +147,45 @@ class Backends(Actor):
     def _connected(self, backend: str) -> None:
         status = self._of(backend)
         status.connections += 1
-        status.last_error = ""
+        if status.failure is not None:
+            self._services.log.info("backend_recovered", backend=backend, failures=status.failures)
+        status.failure, status.failures = None, 0
         self._set(backend, br.succeeded(status.breaker))
 
     def _failed(self, failure: Failure) -> None:
         status = self._of(failure.backend)
-        status.last_error = failure.message
+        status.failure = failure
+        status.failures += 1
+        status.unlogged += 1
         self._services.telemetry.count("stagedoor_backend_failures_total", (failure.backend, failure.reason))
-        self._set(failure.backend, br.failed(status.breaker, self.ctx.now(), self._services.jitter()))
+        now = self.ctx.now()
+        self._set(failure.backend, br.failed(status.breaker, now, self._services.jitter()))
+        due = status.logged.get((failure.reason, failure.ran), -REPORT_EVERY) + REPORT_EVERY
+        if now >= due:
+            self._report(failure.backend, status, failure)
+        elif status.unlogged == 1:
+            self.ctx.set_timer(("report", failure.backend), due - now, _ReportDue(failure.backend))
+
+    def _report_due(self, backend: str) -> None:
+        """It went on failing, or failed again: how often, is told in one line."""
+        status = self.status.get(backend)
+        if status is not None and status.unlogged and status.failure is not None:
+            self._report(backend, status, status.failure)
+
+    def _report(self, backend: str, status: Status, failure: Failure) -> None:
+        diagnostics = failure.diagnostics
+        more = {"status": diagnostics.status, "stderr": list(diagnostics.stderr) or None}
+        self._services.log.warning(
+            "backend_failed",
+            backend=backend,
+            reason=failure.reason,
+            error=diagnostics.detail or failure.message,
+            failures=status.unlogged,
+            **{key: value for key, value in more.items() if value is not None},
+        )
+        status.unlogged = 0
+        status.logged[failure.reason, failure.ran] = self.ctx.now()
+        self.ctx.cancel_timer(("report", backend))
 
     def _forget(self, backends: Iterable[str]) -> None:
         """They are no more, or are others now: how they were says nothing."""
@@ -127,9 +196,7 @@ class Backends(Actor):
     def _set(self, backend: str, breaker: br.Breaker) -> None:
         status = self._of(backend)
         if breaker.state is not status.breaker.state:
-            self._services.log.info(
-                "backend_state", backend=backend, state=breaker.state.value, error=status.last_error
-            )
+            self._services.log.debug("backend_state", backend=backend, state=STATE_WORDS[breaker.state])
         status.breaker = breaker
         self._services.telemetry.gauge("stagedoor_backend_up", UP[breaker.state], (backend,))
 
@@ -152,13 +219,7 @@ class Backends(Actor):
         breaker, allowed = br.attempt(status.breaker, self.ctx.now())
         self._set(backend, breaker)
         if not allowed:
-            error = errors.internal(
-                f"server {backend!r} is down: {status.last_error or 'it could not be reached'}",
-                reason="backend_down",
-                executed="no",
-                backend=backend,
-            )
-            link.reply(Denied(error.raw))
+            link.reply(Denied(_down(backend, status).raw))
             return
         spec = self._services.table.value.backends.get(backend)
         if spec is None or not isinstance(spec.target, StdioTarget) or link in self._places:
@@ -215,3 +276,15 @@ class Backends(Actor):
     def _count_places(self, backend: str) -> None:
         held = sum(1 for holder in self._places.values() if holder == backend)
         self._services.telemetry.gauge("stagedoor_child_processes", float(held), (backend,))
+
+
+def _down(backend: str, status: Status) -> errors.ProtocolError:
+    """For those who may not even try. The standard error of a process that ran belongs to those whom it served."""
+    failure = status.failure
+    why = failure.message if failure is not None else "it could not be reached"
+    shown: dict[str, Any] = {}
+    if failure is not None:
+        shown = (failure.diagnostics.unstarted if failure.ran else failure.diagnostics).shown
+    return errors.internal(
+        f"server {backend!r} is down: {why}", reason="backend_down", executed="no", backend=backend, **shown
+    )

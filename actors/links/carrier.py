@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from actors import ports
 from actors.protocol import link_events as ev
+from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.table import BackendSpec, Target
 from actors.runtime import Context
 
@@ -49,6 +50,12 @@ class Carrier:
     def kept(self) -> ports.Kept | None:
         """What it takes to go on with the present session elsewhere."""
         return self._transport.kept if self._transport is not None else None
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """What the present transport knows of a server that does not answer."""
+        stderr = self._transport.stderr if self._transport is not None else ()
+        return Diagnostics(stderr=stderr) if stderr else NO_DIAGNOSTICS
 
     def connect(self, ctx: Context, spec: BackendSpec, modern: bool = False) -> bool:
         """Makes a transport and runs it in a task of the actor, which gets FromTransport and TaskEnded. Whether it goes

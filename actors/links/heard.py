@@ -6,6 +6,7 @@ from typing import NamedTuple
 from actors import ports
 from actors.protocol import codec
 from actors.protocol import link_events as ev
+from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.errors import Malformed
 from actors.protocol.messages import RequestId
 
@@ -15,6 +16,11 @@ class Garbled(NamedTuple):
 
     malformed: Malformed
     related: RequestId | None
+
+
+def diagnosed(status: int | None, stderr: tuple[str, ...], detail: str) -> Diagnostics:
+    """What a transport knows of a failure."""
+    return Diagnostics(status, stderr, detail) if status or stderr or detail else NO_DIAGNOSTICS
 
 
 def heard(said: ports.TransportEvent, most: int) -> Iterator[ev.LinkEvent | Garbled]:
@@ -28,12 +34,12 @@ def heard(said: ports.TransportEvent, most: int) -> Iterator[ev.LinkEvent | Garb
             yield ev.Missed()
         case ports.FrameAccepted(tag):
             yield ev.Accepted(tag)
-        case ports.RequestFailed(id, reason, message, executed):
-            yield ev.SendFailed(id, reason, message, executed)
+        case ports.RequestFailed(id, reason, message, executed, status, detail):
+            yield ev.SendFailed(id, reason, message, executed, diagnosed(status, (), detail))
         case ports.SessionLost(id):
             yield ev.SessionForgotten(id)
-        case ports.TransportClosed(reason, message):
-            yield ev.Closed(reason, message)
+        case ports.TransportClosed(reason, message, detail, stderr):
+            yield ev.Closed(reason, message, diagnostics=diagnosed(None, stderr, detail))
 
 
 def _messages(said: ports.FrameReceived, most: int) -> Iterator[ev.LinkEvent | Garbled]:

@@ -31,7 +31,13 @@ class Resume:
 
 
 def first_link(
-    profile: Profile, resume: Resume | None, *, level: str | None, subscriptions: tuple[str, ...], attempt: int
+    profile: Profile,
+    resume: Resume | None,
+    *,
+    server: str,
+    level: str | None,
+    subscriptions: tuple[str, ...],
+    attempt: int,
 ) -> Link:
     """What a link begins as: a new one, or (with subscriptions, or with `resume`) one in the place of another."""
     lost = bool(subscriptions)
@@ -46,6 +52,7 @@ def first_link(
         subscriptions=subscriptions,
         kept=kept is not None,
         missed=kept is not None and kept.cursor is None,
+        server=server,
     )
 
 

@@ -19,7 +19,7 @@ from actors.links.call_times import CallTimes
 from actors.links.carrier import Carrier, FromTransport
 from actors.links.eras import Eras
 from actors.links.fitness import Fitness
-from actors.links.heard import Garbled, heard
+from actors.links.heard import Garbled, diagnosed, heard
 from actors.links.kept import Resume, first_link
 from actors.links.link_messages import (
     Call,
@@ -109,7 +109,9 @@ class LinkActor(Actor):
         self._backends = backends
         self._profile = profile
         first = unguessable(profile)
-        self._link = first_link(first, resume, level=level, subscriptions=subscriptions, attempt=attempt)
+        self._link = first_link(
+            first, resume, server=spec.name, level=level, subscriptions=subscriptions, attempt=attempt
+        )
         self._carrier = Carrier(services.connector, spec.target, resume.kept if resume is not None else None)
         self._audience = Audience(spec.sharing == "shared", self._drop)
         self._calls = CallTimes(spec.name, services.telemetry, services.shown)
@@ -149,7 +151,7 @@ class LinkActor(Actor):
             case Denied(payload):
                 self._denied(payload)
             case _Due.CONNECT:
-                self._step(ev.ConnectExpired())
+                self._step(ev.ConnectExpired(self._carrier.diagnostics))
             case _Due.RETRY:
                 self._step(ev.RetryDue())
             case _Due.OWED:
@@ -193,7 +195,7 @@ class LinkActor(Actor):
             # A shared one that was about to end, since nobody had been left: it is needed again.
             self._closing = False
             self.ctx.cancel_timer("close")
-            self._set(Link(unguessable(self._profile)))
+            self._set(Link(unguessable(self._profile), server=self._backend))
         if self._link.phase is Phase.READY and (hello := self._link.hello) is not None:
             caller.reply(LinkReady(self.ctx.ref, self._backend, hello, False))
 
@@ -295,7 +297,7 @@ class LinkActor(Actor):
     def _refused(self, said: ports.RequestFailed) -> None:
         if self._link.phase is Phase.READY:
             self._unreachable = True
-            self._standing.failed(said.reason, said.message)
+            self._standing.failed(said.reason, said.message, diagnosed(said.status, (), said.detail), ran=True)
 
     def _malformed(self, malformed: errors.Malformed, related: RequestId | None) -> None:
         """Only the request that it belongs to fails, whichever side's it is; the connection stays."""
@@ -306,12 +308,14 @@ class LinkActor(Actor):
             return
         id = malformed.outcome_of if malformed.outcome_of in self._link.pending else related
         if id is not None and not malformed.asks:
-            self._step(ev.SendFailed(id, "malformed", "the backend answered with something malformed", "unknown"))
+            self._step(
+                ev.SendFailed(id, "malformed", f"{self._link.named} answered with something malformed", "unknown")
+            )
 
     def _task_ended(self, ended: TaskEnded) -> None:
         """The transport's task: it has said so itself, unless it crashed."""
         if self._carrier.task_ended(ended.name):
-            self._step(ev.Closed("transport_crashed", "the connection to the backend crashed"))
+            self._step(ev.Closed("transport_crashed", f"the connection to {self._link.named} crashed"))
         if self._link.phase is not Phase.CONNECTING:  # a permit is on its way, and with it the place is kept
             self._give_back()
 
@@ -327,7 +331,11 @@ class LinkActor(Actor):
         if self._link.phase is not Phase.CONNECTING or self._carrier.up:
             self._give_back()  # it was given up meanwhile
         elif spec is None:
-            self._denied(errors.internal("this server is no longer configured", reason="unconfigured").raw)
+            self._denied(
+                errors.internal(
+                    f"{self._link.named} is no longer configured", reason="unconfigured", backend=self._backend
+                ).raw
+            )
         else:
             resumed = self._carrier.connect(self.ctx, spec)
             self._step(ev.Started(self._carrier.relates, fresh=not resumed))
@@ -372,9 +380,7 @@ class LinkActor(Actor):
             self._link = replace(self._link, hello=effect.hello.lasting)
 
     def _down(self, effect: ev.Down) -> None:
-        self._services.log.warning("link_down", backend=self._backend, reason=effect.reason, detail=effect.message)
-        if effect.counts and not self._closing:
-            self._standing.failed(effect.reason, effect.message)
+        self._standing.down(self._services.log, effect, counts=effect.counts and not self._closing)
         self._telling.down(effect)
 
     def _back_off(self, effect: ev.BackOff) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from actors import ports
+from actors.links.heard import diagnosed
 from actors.protocol import codec
 from actors.protocol import link_events as ev
 from actors.protocol.errors import Malformed
@@ -34,7 +35,7 @@ def heard(said: ports.TransportEvent, most: int) -> Iterator[mv.Event | Garbled]
                 yield mv.Heard(codec.decode_message(frame, most), related, status)
             except Malformed as malformed:
                 yield Garbled(malformed, said)
-        case ports.RequestFailed(id, reason, message, executed, status):
-            yield mv.Failed(id, reason, message, executed, status)
-        case ports.TransportClosed(reason, message):
-            yield ev.Closed(reason, message)
+        case ports.RequestFailed(id, reason, message, executed, status, detail):
+            yield mv.Failed(id, reason, message, executed, status, diagnosed(status, (), detail))
+        case ports.TransportClosed(reason, message, detail, stderr):
+            yield ev.Closed(reason, message, diagnostics=diagnosed(None, stderr, detail))

@@ -18,6 +18,7 @@ from actors.links.audience import Audience
 from actors.links.call_times import CallTimes
 from actors.links.carrier import Carrier, FromTransport
 from actors.links.eras import Eras
+from actors.links.heard import diagnosed
 from actors.links.link_messages import (
     Call,
     Cancel,
@@ -90,7 +91,7 @@ class ModernLinkActor(Actor):
 
     def _new_link(self) -> Link:
         # Ids of an earlier life must not come up again, nor be guessed: clients see some of them.
-        return Link(secrets.token_hex(8), Raw(self._services.identity))
+        return Link(secrets.token_hex(8), Raw(self._services.identity), server=self._backend)
 
     def started(self) -> None:
         self._standing = Standing(self.ctx.ref, self._backend, self._backends)
@@ -117,7 +118,7 @@ class ModernLinkActor(Actor):
             case Denied(payload):
                 self._denied(payload)
             case _Due.CONNECT:
-                self._step(ev.ConnectExpired())
+                self._step(ev.ConnectExpired(self._carrier.diagnostics))
             case _Due.RETRY:
                 self._step(ev.RetryDue())
             case _Due.OWED:
@@ -249,7 +250,7 @@ class ModernLinkActor(Actor):
     def _refused(self, said: ports.RequestFailed) -> None:
         if self._link.phase is Phase.READY:
             self._unreachable = True
-            self._standing.failed(said.reason, said.message)
+            self._standing.failed(said.reason, said.message, diagnosed(said.status, (), said.detail), ran=True)
 
     def _garbled(self, garbled: Garbled) -> None:
         self._drop("malformed")
@@ -261,7 +262,7 @@ class ModernLinkActor(Actor):
     def _task_ended(self, ended: TaskEnded) -> None:
         """The transport's task: it has said so itself, unless it crashed."""
         if self._carrier.task_ended(ended.name):
-            self._step(ev.Closed("transport_crashed", "the connection to the backend crashed"))
+            self._step(ev.Closed("transport_crashed", f"the connection to {self._link.named} crashed"))
         if self._link.phase is not Phase.CONNECTING:  # a permit is on its way, and with it the place is kept
             self._give_back()
 
@@ -277,7 +278,11 @@ class ModernLinkActor(Actor):
         if self._link.phase is not Phase.CONNECTING or self._carrier.up:
             self._give_back()  # it was given up meanwhile
         elif spec is None:
-            self._denied(errors.internal("this server is no longer configured", reason="unconfigured").raw)
+            self._denied(
+                errors.internal(
+                    f"{self._link.named} is no longer configured", reason="unconfigured", backend=self._backend
+                ).raw
+            )
         else:
             self._carrier.connect(self.ctx, spec, modern=True)
             self._step(ev.Started(self._carrier.kind == "http"))
@@ -344,9 +349,7 @@ class ModernLinkActor(Actor):
         self._telling.ready(effect, None)
 
     def _down(self, effect: ev.Down) -> None:
-        self._services.log.warning("link_down", backend=self._backend, reason=effect.reason, detail=effect.message)
-        if effect.counts and not self._closing:
-            self._standing.failed(effect.reason, effect.message)
+        self._standing.down(self._services.log, effect, counts=effect.counts and not self._closing)
         self._telling.down(effect)
 
     def _left_out(self, effect: mv.LeftOut) -> None:

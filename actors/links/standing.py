@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from msgspec import Raw
 
 from actors.named import Named
+from actors.ports import Log
+from actors.protocol import link_events as ev
+from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_state import Phase
 from actors.runtime import Ref
 
@@ -46,6 +49,9 @@ class Failure:
     backend: str
     reason: str
     message: str
+    diagnostics: Diagnostics = NO_DIAGNOSTICS
+    ran: bool = False
+    """It had been ready before: it could be started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +106,19 @@ class Standing:
         """The backend is well."""
         self._backends.reply(Connected(self._backend))
 
-    def failed(self, reason: str, message: str) -> None:
+    def failed(
+        self, reason: str, message: str, diagnostics: Diagnostics = NO_DIAGNOSTICS, *, ran: bool = False
+    ) -> None:
         """The backend is not well."""
-        self._backends.reply(Failure(self._backend, reason, message))
+        self._backends.reply(Failure(self._backend, reason, message, diagnostics, ran))
+
+    def down(self, log: Log, effect: ev.Down, *, counts: bool) -> None:
+        """The connection is lost, or could not be made. What says something of the backend's health is logged by the
+        backends actor, once for all who meet it; only what does not is logged here."""
+        if counts:
+            self.failed(effect.reason, effect.message, effect.diagnostics, ran=effect.ran)
+        else:
+            log.debug("link_down", backend=self._backend, reason=effect.reason, detail=effect.message)
 
     def give_back(self) -> None:
         """No process is there any more."""

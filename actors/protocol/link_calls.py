@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from actors.protocol import capabilities, codec, errors, lowering, payload, tasks
 from actors.protocol import link_events as ev
+from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_state import Link, Pending, Phase, Step, moved
 from actors.protocol.messages import Error, RequestId
 from actors.protocol.versions import can_use
@@ -21,9 +22,16 @@ SET_LEVEL = "logging/setLevel"
 UPDATED = "notifications/resources/updated"
 
 
-def failure(reason: str, message: str, executed: errors.Executed) -> Raw:
-    """The error object of a call that came to nothing here."""
-    return errors.internal(message, reason=reason, executed=executed).raw
+def failure(
+    reason: str,
+    message: str,
+    executed: errors.Executed,
+    server: str = "",
+    diagnostics: Diagnostics = NO_DIAGNOSTICS,
+) -> Raw:
+    """The error object of a call that came to nothing here; no address is in it."""
+    shown = diagnostics.shown if diagnostics is not NO_DIAGNOSTICS else {}
+    return errors.internal(message, reason=reason, executed=executed, backend=server or None, **shown).raw
 
 
 # The way out -------------------------------------------------------------------------------------------------
@@ -61,7 +69,8 @@ def connect(link: Link, cause: str = "call") -> Step:
 
 def called_closed(link: Link, event: ev.Called) -> Step:
     """Too late."""
-    return link, [ev.Finish(event.call, False, failure("closed", "the connection to the backend was closed", "no"))]
+    message = f"the connection to {link.named} was closed"
+    return link, [ev.Finish(event.call, False, failure("closed", message, "no", link.server))]
 
 
 def _pending(event: ev.Called) -> Pending:
@@ -186,7 +195,8 @@ def send_failed(link: Link, event: ev.SendFailed) -> Step:
     """READY: no response will come."""
     if event.id not in link.pending:
         return link, [ev.Tally("late_failure")]
-    return finished(link, event.id, False, failure(event.reason, event.message, event.executed))
+    error = failure(event.reason, event.message, event.executed, link.server, event.diagnostics.unstarted)
+    return finished(link, event.id, False, error)
 
 
 def abandoned(link: Link, event: ev.Abandoned) -> Step:

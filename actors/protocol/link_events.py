@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
+from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.events import Place
 from actors.protocol.messages import EMPTY, Message, RequestId
 from actors.protocol.transport import Headers
@@ -130,6 +131,7 @@ class SendFailed(Struct, frozen=True):
     reason: str
     message: str
     executed: Literal["no", "unknown"]
+    diagnostics: Diagnostics = NO_DIAGNOSTICS
 
 
 class SessionForgotten(Struct, frozen=True):
@@ -144,10 +146,13 @@ class Closed(Struct, frozen=True):
     reason: str
     message: str
     counts: bool = True
+    diagnostics: Diagnostics = NO_DIAGNOSTICS
 
 
 class ConnectExpired(Struct, frozen=True):
     """The connection was not ready in time."""
+
+    diagnostics: Diagnostics = NO_DIAGNOSTICS
 
 
 class RetryDue(Struct, frozen=True):
@@ -304,6 +309,9 @@ class Down(Struct, frozen=True):
     message: str
     payload: Raw
     counts: bool = True
+    diagnostics: Diagnostics = NO_DIAGNOSTICS
+    ran: bool = False
+    """The connection was ready before: the server could be started."""
 
 
 class BackOff(Struct, frozen=True):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from actors.protocol import capabilities, codec, errors, payload
 from actors.protocol import link_events as ev
+from actors.protocol.diagnostics import Diagnostics, without_addresses
 from actors.protocol.link_calls import (
     SET_LEVEL,
     SUBSCRIBE,
@@ -64,7 +65,9 @@ def message(link: Link, event: ev.Incoming) -> Step:
         message.id is None or message.id in link.pending or event.related in link.pending
     ):
         # Nothing else is on its way, so an error without an id is about `initialize` too.
-        return fail(link, "initialize_refused", f"the backend refused to initialize: {reason_of(message.error)}")
+        why = without_addresses(reason_of(message.error))
+        detail = Diagnostics(detail=f"{link.named} refused to initialize: {reason_of(message.error)}")
+        return fail(link, "initialize_refused", f"{link.named} refused to initialize: {why}", diagnostics=detail)
     if isinstance(message, Request):
         early = errors.invalid_request("no request may come before the handshake is over")
         return link, [pong(message) if message.method == "ping" else refuse(message, early)]
@@ -91,11 +94,13 @@ def _welcomed(link: Link, raw: Raw) -> Step:
         answer = msgspec.json.decode(raw, type=_InitializeResult)
         payload.members(raw)  # it will be changed for the client
     except (msgspec.DecodeError, RecursionError, errors.Malformed):
-        return fail(link, "initialize_malformed", "the backend answered initialize with something malformed")
+        return fail(link, "initialize_malformed", f"{link.named} answered initialize with something malformed")
     if len(raw) > HELLO_BYTES or len(answer.capabilities) > CAPABILITIES_BYTES:
-        return fail(link, "initialize_malformed", "the backend says too much of itself")
+        return fail(link, "initialize_malformed", f"{link.named} says too much of itself")
     if answer.protocolVersion not in VERSIONS:
-        return fail(link, "version", f"the backend speaks only revision {answer.protocolVersion[:40]!r}")
+        return fail(
+            link, "version", f"{link.named} speaks only revision {without_addresses(answer.protocolVersion[:40])!r}"
+        )
     hello = ev.Hello(
         answer.protocolVersion, _copy(answer.capabilities), _copy(answer.serverInfo), answer.instructions, _copy(raw)
     )
@@ -154,21 +159,21 @@ def refused(link: Link, event: ev.SendFailed) -> Step:
     """`initialize` could not be sent, or gets no answer."""
     if event.id not in link.pending:
         return link, [ev.Tally("late_failure")]
-    return fail(link, event.reason, event.message)
+    return fail(link, event.reason, event.message, diagnostics=event.diagnostics)
 
 
 def not_found(link: Link, event: ev.SessionForgotten) -> Step:
     """INITIALIZING: a 404 to `initialize` means a wrong endpoint. Any other is about the session before this one."""
     if event.id not in link.pending:
         return link, [ev.Tally("late_failure")]
-    return fail(link, "not_found", "the backend's endpoint answered 404")
+    return fail(link, "not_found", f"{link.named} answered 404 to initialize", diagnostics=Diagnostics(404))
 
 
 def not_confirmed(link: Link, event: ev.SessionForgotten) -> Step:
     """CONFIRMING: the session is gone before it began, unless the 404 is for a request of the one before."""
     if event.id is not None:
         return link, [ev.Tally("late_failure")]
-    return fail(link, "not_found", "the backend's endpoint answered 404")
+    return fail(link, "not_found", f"{link.named} answered 404 to initialize", diagnostics=Diagnostics(404))
 
 
 def forgotten(link: Link, event: ev.SessionForgotten) -> Step:
@@ -184,8 +189,8 @@ def forgotten(link: Link, event: ev.SessionForgotten) -> Step:
     if link.lost_once or (refused is not None and refused.retried):
         # What was refused was not executed, so it counts among those that wait.
         rest = replace(rest, waiting=again + link.waiting)
-        return fail(rest, "session_lost", "the backend keeps losing our session")
-    ended, effects = end_calls(replace(rest, waiting=()), "session_lost", "the backend lost our session")
+        return fail(rest, "session_lost", f"{link.named} keeps losing our session")
+    ended, effects = end_calls(replace(rest, waiting=()), "session_lost", f"{link.named} lost our session")
     ended = replace(moved(ended, "session forgotten"), waiting=again + link.waiting, lost_once=True, kept=False)
     link, more = _initialize(ended)
     return link, [ev.StartClock(), ev.Reset(), *effects, *more]

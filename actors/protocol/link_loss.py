@@ -5,28 +5,35 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.protocol import link_events as ev
+from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_calls import connect, failure
 from actors.protocol.link_state import Link, Phase, Step, moved
 from actors.protocol.persistent import PersistentMap
 
 
-def end_calls(link: Link, reason: str, message: str) -> Step:
+def end_calls(link: Link, reason: str, message: str, diagnostics: Diagnostics = NO_DIAGNOSTICS) -> Step:
     """Calls that were sent may have been executed, those that waited were not; open questions are void."""
     effects: ev.Effects = []
     for pending in link.pending.values():
         if pending.call is not None:
-            effects.append(ev.Finish(pending.call, False, failure(reason, message, "unknown")))
+            error = failure(reason, message, "unknown", link.server, diagnostics)
+            effects.append(ev.Finish(pending.call, False, error))
     for pending in link.waiting:
         if pending.call is not None:
-            effects.append(ev.Finish(pending.call, False, failure(reason, message, "no")))
+            effects.append(ev.Finish(pending.call, False, failure(reason, message, "no", link.server, diagnostics)))
     effects += [ev.Withdraw(id) for id in link.asked]
     return replace(link, pending=PersistentMap(), waiting=(), asked={}, unsaid=()), effects
 
 
-def fail(link: Link, reason: str, message: str, *, counts: bool = True) -> Step:
+def fail(
+    link: Link, reason: str, message: str, *, counts: bool = True, diagnostics: Diagnostics = NO_DIAGNOSTICS
+) -> Step:
     """The connection is lost, or could not be made."""
-    link, ended = end_calls(link, reason, message)
-    down = ev.Down(reason, message, failure(reason, message, "unknown"), counts)
+    ran = link.phase is Phase.READY
+    shown = diagnostics.unstarted if ran else diagnostics
+    link, ended = end_calls(link, reason, message, shown)
+    error = failure(reason, message, "unknown", link.server, shown)
+    down = ev.Down(reason, message, error, counts, diagnostics, ran)
     return _lost(link, [ev.StopClock(), ev.Hang(), *ended, down])
 
 
@@ -42,12 +49,12 @@ def _lost(link: Link, effects: ev.Effects) -> Step:
 
 def closed(link: Link, event: ev.Closed) -> Step:
     """The transport has ended."""
-    return fail(link, event.reason, event.message, counts=event.counts)
+    return fail(link, event.reason, event.message, counts=event.counts, diagnostics=event.diagnostics)
 
 
 def expired(link: Link, event: ev.ConnectExpired) -> Step:
     """It took too long."""
-    return fail(link, "connect_timeout", "the backend was not ready in time")
+    return fail(link, "connect_timeout", f"{link.named} was not ready in time", diagnostics=event.diagnostics)
 
 
 def connect_refused(link: Link, event: ev.ConnectRefused) -> Step:
@@ -65,7 +72,7 @@ def other_era(link: Link, event: ev.OtherEra) -> Step:
         for p in link.waiting
         if p.call is not None
     )
-    link, ended = end_calls(replace(link, waiting=()), "era_changed", "the server speaks another protocol revision")
+    link, ended = end_calls(replace(link, waiting=()), "era_changed", f"{link.named} speaks another protocol revision")
     link = replace(moved(link, "lost"), subscriptions=(), hello=None, picking=())
     return link, [ev.StopClock(), ev.Hang(), *ended, ev.Unfit(calls)]
 
@@ -77,14 +84,14 @@ def retry(link: Link, event: ev.RetryDue) -> Step:
 
 def shut(link: Link, event: ev.Shut) -> Step:
     """The owner wants no more of it."""
-    link, effects = end_calls(link, "closed", "the connection to the backend was closed")
+    link, effects = end_calls(link, "closed", f"the connection to {link.named} was closed")
     return replace(moved(link, "shut"), subscriptions=()), [ev.StopClock(), ev.Hang(), *effects]
 
 
 def wanted_closed(link: Link, event: ev.Wanted) -> Step:
     """CLOSED: there will be none."""
-    message = "the connection to the backend was closed"
-    return link, [ev.Down("closed", message, failure("closed", message, "no"), counts=False)]
+    message = f"the connection to {link.named} was closed"
+    return link, [ev.Down("closed", message, failure("closed", message, "no", link.server), counts=False)]
 
 
 class _ErrorObject(msgspec.Struct):

@@ -103,7 +103,7 @@ def held(serve: Callable[[Link, Any], Step]) -> Callable[[Link, Any], Step]:
 def refused(link: Link, event: ev.Continued) -> Step:
     """The session in which it was asked is not the present one."""
     message = "the rest of the answer can't be had"
-    return link, [ev.Finish(event.call, False, failure("not_resumable", message, "unknown"))]
+    return link, [ev.Finish(event.call, False, failure("not_resumable", message, "unknown", link.server))]
 
 
 def _taken(link: Link, event: ev.Continued) -> Link:
@@ -117,7 +117,7 @@ def _taken(link: Link, event: ev.Continued) -> Link:
 
 def left_off(link: Link, event: ev.LeftOff) -> Step:
     """The owner goes, and will come back to this session."""
-    link, effects = end_calls(link, "closed", "the connection to the backend was closed")
+    link, effects = end_calls(link, "closed", f"the connection to {link.named} was closed")
     return replace(moved(link, "shut"), subscriptions=()), [ev.StopClock(), ev.LetGo(), *effects]
 
 

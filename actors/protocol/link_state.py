@@ -66,6 +66,13 @@ class Link(Struct, frozen=True):
     """What the backend is told then."""
     lost_once: bool = False
     """The backend forgot our session and has answered no call since: a second time is a failure."""
+    server: str = ""
+    """The backend's name, for errors."""
+
+    @property
+    def named(self) -> str:
+        """The backend, as sentences for clients call it."""
+        return f"server {self.server!r}" if self.server else "the server"
 
 
 Step = tuple[Link, Effects]

@@ -121,6 +121,8 @@ class Limits:
     """To one such server over stdio: more of them, while a call waits for answers on the first. 0: others wait."""
     list_deadline: float = 10.0
     """One backend's share of a merged list."""
+    stderr_lines: int = 10
+    """Last lines of a server's standard error in the error when it can't be started, and for operators; 0: none."""
     child_processes: int = 200
     """Child processes in all; a further one waits `process_wait`."""
     process_wait: float = 10.0

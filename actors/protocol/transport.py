@@ -46,13 +46,15 @@ class FrameAccepted:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """The request with this id will get no response. `executed` says whether the backend may have run it."""
+    """The request with this id will get no response. `executed` says whether the backend may have run it. `message` is
+    for clients: the server's name and a reason, no address; `detail`, for operators, may have one."""
 
     id: RequestId
     reason: str
     message: str
     executed: Literal["no", "unknown"]
     status: int | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,13 @@ class SessionLost:
 
 @dataclass(frozen=True, slots=True)
 class TransportClosed:
-    """Nothing more comes. Everything still pending is lost. Sent once, and it is the last event."""
+    """Nothing more comes. Everything still pending is lost. Sent once, and it is the last event. `message` and `detail`
+    as in RequestFailed; `stderr` are the last lines of a process's standard error, without credentials."""
 
     reason: str
     message: str
+    detail: str = ""
+    stderr: tuple[str, ...] = ()
 
 
 TransportEvent: TypeAlias = (
@@ -106,6 +111,10 @@ class Transport(Protocol):
 
         Emits TransportClosed before it returns. A cancelled run ends child process groups within a bounded time.
         """
+
+    @property
+    def stderr(self) -> tuple[str, ...]:
+        """The last lines that a child process wrote to its standard error, without credentials; none elsewhere."""
 
     def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
         """Sends one message; `id` is given for requests, whose failure is reported by RequestFailed; `tag` for

@@ -8,6 +8,11 @@ class BoundTransport:
     """The half of `actors.ports.Transport` that is about going on elsewhere, for those that can't."""
 
     @property
+    def stderr(self) -> tuple[str, ...]:
+        """Nothing, but for processes."""
+        return ()
+
+    @property
     def kept(self) -> Kept | None:
         """Nothing."""
         return None

@@ -13,6 +13,7 @@ from typing import Final, Literal
 import trio
 
 from actors.ports import Connector, Headers, Log, RequestFailed, Transport, TransportClosed, TransportEvent
+from actors.protocol.diagnostics import without_addresses
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec, HttpTarget, StdioTarget, Target
 from gateway.backends.bound import BoundTransport
@@ -43,7 +44,15 @@ class StdioConnector:
     Needs `aclose` once all its transports have ended.
     """
 
-    def __init__(self, log: Log, *, processes: int = 200, limits: StdioLimits | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        *,
+        processes: int = 200,
+        limits: StdioLimits | None = None,
+        redact: Callable[[str], str] = str,
+    ) -> None:
+        self._redact = redact
         self._log = log
         self._limits = limits or StdioLimits()
         self._slots = trio.CapacityLimiter(processes)
@@ -61,6 +70,7 @@ class StdioConnector:
             slots=self._slots,
             log=self._log,
             limits=self._limits,
+            redact=self._redact,
         )
 
     async def aclose(self) -> None:
@@ -162,11 +172,11 @@ class StillbornTransport(BoundTransport):
 
     async def run(self) -> None:
         await trio.lowlevel.checkpoint()
-        self._emit(TransportClosed("config", self._message))
+        self._emit(TransportClosed("config", without_addresses(self._message), self._message))
 
     def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
         if id is not None:
-            self._emit(RequestFailed(id, "config", self._message, "no"))
+            self._emit(RequestFailed(id, "config", without_addresses(self._message), "no", None, self._message))
 
     def negotiated(self, version: str) -> None: ...
 

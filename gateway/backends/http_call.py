@@ -107,7 +107,7 @@ class HttpCall:
         try:
             response = await end.calls.request("POST", end.url, session.post_headers(), self._outgoing.frame)
         except WireError as error:
-            self._fail(reason_of(error), f"{end.name}: {error}", "unknown" if error.sent else "no")
+            self._fail_by(error, reason_of(error), "unknown" if error.sent else "no")
             return
         with response:
             kind = kind_of(response.status, response.header(b"content-type"))
@@ -140,7 +140,7 @@ class HttpCall:
         except SizeError:
             raise
         except WireError as error:
-            self._fail("connection_lost", f"{self._end.name}: {error}", "unknown")
+            self._fail_by(error, "connection_lost", "unknown")
             return
         if body:
             self._take(body)
@@ -200,10 +200,22 @@ class HttpCall:
                 if status == 404 and session.id is not None:
                     end.emit(SessionLost(None))
 
-    def _fail(self, reason: str, message: str, executed: Literal["no", "unknown"], status: int | None = None) -> None:
+    def _fail_by(self, error: WireError, reason: str, executed: Literal["no", "unknown"]) -> None:
+        """Its address is for operators only."""
+        name = self._end.name
+        self._fail(reason, f"{name}: {error}", executed, detail=f"{name}: {error.detail}" if error.origin else "")
+
+    def _fail(
+        self,
+        reason: str,
+        message: str,
+        executed: Literal["no", "unknown"],
+        status: int | None = None,
+        detail: str = "",
+    ) -> None:
         if not self._answered:
             self._answered = True
-            self._end.emit(RequestFailed(self._id, reason, message, executed, status))
+            self._end.emit(RequestFailed(self._id, reason, message, executed, status, detail))
 
 
 class HttpPost:
@@ -223,7 +235,7 @@ class HttpPost:
             try:
                 response = await end.calls.request("POST", end.url, session.post_headers(), self._outgoing.frame)
             except WireError as error:
-                return str(error)
+                return error.detail
             with response:
                 body = await _refusal_body(response, end.limits.refusal)
                 return self._settle(response.status, body)

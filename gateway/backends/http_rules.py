@@ -5,6 +5,7 @@ Nothing of a refusal's headers is passed on: a challenge of the backend is meant
 
 from dataclasses import dataclass
 from enum import Enum
+from http import HTTPStatus
 from typing import Final, Literal
 
 from actors.protocol.codec import Batch, Malformed, decode_frame
@@ -74,7 +75,7 @@ def judge(status: int, body: bytes, *, has_session: bool, may_guess: bool) -> Lo
     """
     if 200 <= status < 300:
         what = "accepted the request without answering it" if status == ACCEPTED else "answered in no known media type"
-        return Failed("protocol", f"the backend {what}", "unknown")
+        return Failed("protocol", f"the server {what}", "unknown")
     if status == 404 and has_session:
         return Lost()
     code = error_code(body)
@@ -82,7 +83,15 @@ def judge(status: int, body: bytes, *, has_session: bool, may_guess: bool) -> Lo
         return Lost(guessed=True)
     if code is not None and status not in OURS_ONLY:
         return Answered()
-    return Failed("http_status", f"the backend answered with HTTP {status}", executed_by(status))
+    return Failed("http_status", f"the server answered with HTTP {worded(status)}", executed_by(status))
+
+
+def worded(status: int) -> str:
+    """`401 Unauthorized`: the number, and what RFC 9110 calls it."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
 
 
 def executed_by(status: int) -> Literal["no", "unknown"]:

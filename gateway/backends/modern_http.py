@@ -23,7 +23,7 @@ from actors.runtime.boundary import boundary
 from gateway.backends.bound import BoundTransport
 from gateway.backends.http_call import ERROR_BODY, HttpLimits, reason_of
 from gateway.backends.http_events import EventTrail, read_events
-from gateway.backends.http_rules import OURS_ONLY, Kind, answers, error_code, executed_by, kind_of
+from gateway.backends.http_rules import OURS_ONLY, Kind, answers, error_code, executed_by, kind_of, worded
 from gateway.backends.http_session import OURS
 from gateway.wire.errors import SizeError, WireError
 from gateway.wire.http1_client import encode_headers
@@ -238,7 +238,7 @@ class _Exchange:
         try:
             response = await pool.request("POST", end.url, end.own + _lines(outgoing.headers), outgoing.frame)
         except WireError as error:
-            self._fail(reason_of(error), f"{end.name}: {error}", "unknown" if error.sent else "no")
+            self._fail_by(error, reason_of(error), "unknown" if error.sent else "no")
             return
         with response:
             match kind_of(response.status, response.header(b"content-type")):
@@ -262,7 +262,7 @@ class _Exchange:
         except SizeError:
             raise
         except WireError as error:
-            self._fail("connection_lost", f"{self._end.name}: {error}", "unknown")
+            self._fail_by(error, "connection_lost", "unknown")
             return
         if body:
             self._take(body)
@@ -290,9 +290,21 @@ class _Exchange:
             self._answered = True
             self._end.emit(FrameReceived(body, self._outgoing.id, status=status))
         else:
-            self._fail("http_status", f"{name} answered with HTTP {status}", executed_by(status), status)
+            self._fail("http_status", f"{name} answered with HTTP {worded(status)}", executed_by(status), status)
 
-    def _fail(self, reason: str, message: str, executed: Literal["no", "unknown"], status: int | None = None) -> None:
+    def _fail_by(self, error: WireError, reason: str, executed: Literal["no", "unknown"]) -> None:
+        """Its address is for operators only."""
+        name = self._end.name
+        self._fail(reason, f"{name}: {error}", executed, detail=f"{name}: {error.detail}" if error.origin else "")
+
+    def _fail(
+        self,
+        reason: str,
+        message: str,
+        executed: Literal["no", "unknown"],
+        status: int | None = None,
+        detail: str = "",
+    ) -> None:
         if not self._answered:
             self._answered = True
-            self._end.emit(RequestFailed(self._outgoing.id, reason, message, executed, status))
+            self._end.emit(RequestFailed(self._outgoing.id, reason, message, executed, status, detail))

@@ -11,12 +11,17 @@ from typing import cast
 import trio
 from trio.lowlevel import FdStream
 
+from actors.protocol.diagnostics import without_addresses
 from actors.protocol.table import StdioTarget
 from gateway.backends.environment import child_environment
 
 
 class SpawnError(Exception):
-    """The child could not be started; the text says why, for people."""
+    """The child could not be started; the text says why, for operators, and `told` for clients: without an address."""
+
+    @property
+    def told(self) -> str:
+        return without_addresses(str(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +79,15 @@ async def spawn(target: StdioTarget) -> Child:
 def _explain(target: StdioTarget, error: OSError | ValueError) -> str:
     if target.cwd is not None and not os.path.isdir(target.cwd):
         return f"working directory {target.cwd!r} does not exist"
+    # Of a command with its arguments in it only the first word is named: the others may be credentials.
+    first, *more = target.command.split() or [""]
     if isinstance(error, FileNotFoundError):
-        return f"command {target.command!r} not found"
+        hint = "; its arguments belong into `args`" if more else ""
+        return f"command {first!r} not found{hint}" if not more else f"command {first + ' …'!r} not found{hint}"
     if isinstance(error, PermissionError):
-        return f"command {target.command!r} is not executable"
-    return f"command {target.command!r} could not be started: {error}"
+        return f"command {first!r} is not executable"
+    why = error.strerror if isinstance(error, OSError) and error.strerror else "an argument can't be passed on"
+    return f"command {first!r} could not be started: {why}"
 
 
 def describe_exit(status: int) -> str:

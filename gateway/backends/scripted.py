@@ -122,6 +122,8 @@ class ScriptedTransport:
         else:
             self._early.append(sent)
 
+    stderr: tuple[str, ...] = ()
+
     @property
     def kept(self) -> Kept | None:
         return Kept(self.session, self.versions[-1], self._cursor) if self.kind == "http" and self.versions else None
@@ -199,10 +201,12 @@ class ScriptedTransport:
         """The backend has forgotten the session."""
         self._say(SessionLost(id))
 
-    def end(self, reason: str = "exited", message: str = "scripted end") -> None:
+    def end(
+        self, reason: str = "exited", message: str = "scripted end", detail: str = "", stderr: tuple[str, ...] = ()
+    ) -> None:
         """The connection ends."""
         if self._end is None:
-            self._end = TransportClosed(reason, message)
+            self._end = TransportClosed(reason, message, detail, stderr)
         self._ending.set()
 
     def _say(self, event: TransportEvent) -> None:

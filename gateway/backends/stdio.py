@@ -7,6 +7,7 @@ a child whose stderr is full stops. The child and all of its process group end w
 There is no per-request channel, so a frame is never related to a request, and what was written may have been executed.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -28,6 +29,8 @@ CHUNK: Final = 65536
 """Bytes of one read, and about of one write."""
 SHOWN: Final = 200
 """Bytes of a dropped line that are logged."""
+STDERR_CHARACTERS: Final = 300
+"""Of one of the last lines of the standard error that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class StdioLimits:
     """The same in bytes."""
     stderr_line: int = 4096
     """The longest line of its stderr that is logged whole."""
+    stderr_lines: int = 10
+    """Its last lines that are kept, for whoever wants to know why it did not start."""
     log_rate: float = 20.0
     """Lines of stderr, and of garbage, that are logged per second after a burst of ten times as many."""
     slot_wait: float = 10.0
@@ -69,7 +74,11 @@ class StdioTransport(BoundTransport):
         slots: trio.CapacityLimiter,
         log: Log,
         limits: StdioLimits,
+        redact: Callable[[str], str] = str,
     ) -> None:
+        """`redact` takes credentials out of what the child writes to its standard error."""
+        self._redact = redact
+        self._last: deque[str] = deque(maxlen=limits.stderr_lines)
         self._name = name
         self._target = target
         self._emit = emit
@@ -79,7 +88,7 @@ class StdioTransport(BoundTransport):
         self._limits = limits
         self._outbox = Outbox(limits.outbox_messages, limits.outbox_bytes)
         self._garbage = Throttle(limits.log_rate, int(limits.log_rate * 10))
-        self._end: TransportClosed | None = None
+        self._end: tuple[str, str, str] | None = None
         self._told = False
         self._closing = False
         self._ending = trio.Event()
@@ -92,6 +101,11 @@ class StdioTransport(BoundTransport):
         return f"<StdioTransport {self._name} {state}, {len(self._outbox)} to write>"
 
     # The port's synchronous half
+
+    @property
+    def stderr(self) -> tuple[str, ...]:
+        """The last lines, without credentials."""
+        return tuple(self._redact(line) for line in self._last)
 
     def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
         """Puts the message into the outbox; a request that finds it full or closed fails, unexecuted."""
@@ -148,7 +162,8 @@ class StdioTransport(BoundTransport):
             await self._guardian.ready()
             child = await spawn(self._target)
         except (SpawnError, OSError) as error:
-            self._end_with("spawn_failed", f"{self._name}: {error}")
+            told = error.told if isinstance(error, SpawnError) else "the process could not be started"
+            self._end_with("spawn_failed", f"{self._name}: {told}", f"{self._name}: {error}")
             return
         self._guardian.watch(child.pid)
         self._log.info("backend_started", backend=self._name, pid=child.pid)
@@ -181,9 +196,9 @@ class StdioTransport(BoundTransport):
         await self._stdout_ended.wait()
         await self._stderr_ended.wait()
 
-    def _end_with(self, reason: str, message: str) -> None:
+    def _end_with(self, reason: str, message: str, detail: str = "") -> None:
         if self._end is None:
-            self._end = TransportClosed(reason, message)
+            self._end = reason, message, detail
         self._ending.set()
 
     def _say(self, event: TransportEvent) -> None:
@@ -193,17 +208,18 @@ class StdioTransport(BoundTransport):
     def _tell_end(self) -> None:
         """Once: what was not written was not executed, and nothing more comes."""
         assert self._end is not None
+        reason, message, detail = self._end
         for item in self._outbox.clear():
             if item.id is not None:
-                self._say(RequestFailed(item.id, "not_sent", f"{self._name}: {self._end.message}", "no"))
-        self._say(self._end)
+                self._say(RequestFailed(item.id, "not_sent", f"{self._name}: {message}", "no"))
+        self._say(TransportClosed(reason, message, detail, self.stderr))
         self._told = True
 
     async def _watch_exit(self, child: Child) -> None:
         """The end is told once the last output was read, or after a moment if a descendant holds the pipe."""
         status = await child.process.wait()
         with trio.move_on_after(self._limits.exit_drain):
-            await self._stdout_ended.wait()
+            await self._wait_for_output()
         self._end_with("exited", f"{self._name} {describe_exit(status)}")
 
     async def _write(self, stdin: FdStream) -> None:
@@ -220,7 +236,7 @@ class StdioTransport(BoundTransport):
             # It exits, or closed its stdin: what it still says is read for a moment.
             self._outbox.close()
             with trio.move_on_after(self._limits.exit_drain):
-                await self._stdout_ended.wait()
+                await self._ending.wait()  # usually it exits, which names the reason better
             self._end_with("stdin_closed", f"{self._name} closed its standard input")
         finally:
             stdin.close()
@@ -270,6 +286,8 @@ class StdioTransport(BoundTransport):
 
     def _log_line(self, line: Line, throttle: Throttle) -> None:
         text = (line.head + b"[...]" if isinstance(line, LongLine) else line).decode(errors="replace").rstrip()
+        if text:
+            self._last.append(text[:STDERR_CHARACTERS])
         if text and (suppressed := throttle.admit()) is not None:
             self._log.info("backend_stderr", backend=self._name, line=text, suppressed=suppressed)
 

@@ -26,6 +26,7 @@ from actors.ports import (
     TransportClosed,
     TransportEvent,
 )
+from actors.protocol.diagnostics import without_addresses
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.protocol.table import HttpTarget
@@ -80,6 +81,11 @@ class StreamableHttpTransport:
         )
 
     # The port's synchronous half
+
+    @property
+    def stderr(self) -> tuple[str, ...]:
+        """None: it is no process of ours."""
+        return ()
 
     @property
     def kept(self) -> Kept | None:
@@ -225,7 +231,7 @@ class StreamableHttpTransport:
                         self._log.warning("backend_post_refused", backend=self._end.name, why=trouble)
                         if outgoing.tag is not None:
                             # The owner waits for it, and nothing else could tell it.
-                            self._end_with("not_accepted", f"{self._end.name}: {trouble}")
+                            self._end_with("not_accepted", f"{self._end.name}: {without_addresses(trouble)}")
         posted.set()
 
     async def _post(self, outgoing: Outgoing) -> str | None:
@@ -273,7 +279,7 @@ class StreamableHttpTransport:
         try:
             response = await self._end.streams.request("GET", self._end.url, session.get_headers(trail.last_id))
         except WireError as error:
-            self._log.debug("backend_stream_failed", backend=self._end.name, why=str(error))
+            self._log.debug("backend_stream_failed", backend=self._end.name, why=error.detail)
             return True
         with response:
             if kind_of(response.status, response.header(b"content-type")) is Kind.EVENTS:

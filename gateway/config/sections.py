@@ -57,6 +57,7 @@ _MAY_BE_ZERO = {
     "sessions_per_principal",
     "sessions_anonymous",
     "overflow_connections",
+    "stderr_lines",
 }
 
 PLACES = tuple(Place(name, *_RENAMED.get(name, ("limits", name))) for name in Limits.__dataclass_fields__)

@@ -15,6 +15,18 @@ _SHAPES = (
     (re.compile(r"(?<=://)[^/\s@:]*:[^/\s@]*(?=@)"), HIDDEN),  # the first colon alone: each place is looked at once
     (re.compile(r"(mcp-session-id\W{1,4})[\x21-\x7e]+", re.IGNORECASE), rf"\1{HIDDEN}"),
 )
+_WORDS = r"token|secret|passw(?:or)?d|passphrase|api[-_]?key|access[-_]?key|credential|cookie"
+_NAME = rf"(?<![\w-])[\w-]{{0,40}}?(?:{_WORDS})[\w-]{{0,40}}"
+_FOREIGN = (
+    (re.compile(rf"(?i)({_NAME}[\"']?\s?[=:]\s?[\"']?)[^\s\"',;]+"), rf"\1{HIDDEN}"),  # TOKEN=…, "api_key": "…"
+    (
+        re.compile(rf"(?i)((?<![\w-])--?(?:[\w-]{{0,40}}?(?:{_WORDS}))[\w-]{{0,40}}\s)[^\s\"']+"),
+        rf"\1{HIDDEN}",
+    ),  # --api-key …
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), HIDDEN),  # a JSON Web Token
+    (re.compile(r"\b(?:sk|pk|rk|ghp|gho|ghs|ghu|glpat|github_pat|xox[a-z]|npm|AKIA|AIza)[-_]?[\w-]{16,}"), HIDDEN),
+)
+"""In texts that others wrote, and that somebody else than an operator may read: rather too much than too little."""
 
 
 class Redaction:
@@ -32,6 +44,14 @@ class Redaction:
         if self._known is not None:
             text = self._known.sub(HIDDEN, text)
         for pattern, replacement in _SHAPES:
+            text = pattern.sub(replacement, text)
+        return text
+
+    def foreign(self, text: str) -> str:
+        """The text of somebody else, such as a line of a server's standard error, with what may be a credential
+        hidden."""
+        text = self.text(text)
+        for pattern, replacement in _FOREIGN:
             text = pattern.sub(replacement, text)
         return text
 

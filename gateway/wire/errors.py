@@ -6,18 +6,24 @@ peer, so that it was not executed; True that it may have been, and must not be s
 
 
 class WireError(Exception):
-    """Root of the errors here; the text is for people and holds no header and no body."""
+    """Root of the errors here; the text is for people and holds no address, no header and no body."""
 
-    def __init__(self, message: str, *, sent: bool) -> None:
+    def __init__(self, message: str, *, sent: bool, origin: str = "") -> None:
         super().__init__(message)
         self.sent = sent
+        self.origin = origin
+
+    @property
+    def detail(self) -> str:
+        """With the address, for operators."""
+        return f"{self.origin}: {self}" if self.origin else str(self)
 
 
 class ConnectError(WireError):
     """No connection: refused, unreachable, unknown host, TLS, or too slow."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, sent=False)
+    def __init__(self, message: str, origin: str = "") -> None:
+        super().__init__(message, sent=False, origin=origin)
 
 
 class PoolFullError(WireError):

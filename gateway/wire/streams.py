@@ -4,6 +4,7 @@ Both offer what a request needs and no more, without checkpoints that it does no
 socket's buffer is written with one system call and no deadline, for nothing can stall there. Closing is synchronous.
 """
 
+import os
 import socket
 import ssl
 from typing import Final, Protocol
@@ -161,13 +162,13 @@ async def dial(origin: Origin, tls: ssl.SSLContext | None, within: float) -> Wir
         try:
             stream = await trio.open_tcp_stream(origin.host, origin.port)
         except OSError as error:
-            raise ConnectError(f"{origin}: {_why(error)}") from error
+            raise ConnectError(_why(error), str(origin)) from error
         for name, level, value in KEEP_ALIVE:
             if hasattr(socket, name):
                 stream.setsockopt(level, getattr(socket, name), value)
         tcp = TcpStream(_own(stream))
         return tcp if tls is None else await _secured(tcp, origin, tls)
-    raise ConnectError(f"{origin}: no connection within {within:g} s")
+    raise ConnectError(f"no connection within {within:g} s", str(origin))
 
 
 def _own(stream: trio.SocketStream) -> socket.socket:
@@ -183,8 +184,7 @@ async def _secured(tcp: TcpStream, origin: Origin, tls: ssl.SSLContext) -> TlsSt
         await secure.handshake()
         done = True
     except (trio.BrokenResourceError, ssl.SSLError, ValueError) as error:  # ValueError: no host for a certificate
-        why = "the peer closed the connection" if isinstance(error, ssl.SSLEOFError) else error
-        raise ConnectError(f"{origin}: TLS: {why}") from error
+        raise ConnectError(f"TLS: {_why_tls(error)}", str(origin)) from error
     finally:
         if not done:
             tcp.close()
@@ -193,5 +193,27 @@ async def _secured(tcp: TcpStream, origin: Origin, tls: ssl.SSLContext) -> TlsSt
 
 def _why(error: OSError) -> str:
     # trio gathers the failures of all addresses of a host into one group.
-    causes = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else (error,)
-    return "; ".join(dict.fromkeys(getattr(cause, "strerror", None) or str(cause) for cause in causes))
+    causes = (
+        error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else (error.__cause__ or error,)
+    )
+    return "; ".join(dict.fromkeys(_word(cause) for cause in causes))
+
+
+def _word(error: BaseException) -> str:
+    """What the operating system calls it: the texts of others name addresses."""
+    if isinstance(error, socket.gaierror):
+        return "the host name is not known" if error.errno in _NO_NAME else "the host name can't be looked up"
+    number = error.errno if isinstance(error, OSError) else None
+    return os.strerror(number) if number is not None else "no connection"
+
+
+_NO_NAME: Final = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+
+
+def _why_tls(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        # The rest of it names the host.
+        return f"the certificate can't be trusted ({error.verify_message.partition(',')[0]})"
+    if isinstance(error, ssl.SSLError) and error.reason and not isinstance(error, ssl.SSLEOFError):
+        return error.reason.replace("_", " ").lower()
+    return "the peer closed the connection"

@@ -194,7 +194,7 @@ async def test_a_backend_that_never_gets_ready_fails_after_the_connect_deadline_
         before = trio.current_time()
         error = await failure(gateway, client, "alpha__echo")
         assert 30 <= trio.current_time() - before < 31
-        assert error.data == {"reason": "connect_timeout", "executed": "no"}
+        assert error.data == {"reason": "connect_timeout", "executed": "no", "backend": "alpha"}
         await gateway.settle()
         assert alpha.link.transport.closed
 

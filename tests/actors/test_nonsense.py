@@ -91,7 +91,7 @@ async def test_an_unreadable_frame_on_the_stream_of_a_call_fails_that_call_at_on
         request = await alpha.next()
         before = trio.current_time()
         request.link.garbage(frame, related=request.id)
-        assert (await call.error()).data == {"reason": "malformed", "executed": "unknown"}
+        assert (await call.error()).data == {"reason": "malformed", "executed": "unknown", "backend": "alpha"}
         assert trio.current_time() - before < 1
 
 

@@ -195,13 +195,14 @@ def failed(link: Link, running: Running, event: Failed) -> Step:
         if event.executed == "no":
             return doubt(link, running)
         link, effects = suspect(link)
-        error = failure(event.reason, event.message, event.executed)
+        error = failure(event.reason, event.message, event.executed, link.server, event.diagnostics.unstarted)
         return link, [*effects, ev.Finish(running.called.call, False, error)]
     row = METHODS.get(running.called.method)
     harmless = row is not None and row.repeatable and running.fresh
     if event.reason in BROKEN and event.executed == "unknown" and harmless and not running.reissued:
         return proceed(link, replace(running, reissued=True))
-    return link, [ev.Finish(running.called.call, False, failure(event.reason, event.message, event.executed))]
+    error = failure(event.reason, event.message, event.executed, link.server, event.diagnostics.unstarted)
+    return link, [ev.Finish(running.called.call, False, error)]
 
 
 def doubt(link: Link, running: Running) -> Step:

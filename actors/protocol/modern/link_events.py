@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from msgspec import Raw, Struct
 
 from actors.protocol import link_events as ev
+from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_events import CallKey
 from actors.protocol.messages import Message, RequestId
 from actors.protocol.modern.caller import Caller
@@ -65,6 +66,7 @@ class Failed(Struct, frozen=True):
     message: str
     executed: Literal["no", "unknown"]
     status: int | None = None
+    diagnostics: Diagnostics = NO_DIAGNOSTICS
 
 
 class TimerDue(Struct, frozen=True):

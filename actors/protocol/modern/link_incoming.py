@@ -86,7 +86,7 @@ def failed(link: Link, event: Failed) -> Step:
         case Running():
             return calls.failed(taken(link, event.id), pending, event)
         case Listen():
-            error = failure(event.reason, event.message, event.executed)
+            error = failure(event.reason, event.message, event.executed, link.server, event.diagnostics.unstarted)
             return listens.broken(link, event.id, pending, error)
         case Refresh():
             return calls.resume(taken(link, event.id), [])
@@ -179,7 +179,7 @@ def _cancelled(link: Link, params: Raw) -> Step:
     listen = link.pending.get(id) if id is not None else None
     if id is None or not isinstance(listen, Listen):
         return link, [ev.Tally("late_cancel")]
-    return listens.broken(link, id, listen, failure("ended", "the server ended the subscription", "no"))
+    return listens.broken(link, id, listen, failure("ended", f"{link.named} ended the subscription", "no", link.server))
 
 
 def _subscription(params: Raw) -> tuple[RequestId | None, Raw]:

@@ -278,7 +278,7 @@ def ended(link: Link, id: RequestId, listen: Listen, result: Raw) -> Step:
     """The backend ends it in an orderly way."""
     if listen.called is not None:
         return taken(link, id), [*clocks(id), ev.Finish(listen.called.call, True, result)]
-    return broken(link, id, listen, failure("ended", "the server ended the subscription", "no"))
+    return broken(link, id, listen, failure("ended", f"{link.named} ended the subscription", "no", link.server))
 
 
 def refused(link: Link, id: RequestId, listen: Listen, error: Raw) -> Step:
@@ -294,7 +294,9 @@ def unacknowledged(link: Link, id: RequestId) -> Step:
     if not isinstance(listen, Listen) or listen.acked:
         return link, []
     link, effects = drop(link, id, "no acknowledgement")
-    link, more = broken(put(link, id, listen), id, listen, failure("timeout", "the server did not acknowledge", "no"))
+    link, more = broken(
+        put(link, id, listen), id, listen, failure("timeout", f"{link.named} did not acknowledge", "no", link.server)
+    )
     return link, effects + more
 
 

@@ -5,24 +5,24 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.protocol import link_events as ev
+from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_calls import failure
 from actors.protocol.link_loss import reason_of
 from actors.protocol.modern.link_calls import PROBE_CLOCK, connect
 from actors.protocol.modern.link_events import Called, Judged, Reconsidered, StopTimer, Unfit, Withdraw
 from actors.protocol.modern.link_listens_lost import end_all, lose_all, take_changes
 from actors.protocol.modern.link_state import Link, Running, Step, moved
+from actors.protocol.modern.link_table import Phase
 from actors.protocol.persistent import PersistentMap
-
-CLOSED = "the connection to the backend was closed"
 
 
 def _finish(waiting: Called | Running, error: Raw) -> ev.Finish:
     return ev.Finish((waiting.called if isinstance(waiting, Running) else waiting).call, False, error)
 
 
-def _end_sent(link: Link, reason: str, message: str) -> Step:
+def _end_sent(link: Link, reason: str, message: str, diagnostics: Diagnostics = NO_DIAGNOSTICS) -> Step:
     """Calls whose request is out: it may have been executed. Subscriptions are taken up again later."""
-    error = failure(reason, message, "unknown")
+    error = failure(reason, message, "unknown", link.server, diagnostics)
     effects: ev.Effects = [_finish(p, error) for p in link.pending.values() if isinstance(p, Running)]
     link, changes = take_changes(link)
     effects += [_finish(called, error) for called in changes]
@@ -36,11 +36,15 @@ def _end_waiting(link: Link, error: Raw) -> Step:
     return replace(link, waiting=(), rebuilding=()), effects
 
 
-def fail(link: Link, reason: str, message: str, counts: bool = True) -> Step:
+def fail(link: Link, reason: str, message: str, counts: bool = True, diagnostics: Diagnostics = NO_DIAGNOSTICS) -> Step:
     """The connection is lost, or could not be made; `counts`: as a failure of the backend."""
-    link, effects = _end_sent(link, reason, message)
-    link, more = _end_waiting(link, failure(reason, message, "no"))
-    down = ev.Down(reason, message, failure(reason, message, "unknown"), counts=counts)
+    ran = link.phase is Phase.READY
+    # One process serves everybody: what it wrote while it ran may be about somebody else.
+    shown = diagnostics.unstarted if ran or link.connected_before else diagnostics
+    link, effects = _end_sent(link, reason, message, shown)
+    link, more = _end_waiting(link, failure(reason, message, "no", link.server, shown))
+    error = failure(reason, message, "unknown", link.server, shown)
+    down = ev.Down(reason, message, error, counts, diagnostics, ran)
     return _lost(link, [ev.StopClock(), StopTimer(PROBE_CLOCK), ev.Hang(), *effects, *more, down])
 
 
@@ -54,12 +58,12 @@ def _lost(link: Link, effects: ev.Effects) -> Step:
 
 def closed(link: Link, event: ev.Closed) -> Step:
     """The transport has ended."""
-    return fail(link, event.reason, event.message, event.counts)
+    return fail(link, event.reason, event.message, event.counts, event.diagnostics)
 
 
 def expired(link: Link, event: ev.ConnectExpired) -> Step:
     """It took too long."""
-    return fail(link, "connect_timeout", "the backend was not ready in time")
+    return fail(link, "connect_timeout", f"{link.named} was not ready in time", diagnostics=event.diagnostics)
 
 
 def connect_refused(link: Link, event: ev.ConnectRefused) -> Step:
@@ -80,8 +84,8 @@ def retry(link: Link, event: ev.RetryDue) -> Step:
 def unfit(link: Link) -> Step:
     """The backend speaks the other era: what was not sent goes back to those who want it, subscriptions too. Calls in
     the middle of their course can't be taken up elsewhere."""
-    reason, message = "era_changed", "the server speaks another protocol revision than before"
-    error = failure(reason, message, "unknown")
+    reason, message = "era_changed", f"{link.named} speaks another protocol revision than before"
+    error = failure(reason, message, "unknown", link.server)
     link, returned = take_changes(link)
     effects: ev.Effects = []
     for waiting in (*link.waiting, *link.rebuilding):
@@ -127,10 +131,11 @@ def reconsidered(link: Link, event: Reconsidered) -> Step:
 
 def shut(link: Link, event: ev.Shut) -> Step:
     """The owner wants no more of it."""
-    unknown = failure("closed", CLOSED, "unknown")
+    message = _closed(link)
+    unknown = failure("closed", message, "unknown", link.server)
     link, effects = end_all(link, unknown)
-    link, sent = _end_sent(link, "closed", CLOSED)
-    link, waiting = _end_waiting(link, failure("closed", CLOSED, "no"))
+    link, sent = _end_sent(link, "closed", message)
+    link, waiting = _end_waiting(link, failure("closed", message, "no", link.server))
     link, ended = end_courses(link, unknown)
     link = replace(moved(link, "shut"), lost={}, wishes={})
     return link, [ev.StopClock(), StopTimer(PROBE_CLOCK), ev.Hang(), *effects, *sent, *waiting, *ended]
@@ -138,9 +143,14 @@ def shut(link: Link, event: ev.Shut) -> Step:
 
 def called_closed(link: Link, event: Called) -> Step:
     """CLOSED: too late."""
-    return link, [ev.Finish(event.call, False, failure("closed", CLOSED, "no"))]
+    return link, [ev.Finish(event.call, False, failure("closed", _closed(link), "no", link.server))]
 
 
 def wanted_closed(link: Link, event: ev.Wanted) -> Step:
     """CLOSED: there will be none."""
-    return link, [ev.Down("closed", CLOSED, failure("closed", CLOSED, "no"), counts=False)]
+    message = _closed(link)
+    return link, [ev.Down("closed", message, failure("closed", message, "no", link.server), counts=False)]
+
+
+def _closed(link: Link) -> str:
+    return f"the connection to {link.named} was closed"

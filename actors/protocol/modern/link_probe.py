@@ -8,6 +8,7 @@ from actors.protocol import capabilities, errors, payload
 from actors.protocol import link_events as ev
 from actors.protocol.bridge import eras
 from actors.protocol.bridge.eras import Case, Verdict
+from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics, without_addresses
 from actors.protocol.link_loss import reason_of
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern import link_listens as listens
@@ -47,10 +48,10 @@ def answered(link: Link, id: RequestId, result: Raw) -> Step:
     try:
         found = msgspec.json.decode(result, type=_Discovered)
     except payload.BROKEN:
-        return _judged(link, Case.UNREADABLE, "malformed", "the server answered the probe with something malformed")
+        return _judged(link, Case.UNREADABLE, "malformed", f"{link.named} answered the probe with something malformed")
     case = eras.of_versions(found.supportedVersions)
     if case is not Case.MUTUAL:
-        return _judged(link, case, "version", "the server names no revision of this era")
+        return _judged(link, case, "version", f"{link.named} names no revision of this era")
     hello = _hello(found, result)
     again = link.connected_before
     link = replace(
@@ -84,34 +85,37 @@ def _hello(found: _Discovered, result: Raw) -> ev.Hello:
 def refused(link: Link, id: RequestId, error: Raw, status: int | None) -> Step:
     """A JSON-RPC error."""
     case = eras.of_error(error, status)
-    return _judged(taken(link, id), case, "probe_refused", f"the server refused the probe: {reason_of(error)}")
+    why = reason_of(error)
+    message = f"{link.named} refused the probe: {without_addresses(why)}"
+    detail = Diagnostics(status, detail=f"{link.named} refused the probe: {why}")
+    return _judged(taken(link, id), case, "probe_refused", message, detail)
 
 
 def failed(link: Link, event: Failed) -> Step:
     """No answer will come."""
     case = eras.of_failure(event.reason, event.status)
-    return _judged(taken(link, event.id), case, event.reason, event.message)
+    return _judged(taken(link, event.id), case, event.reason, event.message, event.diagnostics)
 
 
 def silent(link: Link) -> Step:
     """PROBING: a server of the handshake era may wait for `initialize`, and say nothing to anything else."""
-    return _judged(link, Case.SILENT, "silent", "the server did not answer the probe")
+    return _judged(link, Case.SILENT, "silent", f"{link.named} did not answer the probe")
 
 
 def closed(link: Link, event: ev.Closed) -> Step:
     """PROBING: the transport has ended."""
     pending = PersistentMap({id: p for id, p in link.pending.items() if not isinstance(p, Probe)})
     case = eras.of_failure(event.reason)
-    return _judged(replace(link, pending=pending), case, event.reason, event.message)
+    return _judged(replace(link, pending=pending), case, event.reason, event.message, event.diagnostics)
 
 
-def _judged(link: Link, case: Case, reason: str, message: str) -> Step:
+def _judged(link: Link, case: Case, reason: str, message: str, diagnostics: Diagnostics = NO_DIAGNOSTICS) -> Step:
     verdict = eras.PROBE[case]
     if verdict is Verdict.LEGACY:
         return unfit(link)
     if verdict is Verdict.MODERN and link.probes < ATTEMPTS:
         return probe(link)
-    return fail(link, reason, message)
+    return fail(link, reason, message, diagnostics=diagnostics)
 
 
 def wanted_already(link: Link, event: ev.Wanted) -> Step:

@@ -147,6 +147,13 @@ class Link(Struct, frozen=True):
     """Who used the present process first."""
     mixed: bool = False
     """Somebody else did, too."""
+    server: str = ""
+    """The backend's name, for errors."""
+
+    @property
+    def named(self) -> str:
+        """The backend, as sentences for clients call it."""
+        return f"server {self.server!r}" if self.server else "the server"
 
 
 Step: TypeAlias = tuple[Link, Effects]

@@ -15,7 +15,8 @@ from actors.protocol.table import StdioTarget
 from gateway.backends.guardian import Guardian
 from gateway.backends.outbox import FRAMES_PER_TURN
 from gateway.backends.process import Patience
-from gateway.backends.stdio import StdioLimits, StdioTransport
+from gateway.backends.stdio import STDERR_CHARACTERS, StdioLimits, StdioTransport
+from gateway.observability import Redaction
 
 ECHO = """
     import sys
@@ -158,6 +159,41 @@ async def test_stderr_goes_to_the_log_with_the_backends_name_and_never_blocks_th
 async def test_an_exit_closes_the_transport_and_says_how_the_child_ended(connect, events, how, message):
     connect(python(how))
     assert await events.next() == TransportClosed("exited", message)
+
+
+async def test_the_last_lines_of_its_standard_error_come_with_the_end_without_credentials(
+    guardian, events, log, nursery
+):
+    script = """
+        import sys
+        for n in range(50):
+            print("line", n, "x" * 1000, file=sys.stderr)
+        print("API_KEY=abcdef of hush-hush", file=sys.stderr)
+        raise SystemExit(1)
+    """
+    transport = StdioTransport(
+        "demo",
+        python(script),
+        events,
+        guardian=guardian,
+        slots=trio.CapacityLimiter(1),
+        log=log,
+        limits=replace(QUICK, stderr_lines=3),
+        redact=Redaction(["hush-hush"]).foreign,
+    )
+    with trio.fail_after(20):
+        nursery.start_soon(transport.run)
+        closed = await events.next(TransportClosed)
+    assert [line[:7] for line in closed.stderr] == ["line 48", "line 49", "API_KEY"]
+    assert max(map(len, closed.stderr)) == STDERR_CHARACTERS
+    assert closed.stderr[-1] == "API_KEY=[redacted] of [redacted]"
+
+
+async def test_of_a_command_with_arguments_in_it_only_the_first_word_is_told(connect, events):
+    connect(StdioTarget("no-such-command --token hush http://10.0.0.1:80/mcp"))
+    closed = await events.next(TransportClosed)
+    assert closed.message == "demo: command 'no-such-command …' not found; its arguments belong into `args`"
+    assert "hush" not in closed.detail
 
 
 async def test_the_last_words_of_a_child_come_before_the_close(connect, events):

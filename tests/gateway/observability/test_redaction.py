@@ -51,3 +51,24 @@ def test_credentials_inside_texts_are_hidden(text: str, written: str) -> None:
 def test_of_two_secrets_the_longer_is_hidden_whole() -> None:
     redaction = Redaction(["long-secret", "long-secret-and-more"])
     assert redaction.text("x long-secret-and-more y") == "x [redacted] y"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("GITHUB_TOKEN=abc", "GITHUB_TOKEN=[redacted]"),
+        ('{"api_key": "abc", "a": 1}', '{"api_key": "[redacted]", "a": 1}'),
+        ("usage: server --api-key abc --port 1", "usage: server --api-key [redacted] --port 1"),
+        ("key sk-abcdefghijklmnopqrst is not valid", "key [redacted] is not valid"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln expired", "[redacted] expired"),
+        ("Error: Cannot find module 'express'", "Error: Cannot find module 'express'"),
+        ("s3cret-value-of-mine", "[redacted]"),
+    ],
+)
+def test_of_what_servers_write_more_is_hidden_than_of_our_own_words(text: str, written: str) -> None:
+    assert Redaction(["s3cret-value-of-mine"]).foreign(text) == written
+
+
+@pytest.mark.parametrize("text", ["token" * 2000, "a-" * 4000, "--token " * 1000, "eyJ" * 3000, "api_key" + " " * 9000])
+def test_no_text_of_a_server_takes_long_to_look_at(text: str) -> None:
+    assert Redaction().foreign(text[:4096])
