@@ -333,7 +333,6 @@ async def test_no_error_of_any_kind_names_an_address_or_a_credential(tmp_path: P
                 asking.start_soon(client.legacy, "/mcp", "refused__")
                 asking.start_soon(client.modern, "/mcp", "exiting__")
             client.close()
-            gateway.stop("done")
             nursery.cancel_scope.cancel()
 
     told = re.compile(
