@@ -1,8 +1,8 @@
 """Every metric of the gateway: its name, kind, labels and help, in one table.
 
-The first three names are OpenTelemetry's for MCP, in the spelling of Prometheus. No label has a value that a client can
-choose; servers choose the names of the tools that they list, of which the adapter keeps a bounded number apart. A session
-id is never a label.
+The first three names are OpenTelemetry's for MCP, in the spelling of Prometheus. No label has a value that a client
+can choose; servers choose the names of the tools that they list, of which the adapter keeps a bounded number apart. A
+session id is never a label.
 """
 
 from typing import Final, Literal, NamedTuple, TypeAlias

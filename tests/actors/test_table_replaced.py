@@ -100,7 +100,7 @@ async def test_requests_for_a_recorded_backend_that_the_configuration_lacks_fail
         for _ in range(2):
             with pytest.raises(RpcError, match="no longer configured") as refused:
                 await single.tool("echo")
-            assert refused.value.data == {"reason": "unconfigured", "executed": "no"}
+            assert refused.value.data == {"reason": "unconfigured", "executed": "no", "backend": "beta"}
             with pytest.raises(RpcError, match="server 'beta', which may have it, can't be asked"):
                 await merged.tool("beta__echo")
             assert await merged.names() == ["alpha__echo"]
