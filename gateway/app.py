@@ -117,6 +117,7 @@ class Gateway:
             lifecycle.tune_gc()
             async with trio.open_nursery() as background:
                 background.start_soon(report_lag, self.lag, self.metrics)
+                background.start_soon(lifecycle.collect_garbage, self.metrics)
                 async with trio.open_nursery() as listening:
                     listening.start_soon(self._serve_public, public, self.actors)
                     listening.start_soon(self._serve_admin, admin, system)

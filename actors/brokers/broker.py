@@ -58,6 +58,7 @@ class BrokerActor(Actor):
     """Temporary: a crash ends its connections and whatever is parked; the next request begins another."""
 
     mailbox_size = 1024
+    disposable = True
 
     _calls: BrokerCalls
     _lines: Lines

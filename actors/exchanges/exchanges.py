@@ -70,6 +70,7 @@ class ExchangesActor(Actor):
     """Temporary: a crash ends the requests in hand, and the next one begins another."""
 
     mailbox_size = 4096
+    disposable = True
 
     front: ModernFront
     subscribers: Subscribers
@@ -243,6 +244,7 @@ class ExchangesActor(Actor):
         self.ledger.add(self.principal, -len(self.running))
         self.ledger.exchanges -= len(self.running)
         self.subscribers.cut()
+        self.front.let_go()
 
     # Requests
 

@@ -16,7 +16,7 @@ from actors.fronts.host import Tree
 from actors.fronts.listing import TOOLS
 from actors.fronts.transparent import Transparent
 from actors.links.link_messages import LinkOutcome, LinkTold
-from actors.links.paging import Items, Paging
+from actors.links.paging import Items, Page, Paging
 from actors.protocol import aggregate, capabilities, errors
 from actors.protocol import effects as fx
 from actors.protocol import payload as json
@@ -78,15 +78,14 @@ class ModernTransparent(ModernFront, Transparent):
             if self.host.request(effect.call) is not None:
                 self.dispatch(effect)
 
-        def ask(params: Raw) -> None:
-            call = self.own_call(backend, TOOLS, params, lambda out: paging.outcome(out.ok, out.payload))
+        def ask(params: Raw, page: Page) -> None:
+            call = self.own_call(backend, TOOLS, params, lambda out: page(out.ok, out.payload))
             if call:
                 self.host.ctx.set_timer(("own", call), self.services.limits.list_deadline, OwnDue(call))
             else:
                 done(None, EMPTY)
 
-        paging = Paging(METHODS[TOOLS].items or "", ask, done)
-        paging.start()
+        Paging(METHODS[TOOLS].items or "", ask, done).start()
 
     def mirrored(self, backend: str, tool: str) -> tuple[Mirrored, ...]:
         return self._mirrors.get(tool, ()) if self._mirrors is not None else ()

@@ -43,7 +43,7 @@ from actors.links.link_messages import (
     Warm,
 )
 from actors.links.links import start_list_link
-from actors.links.paging import Items, Paging
+from actors.links.paging import Items, Page, Paging
 from actors.protocol import breaker, errors
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
@@ -88,7 +88,7 @@ class Catalogue(Actor):
             case LinkOutcome(_, call, ok, payload):
                 fetch = self._fetches.pop(call, None)
                 if fetch is not None:
-                    fetch.paging.outcome(ok, payload)
+                    fetch.page(ok, payload)
             case Overdue(key, method):
                 self._overdue(key, method)
             case GiveUp(key, method):
@@ -182,10 +182,10 @@ class Catalogue(Actor):
             self._fetched(key, entry, method, ())
             return
 
-        def ask(params: Raw) -> None:
+        def ask(params: Raw, page: Page) -> None:
             call = wanted.call = self._next_call
             self._next_call += 1
-            self._fetches[call] = Fetch(key, method, paging)
+            self._fetches[call] = Fetch(key, method, page)
             link.reply(Call(caller, call, method, params, client=entry.caller))
 
         def done(items: Items | None, error: Raw) -> None:
@@ -194,8 +194,7 @@ class Catalogue(Actor):
             self._fetched(key, entry, method, items)
             wanted.stale = wanted.stale or bool(error)
 
-        paging = Paging(METHODS[method].items or "", ask, done)
-        paging.start()
+        Paging(METHODS[method].items or "", ask, done).start()
 
     def _fetch_deadline(self, key: Key) -> float:
         spec = self._services.table.value.backends.get(key.backend)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from actors.fronts.catalogue_messages import Key
-from actors.links.paging import Items, Paging
+from actors.links.paging import Items, Page
 from actors.protocol import capabilities
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
@@ -84,8 +84,8 @@ class Entry:
 
 @dataclass(slots=True)
 class Fetch:
-    """A list on its way."""
+    """A list on its way; `page` gets the outcome of the request."""
 
     key: Key
     method: str
-    paging: Paging
+    page: Page

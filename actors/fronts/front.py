@@ -292,6 +292,11 @@ class Front(ABC):
         if method in NEWS and not self.shares(backend):
             self.tree.changes[backend, method] += 1
 
+    def let_go(self) -> None:
+        """Its actor has ended. What it is made of points back at it: it drops everything, so that its memory is free
+        at once."""
+        vars(self).clear()
+
     # For the two kinds
 
     @property

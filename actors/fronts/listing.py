@@ -13,8 +13,7 @@ from msgspec import Raw
 from actors.fronts.catalogue_messages import LIST_CHANGED, Consult, Listed
 from actors.fronts.filters import filtered, shown
 from actors.fronts.memo import Memo
-from actors.links.link_messages import LinkOutcome
-from actors.links.paging import Items, Paging
+from actors.links.paging import Items, Page, Paging
 from actors.protocol import aggregate, capabilities, tasks
 from actors.protocol.aggregate import Naming, item_name
 from actors.protocol.methods import METHODS
@@ -139,11 +138,8 @@ class Listing:
             return
         own = self._fetches[key] = _Own(told)
 
-        def waiter(outcome: LinkOutcome) -> None:
-            paging.outcome(outcome.ok, outcome.payload)
-
-        def ask(params: Raw) -> None:
-            if not front.own_call(backend, method, params, waiter):
+        def ask(params: Raw, page: Page) -> None:
+            if not front.own_call(backend, method, params, lambda out: page(out.ok, out.payload)):
                 done(None, Raw(b"null"))
 
         def done(items: Items | None, error: Raw) -> None:
@@ -156,8 +152,7 @@ class Listing:
             if changed:
                 front.list_changed(method)
 
-        paging = Paging(METHODS[method].items or "", ask, done)
-        paging.start()
+        Paging(METHODS[method].items or "", ask, done).start()
 
     def listed(self, message: Listed) -> None:
         """The catalogue's answer."""

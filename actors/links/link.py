@@ -85,6 +85,7 @@ class LinkActor(Actor):
     """
 
     mailbox_size = 1024
+    disposable = True
 
     _standing: Standing
     _telling: Telling

@@ -67,6 +67,7 @@ class ModernLinkActor(Actor):
     """It ends with those who joined it, and nobody restarts it."""
 
     mailbox_size = 4096
+    disposable = True
 
     _standing: Standing
     _telling: Telling

@@ -23,11 +23,17 @@ class _Cursor(msgspec.Struct):
     nextCursor: str | None = None  # the wire's name  # noqa: N815
 
 
+Page = Callable[[bool, Raw], None]
+"""Gets the outcome of the request for one page."""
+
+
 class Paging:
-    """One fetch. `ask` sends a request, whose outcome the owner hands to `outcome`; `done` gets the items that came
+    """One fetch. `ask` sends a request, and sees to it that its outcome is handed over; `done` gets the items that came
     (None: not even one page), and what cut them short (EMPTY: they are all)."""
 
-    def __init__(self, member: str, ask: Callable[[Raw], None], done: Callable[[Items | None, Raw], None]) -> None:
+    def __init__(
+        self, member: str, ask: Callable[[Raw, Page], None], done: Callable[[Items | None, Raw], None]
+    ) -> None:
         self._member = member
         self._ask = ask
         self._done = done
@@ -38,7 +44,7 @@ class Paging:
 
     def start(self) -> None:
         """Asks for the first page."""
-        self._ask(EMPTY)
+        self._ask(EMPTY, self.outcome)
 
     def outcome(self, ok: bool, payload: Raw) -> None:
         """A page, or an error."""
@@ -62,4 +68,4 @@ class Paging:
             self._done(tuple(self._items[:MAX_ITEMS]), EMPTY)
             return
         self._cursors.add(cursor or "")
-        self._ask(json.dumps({"cursor": cursor}))
+        self._ask(json.dumps({"cursor": cursor}), self.outcome)

@@ -12,7 +12,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.links.link_own import LinkOwn
-from actors.links.paging import Items, Paging
+from actors.links.paging import Items, Page, Paging
 from actors.protocol import capabilities, errors, tasks
 from actors.protocol import link_events as ev
 from actors.protocol.aggregate import item_name
@@ -115,12 +115,8 @@ class TaskDriver:
             self._paging = Paging("tools", self._ask, self._looked)
             self._paging.start()
 
-    def _ask(self, params: Raw) -> None:
-        self._own.make(LIST, params, self._page, seconds=self._limits.list_deadline)
-
-    def _page(self, ok: bool, payload: Raw) -> None:
-        if self._paging is not None:
-            self._paging.outcome(ok, payload)
+    def _ask(self, params: Raw, page: Page) -> None:
+        self._own.make(LIST, params, page, seconds=self._limits.list_deadline)
 
     def _looked(self, items: Items | None, error: Raw) -> None:
         """Where the server says nothing, it is asked again for the next call; this one goes out as it came."""

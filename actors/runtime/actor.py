@@ -30,6 +30,10 @@ class Actor:
     eager: ClassVar[bool] = False
     """Whether `started` runs inside the spawn (supervisors: their children are there when it returns)."""
 
+    disposable: ClassVar[bool] = False
+    """Whether it drops all that it holds, but for its context, when it and its tasks have ended. For actors that come
+    and go, and are made of parts which point back at them: reference counting then frees them at once."""
+
     ctx: "Context"
     """Set when the actor is spawned."""
 

@@ -29,6 +29,20 @@ def unwrapped(error: BaseException) -> BaseException:
     return error
 
 
+def forget_frames(error: BaseException) -> None:
+    """Takes the tracebacks off an exception, and off those that it came from."""
+    left, seen = [error], set()
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = None
+        left += [other for other in (one.__cause__, one.__context__) if other is not None]
+        if isinstance(one, BaseExceptionGroup):
+            left += one.exceptions
+
+
 def _halves(error: BaseException | None) -> tuple[BaseException | None, BaseException | None]:
     """(the crash, what passes)."""
     if isinstance(error, BaseExceptionGroup):
@@ -70,7 +84,10 @@ async def boundary(fn: Callable[[*Ts], Awaitable[object]], *args: *Ts, on_exit: 
     inside = Boundary(on_exit)
     with inside:
         await fn(*args)
-    return inside.exit
+    try:
+        return inside.exit
+    finally:
+        del inside  # a crash holds this frame, which would hold the crash
 
 
 def thread_boundary(fn: Callable[[*Ts], object], *args: *Ts, on_exit: OnExit | None = None) -> Exit:
@@ -78,4 +95,7 @@ def thread_boundary(fn: Callable[[*Ts], object], *args: *Ts, on_exit: OnExit | N
     inside = Boundary(on_exit)
     with inside:
         fn(*args)
-    return inside.exit
+    try:
+        return inside.exit
+    finally:
+        del inside  # as above

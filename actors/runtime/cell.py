@@ -13,8 +13,8 @@ import trio
 from actors.runtime.actor import Actor, Context
 from actors.runtime.boundary import Boundary
 from actors.runtime.exits import Exit, ExitKind
-from actors.runtime.mailbox import Mailbox, Place
-from actors.runtime.ref import Ref
+from actors.runtime.mailbox import Mailbox, MailboxStatistics, Place
+from actors.runtime.ref import Ended, Ref
 from actors.runtime.registry import Monitor
 from actors.runtime.tasks import Task, TaskEnded
 from actors.runtime.timers import Timer
@@ -66,6 +66,7 @@ class Cell:
     __slots__ = (
         "_ended",
         "_fresh",
+        "_gone",
         "_running",
         "_scheduled",
         "_stopping",
@@ -99,6 +100,8 @@ class Cell:
         self._scheduled = False
         self._stopping: Exit | None = None
         self._ended: trio.Event | None = None
+        self._gone: Actor | None = None
+        """A disposable actor that has ended, while tasks of its clean up."""
         actor.ctx = Context(self)
 
     # Messages in
@@ -233,6 +236,11 @@ class Cell:
         if self._ended is not None:
             self._ended.set()
         self.owner.child_ended(self.ref, reason)
+        # Those who have its address keep nothing of it alive but that.
+        self.ref.cell = Ended(reason)
+        if actor.disposable:
+            self._gone = actor
+            self._dispose()
 
     def _clean_up(self, actor: Actor, reason: Exit) -> Exit:
         """The reason, after `stopped` has had its say: a crash in it makes the end a crash."""
@@ -254,6 +262,17 @@ class Cell:
         for monitor in self.monitors.values():
             self.system.registry.unwatch(monitor)
         self.monitors.clear()
+
+    def statistics(self) -> MailboxStatistics:
+        """What is in the mailbox."""
+        return self.mailbox.statistics()
+
+    def _dispose(self) -> None:
+        """See `Actor.disposable`; its tasks may use it as long as they clean up."""
+        if self._gone is not None and not self.tasks:
+            vars(self._gone).clear()
+            self._gone.ctx = Context(self)
+            self._gone = None
 
     async def wait_ended(self) -> Exit:
         """Waits for the end."""
@@ -298,6 +317,8 @@ class Cell:
         if reason.error is not None:
             self.system.report(f"{self.ref.name}/{task.name}", reason.error)
         self.put(TaskEnded(task.name, reason, task))
+        if self._gone is not None:
+            self._dispose()
 
     def monitor(self, ref: Ref) -> None:
         """See Context."""

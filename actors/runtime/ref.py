@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from actors.runtime.exits import SHUTDOWN, Exit
-from actors.runtime.mailbox import MailboxStatistics
+import trio
+
+from actors.runtime.exits import SHUTDOWN, ActorDown, Exit
+from actors.runtime.mailbox import MailboxStatistics, Place
 from actors.runtime.reply import Reply
 
 if TYPE_CHECKING:
@@ -12,6 +14,44 @@ if TYPE_CHECKING:
 
 ADMISSION = 2.0
 """Seconds a call waits to be taken, unless it says otherwise."""
+
+
+class Ended:
+    """What the address of an actor that has ended leads to."""
+
+    __slots__ = ("reason",)
+    actor = None
+
+    def __init__(self, reason: Exit) -> None:
+        self.reason = reason
+
+    def offer(self, message: Any, place: Place | None = None) -> bool:
+        """Nobody is there."""
+        return False
+
+    def put(self, message: Any, *place: Place) -> bool:
+        """Nobody is there."""
+        return False
+
+    def urge(self, message: Any) -> bool:
+        """Nobody is there."""
+        return False
+
+    def stop(self, reason: Exit) -> bool:
+        """It has stopped."""
+        return False
+
+    def end(self, reason: Exit) -> None:
+        """It has ended."""
+
+    async def wait_ended(self) -> Exit:
+        """It has ended."""
+        await trio.lowlevel.checkpoint()
+        return self.reason
+
+    def statistics(self) -> MailboxStatistics:
+        """An empty mailbox."""
+        return MailboxStatistics(0, 0, 0, 0, 0)
 
 
 class Ref:
@@ -24,7 +64,7 @@ class Ref:
 
     def __init__(self, name: str, cell: "Cell") -> None:
         self.name = name
-        self.cell = cell
+        self.cell: Cell | Ended = cell
         """The runtime's own."""
 
     def __repr__(self) -> str:
@@ -66,7 +106,10 @@ class Ref:
         Raises MailboxFull or NotTaken (surely not executed), ActorDown (says whether it was taken), or what the actor
         failed the reply with.
         """
-        reply = Reply(self.cell)
+        cell = self.cell
+        if isinstance(cell, Ended):
+            raise ActorDown(self.name, cell.reason)
+        reply = Reply(cell)
         return await reply.outcome(make(reply), admission)
 
     async def ended(self) -> Exit:
@@ -75,4 +118,4 @@ class Ref:
 
     def statistics(self) -> MailboxStatistics:
         """What is in its mailbox."""
-        return self.cell.mailbox.statistics()
+        return self.cell.statistics()

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import trio
 
 from actors.runtime.actor import Actor
-from actors.runtime.boundary import Boundary, unwrapped
+from actors.runtime.boundary import Boundary, forget_frames, unwrapped
 from actors.runtime.cell import Cell, Owner
 from actors.runtime.dispatcher import Dispatcher
 from actors.runtime.drain import drain
@@ -103,11 +103,13 @@ class System:
             self.nursery.cancel_scope.cancel()
 
     def report(self, name: str, error: BaseException) -> None:
-        """A crash. A raise in the callback that logs it is no reason to crash too; it goes to stderr."""
+        """A crash. A raise in the callback that logs it is no reason to crash too; it goes to stderr. Afterwards the
+        error is without its frames, for they hold what crashed, and the exit reason is kept."""
         with Boundary() as inside:
             self._on_crash(name, error)
         if inside.exit.error is not None:
             print_crash(name, inside.exit.error)
+        forget_frames(error)
 
     def close(self) -> None:
         """Ends all actors, last started first."""

@@ -41,15 +41,15 @@ def _refuse_post(session: "SessionActor", effect: fx.RefusePost) -> None:
 
 
 def _open_stream(session: "SessionActor", effect: fx.OpenStream) -> None:
-    waiting = session.posts if effect.post is not None else session.gets
+    waiting, owed = session.posts if effect.post is not None else session.gets, session.owed
     number = effect.post if effect.post is not None else effect.connection
     assert number is not None
 
     if effect.post is not None:
-        session.owed.opens(effect.post, effect.stream)
+        owed.opens(effect.post, effect.stream)
 
-    def opened(connection: Connection) -> None:
-        session.owed.streamed(number)
+    def opened(connection: Connection) -> None:  # perhaps after the actor's end
+        owed.streamed(number)
         reply = waiting.pop(number, None)
         if reply is None or not reply.answer(Streaming(connection)):
             connection.close()
@@ -164,13 +164,14 @@ def _end(session: "SessionActor", effect: fx.End) -> None:
     """The machine is closed: record, links and actor go. A session that is another's goes on there, and its backends'
     sessions with it."""
     (put_down if effect.reason == Refused.FENCED.value else say_farewell)(session.front)
+    ending, ref = session.ending, session.ctx.ref
 
     def done(outcome: Any) -> None:
         away = isinstance(outcome, Failed) and outcome.reason is Refused.AWAY
-        for reply in session.ending:
+        for reply in ending:
             reply.answer(refusal(errors.store_away()) if away else Answer(200))
         # Only now: whoever asked for the end must not hear of it before it is recorded.
-        session.ctx.ref.stop(NORMAL)
+        ref.stop(NORMAL)
 
     session.services.store.end(session.identity.key, session.grant, effect.reason, done)
     session.services.log.info("session_ended", session=handle(session.identity.key), reason=effect.reason)

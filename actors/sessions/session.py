@@ -62,6 +62,7 @@ class SessionActor(Actor):
     """One life of one session."""
 
     mailbox_size = 256
+    disposable = True
 
     keeper: RecordKeeper
     recorder: Recorder
@@ -271,6 +272,7 @@ class SessionActor(Actor):
             seconds = self.ctx.now() - self._began
             labels = ("", "http", self._state.version)
             self.services.telemetry.observe("mcp_server_session_duration_seconds", seconds, labels)
+        self.front.let_go()
 
     # Edges
 

@@ -54,6 +54,26 @@ _LIMITS: Final = Limits()
 _REASONS: Final = {ExitKind.NORMAL: "closed", ExitKind.CANCELLED: "cancelled", ExitKind.CRASHED: "crashed"}
 
 
+class _Over:
+    """In the place of a session that has ended, which would hold its transport as that holds it."""
+
+    async def run(self) -> None:
+        """There is nothing to serve."""
+
+    def receive(self, frame: bytes) -> bool:
+        """Takes nothing."""
+        return False
+
+    def cancel(self, id: RequestId) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
+        """It has ended."""
+
+
+_OVER: Final = _Over()
+
+
 class NativeTransport(BoundTransport):
     """One session with a server in this process: the Transport of `actors.ports`.
 
@@ -78,7 +98,8 @@ class NativeTransport(BoundTransport):
         self._message_bytes = message_bytes
         self._closing = False
         self._overflowed = False
-        self._session = self._connect()
+        self._sessions = 0
+        self._session: NativeSession = self._connect()
 
     async def run(self) -> None:
         """Serves this session, and after `restart` the next, until `close`."""
@@ -122,12 +143,14 @@ class NativeTransport(BoundTransport):
         self._session.close()
 
     def _connect(self) -> NativeSession:
+        self._sessions += 1
+        mine = self._sessions
+
         def receive(frame: bytes, related: RequestId | None) -> None:
-            if self._session is session:
+            if self._sessions == mine:
                 self._emit(FrameReceived(frame, related))
 
-        session = self._server.connect(receive, self._crashed, self._message_bytes)
-        return session
+        return self._server.connect(receive, self._crashed, self._message_bytes)
 
     def _crashed(self, method: str, error: BaseException) -> None:
         self._log.error("native_handler_crashed", backend=self._name, method=method, exc_info=error)
@@ -135,5 +158,6 @@ class NativeTransport(BoundTransport):
     def _ended(self, outcome: Exit) -> None:
         if outcome.error:
             self._log.error("native_session_crashed", backend=self._name, exc_info=outcome.error)
+        self._session = _OVER
         reason = "overflow" if self._overflowed else _REASONS[outcome.kind]
         self._emit(TransportClosed(reason, f"{self._name} has ended its session: {outcome}"))

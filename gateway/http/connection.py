@@ -83,6 +83,8 @@ class Connection(TCPServer):
             return  # the peer was gone before we had asked for its address
         finally:
             self._set_working(False)
+            if self._http is not None:
+                self._http.let_go()
             self._http = None  # which points back here: without the cycle, memory is free at once
             with trio.move_on_after(_CLOSING, shield=True):
                 await self._stream.aclose()

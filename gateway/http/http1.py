@@ -120,6 +120,11 @@ class Http1Protocol(H11Protocol):
             await self._close_stream()
             self.decoder.close()
 
+    def let_go(self) -> None:
+        """The connection has ended, if only by cancellation: ends the cycles that this object is part of."""
+        self.stream = None
+        self.decoder.close()
+
     async def wait_for_room(self) -> None:
         """Until what the peer sends can be taken."""
         if len(self._held) > self.limits.pipelined:

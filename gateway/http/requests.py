@@ -76,5 +76,5 @@ class Requests(TaskGroup):
                 if inside.exit.abnormal:
                     self._on_crash(inside.exit)
                 await send(None)
-                del app, scope, inbox, send
+                del app, scope, inbox, send, inside
             await self._lot.park()

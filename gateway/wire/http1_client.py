@@ -60,7 +60,7 @@ class ResponseParser:
     )
 
     def __init__(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._expecting = False
         self.complete = True
         self.reusable = True
@@ -82,6 +82,8 @@ class ResponseParser:
 
     def feed(self, data: bytes) -> None:
         """Raises PeerError for what is not HTTP, SizeError for an endless head."""
+        if self._parser is None:
+            raise PeerError("the connection was closed", sent=True)
         self._progress = False
         try:
             self._parser.feed_data(data)
@@ -97,6 +99,10 @@ class ResponseParser:
             self._overhead += len(data)
             if self._overhead > OVERHEAD_MAX and not self.complete:
                 raise SizeError(f"a response head of more than {OVERHEAD_MAX} bytes", sent=True)
+
+    def close(self) -> None:
+        """Nothing more is fed. (The two halves hold each other: without this only a garbage collection frees them.)"""
+        self._parser = None
 
     def feed_eof(self) -> None:
         """The connection has ended. PeerError if the response is not whole."""
@@ -131,7 +137,7 @@ class ResponseParser:
 
     def on_headers_complete(self) -> None:
         self._progress = True
-        if not self._expecting:
+        if not self._expecting or self._parser is None:
             return
         status = self._parser.get_status_code()
         headers, self._headers = self._headers, []
@@ -149,7 +155,7 @@ class ResponseParser:
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._expecting and self.status:
+        if self._expecting and self.status and self._parser is not None:
             self._expecting = False
             self.complete = True
             self.reusable = self.reusable and self._parser.should_keep_alive()

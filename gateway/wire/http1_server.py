@@ -60,6 +60,9 @@ class RequestLimits:
     body: int = 16 * 1024 * 1024
 
 
+_CLOSED = Malformed(400, "closed")
+
+
 class RequestDecoder:
     """Turns bytes into `events`, in order; a Malformed is the last one. Whoever takes them calls `next_event`."""
 
@@ -113,9 +116,10 @@ class RequestDecoder:
         return bytes(event) if isinstance(event, bytearray) else event
 
     def close(self) -> None:
-        """Lets go of the parser, with which this object forms a cycle."""
-        del self._parser
-        self._fault = Malformed(400, "closed")
+        """Lets go of the parser, with which this object forms a cycle. May be called twice."""
+        if self._fault is not _CLOSED:
+            del self._parser
+            self._fault = _CLOSED
 
     def _parse(self, data: bytes) -> None:
         while data:

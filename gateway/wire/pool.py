@@ -68,6 +68,7 @@ class Connection:
 
     def close(self) -> None:
         self.stream.close()
+        self.parser.close()
 
     async def send(self, data: bytes, within: float) -> None:
         """Writes a whole request. Raises WireError, which knows whether anything was given to the peer."""

@@ -63,7 +63,9 @@ def test_what_is_used_stays_and_what_is_not_goes():
 def run_paging(pages: Sequence[tuple[bool, Any]]) -> tuple[Any, Raw, list[Any]]:
     outcome: list[Any] = []
     asked: list[Any] = []
-    paging = Paging("tools", asked.append, lambda found, error: outcome.append((found, error)))
+    paging = Paging(
+        "tools", lambda params, page: asked.append(params), lambda found, error: outcome.append((found, error))
+    )
     paging.start()
     for ok, page in pages:
         if outcome:

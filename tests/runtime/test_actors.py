@@ -1,13 +1,16 @@
 """The life of one actor: hooks, order, turns, its end."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
 import trio
 
-from actors.runtime import NORMAL, SHUTDOWN, Actor, AlreadyStarted, ExitKind, System
+from actors.runtime import NORMAL, SHUTDOWN, Actor, ActorDown, AlreadyStarted, ExitKind, System
 from actors.runtime.cell import BURST_MESSAGES
 from actors.runtime.dispatcher import TURN_BURSTS
+from tests.support.garbage import uncollected
 
 settled = trio.testing.wait_all_tasks_blocked
 
@@ -355,3 +358,70 @@ async def test_a_guarded_callback_that_crashes_in_a_turn_ends_its_actor_after_th
     assert (await ref.ended()).kind is ExitKind.CRASHED
     assert actor.messages == ["went on"]
     assert len(crashes) == 1
+
+
+class Part:
+    def __init__(self, whole: Actor) -> None:
+        self.whole = whole
+
+
+class Whole(Actor):
+    disposable = True
+
+    def started(self) -> None:
+        self.part = Part(self)
+        self.cleaned: list[str] = []
+
+    def receive(self, message: Any) -> None:
+        message(self)
+
+
+async def clean_up(self: Whole) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1)
+            self.cleaned.append("still mine")
+
+
+@pytest.mark.parametrize("how", ["stopped", "crashed", "with a task", "crashed with a task", "its task crashed"])
+async def test_a_disposable_actor_is_freed_at_once_with_all_that_it_is_made_of(
+    system: System, crashes: list[tuple[str, BaseException]], autojump_clock: Any, how: str
+) -> None:
+    async def crash(self: Whole) -> None:
+        raise ZeroDivisionError
+
+    def end(self: Whole) -> None:
+        if "task" in how:
+            self.ctx.start_task("io", crash if how == "its task crashed" else clean_up, self)
+        if how.startswith("crashed"):
+            raise ZeroDivisionError
+        if how != "its task crashed":
+            self.ctx.stop()
+
+    with uncollected() as found:
+        ref = system.spawn(Whole())
+        ref.cast(lambda self: None)
+        await settled()
+        part = weakref.ref(ref.cell.actor.part)  # type: ignore[union-attr, attr-defined]
+        ref.cast(end)
+        await settled()
+        ref.stop()
+        await ref.ended()
+        crashes.clear()
+        await trio.sleep(2)
+        assert part() is None
+    assert not found
+    assert not crashes
+
+
+async def test_the_address_of_an_actor_that_has_ended_keeps_nothing_alive(system: System, recorder: Any) -> None:
+    ref = system.spawn(recorder())
+    ref.stop()
+    reason = await ref.ended()
+    assert (ref.cast("x"), ref.reply("x"), ref.urgent("x"), ref.stop()) == (False,) * 4
+    assert (ref.alive, ref.reason, await ref.ended(), ref.statistics().size) == (False, reason, reason, 0)
+    with pytest.raises(ActorDown):
+        await ref.call(lambda reply: reply)
+    assert [type(held) for held in gc.get_referents(ref.cell) if not isinstance(held, type)] == [type(reason)]

@@ -358,6 +358,7 @@ def test_every_call_has_exactly_one_outcome_and_runs_only_if_it_was_not_revoked(
         async with open_system() as system, trio.open_nursery() as nursery:
             keeper = Keeper()
             ref, callers = system.spawn(keeper), Callers(nursery)
+            cell = ref.cell
             schedule = system.dispatcher.schedule
             held: list[Any] = []
             scopes = []
@@ -393,7 +394,7 @@ def test_every_call_has_exactly_one_outcome_and_runs_only_if_it_was_not_revoked(
             revoked = [outcome for outcome in callers.outcomes if isinstance(outcome, NotTaken | MailboxFull)]
             assert len(keeper.replies) <= len(scopes) - len(revoked)
             assert callers.outcomes.count("last") == len(waiting)
-            assert not ref.cell.pending
+            assert not cell.pending
             assert system.statistics().timers == 0
 
     trio.run(scenario, clock=MockClock(autojump_threshold=0))

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from traceback import format_exception
 from typing import Any
 
 import trio
@@ -190,7 +191,12 @@ async def open_gateway(
         wall=trio.current_time,
     )
     crashes: list[tuple[str, BaseException]] = []
-    async with open_system(on_crash=lambda name, error: crashes.append((name, error))) as system:
+
+    def crashed(name: str, error: BaseException) -> None:
+        error.add_note("".join(format_exception(error)))  # the actor's frames are let go of
+        crashes.append((name, error))
+
+    async with open_system(on_crash=crashed) as system:
         actors = GatewayActors(system, services)
         async with trio.open_nursery() as nursery:
             gateway = Gateway(by_name, system, services, actors, services.store, telemetry, log, crashes, nursery)

@@ -7,9 +7,11 @@ import struct
 
 import pytest
 import trio
+import trio.testing
 
 from actors.ports import Answer, Streaming
 from actors.protocol.table import Limits
+from tests.support.garbage import uncollected
 
 ACCEPT = b"Accept: application/json, text/event-stream\r\n"
 GET = b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n" + ACCEPT + b"\r\n"
@@ -502,3 +504,39 @@ class FewEvents:
 
     def close(self) -> None:
         self._left = 0
+
+
+@pytest.mark.parametrize("how", ["answered", "reset while it streams", "reset in a body", "refused"])
+async def test_a_connection_is_freed_at_once_however_it_ends(door, make_app, running, read, how):
+    async def visit(server) -> None:
+        stream = await server.connect()
+        match how:
+            case "answered":
+                await stream.send_all(post(close=True))
+                await read.all(stream)
+            case "refused":
+                await stream.send_all(b"\x00\x01\r\n\r\n")
+                await read.all(stream)
+            case "reset in a body":
+                await stream.send_all(post(b"x" * 100)[:-50])
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            case _:
+                source = door.stream(b"data: x\n\n")
+                await stream.send_all(GET)
+                await read.until(stream, b"data: x")
+                reset(stream)
+                source.push(*[b"data: y\n\n"] * 20)
+                await source.closed.wait()
+        server.clients.clear()
+        if how != "reset while it streams":
+            reset(stream)
+        while server.connections.open:
+            await trio.sleep(0.001)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+
+    async with running(make_app()) as server:
+        await visit(server)
+        with uncollected() as found:
+            for _ in range(3):
+                await visit(server)
+        assert not found

@@ -1,6 +1,7 @@
 """Whatever a client sends and whenever it goes away, the session answers what it can and leaves nothing behind."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -13,7 +14,9 @@ from actors.protocol.table import BackendSpec, NativeTarget
 from gateway.backends.native import NativeTransport
 from gateway.native import Context, Server
 from gateway.native.demo import server as demo
+from tests.gateway.native.conftest import FailedError
 from tests.support.cancel import cancel_everywhere
+from tests.support.garbage import uncollected
 
 METHODS = (
     "initialize",
@@ -171,3 +174,27 @@ async def _scenario(scope: trio.CancelScope) -> None:
     assert busy == []
     assert server._sessions == set()
     assert len([e for e in events if isinstance(e, TransportClosed)]) <= 1
+
+
+async def test_a_session_is_freed_at_once_when_it_has_ended(attach):
+    async def visit() -> None:
+        client = attach(demo)
+        await client.open()
+        await client.text("echo", text="hi")
+        await client.error("add", wrong=1)
+        with suppress(FailedError):
+            await client.call("fail", crash=True)
+        client.transport.restart()
+        await client.open()
+        client.post("tools/call", {"name": "slow_count", "arguments": {}})
+        await trio.testing.wait_all_tasks_blocked()
+        client.transport.close()
+        await client.until(lambda: bool(client.closed))
+        await trio.testing.wait_all_tasks_blocked()
+        client.log.lines.clear()
+        client.transport = None
+
+    await visit()
+    with uncollected() as found:
+        await visit()
+    assert not found

@@ -15,6 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from gateway.wire.errors import ConnectError, DeadlineError, PeerError, PoolFullError, SizeError
 from gateway.wire.pool import Pool, PoolLimits
+from tests.support.garbage import uncollected
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;ext=1\r\nde\r\n0\r\nTrailer: x\r\n\r\n"
@@ -509,3 +510,15 @@ async def test_no_socket_is_left_to_the_garbage_collector(serve, replies):
     pool.close()
     del pool
     gc.collect()
+
+
+async def test_a_connection_that_is_closed_is_freed_at_once(serve, replies):
+    async with serve(replies(OK, OK)) as server:
+        with uncollected() as found:
+            pool = Pool()
+            for _ in range(2):
+                with await pool.request("GET", server.url) as response:
+                    assert await response.read(10) == b"{}"
+            pool.close()
+            del pool, response
+        assert not found
