@@ -156,11 +156,13 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class StreamHead:
-    """The recorded state of one stream: its last sequence number, finished or not, lost up to `floor`."""
+    """The recorded state of one stream: its last sequence number, finished or not, lost up to `floor`, written whole to
+    its client or not."""
 
     seq: int
     finished: bool = False
     floor: int = 0
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +256,8 @@ class Store(Protocol):
         finish: bool = False,
         deltas: Deltas = NO_DELTAS,
     ) -> None:
-        """Appends events seq, seq + 1, … → None. SEQ, FINISHED, FULL."""
+        """Appends events seq, seq + 1, … → None. SEQ, FINISHED, FULL: there is no room, and logs of finished streams
+        can't make it: first those that were written whole go, then the others, the oldest first. (So `open`.)"""
 
     def save(self, key: SessionKey, grant: Grant, rev: int, deltas: Deltas, done: Done) -> None:
         """Changes the record; `rev` must be the recorded one + 1, or equal (a repeat) → None. Clears `tries`."""
@@ -263,7 +266,8 @@ class Store(Protocol):
         """Keeps the record and its unfinished logs from expiring → None."""
 
     def written(self, key: SessionKey, grant: Grant, stream: str) -> None:
-        """A finished stream was written whole: its log may go after `replay_ttl_written`. A hint."""
+        """A finished stream was written whole: its log may go after `replay_ttl_written`, and is the first to go for
+        want of room. A hint."""
 
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
         """Deletes the log of a finished stream (caps) → None."""

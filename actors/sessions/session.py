@@ -223,6 +223,7 @@ class SessionActor(Actor):
     def _rebuild(self, record: Record) -> None:
         self.tree.expiry.reply(Returned(self.identity.key))
         self.kept.load(record.fields, self.services.table.value)
+        self.recorder.load(record.streams)
         self._state, effects = session_record.rebuild(record, self._state, self.ctx.now(), self.kept.reachable)
         self._ledger.add(self.principal, len(self._state.requests))
         # A first write of this life: it clears the count of rebuilds that never got so far.
@@ -329,7 +330,7 @@ class SessionActor(Actor):
         if message.call is None and message.place is not None:
             # Before what comes of it, which takes it along into the store.
             self.kept.moved(message.backend, message.place.cursor)
-        if message.method in SHEDDABLE and self.recorder.pressed:
+        if message.method in SHEDDABLE and self.recorder.pressed():
             self.services.telemetry.count("stagedoor_events_shed_total", (message.method.split("/")[-1],))
             return
         self.front.told(message)

@@ -7,18 +7,18 @@ events are kept, and they are tried again until they are in the log.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import trio
 
-from actors.ports import NO_DELTAS, Deltas, Failed, Grant, Log, Refused, SessionKey, Store, Telemetry
+from actors.ports import NO_DELTAS, Deltas, Failed, Grant, Log, Refused, SessionKey, Store, StreamHead, Telemetry
 from actors.protocol import effects as fx
 from actors.protocol import sse
 from actors.protocol.table import Limits
 from actors.streams.connection import Connection
 from actors.streams.track import Entry, Track
-from actors.usage import Usage
+from actors.usage import HALF, Usage
 
 Guard: TypeAlias = Callable[[Callable[[object], object]], Callable[[object], None]]
 """Makes a callback one whose crash is its actor's."""
@@ -95,6 +95,7 @@ class Recorder:
         if effect.first is not None:
             track.next = 2
             carrier.put(1, self._frame(effect.stream, 1, effect.first))
+            self._usage.add(effect.stream, len(effect.first))
         requests = dict(effect.requests)
         self._store.open(
             self.key,
@@ -105,9 +106,13 @@ class Recorder:
             self._guard(lambda out: self._on_open(effect, track, out)),
         )
 
-    @property
+    def load(self, heads: Mapping[str, StreamHead]) -> None:
+        """The streams of earlier lives."""
+        self._usage.load(heads, trio.current_time())
+
     def pressed(self) -> bool:
-        """The logs are half full: what may be shed gets no id any more."""
+        """Whether the logs are half full although all has gone that is finished: what may be shed gets no id then."""
+        self._make_room(HALF)
         return self._usage.pressed
 
     def append(self, effect: fx.Append) -> None:
@@ -120,11 +125,13 @@ class Recorder:
         if not track.recorded:
             self._pass(track, entry)
             self._settle(effect.stream, track)
-        elif track.stalled:
+            return
+        self._usage.add(effect.stream, entry.size)
+        if track.stalled:
             self._keep(track, entry)
         else:
             track.pending.append(entry)
-            self._make_room(effect)
+            self._make_room(1.0)
             self._issue(track, entry)
 
     def holds(self, stream: str) -> bool:
@@ -243,11 +250,11 @@ class Recorder:
             entry.shrink()
         track.pending.append(entry)
 
-    def _make_room(self, effect: fx.Append) -> None:
-        """At the cap finished streams go, oldest first; a resume of one of them gets the gap error."""
-        now = trio.current_time()
-        for stream in self._usage.add(effect.stream, len(effect.data or b""), effect.finish, now):
-            self._telemetry.count("stagedoor_gaps_total", ("cap",))
+    def _make_room(self, share: float) -> None:
+        """Above this share of the caps finished streams go; a resume of one of them gets the gap error."""
+        for stream, written in self._usage.spare(share, trio.current_time()):
+            if not written:
+                self._telemetry.count("stagedoor_gaps_total", ("cap",))
             self._store.drop(self.key, self.grant, stream, _ignore)
 
     # What comes back
@@ -269,6 +276,7 @@ class Recorder:
 
     def _go_unrecorded(self, stream: str, track: Track) -> None:
         self._telemetry.count("stagedoor_streams_unrecorded_total")
+        self._usage.forget(stream)
         track.recorded = False
         track.attempt += 1
         if track.connection is not None:
@@ -320,6 +328,7 @@ class Recorder:
         """Nobody will see this event; if it asks something, nobody will answer."""
         self._telemetry.count("stagedoor_events_shed_total", (why,))
         track.drop(entry)
+        self._usage.take_back(entry.effect.stream, entry.size)
         asked = tuple(id for id, stream in entry.effect.asked.items() if stream is not None)
         if asked:
             self._dropped(asked)
@@ -332,6 +341,7 @@ class Recorder:
         if outcome.reason is Refused.FENCED:
             self._telemetry.count("stagedoor_fenced_writes_total")
         self._tracks.pop(stream, None)
+        self._usage.forget(stream)
         if track.connection is not None:
             self._rescue(track, track.connection)
         if self._live:
@@ -367,6 +377,7 @@ class Recorder:
         """The end of a stream that has its last event."""
         if track.finished and not track.pending:
             self._tracks.pop(stream, None)
+            self._usage.finish(stream, trio.current_time())
             if track.connection is not None:
                 track.connection.end()
 
@@ -384,6 +395,7 @@ class Recorder:
         if track is not None and track.connection is connection:
             track.connection = None
         elif track is None and whole and self._live:
+            self._usage.written(connection.stream, trio.current_time())
             self._store.written(self.key, self.grant, connection.stream)
         if self._live:
             self._closed(connection)

@@ -49,7 +49,7 @@ _FULL_OF_SESSIONS = Failed(Refused.FULL, "no room for another session")
 class _Stream:
     """One log. `epochs` says from which sequence number on which epoch wrote."""
 
-    __slots__ = ("bytes", "data", "epochs", "opened", "until")
+    __slots__ = ("bytes", "data", "epochs", "opened", "until", "written")
 
     def __init__(self, opened: tuple[int, int]) -> None:
         self.opened = opened
@@ -57,6 +57,12 @@ class _Stream:
         self.epochs: tuple[tuple[int, int], ...] = ()
         self.bytes = 0
         self.until: float | None = None
+        self.written = False
+
+    @property
+    def head(self) -> StreamHead:
+        """What a record says of it."""
+        return StreamHead(len(self.data), self.until is not None, written=self.written)
 
     def entry(self, seq: int) -> LogEntry:
         """The event with this number."""
@@ -102,7 +108,7 @@ class _Session:
     def record(self, now: float) -> Record:
         """What a reader sees."""
         heads = {
-            name: StreamHead(len(stream.data), stream.until is not None)
+            name: stream.head
             for name, stream in (self.streams or {}).items()
             if stream.until is None or stream.until > now
         }
@@ -117,6 +123,12 @@ def _merge(into: dict[str, bytes], changes: Mapping[str, bytes | None]) -> dict[
         else:
             into[name] = value
     return into
+
+
+def _order(item: tuple[str, _Stream], now: float) -> tuple[bool, bool, bool, float, str]:
+    """Of streams, by what goes first for want of room: what has expired, was written whole, is finished."""
+    name, log = item
+    return log.until is None, log.until is not None and log.until > now, not log.written, log.until or 0.0, name
 
 
 class MemoryStore:
@@ -195,9 +207,11 @@ class MemoryStore:
             return
         log = session.streams.get(stream)
         until = self._now() + self._keep.written
-        if log is not None and log.until is not None and until < log.until:
-            log.until = until
-            heappush(self._due, (until, key, stream))
+        if log is not None and log.until is not None:
+            log.written = True
+            if until < log.until:
+                log.until = until
+                heappush(self._due, (until, key, stream))
 
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
         session = self._fenced(key, grant)
@@ -393,7 +407,17 @@ class MemoryStore:
         session.events += len(fresh)
 
     def _fits(self, session: _Session, events: int, size: int) -> bool:
-        if session.events + events <= self._keep.events and session.bytes + size <= self._keep.bytes:
+        """Whether so much more has room; what is finished makes it, in the order of `Store.append`, but not in vain."""
+        events, size = events + session.events, size + session.bytes
+        if events <= self._keep.events and size <= self._keep.bytes:
             return True
-        self.sweep(self._now())
-        return session.events + events <= self._keep.events and session.bytes + size <= self._keep.bytes
+        now, gone = self._now(), []
+        for name, log in sorted((session.streams or {}).items(), key=lambda item: _order(item, now)):
+            if log.until is None or (events <= self._keep.events and size <= self._keep.bytes and log.until > now):
+                break
+            events, size = events - len(log.data), size - log.bytes
+            gone.append(name)
+        fits = events <= self._keep.events and size <= self._keep.bytes
+        for name in gone if fits else ():
+            session.forget(name)
+        return fits

@@ -105,7 +105,7 @@ def opened() -> Callable[..., Any]:
 
 
 @pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])
-async def world(request: pytest.FixtureRequest, new_key: Callable[[], str]) -> AsyncIterator[World]:
+async def world(request: pytest.FixtureRequest, new_key: Callable[[], str], limits: Limits) -> AsyncIterator[World]:
     """A store of each kind with a session that is past its first save."""
     if request.param == "memory":
         now = [time.time()]
@@ -113,10 +113,10 @@ async def world(request: pytest.FixtureRequest, new_key: Callable[[], str]) -> A
         async def move(seconds: float) -> None:
             now[0] += seconds
 
-        yield await _inhabited(World(MemoryStore(LIMITS, lambda: now[0]), move, new_key()))
+        yield await _inhabited(World(MemoryStore(limits, lambda: now[0]), move, new_key()))
         return
     server: RedisServer = request.getfixturevalue("server")
-    async with request.getfixturevalue("opened")(server.url, LIMITS) as store:
+    async with request.getfixturevalue("opened")(server.url, limits) as store:
         yield await _inhabited(World(store, trio.sleep, new_key()))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from actors.ports import NO_DELTAS, Deltas, Failed, Grant, LogEntry, Record, Refused, Replay, StreamHead
+from tests.contracts.conftest import PATIENT
 from tests.support.store_calls import refused
 
 
@@ -296,12 +297,11 @@ async def test_the_cap_in_bytes_counts_all_streams(world, ask):
     assert await ask(store.append, key, grant, "p1", 2, [b"x" * 1_000]) is None
 
 
-async def test_dropping_a_finished_log_makes_room_and_an_unfinished_one_is_never_cut(world, ask):
+async def test_a_finished_log_can_be_dropped_and_an_unfinished_one_is_never_cut(world, ask):
     store, key, grant = world.store, world.key, world.grant
     await ask(store.open, key, grant, "p1", {}, b"")
     await ask(store.open, key, grant, "p2", {}, b"")
     await ask(store.append, key, grant, "p1", 2, [b"x"] * 10, finish=True)
-    assert refused(await ask(store.append, key, grant, "p2", 2, [b"y"])) is Refused.FULL
     assert refused(await ask(store.drop, key, grant, "p2")) is Refused.SEQ
     assert await ask(store.drop, key, grant, "p1") is None
     assert await ask(store.drop, key, grant, "p1") is None
@@ -310,14 +310,64 @@ async def test_dropping_a_finished_log_makes_room_and_an_unfinished_one_is_never
     assert refused(await ask(store.append, key, grant, "p2", 13, [b""])) is Refused.FULL
 
 
-async def test_dropping_a_log_gives_back_its_bytes(world, ask):
+patient = pytest.mark.parametrize("limits", [PATIENT], ids=["patient"])
+
+
+async def finished(world, ask, *sizes):
+    """Streams p1, p2, … that are finished, in this order, each with one event of so many bytes."""
+    for number, size in enumerate(sizes, 1):
+        await ask(world.store.open, world.key, world.grant, f"p{number}", {}, b"x" * size)
+        await ask(world.store.append, world.key, world.grant, f"p{number}", 2, [], finish=True)
+        await world.pass_time(0.01)
+
+
+async def left(world, ask):
+    return sorted((await ask(world.store.read, world.key)).streams)
+
+
+@patient
+async def test_for_want_of_room_written_logs_go_first_then_finished_ones_the_oldest_first(world, ask):
     store, key, grant = world.store, world.key, world.grant
-    await ask(store.open, key, grant, "p1", {}, b"x" * 50_000)
-    await ask(store.open, key, grant, "p2", {}, b"")
-    await ask(store.append, key, grant, "p1", 2, [], finish=True)
-    assert refused(await ask(store.append, key, grant, "p2", 2, [b"y" * 20_000])) is Refused.FULL
-    assert await ask(store.drop, key, grant, "p1") is None
-    assert await ask(store.append, key, grant, "p2", 2, [b"y" * 60_000]) is None
+    await finished(world, ask, 10_000, 10_000, 10_000, 10_000)
+    store.written(key, grant, "p3")
+    await world.pass_time(0.01)
+    store.written(key, grant, "p2")
+    await ask(store.open, key, grant, "g1", {}, b"x" * 20_000)
+    assert (await ask(store.read, key)).streams["p3"] == StreamHead(1, True, 0, True)
+    for seq, there in enumerate([["p1", "p2", "p4"], ["p1", "p4"], ["p4"], []], 2):
+        assert await ask(store.append, key, grant, "g1", seq, [b"y" * 10_000]) is None
+        assert await left(world, ask) == ["g1", *there]
+    assert refused(await ask(store.append, key, grant, "g1", 6, [b"y"])) is Refused.FULL
+
+
+@patient
+async def test_a_new_stream_finds_room_where_a_finished_one_has_it(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"")
+    await ask(store.append, key, grant, "p1", 2, [b"x"] * 11, finish=True)
+    assert await ask(store.open, key, grant, "p2", {}, b"") is None
+    assert await left(world, ask) == ["p2"]
+    assert await ask(store.append, key, grant, "p2", 2, [b"y"] * 11) is None
+
+
+@patient
+async def test_no_log_goes_in_vain(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await finished(world, ask, 10_000)
+    await ask(store.open, key, grant, "g1", {}, b"x" * 40_000)
+    assert refused(await ask(store.append, key, grant, "g1", 2, [b"y" * 20_001])) is Refused.FULL
+    assert await left(world, ask) == ["g1", "p1"]
+    assert await ask(store.append, key, grant, "g1", 2, [b"y" * 20_000]) is None
+
+
+@patient
+async def test_what_a_later_life_finds_says_what_was_written(world, ask):
+    store, key = world.store, world.key
+    await finished(world, ask, 10, 10)
+    store.written(key, world.grant, "p1")
+    await ask(store.release, key, world.grant)
+    _, record = await ask(store.claim, key, None, world.grant.epoch, "n")
+    assert {name: head.written for name, head in record.streams.items()} == {"p1": True, "p2": False}
 
 
 async def test_a_stream_that_finished_without_an_event_may_be_dropped(world, ask):
@@ -342,7 +392,6 @@ async def test_logs_that_have_expired_make_room_by_themselves(world, ask):
     store, key, grant = world.store, world.key, world.grant
     await ask(store.open, key, grant, "p1", {}, b"")
     await ask(store.append, key, grant, "p1", 2, [b"x"] * 11, finish=True)
-    assert refused(await ask(store.open, key, grant, "p2", {}, b"")) is Refused.FULL
     await world.pass_time(2.2)
     assert await ask(store.open, key, grant, "p2", {}, b"") is None
     assert await ask(store.append, key, grant, "p2", 2, [b"y"] * 11) is None

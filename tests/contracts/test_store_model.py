@@ -33,6 +33,7 @@ class Log:
     opened: tuple[int, dict[str, bytes], bytes | None]
     events: list[tuple[int, bytes]] = field(default_factory=list)
     finished: bool = False
+    written: bool = False
 
 
 @dataclass
@@ -50,9 +51,20 @@ class Session:
     logs: dict[str, Log] = field(default_factory=dict)
     ended: bool = False
 
-    def full(self, fresh: list[bytes]) -> bool:
-        held = [data for log in self.logs.values() for _, data in log.events] + fresh
-        return len(held) > LIMITS.log_events or sum(map(len, held)) > LIMITS.log_bytes
+    def fits(self, fresh: list[bytes], *, unfinished: bool = False) -> bool:
+        """Beside all logs, or only beside those that are not finished."""
+        logs = [log for log in self.logs.values() if not (unfinished and log.finished)]
+        held = [data for log in logs for _, data in log.events] + fresh
+        return len(held) <= LIMITS.log_events and sum(map(len, held)) <= LIMITS.log_bytes
+
+    def lose(self, gone: set[str], fresh: list[bytes]) -> None:
+        """Logs that made room: they were in the way, finished, and those that were written whole went first."""
+        assert not gone or not self.fits(fresh)
+        assert all(self.logs[name].finished for name in gone)
+        if not all(self.logs[name].written for name in gone):
+            assert gone >= {name for name, log in self.logs.items() if log.written}
+        for name in gone:
+            del self.logs[name]
 
     def change(self, deltas: Deltas) -> None:
         for mine, changes in (
@@ -64,7 +76,7 @@ class Session:
                     mine[name] = value
 
     def record(self) -> Record:
-        heads = {name: StreamHead(len(log.events), log.finished) for name, log in self.logs.items()}
+        heads = {name: StreamHead(len(log.events), log.finished, 0, log.written) for name, log in self.logs.items()}
         return Record(self.owner, self.epoch, self.rev, self.tries, self.fields, self.requests, self.asked, heads)
 
 
@@ -166,11 +178,12 @@ class StoreMachine(RuleBasedStateMachine):
             log = session.logs.get(stream)
             if log is not None and log.opened != opened:
                 expected = Refused.EXISTS
-            elif log is None and session.full([first or b""]):
+            elif log is None and not session.fits([first or b""], unfinished=True):
                 expected = Refused.FULL
         if self.agree(outcome, expected):
             assert session is not None
             if stream not in session.logs:
+                session.lose(self.gone(key), [first or b""])
                 session.logs[stream] = Log(opened, [] if first is None else [(grant.epoch, first)])
             session.requests.update(requests)
 
@@ -197,9 +210,10 @@ class StoreMachine(RuleBasedStateMachine):
             return
         if fresh and log.finished:
             expected = Refused.FINISHED
-        elif fresh and session.full(fresh) and not (finish and sum(map(len, fresh)) <= 16_384):
+        elif fresh and not session.fits(fresh, unfinished=True) and not (finish and sum(map(len, fresh)) <= 16_384):
             expected = Refused.FULL
         if self.agree(outcome, expected):
+            session.lose(self.gone(key), fresh)
             log.events += [(grant.epoch, event) for event in fresh]
             log.finished = log.finished or finish
             session.change(deltas)
@@ -219,7 +233,17 @@ class StoreMachine(RuleBasedStateMachine):
     def touch_and_written(self, key: str, back: int, stream: str) -> None:
         grant = self.grant(key, back)
         self.store.written(self.names[key], grant, stream)
-        self.agree(self.ask(self.store.touch, self.names[key], grant), self.refusal(key, grant))
+        session = self.model.get(key)
+        if self.agree(self.ask(self.store.touch, self.names[key], grant), self.refusal(key, grant)):
+            log = session.logs.get(stream) if session else None
+            if log is not None and log.finished:
+                log.written = True
+
+    def gone(self, key: str) -> set[str]:
+        """The logs that the store has no more."""
+        outcome = self.ask(self.store.read, self.names[key])
+        assert isinstance(outcome, Record)
+        return self.model[key].logs.keys() - outcome.streams.keys()
 
     @rule(key=keys, back=backs, really=seldom)
     def release(self, key: str, back: int, really: bool) -> None:

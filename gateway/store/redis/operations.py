@@ -83,8 +83,9 @@ def decode_record(now: bytes, flat: list[bytes]) -> Record:
 
 def decode_head(text: bytes, now: int = 0) -> StreamHead | None:
     """A head (see `lua/prelude.lua`), or None if its stream has expired."""
-    seq, _, _, till, floor, _, _ = map(int, text.split())
-    return None if till and till <= now else StreamHead(seq, till > 0, floor)
+    numbers, written, _ = text.partition(b" w")
+    seq, _, _, till, floor, _, _ = map(int, numbers.split())
+    return None if till and till <= now else StreamHead(seq, till > 0, floor, bool(written))
 
 
 class Operations:

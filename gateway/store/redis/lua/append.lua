@@ -6,8 +6,8 @@
 --       to finish or '', most events, most bytes, reserve (bytes), the events, number of pairs, name-value pairs, names
 --       to delete
 -- OK, also for events that are there already; the changes are written again.
--- GONE, ENDED, FENCED; GONE 'no such stream'; SEQ head; FINISHED head; FULL: the caps are reached. A finishing
--- append within the reserve passes the caps (CLUSTER §4).
+-- GONE, ENDED, FENCED; GONE 'no such stream'; SEQ head; FINISHED head; FULL: the caps are reached, and no finished
+-- stream can make room. A finishing append within the reserve passes the caps (CLUSTER §4).
 local call = redis.call
 local field = 'h:' .. ARGV[3]
 local row = call('HMGET', KEYS[1], 'state', 'owner', 'epoch', 'kept', 'due', 'events', 'bytes', field)
@@ -31,7 +31,14 @@ if fresh then
     time = now()
     if time >= due + 0 then events, bytes, due = purge(time) end
   end
-  if over() and not (finish and size <= ARGV[11] + 0) then return {'FULL'} end
+  if over() then
+    local left, left_bytes = room(last - head, size, ARGV[9] + 0, ARGV[10] + 0, events + 0, bytes + 0)
+    if left then
+      events, bytes = left, left_bytes
+    elseif not (finish and size <= ARGV[11] + 0) then
+      return {'FULL'}
+    end
+  end
   for i = head + 1, last - 1 do call('XADD', KEYS[2], ARGV[2] .. '-' .. i, 'd', ARGV[to - last + i]) end
   call('XADD', KEYS[2], ARGV[2] .. '-' .. ARGV[7], 'd', ARGV[to])
   if head == 0 then call('PEXPIRE', KEYS[2], row[1] == 'live' and ARGV[4] or call('PTTL', KEYS[1])) end

@@ -6,7 +6,8 @@
 -- ARGV  owner, epoch, stream, ttl (ms), eighth, purge interval (ms), most events, most bytes, print,
 --       '1' if there is a first event, the event, then name-value pairs of requests
 -- OK; the same again too, which writes the requests again.
--- GONE, ENDED, FENCED; EXISTS: the stream was opened otherwise; FULL: the caps are reached.
+-- GONE, ENDED, FENCED; EXISTS: the stream was opened otherwise; FULL: the caps are reached, and no finished stream can
+-- make room.
 local stream = ARGV[3]
 local row = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch', 'kept', 'due', 'events', 'bytes', 'h:' .. stream)
 local refused = refusal(row[1], row[2], row[3])
@@ -30,8 +31,11 @@ else
     local time = now()
     if time >= due + ARGV[6] or (over() and time >= due) then events, bytes = purge(time) end
   end
-  if over() then return {'FULL'} end
-  head = {seq = 0, bytes = 0, epoch = ARGV[2], till = 0, floor = '0', opener = ARGV[2], print = ARGV[9]}
+  if over() then
+    events, bytes = room(1, size, tonumber(ARGV[7]), tonumber(ARGV[8]), events, bytes)
+    if not events then return {'FULL'} end
+  end
+  head = {seq = 0, bytes = 0, epoch = ARGV[2], till = 0, floor = '0', opener = ARGV[2], print = ARGV[9], written = ''}
   if first then
     redis.call('XADD', KEYS[2], ARGV[2] .. '-1', 'd', ARGV[11])
     redis.call('PEXPIRE', KEYS[2], row[1] == 'live' and ARGV[4] or redis.call('PTTL', KEYS[1]))

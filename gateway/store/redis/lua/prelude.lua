@@ -2,10 +2,10 @@
 --
 -- KEYS[1] is the record. Replies are OK, or arrays that begin with OK or with the reason of the refusal.
 -- A head (`h:<stream>`) is the text
---   seq bytes epoch till floor opener print
+--   seq bytes epoch till floor opener print [w]
 -- where `bytes` is what the log holds, `epoch` that of the last event, `till` the time in ms at which a finished stream
--- is forgotten (0: it is not finished), `opener` the epoch that opened it and `print` the checksum of what it was opened
--- with. A stream counts as many events as its `seq` says.
+-- is forgotten (0: it is not finished), `opener` the epoch that opened it, `print` the checksum of what it was opened
+-- with, and `w` says that it was written whole to its client. A stream counts as many events as its `seq` says.
 -- A number that becomes text costs Redis as much as a lookup: what can stay text does. (Lua writes integers out plainly
 -- below 10^14: times in ms are.)
 local function now()
@@ -15,17 +15,17 @@ end
 
 local function parse(text)
   if not text then return nil end
-  local seq, bytes, epoch, till, floor, opener, print =
-    string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local seq, bytes, epoch, till, floor, opener, print, written =
+    string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
   return {
     seq = seq + 0, bytes = bytes + 0, epoch = epoch, till = till + 0, finished = till ~= '0', floor = floor,
-    opener = opener, print = print,
+    opener = opener, print = print, written = written,
   }
 end
 
 local function format(head)
   return head.seq .. ' ' .. head.bytes .. ' ' .. head.epoch .. ' ' .. head.till .. ' ' .. head.floor .. ' ' ..
-    head.opener .. ' ' .. head.print
+    head.opener .. ' ' .. head.print .. head.written
 end
 
 local function log_of(stream) return string.sub(KEYS[1], 1, -2) .. 'l:' .. stream end
@@ -70,6 +70,40 @@ local function purge(time)
   end
   redis.call('HSET', KEYS[1], 'due', due, 'events', events, 'bytes', bytes)
   return events, bytes, due
+end
+
+-- Whether `events` of `bytes` are within the caps once finished streams have made room: first those that were written
+-- whole, then the others, the one first that would expire first; never one that is not finished, and none in vain.
+-- Then what the record holds without them.
+local function room(events, bytes, most, most_bytes, held, held_bytes)
+  local row = redis.call('HGETALL', KEYS[1])
+  local done = {}
+  for i = 1, #row, 2 do
+    if string.sub(row[i], 1, 2) == 'h:' then
+      local head = parse(row[i + 1])
+      if head.finished then
+        head.field = row[i]
+        done[#done + 1] = head
+      end
+    end
+  end
+  table.sort(done, function(a, b)
+    if a.written ~= b.written then return a.written ~= '' end
+    if a.till ~= b.till then return a.till < b.till end
+    return a.field < b.field
+  end)
+  local gone = 0
+  while gone < #done and (held + events > most or held_bytes + bytes > most_bytes) do
+    gone = gone + 1
+    held, held_bytes = held - done[gone].seq, held_bytes - done[gone].bytes
+  end
+  if held + events > most or held_bytes + bytes > most_bytes then return nil end
+  for i = 1, gone do
+    redis.call('HDEL', KEYS[1], done[i].field)
+    redis.call('UNLINK', log_of(string.sub(done[i].field, 3)))
+  end
+  redis.call('HSET', KEYS[1], 'events', held, 'bytes', held_bytes)
+  return held, held_bytes
 end
 
 -- Writes `count` name-value pairs from ARGV[at] on, then deletes the names that follow to the end.
