@@ -236,8 +236,13 @@ class ModernFront(Front):
         if link is None:
             return False
         self.calls[call] = backend
-        link.reply(Call(self.host.ctx.ref, call, method, params, progress, self.host.caller(call)))
+        mends = not self.untold(call)
+        link.reply(Call(self.host.ctx.ref, call, method, params, progress, self.host.caller(call), mends))
         return True
+
+    def untold(self, call: int) -> bool:
+        """Whether this is a tool call of a client, and nobody has said yet which arguments its headers repeat."""
+        return False
 
     def _misdirected(self, call: int, backend: str, method: str, params: Raw) -> errors.ProtocolError | None:
         """Why this request may not go to this backend: it brings the state of another one, or its headers say something

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from msgspec import Raw
+import msgspec
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.exchanges.modern_front import ModernFront, ModernHost
@@ -24,9 +25,11 @@ from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
 from actors.protocol.modern import tasks
+from actors.protocol.modern.link_calls import HEADERS, MIRRORS_MAX
 from actors.protocol.modern.meta import SERVER_KEY
 from actors.protocol.modern.retry import Waiting
 from actors.protocol.modern.tool_headers import ANNOTATION, PREFIX, Mirrored
+from actors.protocol.table import HttpTarget
 from actors.protocol.versions import MODERN, SERVED
 from actors.services import Services
 
@@ -44,12 +47,23 @@ class ModernTransparent(ModernFront, Transparent):
         super().__init__(host, endpoint, services, tree)
         self._mirrors: Mirrors | None = None
         """Known once the tools were listed, until they change."""
+        self._learning: Mirrors | None = None
+        """Those of the first pages of a list that has more."""
+        self._untold: dict[int, fx.Dispatch | None] = {}
+        """Calls that were sent while nothing was known of headers; None: and refused, and sent again."""
+        self._looking: list[fx.Dispatch] = []
+        """Calls that wait for the list."""
 
     def dispatch(self, effect: fx.Dispatch) -> None:
         backend = self._backend()
-        if backend is not None and effect.method == "tools/call" and self._mirrors is None and self._repeats(effect):
-            self._look_first(effect, backend)
-            return
+        if backend is not None and effect.method == "tools/call" and self._mirrors is None:
+            spec = self.table.backends[backend]
+            modern, http = self.host.peers.modern(spec), isinstance(spec.target, HttpTarget)
+            if self._repeats(effect) and not (http and modern):
+                self._look_first(effect, backend)
+                return
+            if http and modern is not False:  # it refuses by itself what its tool does not want
+                self._untold.setdefault(effect.call, effect)
         if effect.method in tasks.METHODS:
             self.about_task(effect)
             return
@@ -63,20 +77,26 @@ class ModernTransparent(ModernFront, Transparent):
         self.when_ready(backend, ready)
 
     def _repeats(self, effect: fx.Dispatch) -> bool:
-        """Whether headers may have to repeat arguments of this call. A server with sessions knows nothing of headers:
-        whatever is wrong with them matters only if they are there."""
-        backend, request = self._backend() or "", self.host.request(effect.call)
-        sent = request is not None and any(name.startswith(MIRROR) for name in request.headers)
-        return sent or self.modern(backend)
+        """Whether headers repeat arguments of this call: they may be wrong."""
+        request = self.host.request(effect.call)
+        return request is not None and any(name.startswith(MIRROR) for name in request.headers)
+
+    def untold(self, call: int) -> bool:
+        return call in self._untold
 
     def _look_first(self, effect: fx.Dispatch, backend: str) -> None:
         """Which arguments of its tools headers repeat, a backend says in its list; where it says nothing in time,
         nothing is checked."""
+        self._looking.append(effect)
+        if len(self._looking) > 1:
+            return
 
         def done(items: Items | None, error: Raw) -> None:
             self._mirrors = mirrors_of(items or ())
-            if self.host.request(effect.call) is not None:
-                self.dispatch(effect)
+            waiting, self._looking = self._looking, []
+            for call in waiting:
+                if self.host.request(call.call) is not None:
+                    self.dispatch(call)
 
         def ask(params: Raw, page: Page) -> None:
             call = self.own_call(backend, TOOLS, params, lambda out: page(out.ok, out.payload))
@@ -87,13 +107,46 @@ class ModernTransparent(ModernFront, Transparent):
 
         Paging(METHODS[TOOLS].items or "", ask, done).start()
 
+    def _learn(self, asked: Raw, page: Raw) -> None:
+        """A page of the list of tools, on its way to a client; after the last one it is known which arguments headers
+        repeat."""
+        try:
+            present = json.members(page)
+            if json.text_or_none(json.members(asked).get("cursor")) is None:
+                self._learning = {}
+            if self._learning is None:
+                return
+            if json.mentions(page, ANNOTATION.encode()) and len(self._learning) < MIRRORS_MAX:
+                self._learning |= mirrors_of(json.elements(present.get("tools", Raw(b"[]"))))
+            if json.text_or_none(present.get("nextCursor")) is None:
+                self._mirrors, self._learning = self._learning, None
+        except errors.Malformed:
+            self._learning = None
+
+    def _forget_mirrors(self) -> None:
+        self._mirrors = self._learning = None
+
+    def end(self, call: int, ok: bool, payload: Raw) -> None:
+        self._untold.pop(call, None)
+        super().end(call, ok, payload)
+
+    def cancel(self, call: int, reason: str) -> None:
+        self._untold.pop(call, None)
+        super().cancel(call, reason)
+
     def mirrored(self, backend: str, tool: str) -> tuple[Mirrored, ...]:
         return self._mirrors.get(tool, ()) if self._mirrors is not None else ()
 
     def outcome(self, message: LinkOutcome) -> None:
+        untold = self._untold.pop(message.call, None)
+        if untold is not None and not message.ok and _disagrees(message.payload):
+            self.calls.pop(message.call, None)
+            self._untold[message.call] = None
+            self._look_first(untold, message.backend)
+            return
         request = self.host.request(message.call)
         if message.ok and request is not None and request.exchange.method == TOOLS:
-            self._mirrors = None  # the client may have learned something new
+            self._learn(request.exchange.params, message.payload)
             message = LinkOutcome(message.backend, message.call, True, self._legal(message.payload))
         spec = self.table.backends.get(message.backend)
         # What the gateway filtered is no longer what the backend said that everybody may see.
@@ -114,7 +167,7 @@ class ModernTransparent(ModernFront, Transparent):
 
     def told_client(self, message: LinkTold) -> None:
         if message.method == LIST_CHANGED[TOOLS]:
-            self._mirrors = None
+            self._forget_mirrors()
         Transparent.told(self, message)
 
     def owner(self, uri: str) -> tuple[str, str] | None:
@@ -242,6 +295,18 @@ class ModernAggregate(ModernFront, Aggregate):
     def owner(self, uri: str) -> tuple[str, str] | None:
         owner = self.listing.naming.uris.resolve(uri)
         return (owner.backend, owner.name) if owner is not None else None
+
+
+class _Reason(Struct):
+    reason: str = ""
+
+
+def _disagrees(error: Raw) -> bool:
+    """Whether the server has refused the headers of a call."""
+    try:
+        return msgspec.json.decode(errors.parse_error_member(error).data, type=_Reason).reason == HEADERS
+    except (ValueError, msgspec.DecodeError):
+        return False
 
 
 def _welcome(hello: Hello) -> Raw:

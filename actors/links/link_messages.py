@@ -30,8 +30,9 @@ class Warm(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """A request; the outcome comes to `caller` as LinkOutcome with the same `call`. `client` is on whose behalf, for
-    backends without sessions."""
+    """A request; the outcome comes to `caller` as LinkOutcome with the same `call`. For backends without sessions:
+    `client` is on whose behalf; `mends`: where the backend refuses the headers of a tool call, it is made once more
+    with those that the tool wants by now; else the caller sees to that."""
 
     caller: Ref
     call: int
@@ -39,6 +40,7 @@ class Call(Struct, frozen=True):
     params: Raw = EMPTY
     progress: bool = False
     client: Caller | None = None
+    mends: bool = True
 
 
 class Cancel(Struct, frozen=True):

@@ -182,7 +182,7 @@ class ModernLinkActor(Actor):
         self._reconsider()
         self._calls.began(key, call, self.ctx.now())
         self._answers.asked(key, call, client)
-        self._step(mv.Called(key, call.caller, call.method, call.params or EMPTY, client, call.progress))
+        self._step(mv.Called(key, call.caller, call.method, call.params or EMPTY, client, call.progress, call.mends))
 
     def _reconsider(self) -> None:
         """What was found out of the era may have been contradicted since."""

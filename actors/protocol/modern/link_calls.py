@@ -40,6 +40,8 @@ NOT_OF_THIS_ERA: Final = {400, 404, 405, 406}
 """HTTP statuses of a server that does not know such requests (any more), when no JSON-RPC error comes with them."""
 STALE_CODES: Final = (errors.INVALID_REQUEST, errors.OVERLOADED)
 """With HTTP 400 or 404: a server of the handshake era misses its session."""
+HEADERS: Final = "headers"
+"""The reason given for a tool call whose headers the backend has refused."""
 REFRESH_WITHIN: Final = 10.0
 """Seconds for a page of it."""
 MIRRORS_MAX: Final = 4096
@@ -265,8 +267,9 @@ def learn(link: Link, result: Raw) -> tuple[Link, Raw, ev.Effects]:
 
 def _rebuild(link: Link, running: Running) -> Step:
     """The backend misses a header, or found another value: once, the list of tools is fetched anew."""
-    if not link.related or running.called.method != "tools/call" or running.rebuilt:
-        error = errors.internal("the server and the gateway disagree about headers", reason="headers", executed="no")
+    called = running.called
+    if not link.related or called.method != "tools/call" or running.rebuilt or not called.mends:
+        error = errors.internal("the server and the gateway disagree about headers", reason=HEADERS, executed="no")
         return give_up(link, running, error)
     link = replace(link, rebuilding=(*link.rebuilding, replace(running, rebuilt=True)))
     if any(isinstance(pending, Refresh) for pending in link.pending.values()):

@@ -19,7 +19,7 @@ TimerKey: TypeAlias = tuple[Hashable, ...]
 
 
 class Called(Struct, frozen=True):
-    """A request for the backend, by `caller`, on behalf of `client`."""
+    """A request for the backend, by `caller`, on behalf of `client`; `mends`: once more, if its headers are refused."""
 
     call: CallKey
     caller: Hashable
@@ -27,6 +27,7 @@ class Called(Struct, frozen=True):
     params: Raw
     client: Caller
     progress: bool = False
+    mends: bool = True
 
 
 class Joined(Struct, frozen=True):

@@ -325,6 +325,7 @@ async def test_headers_that_repeat_arguments_must_agree_with_them(
 ) -> None:
     async with modern(Peer("alpha", tools=(REGION,))) as at:
         name = "where" if endpoint else "alpha__where"
+        await at.client(endpoint).call("tools/list")
         pending = at.client(endpoint).begin("tools/call", {"name": name, "arguments": arguments}, **headers)
         await at.gateway.settle()
         for call in at["alpha"].asked_for("tools/call"):

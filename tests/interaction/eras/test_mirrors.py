@@ -223,3 +223,96 @@ async def test_a_server_that_is_never_content_with_headers_is_tried_twice(
     error = await client.start_call(route.name("picky")).error()
     assert error.code == -32603
     assert len(backend.of("tools/call")) == 2
+
+
+@pytest.mark.cells((Cell(MODERN, "memory", "http", "modern"), Cell(MODERN, "memory", "inproc", "modern")))
+@pytest.mark.parametrize("pages", [1, 3])
+@pytest.mark.requirement("bridge-headers")
+async def test_a_client_that_lists_and_then_calls_costs_the_server_one_listing(
+    stage: Stage, route: Route, pages: int
+) -> None:
+    backend = await stage.backend()
+    for name in ("one", "two", "three"):
+        sharded(backend, name)
+    if pages > 1:
+        tools = backend.items["tools"]
+
+        @backend.on("tools/list")
+        async def page(request: Request) -> Message:
+            n = int(request.params.get("cursor", "0"))
+            more = {"nextCursor": str(n + 1)} if n + 1 < len(tools) else {}
+            return {"tools": [tools[n]], **more}
+
+    client = stage.modern(route.path)
+    names = await listed(client)
+    assert names == [route.name(name) for name in ("one", "two", "three")]
+    before = len(backend.of("tools/list"))
+    assert before == pages
+    for name in names:
+        assert (await client.call(name, **ARGUMENTS))["_meta"]["seen"] == ARGUMENTS
+        message = client.request_message("tools/call", {"name": name, "arguments": ARGUMENTS})
+        wrong = await client.send(message, mcp_param_region="us").error()
+        assert wrong.code == HEADER_MISMATCH
+    assert len(backend.of("tools/list")) == before
+    assert len(backend.of("tools/call")) == 3
+
+
+async def listed(client: ModernWire) -> list[str]:
+    """As `exposed`, over all pages."""
+    names: list[str] = []
+    schemas: dict[str, Any] = {}
+    params: Message = {}
+    while True:
+        page = await client.request("tools/list", params)
+        schemas |= {tool["name"]: tool["inputSchema"] for tool in page["tools"]}
+        names += [tool["name"] for tool in page["tools"]]
+        if "nextCursor" not in page:
+            client.schemas = schemas
+            return names
+        params = {"cursor": page["nextCursor"]}
+
+
+@TO_MODERN_HTTP
+@pytest.mark.requirement("bridge-headers")
+async def test_a_call_of_a_tool_that_was_not_listed_costs_no_listing(stage: Stage) -> None:
+    backend = await stage.modern_backend()
+    backend.result("plain", text("yes"))
+    assert (await stage.modern("/mcp/alpha").call("plain"))["content"] == text("yes")["content"]
+    assert not backend.of("tools/list")
+
+
+@TO_MODERN_HTTP
+@pytest.mark.requirement("bridge-headers", "bridge-mismatch")
+async def test_headers_of_a_tool_that_was_not_listed_are_judged_when_the_server_asks_for_them(stage: Stage) -> None:
+    backend = await stage.modern_backend()
+    executed: list[Message] = []
+
+    @backend.tool("echo", inputSchema=SCHEMA)
+    async def echo(request: Request) -> Message:
+        executed.append(request.arguments)
+        return text("yes")
+
+    client = stage.modern("/mcp/alpha")
+    client.schemas = {"echo": SCHEMA}
+    wrongs: list[dict[str, str | None]] = [{"mcp_param_region": None}, {"mcp_param_region": "us"}]
+    for wrong in wrongs:
+        call = client.send(client.request_message("tools/call", {"name": "echo", "arguments": ARGUMENTS}), **wrong)
+        error = await call.error()
+        assert (error.code, call.exchange.status) == (HEADER_MISMATCH, 400)
+    assert not executed
+    assert (await client.call("echo", **ARGUMENTS))["content"] == text("yes")["content"]
+    assert executed == [ARGUMENTS]
+    assert len(backend.of("tools/list")) == 1
+
+
+@TO_MODERN_HTTP
+@pytest.mark.requirement("bridge-mismatch")
+async def test_several_calls_whose_headers_were_refused_wait_for_one_listing(stage: Stage) -> None:
+    backend = await stage.modern_backend()
+    sharded(backend)
+    client = stage.modern("/mcp/alpha")
+    client.schemas = {"echo": SCHEMA}
+    calls = [client.start_call("echo", **ARGUMENTS) for _ in range(5)]
+    for call in calls:
+        assert (await call.complete())["_meta"]["seen"] == ARGUMENTS
+    assert len(backend.of("tools/list")) == 1
