@@ -11,7 +11,7 @@ from actors.ports import Log, Store
 from actors.protocol.breaker import BreakerState
 from actors.runtime import System, SystemFailed, open_system
 from actors.tree import GatewayActors
-from gateway import lifecycle
+from gateway import descriptors, lifecycle
 from gateway.admin.app import Readiness, admin_app
 from gateway.config import Settings
 from gateway.config.settings import Address
@@ -104,9 +104,15 @@ class Gateway:
         settings = self.settings
         public = open_listeners(settings.listen.host, settings.listen.port)
         admin = open_listeners(settings.admin.host, settings.admin.port)
-        limits = settings.limits
+        limit, before = descriptors.raise_limit()
+        places = descriptors.shares(limit, settings.limits.child_processes)
+        if places.falls_short(settings.limits.child_processes):
+            self._tell_shares(places)
+        limits = replace(settings.limits, child_processes=places.processes)
         async with (
-            lifecycle.open_connector(self.log, limits, settings.secrets) as connector,
+            lifecycle.open_connector(
+                self.log, limits, settings.secrets, connections=places.servers, descriptors=before
+            ) as connector,
             lifecycle.open_store(settings.store, limits, self.log, on_lost=self.lost, on_batch=self._on_batch) as store,
             open_system(lifecycle.crash_logger(self.log, self.metrics)) as system,
         ):
@@ -119,7 +125,7 @@ class Gateway:
                 background.start_soon(report_lag, self.lag, self.metrics)
                 background.start_soon(lifecycle.collect_garbage, self.metrics)
                 async with trio.open_nursery() as listening:
-                    listening.start_soon(self._serve_public, public, self.actors)
+                    listening.start_soon(self._serve_public, public, self.actors, places.clients)
                     listening.start_soon(self._serve_admin, admin, system)
                     listen, watched = bound(settings.listen, public), bound(settings.admin, admin)
                     self.announce(replace(settings, listen=listen, admin=watched))
@@ -143,7 +149,17 @@ class Gateway:
         await system.drain(limits.drain_deadline)
         self.drained.set()
 
-    async def _serve_public(self, listeners: list[socket], actors: GatewayActors) -> None:
+    def _tell_shares(self, places: descriptors.Shares) -> None:
+        self.log.warning(
+            "descriptors_low",
+            limit=places.limit,
+            connections=places.clients,
+            server_connections=places.servers,
+            processes=places.processes,
+            hint=f"raise the limit of open files (ulimit -n, LimitNOFILE) to {descriptors.WANTED}",
+        )
+
+    async def _serve_public(self, listeners: list[socket], actors: GatewayActors, connections: int) -> None:
         settings = self.settings
         security = Security(
             settings.listen.host,
@@ -160,7 +176,7 @@ class Gateway:
             answered=lambda method, status: self.metrics.count("stagedoor_http_responses_total", (method, str(status))),
         )
         tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None
-        config = ServeConfig.within(settings.limits, tls)
+        config = ServeConfig.within(settings.limits, tls, connections)
         await serve(app, listeners, config, stop=self.stopping, log=self.log, connections=self.public)
 
     async def _serve_admin(self, listeners: list[socket], system: System) -> None:
@@ -171,7 +187,7 @@ class Gateway:
             return exposition.page()
 
         app = admin_app(self.readiness, page)
-        config = ServeConfig(stop=1.0)
+        config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
         await serve(app, listeners, config, stop=self.drained, log=self.log, connections=self.admin)
 
 

@@ -20,7 +20,7 @@ import trio
 from actors.ports import Connector, Log, Sealer, Store, Telemetry, Transport, TransportEvent
 from actors.protocol.table import BackendSpec, HttpTarget, Limits, NativeTarget, StdioTarget, Table
 from actors.services import Services, TableCell
-from gateway.backends.connector import HttpConnector, StdioConnector, TargetConnector
+from gateway.backends.connector import CONNECTIONS, HttpConnector, StdioConnector, TargetConnector
 from gateway.backends.http_call import HttpLimits
 from gateway.backends.native import NativeTransport
 from gateway.backends.stdio import StdioLimits
@@ -104,17 +104,28 @@ class NativeConnector:
 
 
 @asynccontextmanager
-async def open_connector(log: Log, limits: Limits, secrets: Iterable[str] = ()) -> AsyncIterator[Connector]:
-    """The connector for every kind of target. `secrets` are taken out of what child processes write of themselves."""
+async def open_connector(
+    log: Log,
+    limits: Limits,
+    secrets: Iterable[str] = (),
+    *,
+    connections: int = CONNECTIONS,
+    descriptors: tuple[int, int] | None = None,
+) -> AsyncIterator[Connector]:
+    """The connector for every kind of target. `secrets` are taken out of what child processes write of themselves;
+    `connections` bounds those over HTTP, `descriptors` is the limit of open files that child processes get."""
     stdio = StdioConnector(
         log,
         processes=limits.child_processes,
         limits=StdioLimits(
-            message_bytes=limits.message_bytes, slot_wait=limits.process_wait, stderr_lines=limits.stderr_lines
+            message_bytes=limits.message_bytes,
+            slot_wait=limits.process_wait,
+            stderr_lines=limits.stderr_lines,
+            descriptors=descriptors,
         ),
         redact=Redaction(secrets).foreign,
     )
-    http = HttpConnector(log, limits=HttpLimits(message_bytes=limits.message_bytes))
+    http = HttpConnector(log, limits=HttpLimits(message_bytes=limits.message_bytes), connections=connections)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_sweep, http.sweep)

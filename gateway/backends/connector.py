@@ -22,8 +22,13 @@ from gateway.backends.http_call import HttpLimits
 from gateway.backends.modern_http import ModernHttpTransport
 from gateway.backends.stdio import StdioLimits, StdioTransport
 from gateway.backends.streamable_http import StreamableHttpTransport
+from gateway.wire.errors import PoolFullError
 from gateway.wire.pool import Pool, PoolLimits
+from gateway.wire.streams import WireStream, dial
+from gateway.wire.url import Origin
 
+CONNECTIONS: Final = 16_384
+"""To all servers together, calls and streams."""
 STREAMS: Final = 8192
 """GET streams to one server: one per session."""
 
@@ -89,6 +94,14 @@ class _Pools:
     def __repr__(self) -> str:
         return f"calls: {self.calls!r} streams: {self.streams!r}"
 
+    @property
+    def open(self) -> int:
+        return self.calls.open + self.streams.open
+
+    def drop_idle(self) -> None:
+        self.calls.drop_idle()
+        self.streams.drop_idle()
+
     def expire(self) -> None:
         self.calls.expire()
         self.streams.expire()
@@ -100,7 +113,7 @@ class _Pools:
 
 class HttpConnector:
     """Reaches HTTP endpoints over pools that each server has for itself: what comes over a connection is said by that
-    server, also where others share its host and port.
+    server, also where others share its host and port. All together have at most `connections` open.
 
     Needs `close` once all its transports have ended.
     """
@@ -112,8 +125,10 @@ class HttpConnector:
         limits: HttpLimits | None = None,
         pool_limits: PoolLimits | None = None,
         tls: SSLContext | None = None,
+        connections: int = CONNECTIONS,
     ) -> None:
         self._log = log
+        self._connections = connections
         self._limits = limits or HttpLimits()
         self._pool_limits = pool_limits
         self._tls = tls
@@ -145,10 +160,28 @@ class HttpConnector:
         if pools is None or pools.target != spec.target:
             if pools is not None:
                 pools.close()
-            streams = self._pool_limits or PoolLimits(connections=STREAMS)
-            pools = _Pools(spec.target, Pool(self._pool_limits, tls=self._tls), Pool(streams, tls=self._tls))
+            calls, streams = self._pool_limits, self._pool_limits or PoolLimits(connections=STREAMS)
+            pools = _Pools(
+                spec.target,
+                Pool(calls, tls=self._tls, connect=self._dial),
+                Pool(streams, tls=self._tls, connect=self._dial),
+            )
             self._pools[spec.name] = pools
         return pools
+
+    async def _dial(self, origin: Origin, tls: SSLContext | None, within: float) -> WireStream:
+        """Where all that may be open are, those that are idle give way, and then nobody."""
+        if self._open > self._connections:
+            for pools in self._pools.values():
+                pools.drop_idle()
+            if self._open > self._connections:
+                raise PoolFullError(f"{self._connections} connections to servers are open already")
+        return await dial(origin, tls, within)
+
+    @property
+    def _open(self) -> int:
+        """That which is about to be opened included."""
+        return sum(pools.open for pools in self._pools.values())
 
     def sweep(self) -> None:
         """Closes what has been idle for too long, also to servers that nobody uses any more."""

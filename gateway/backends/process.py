@@ -1,8 +1,10 @@
 """Starting a child in a process group of its own, and ending that group for certain."""
 
 import os
+import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,8 +60,8 @@ class Child:
         self.stderr.close()
 
 
-async def spawn(target: StdioTarget) -> Child:
-    """The running child. Raises SpawnError."""
+async def spawn(target: StdioTarget, descriptors: tuple[int, int] | None = None) -> Child:
+    """The running child, where the system allows with this limit of open files. Raises SpawnError."""
     try:
         process = await trio.lowlevel.open_process(
             [target.command, *target.args],
@@ -72,6 +74,9 @@ async def spawn(target: StdioTarget) -> Child:
         )
     except (OSError, ValueError) as error:
         raise SpawnError(_explain(target, error)) from error
+    if descriptors is not None and sys.platform == "linux":
+        with suppress(OSError):  # it has ended already, or runs as somebody else
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, descriptors)
     pipes = (process.stdin, process.stdout, process.stderr)
     return Child(process, *(cast(FdStream, pipe) for pipe in pipes))
 

@@ -53,6 +53,8 @@ class StdioLimits:
     """How long to wait while too many children run."""
     exit_drain: float = 0.25
     """How long to read on after the child has exited, when a descendant still holds its output."""
+    descriptors: tuple[int, int] | None = None
+    """The soft and hard limit of its open files, where it is not to have ours."""
     patience: Patience = field(default=Patience())
     """The steps of a graceful end."""
     patience_cancelled: Patience = field(default=Patience(stdin_closed=0.5, term=1.0, kill=1.0))
@@ -160,7 +162,7 @@ class StdioTransport(BoundTransport):
     async def _run_child(self) -> None:
         try:
             await self._guardian.ready()
-            child = await spawn(self._target)
+            child = await spawn(self._target, self._limits.descriptors)
         except (SpawnError, OSError) as error:
             told = error.told if isinstance(error, SpawnError) else "the process could not be started"
             self._end_with("spawn_failed", f"{self._name}: {told}", f"{self._name}: {error}")

@@ -45,10 +45,10 @@ class ServeConfig:
     request: RequestLimits = field(default_factory=RequestLimits)
 
     @classmethod
-    def within(cls, limits: Limits, tls: ssl.SSLContext | None = None) -> "ServeConfig":
+    def within(cls, limits: Limits, tls: ssl.SSLContext | None = None, connections: int = 25_000) -> "ServeConfig":
         """The bounds that follow from the gateway's. (Chunked framing may double a message.)"""
         request = RequestLimits(body=2 * limits.message_bytes + 64 * 1024)
-        return cls(tls=tls, write=limits.write, stop=limits.drain_deadline, request=request)
+        return cls(tls=tls, write=limits.write, stop=limits.drain_deadline, connections=connections, request=request)
 
 
 class _Silent:

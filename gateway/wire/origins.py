@@ -101,6 +101,10 @@ class OriginPool(Generic[C]):
     def close(self) -> None:
         """Closes the idle ones; those in use are closed when they are released."""
         self._closed = True
+        self.drop_idle()
+
+    def drop_idle(self) -> None:
+        """Closes those that nobody uses."""
         while self.idle:
             self.discard(self.idle.pop())
 

@@ -236,6 +236,16 @@ class Pool:
         connection = await home.acquire(lambda: self._connect(url.origin, home))
         return await self._exchange(connection, data, answer_within)
 
+    @property
+    def open(self) -> int:
+        """Connections that are open, or about to be."""
+        return sum(home.open for home in self._origins.values())
+
+    def drop_idle(self) -> None:
+        """Closes what is idle; more may be opened."""
+        for home in self._origins.values():
+            home.drop_idle()
+
     def expire(self) -> None:
         """Closes what has been idle for too long."""
         for home in self._origins.values():

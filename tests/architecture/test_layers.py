@@ -49,7 +49,7 @@ ACTOR_ROOMS: dict[str, set[str]] = {
 
 ADAPTERS = ("http", "admin", "backends", "wire", "store", "native", "observability", "config", "sealing")
 SHARED_ADAPTERS = {"observability", "wire"}
-COMPOSITION = {"gateway/app.py", "gateway/lifecycle.py", "gateway/opening.py", "gateway/sampling.py"}
+COMPOSITION = {f"gateway/{name}.py" for name in ("app", "descriptors", "lifecycle", "opening", "sampling")}
 COMPOSED_BY = {
     "gateway/cli": {"config", "observability", "native"},
 }

@@ -203,11 +203,16 @@ class Programs:
         return program
 
     def gateway(
-        self, config: Mapping[str, Any] | Path | None = None, *options: str, in_place_of: Gateway | None = None
+        self,
+        config: Mapping[str, Any] | Path | None = None,
+        *options: str,
+        in_place_of: Gateway | None = None,
+        ulimit: str | None = None,
     ) -> Gateway:
         """Starts a gateway: a config to write, a config file, or none for the demo servers.
 
-        It listens on free ports, or on those of a gateway that has ended.
+        It listens on free ports, or on those of a gateway that has ended. `ulimit` are
+        arguments of the shell's command of this name.
         """
         if in_place_of is None:
             listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
@@ -220,6 +225,8 @@ class Programs:
             config = file
         if config is not None:
             command += ["--config", config]
+        if ulimit is not None:
+            command = ["sh", "-c", f'ulimit {ulimit}; exec "$@"', "sh", *command]
         program = self.start("stagedoor", command, ready=answers(f"http://{admin}/readyz"))
         return Gateway(program, f"http://{listen}", f"http://{admin}")
 

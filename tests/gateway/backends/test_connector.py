@@ -5,7 +5,7 @@ import json
 import pytest
 import trio
 
-from actors.ports import FrameReceived
+from actors.ports import FrameReceived, RequestFailed
 from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends.connector import HttpConnector
 from gateway.wire.pool import PoolLimits
@@ -51,3 +51,33 @@ async def test_idle_connections_to_a_server_that_nobody_uses_are_closed(ask, bac
     await trio.sleep(0.02)
     connector.sweep()
     await backend.wait_closed(1)
+
+
+async def test_where_all_places_are_taken_idle_connections_give_way_and_then_nobody(backend, events, log, nursery):
+    connector = HttpConnector(log, connections=1)
+    going = trio.Event()
+
+    async def answer(request) -> None:
+        if len(backend.requests) == 2:
+            await going.wait()
+        await request.result({})
+
+    backend.handlers = [answer]
+    transports = {}
+    for name in ("one", "two", "three"):
+        transports[name] = connector.connect(BackendSpec(name, HttpTarget(backend.url, ())), events)
+        nursery.start_soon(transports[name].run)
+    with trio.fail_after(10):
+        transports["one"].send(FRAME, id=1)
+        await events.next(FrameReceived)
+        transports["two"].send(FRAME, id=1)
+        await backend.wait_requests(2)
+        await backend.wait_closed(1)
+        transports["three"].send(FRAME, id=1)
+        failed = await events.next(RequestFailed)
+        assert (failed.reason, failed.executed) == ("backend_full", "no")
+        going.set()
+        await events.next(FrameReceived)
+        transports["three"].send(FRAME, id=1)
+        await events.next(FrameReceived)
+    connector.close()
