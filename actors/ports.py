@@ -299,6 +299,16 @@ class Sealer(Protocol):
         """What was sealed with this context; None for anything else."""
 
 
+class ListStore(Protocol):
+    """Keeps what is known of servers over restarts. All of it may be lost: then the servers are asked anew."""
+
+    def load(self) -> Mapping[str, bytes]:
+        """What was kept when the store was opened. Every value is a JSON text."""
+
+    def put(self, key: str, value: bytes | None) -> None:
+        """Keeps a value; None: no more. It is written some time later, and nobody hears if it can't be."""
+
+
 class Telemetry(Protocol):
     """Metrics by the names in `actors.protocol.instruments`; `labels` are values in the declared order."""
 
@@ -339,6 +349,7 @@ __all__ = [
     "Grant",
     "Headers",
     "Kept",
+    "ListStore",
     "Log",
     "LogEntry",
     "Positioned",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import time
 
-from actors.ports import Connector, Log, Sealer, Store, Telemetry
+from actors.ports import Connector, ListStore, Log, Sealer, Store, Telemetry
 from actors.protocol.table import Limits, Table
 from actors.shown import ShownTools
 
@@ -34,6 +34,8 @@ class Services:
     """A number in [0, 1): spreads what would else happen at once."""
     identity: bytes
     """The gateway's own `Implementation` as JSON, told to backends and shown on aggregated endpoints."""
+    lists: ListStore | None = None
+    """Where the last lists known are kept; None: nowhere."""
     wall: Callable[[], float] = time
     """Seconds of the wall clock: how long ago a session was heard of that another process may have put to rest."""
     shown: ShownTools = field(init=False)

@@ -15,7 +15,9 @@ from collections.abc import Callable
 from actors.door import SessionDoor
 from actors.exchanges.modern_tree import ModernTree
 from actors.fronts.catalogue import Catalogue
+from actors.fronts.catalogue_messages import Prestart
 from actors.fronts.host import Tree
+from actors.fronts.last_known import LastKnown
 from actors.fronts.memo import Memo
 from actors.ledger import Ledger
 from actors.links.backends import Backends
@@ -34,14 +36,23 @@ LINKS_PER_SESSION = 4
 class GatewayActors:
     """The running tree: the door for edges, and what operators look at."""
 
-    def __init__(self, system: System, services: Services, overloaded: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        system: System,
+        services: Services,
+        overloaded: Callable[[], bool] = lambda: False,
+        *,
+        prestart: bool = False,
+    ) -> None:
+        """`prestart`: connect to servers of aggregates of which nothing is known, before anybody asks."""
         self.sessions = Sessions()
         self.services = services
         links = DynamicSupervisor(services.limits.sessions * LINKS_PER_SESSION)
         self.backends = Backends(services, {}, links.children)
         supervisor = DynamicSupervisor(services.limits.sessions + 1)
         expiry = Named(system, "expiry")
-        tree = Tree(links, Named(system, "backends"), Named(system, "catalogue"), expiry, {}, Memo())
+        known = LastKnown(services.lists, services.table)
+        tree = Tree(links, Named(system, "backends"), Named(system, "catalogue"), expiry, {}, Memo(), known)
         self.tree = tree
         ledger = self.ledger = Ledger(services.limits.requests_per_principal)
         system.spawn(
@@ -60,6 +71,8 @@ class GatewayActors:
         ends = Child("expiry", lambda: Expiry(services, links))
         system.spawn(Supervisor([router, ends]), "front")
         self.door = SessionDoor(services, self.sessions, Named(system, "router"), self.modern.door, overloaded)
+        if prestart:
+            tree.catalogue.reply(Prestart())
 
     def replace_table(self, table: Table) -> None:
         """Another configuration counts from now on. Connections to servers that are not in it end, and what is in

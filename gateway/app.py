@@ -114,12 +114,15 @@ class Gateway:
                 self.log, limits, settings.secrets, connections=places.servers, descriptors=before
             ) as connector,
             lifecycle.open_store(settings.store, limits, self.log, on_lost=self.lost, on_batch=self._on_batch) as store,
+            lifecycle.open_lists(store, self.log) as lists,
             open_system(lifecycle.crash_logger(self.log, self.metrics)) as system,
         ):
             self.store = store
             sealer = lifecycle.sealer(settings, self.log)
-            services = lifecycle.services_for(settings.table, limits, store, connector, sealer, self.metrics, self.log)
-            self.actors = GatewayActors(system, services, self.lag.overloaded)
+            services = lifecycle.services_for(
+                settings.table, limits, store, connector, sealer, self.metrics, self.log, lists
+            )
+            self.actors = GatewayActors(system, services, self.lag.overloaded, prestart=settings.prestart)
             lifecycle.tune_gc()
             async with trio.open_nursery() as background:
                 background.start_soon(report_lag, self.lag, self.metrics)

@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from actors.ports import Connector, Log, Sealer, Store, Telemetry, Transport, TransportEvent
+from actors.ports import Connector, ListStore, Log, Sealer, Store, Telemetry, Transport, TransportEvent
 from actors.protocol.table import BackendSpec, HttpTarget, Limits, NativeTarget, StdioTarget, Table
 from actors.services import Services, TableCell
 from gateway.backends.connector import CONNECTIONS, HttpConnector, StdioConnector, TargetConnector
@@ -27,8 +27,9 @@ from gateway.backends.stdio import StdioLimits
 from gateway.config import Settings
 from gateway.observability.redaction import Redaction
 from gateway.sealing import AesSealer
+from gateway.store.lists import open_file_lists
 from gateway.store.memory import MemoryStore
-from gateway.store.redis.store import open_redis_store
+from gateway.store.redis.store import RedisStore, open_redis_store
 
 KEY_BYTES = 32
 
@@ -155,6 +156,22 @@ async def open_store(
         yield redis
 
 
+@asynccontextmanager
+async def open_lists(store: Store, log: Log) -> AsyncIterator[ListStore | None]:
+    """Where the last lists known are kept: with the sessions, or, if these end with the process, on this machine."""
+    if isinstance(store, RedisStore):
+        yield store.lists
+        return
+    try:
+        path = state_directory() / "lists.json"
+    except RuntimeError as error:  # this user has no home
+        log.warning("lists_not_kept", error=str(error), hint="set XDG_STATE_HOME")
+        yield None
+        return
+    async with open_file_lists(path, log) as lists:
+        yield lists
+
+
 async def _sweep(sweep: Callable[[], object]) -> None:
     while True:
         await trio.sleep(SWEEP)
@@ -187,7 +204,14 @@ def identity() -> bytes:
 
 
 def services_for(
-    table: Table, limits: Limits, store: Store, connector: Connector, sealer: Sealer, metrics: Telemetry, log: Log
+    table: Table,
+    limits: Limits,
+    store: Store,
+    connector: Connector,
+    sealer: Sealer,
+    metrics: Telemetry,
+    log: Log,
+    lists: ListStore | None = None,
 ) -> Services:
     """The one value that every MCP actor gets."""
     return Services(
@@ -200,6 +224,7 @@ def services_for(
         table=TableCell(table),
         jitter=random,
         identity=identity(),
+        lists=lists,
     )
 
 
@@ -270,6 +295,7 @@ __all__ = [
     "collect_garbage",
     "crash_logger",
     "open_connector",
+    "open_lists",
     "open_store",
     "sealer",
     "services_for",

@@ -375,7 +375,7 @@ HANDLERS: dict[type, Callable[[ExchangesActor, Any], None]] = {
     Listed: lambda self, m: self.front.listed(m),
     CatalogueChanged: lambda self, m: self.front.changed(m),
     ChangeDue: lambda self, m: self.front.change_due(m.notification),
-    GatherDue: lambda self, m: self.front.gather_due(m.method),
+    GatherDue: lambda self, m: self.front.gather_due(m.method, looks=m.looks),
     OwnDue: lambda self, m: self.front.own_due(m.call),
     Down: lambda self, m: self.front.link_ended(m.ref),
     Replaced: ExchangesActor._replaced,

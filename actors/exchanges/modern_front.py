@@ -155,7 +155,9 @@ class ModernFront(Front):
         self._unfit.pop(message.backend, None)
         self._known[message.backend] = Backend(message.backend, message.hello.version, message.hello.server_info)
         if message.hello.version == MODERN:
-            self.tree.hellos[Key("", MODERN, message.backend)] = message.hello
+            key = Key("", MODERN, message.backend)
+            self.tree.hellos[key] = message.hello
+            self.tree.known.greet(key, message.hello)
         self._tell_waiting(message.backend, message.hello, Raw(b""))
 
     def down(self, message: LinkDown) -> None:

@@ -207,6 +207,14 @@ class ModernAggregate(ModernFront, Aggregate):
         what the catalogue knows."""
         return backend in self.hellos and (self.modern(backend) or not self.shares(backend))
 
+    def _list(self, effect: fx.Dispatch) -> None:
+        """What one client is given, others who listen may not have."""
+        method = effect.method
+        before = self._shown.get(method)
+        super()._list(effect)
+        if before is not None and before != self._shown.get(method):
+            self._tell(LIST_CHANGED[method])
+
     def end(self, call: int, ok: bool, payload: Raw) -> None:
         method = self._listed.pop(call, None)
         if method is not None and ok:
@@ -236,7 +244,7 @@ class ModernAggregate(ModernFront, Aggregate):
         return self.listing.mirrored(backend, tool)
 
     def _hello(self, backend: str) -> Hello | None:
-        return super()._hello(backend) or self.tree.hellos.get(Key("", MODERN, backend))
+        return self.hellos.get(backend) or self.tree.hello(Key("", MODERN, backend)) or super()._hello(backend)
 
     def _offered(self) -> tuple[Raw, bool]:
         """The capabilities of the endpoint, and whether they are all that there can be: a backend that nobody has asked

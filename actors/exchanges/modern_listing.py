@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 from msgspec import Raw
 
 from actors.exchanges.tool_mirrors import Mirrors, legal, mirrors_of
+from actors.fronts.catalogue_messages import Key
 from actors.fronts.listing import TOOLS, Listing, View
 from actors.fronts.memo import Memo
 from actors.links.link_messages import LinkOutcome
+from actors.links.paging import Items
 from actors.protocol import payload as json
 from actors.protocol.bridge import raising
 from actors.protocol.errors import Malformed
 from actors.protocol.link_events import Hello
 from actors.protocol.modern.outcomes import ttl
 from actors.protocol.modern.tool_headers import ANNOTATION, Mirrored
+from actors.protocol.versions import MODERN
 
 if TYPE_CHECKING:
     from actors.exchanges.modern_fronts import ModernAggregate
@@ -32,6 +35,8 @@ class ModernListing(Listing):
         super().__init__(front, memo)
         self._modern = front
         self._fresh: dict[tuple[str, str], int] = {}
+        self._connecting: set[tuple[str, str]] = set()
+        """Method and backend: it is fetched as soon as there is a connection."""
 
     def ttl(self, method: str) -> int:
         """Milliseconds for which the merged list is fresh: 0 as soon as one part says nothing, or is missing."""
@@ -46,12 +51,13 @@ class ModernListing(Listing):
             said = None
         self._fresh[key] = min(self._fresh.get(key, said or 0), said or 0)
 
+    def _itself(self, backend: str) -> bool:
+        front = self._modern
+        return front.modern(backend) or front.lists_itself(backend) or front.connected(backend)
+
     def _wants(self, method: str, backend: str) -> bool:
         """Who keeps a list for how long is the link's business, or the catalogue's; but the list of a connection with a
         session is good until the backend says that it has changed."""
-        running = self._fetches.get((method, backend))
-        if running is not None and running.slow:
-            return False
         own = not self._modern.modern(backend) and self._modern.lists_itself(backend)
         return not own or super()._wants(method, backend)
 
@@ -63,21 +69,45 @@ class ModernListing(Listing):
             self._outdate(backend)
 
     def _fetch(self, method: str, backend: str, *, fresh: bool) -> None:
-        front = self._modern
-        if front.lists_itself(backend) or not (front.modern(backend) or front.connected(backend)):
-            self._fresh.pop((method, backend), None)
+        front, key = self._modern, (method, backend)
+        if front.lists_itself(backend) or not self._itself(backend):
+            self._fresh.pop(key, None)
             super()._fetch(method, backend, fresh=fresh)
             return
 
         def ready(hello: Hello | None, error: Raw) -> None:
+            self._connecting.discard(key)
             if hello is not None:
                 self._fetch(method, backend, fresh=fresh)
             elif front.modern(backend):
-                self._arrived(method, backend, None, told=False)
+                self._arrived(method, backend, None, failed=True)
             else:
                 Listing._fetch(self, method, backend, fresh=fresh)
 
-        front.when_ready(backend, ready)
+        last = self._last_known(method, backend) if not fresh and not front.connected(backend) else None
+        if last is not None:
+            self._arrived(method, backend, last)  # what is different from it is announced when it is there
+        if key not in self._connecting:
+            self._connecting.add(key)
+            front.when_ready(backend, ready)
+
+    def _last_known(self, method: str, backend: str) -> Items | None:
+        view = self._views.get(method, {}).get(backend)
+        if view is not None:
+            return view.items
+        known, front = self._modern.tree.known, self._modern
+        items = known.items(self._known_as(backend), method)
+        return items if items is not None else known.items(front.catalogue_key(backend), method)
+
+    def _learned(self, method: str, backend: str) -> None:
+        view = self._views.get(method, {}).get(backend)
+        if view is not None and self._modern.modern(backend):
+            self._modern.tree.known.keep(self._known_as(backend), method, view.items)
+
+    def _known_as(self, backend: str) -> Key:
+        """Lists have another form in this era, so they are kept apart."""
+        key = self._modern.catalogue_key(backend)
+        return Key(key.principal, f"{MODERN} {key.bits}", backend)
 
     # Tools whose arguments go into headers
 
@@ -96,10 +126,14 @@ class ModernListing(Listing):
             return visible
         if any(json.mentions(item, ANNOTATION.encode()) for item in view.items):
             visible = (item for item in visible if legal(item))
-        return visible if self._modern.modern(backend) else map(raising.tool_to_modern, visible)
+        return visible if self._surely(backend) else map(raising.tool_to_modern, visible)
+
+    def _surely(self, backend: str) -> bool:
+        """Whether its lists are of this era: those that were known last may be of the other one."""
+        return backend in self._modern.hellos and self._modern.modern(backend)
 
     def _key(self, what: str, method: str, views: list[tuple[str, View]]) -> tuple[object, ...]:
-        return ("modern", *super()._key(what, method, views))
+        return ("modern", *(self._surely(b) for b, _ in views), *super()._key(what, method, views))
 
 
 @dataclass(frozen=True, slots=True)

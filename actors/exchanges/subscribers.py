@@ -27,6 +27,10 @@ from actors.streams.connection import Connection
 GATHER = 0.1
 """Seconds in which changes of one kind become one notification."""
 
+HONOUR_WITHIN = 10.0
+"""Seconds for servers to say what they can do for a subscription; then it is acknowledged without those that have not.
+"""
+
 OVER = (Phase.DONE, Phase.ABANDONED)
 
 
@@ -125,7 +129,7 @@ class Subscribers:
     # What the backends can do
 
     def _watch(self, call: int, running: _Running, effect: ev.Watch) -> None:
-        self._ctx.set_timer(("honour", call), self._front.services.limits.list_deadline, HonourDue(call))
+        self._ctx.set_timer(("honour", call), HONOUR_WITHIN, HonourDue(call))
         self._front.look_for(effect.filter.uris, lambda: self._looked(call, running, effect.filter))
 
     def _looked(self, call: int, running: _Running, filter: Filter) -> None:

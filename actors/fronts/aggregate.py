@@ -5,16 +5,16 @@ from the shape of a name.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 from msgspec import Raw
 
-from actors.fronts.catalogue_messages import LIST_CHANGED, CatalogueChanged, Key, Listed
+from actors.fronts.catalogue_messages import DEBOUNCE, LIST_CHANGED, CatalogueChanged, Key, Listed, list_kind
 from actors.fronts.front import NEWS, SET_LEVEL, Front
 from actors.fronts.host import Host, Tree
-from actors.fronts.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Listing
+from actors.fronts.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Listing, hash_of
 from actors.links.link_messages import LinkAsked, LinkOutcome, LinkReady, LinkTold
 from actors.protocol import aggregate, capabilities, cursors, errors, tasks
 from actors.protocol import effects as fx
@@ -34,8 +34,12 @@ LONGEST_KEY = 256
 
 PAGE_ITEMS = 1000
 """Items of a merged list in one page: many clients never ask for a second one."""
-DEBOUNCE = 0.1
-"""Seconds in which changes of one kind become one notification."""
+LONGEST_CHECK = 30.0
+"""Seconds between two looks at lists that servers say have changed again and again, and have not."""
+MISSING = "stagedoor/missing"
+"""In the `_meta` of a merged list: the servers whose part is not known, each `pending` or `failed`."""
+SHOWN = "shown"
+"""The field of a session's record that says which lists its client has, by their digests."""
 EXTENSIONS = ("io.modelcontextprotocol/ui",)
 """Extensions that an aggregate passes on."""
 
@@ -52,7 +56,7 @@ LOOKED_UP: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChangeDue:
-    """A coalesced notification is to be sent now."""
+    """Time to look whether lists have changed, and to say so."""
 
     notification: str
 
@@ -69,6 +73,12 @@ class Aggregate(Front):
         self._looking: set[int] = set()
         """Calls that wait for lists to be fetched."""
         self._announcing: set[str] = set()
+        self._vain: dict[str, tuple[int, float]] = {}
+        """By notification: how many looks in a row found nothing new, and when the last one was."""
+        self._shown: dict[str, str] = {}
+        """By method: the digest of the list that the client was given last, or told of."""
+        self._looked: dict[str, str] = {}
+        """The same of lists that it was not given, but which were looked into for it."""
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -106,7 +116,7 @@ class Aggregate(Front):
         elif row is None:
             self.refuse(effect.call, errors.method_not_found(effect.method))
         elif row.treatment is Treatment.MERGED:
-            self.listing.gather(effect.method, lambda: self._list(effect), shows=True)
+            self.listing.gather(effect.method, lambda: self._list(effect))
         elif effect.method == SET_LEVEL:
             self._set_level(effect)
         elif effect.method in tasks.ASKING:
@@ -117,7 +127,7 @@ class Aggregate(Front):
 
     def _welcome(self) -> Raw:
         """The superset of what the backends have: a session's capabilities can't grow later."""
-        known = {b: h for b in self.backends if (h := self.tree.hellos.get(self.catalogue_key(b))) is not None}
+        known = {b: h for b in self.backends if (h := self.tree.hello(self.catalogue_key(b))) is not None}
         merged = capabilities.merge_server(
             [h.capabilities for h in known.values()], pending=len(known) < len(self.backends), extensions=EXTENSIONS
         )
@@ -170,7 +180,8 @@ class Aggregate(Front):
         except errors.Malformed:
             raise
         except errors.Refusal as unknown:
-            sure = method == "tools/call" and (fresh or not self.listing.silent(TOOLS))
+            looked = fresh and self._prefixed(effect) is None  # else one list only
+            sure = method == "tools/call" and (looked or not self.listing.silent(TOOLS))
             bare = aggregate.resolve_bare(effect.params, naming.tools) if sure else None
             if bare is None and fresh:
                 raise self._unknown(method, unknown) from None
@@ -206,10 +217,20 @@ class Aggregate(Front):
                 self._looking.discard(effect.call)
                 self._route(effect, fresh=True)
 
-        self._look(LOOKED_UP.get(effect.method, ()), looked)
+        self._look(LOOKED_UP.get(effect.method, ()), looked, self._prefixed(effect) or "*")
 
-    def _look(self, lists: tuple[str, ...], then: Callable[[], None]) -> None:
-        """Brings several lists up to date."""
+    def _prefixed(self, effect: fx.Dispatch) -> str | None:
+        """Whose name it is by its prefix: nobody else's list has to be waited for."""
+        try:
+            aggregate.resolve(effect.method, effect.params, self.listing.naming)
+        except aggregate.Unlisted as unknown:
+            return unknown.backend if unknown.backend in self.backends else None
+        except errors.Refusal:
+            return None
+        return None
+
+    def _look(self, lists: tuple[str, ...], then: Callable[[], None], of: str = "*") -> None:
+        """Brings several lists up to date, of one backend or of all."""
         waiting = set(lists)
 
         def arrived(method: str) -> None:
@@ -218,7 +239,7 @@ class Aggregate(Front):
                 then()
 
         for method in lists:
-            self.listing.gather(method, lambda method=method: arrived(method), shows=False)  # type: ignore[misc]
+            self.listing.gather(method, lambda method=method: arrived(method), looks=of)  # type: ignore[misc]
 
     def _cannot_complete(self, backend: str) -> bool:
         hello = self._hello(backend)
@@ -229,7 +250,7 @@ class Aggregate(Front):
 
     def _hello(self, backend: str) -> Hello | None:
         """What the backend said of itself, to this session or to the catalogue."""
-        return self.hellos.get(backend) or self.tree.hellos.get(self.catalogue_key(backend))
+        return self.hellos.get(backend) or self.tree.hello(self.catalogue_key(backend))
 
     def _set_level(self, effect: fx.Dispatch) -> None:
         """The level is the gateway's own to accept: it leaves out what is below, whatever backends make of it."""
@@ -260,7 +281,7 @@ class Aggregate(Front):
     # Lists
 
     def _list(self, effect: fx.Dispatch) -> None:
-        if not self.listing.known(effect.method):
+        if self.listing.hopeless(effect.method):
             self.refuse(effect.call, errors.internal("no server could be asked", reason="backends_down", executed="no"))
             return
         items = self.listing.merged(effect.method)
@@ -273,7 +294,41 @@ class Aggregate(Front):
         if offset + PAGE_ITEMS < len(items):
             cursor = self._cursor(effect.method, items, offset + PAGE_ITEMS)
             result["nextCursor"] = cursors.pack(cursor, self.services.sealer)
+        missing = self.listing.missing(effect.method)
+        self._note_missing(effect.method, missing)
+        if missing:
+            result["_meta"] = {MISSING: missing}
+        self._show(effect.method)
         self.end(effect.call, True, json.dumps(result))
+
+    def _note_missing(self, method: str, missing: Mapping[str, str]) -> None:
+        """Operators hear once of each thing that is missing, not once for each client that asks."""
+        for backend in missing:
+            self.services.telemetry.count("stagedoor_lists_incomplete_total", (backend,))
+        place = (self.endpoint, method)
+        if self.tree.missing.get(place, {}) != missing:
+            self.tree.missing[place] = missing
+            if missing:
+                self.services.log.warning("list_incomplete", endpoint=self.endpoint, list=method, missing=dict(missing))
+            else:
+                self.services.log.info("list_complete", endpoint=self.endpoint, list=method)
+
+    def _show(self, method: str) -> None:
+        """The client is given this list: what is different from it from now on is news."""
+        digest = self.listing.digest(method)
+        if self._shown.get(method) != digest:
+            self._shown[method] = digest
+            self.host.save({SHOWN: msgspec.json.encode(self._shown)})
+
+    def gathered(self, method: str) -> None:
+        """A list is known as far as it can be. One that was not shown may have been looked up in all the same."""
+        if method not in self._shown:
+            self._looked.setdefault(method, self.listing.digest(method))
+
+    def recall(self, fields: Mapping[str, bytes]) -> None:
+        """The session was rebuilt: the lists that its client has are those of its earlier life."""
+        if SHOWN in fields:
+            self._shown = msgspec.json.decode(fields[SHOWN], type=dict[str, str])
 
     def _cursor(self, method: str, items: list[Raw], offset: int) -> cursors.Cursor:
         """Where the next page begins."""
@@ -314,8 +369,8 @@ class Aggregate(Front):
             self.listing.changed(message.backend, message.notification)
             self.announce(message.notification)
 
-    def gather_due(self, method: str) -> None:
-        self.listing.gather_due(method)
+    def gather_due(self, method: str, *, looks: str) -> None:
+        self.listing.gather_due(method, looks=looks)
 
     def list_changed(self, method: str) -> None:
         """What this session was shown is no longer so."""
@@ -333,15 +388,54 @@ class Aggregate(Front):
             self.announce(notification)
 
     def announce(self, notification: str) -> None:
-        """Tells the client, once for many changes."""
+        """The lists may be others: if they are, the client is told, once for many changes."""
         if notification not in self._announcing:
             self._announcing.add(notification)
-            self.host.ctx.set_timer(("changed", notification), DEBOUNCE, ChangeDue(notification))
+            vain, at = self._vain.get(notification, (0, 0.0))
+            if self.host.ctx.now() - at > 2 * LONGEST_CHECK:
+                vain, self._vain[notification] = 0, (0, at)
+            seconds = min(LONGEST_CHECK, DEBOUNCE * 2 ** min(vain, 16))
+            self.host.ctx.set_timer(("changed", notification), seconds, ChangeDue(notification))
 
     def change_due(self, notification: str) -> None:
-        """The debounce time is over."""
+        """The debounce time is over: what may have changed is looked at."""
         self._announcing.discard(notification)
+        methods = [m for m, said in LIST_CHANGED.items() if said == notification and self._had(m) is not None]
+        left = set(methods)
+
+        def refreshed(method: str) -> None:
+            left.discard(method)
+            if not left:
+                self._compare(notification, methods)
+
+        if not methods:
+            # Nobody knows which lists the client has, perhaps from an earlier session: what is said is passed on.
+            self._tell(notification)
+        for method in methods:
+            self.listing.refresh(method, lambda method=method: refreshed(method))  # type: ignore[misc]
+
+    def _compare(self, notification: str, methods: list[str]) -> None:
+        """A client that has these very lists is not told that they have changed."""
+        different = [m for m in methods if self._had(m) != self.listing.digest(m)]
+        vain = 0 if different else self._vain.get(notification, (0, 0.0))[0] + 1
+        self._vain[notification] = (vain, self.host.ctx.now())
+        for method in different:
+            self._show(method)
+        if different:
+            self._tell(notification)
+        else:
+            self._count(notification, "spared")
+
+    def _had(self, method: str) -> str | None:
+        """The digest of the list that the client has, as far as is known."""
+        return self._shown.get(method) or self._looked.get(method)
+
+    def _tell(self, notification: str) -> None:
+        self._count(notification, "sent")
         self.host.event(ev.CallProgressed("", None, notification, EMPTY, self.host.ctx.now()))
+
+    def _count(self, notification: str, outcome: str) -> None:
+        self.services.telemetry.count("stagedoor_list_changed_total", (list_kind(notification), outcome))
 
     # What links say
 
@@ -392,15 +486,6 @@ class Aggregate(Front):
 
 class _Page(msgspec.Struct):
     cursor: str | None = None
-
-
-def hash_of(items: list[Raw]) -> str:
-    """A short digest of a list's content, the same in every process."""
-    digest = hashlib.sha256()
-    for item in items:
-        digest.update(b"%d," % len(item))
-        digest.update(item)
-    return digest.hexdigest()[:16]
 
 
 def passed_on(bits: capabilities.ClientBits) -> capabilities.ClientBits:

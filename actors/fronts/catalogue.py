@@ -4,9 +4,12 @@ Merged lists are answered from here, so that a session which only looks around n
 catalogue fetches over a link of its own, at most one per key, once for all who wait; it hears what changes while that
 link is up, and closes it when nobody has asked for a while. A backend that is away keeps its last list.
 
-Nobody waits longer than the list deadline, and for a backend that was slower than that nobody waits again for a while:
-what is known is the answer, and what comes in the end is announced. A list that somebody had to do without is fetched
-until it is there.
+Nobody waits longer than the list deadline, which is one for all the lists of a backend, and for a backend that was
+slower than that nobody waits again for a while: what is known is the answer, and what comes in the end is announced. A
+list that somebody had to do without is fetched until it is there.
+
+Nothing is announced before it is known: a backend that says that a list has changed, or that was away, is asked, and
+only what is different is passed on. A list whose definitions are the same stays the same to the byte (`steady`).
 """
 
 from collections import OrderedDict
@@ -16,17 +19,24 @@ from msgspec import Raw
 
 from actors.fronts.catalogue_entry import Entry, Fetch, Known
 from actors.fronts.catalogue_messages import (
+    DEBOUNCE,
     LIST_CHANGED,
+    NAMED_BY,
     Again,
     CatalogueChanged,
+    CheckDue,
     Consult,
     GiveUp,
     IdleLink,
     Key,
     Listed,
     Overdue,
+    Prestart,
+    list_kind,
 )
 from actors.fronts.host import Tree
+from actors.fronts.last_known import neutral
+from actors.fronts.profiles import profile_of
 from actors.fronts.sessionless import ATTEMPTS
 from actors.links.link_messages import (
     Call,
@@ -48,12 +58,19 @@ from actors.protocol import breaker, errors
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
 from actors.protocol.methods import METHODS
+from actors.protocol.steady import steady
 from actors.protocol.table_change import Replaced, replaced
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
 
 SLOW_FOR = 60.0
 """Seconds for which nobody waits for a list after one that was too slow."""
+LISTS_SHARE = 0.95
+"""Of the list deadline: those who gather lists from here have a deadline of their own, and want to hear first."""
+CHECK_LATEST = 30.0
+"""A backend that says again and again that its lists have changed, and they have not, is asked so seldom at last."""
+PRESTARTED = 32
+"""Servers that are started ahead at most; and never more than half of the places for child processes."""
 MAX_ENTRIES = 1024
 """Keys kept; the least recently used one goes first."""
 MAX_BYTES = 256 * 1024 * 1024
@@ -70,6 +87,7 @@ class Catalogue(Actor):
     def __init__(self, services: Services, links: DynamicSupervisor, tree: Tree) -> None:
         self._hellos = tree.hellos
         self._changes = tree.changes
+        self._known = tree.known
         self._eras = tree.eras
         self._services = services
         self._links = links
@@ -89,8 +107,12 @@ class Catalogue(Actor):
                 fetch = self._fetches.pop(call, None)
                 if fetch is not None:
                     fetch.page(ok, payload)
-            case Overdue(key, method):
-                self._overdue(key, method)
+            case Prestart():
+                self._prestart()
+            case Overdue(key):
+                self._overdue(key)
+            case CheckDue(key, method):
+                self._check(key, method)
             case GiveUp(key, method):
                 self._give_up(key, method)
             case Again(key, method):
@@ -109,23 +131,24 @@ class Catalogue(Actor):
     # Questions
 
     def _consult(self, consult: Consult) -> None:
-        key, method = consult.key, consult.method
+        key, method = self._seen_as(consult.key), consult.method
         entry = self._entry(key, consult.profile)
         self._watch(consult.caller, key, entry)
-        wanted = entry.lists.setdefault(method, Known())
+        wanted = self._list(key, entry, method)
         if wanted.heard != self._changes[key.backend, LIST_CHANGED[method]]:
             wanted.stale = True
         if wanted.current or (wanted.presentable and not consult.fresh):
-            consult.caller.reply(Listed(key.backend, method, wanted.items))
+            consult.caller.reply(Listed(key.backend, method, wanted.items, False))
             if not wanted.current:
                 self._fetch(key, entry, method, wanted)  # what is different is announced
             self._used(key, entry)
             return
-        wanted.waiting.append(consult.caller)
-        if len(wanted.waiting) == 1:
-            slow = self.ctx.now() < wanted.slow
-            seconds = 0.0 if slow else self._services.limits.list_deadline
-            self.ctx.set_timer(("overdue", key, method), seconds, Overdue(key, method))
+        (wanted.looking if consult.fresh else wanted.waiting).append(consult.caller)
+        if not consult.fresh and entry.due is None:
+            slow = self.ctx.now() < entry.slow
+            seconds = 0.0 if slow else LISTS_SHARE * self._services.limits.list_deadline
+            entry.due = self.ctx.now() + seconds
+            self.ctx.set_timer(("overdue", key), seconds, Overdue(key))
         self._fetch(key, entry, method, wanted)
 
     def _entry(self, key: Key, profile: Profile) -> Entry:
@@ -137,12 +160,73 @@ class Catalogue(Actor):
         self._entries.move_to_end(key)
         return entry
 
+    def _list(self, key: Key, entry: Entry, method: str) -> Known:
+        """One list of an entry. A new one is what was known last, perhaps before the last start; it is checked."""
+        wanted = entry.lists.get(method)
+        if wanted is None:
+            wanted = entry.lists[method] = Known(stale=True)
+            known = self._known.items(key, method)
+            wanted.items = known if known is not None else self._of_nobody(key, method)
+            self._bytes += wanted.size
+        return wanted
+
+    def _of_nobody(self, key: Key, method: str) -> Items | None:
+        entry = self._entries.get(neutral(key.backend))
+        wanted = entry.lists.get(method) if entry is not None else None
+        return wanted.items if wanted is not None else None
+
+    # Ahead of the first client
+
+    def _prestart(self) -> None:
+        """Servers of which nothing is known yet are connected to before anybody asks, as a client that can be asked
+        nothing: what they list to it is what everybody is given until there is something better."""
+        table, limits = self._services.table.value, self._services.limits
+        backends = dict.fromkeys(b for e in table.endpoints.values() if e.kind == "aggregate" for b in e.backends)
+        room = min(PRESTARTED, limits.child_processes // 2)
+        for backend in [b for b in backends if b in table.backends and not self._known.knows(b)][:room]:
+            key = neutral(backend)
+            entry = self._entry(key, profile_of(None, frozenset(), 0, self._services.identity))
+            for method in LIST_CHANGED:
+                self._fetch(key, entry, method, self._list(key, entry, method))
+
+    def _seen_as(self, key: Key) -> Key:
+        """A client that can be asked nothing sees what nobody in particular sees, if that connection is there."""
+        first = neutral(key.backend)
+        return first if not key.bits and key not in self._entries and first in self._entries else key
+
+    def _behind(self, key: Key) -> bool:
+        """Whether the server is just being started for everybody: a second one at the same time would make both
+        slower, and may disturb the first one's installation."""
+        first = self._entries.get(neutral(key.backend))
+        return key != neutral(key.backend) and first is not None and first.fetching and not first.ready
+
+    def _handed_on(self, key: Key, method: str) -> None:
+        """The list of nobody in particular is there, or can't be had: those who see it otherwise go on from it."""
+        if key != neutral(key.backend):
+            return
+        items = self._entries[key].lists[method].items
+        for other, entry in list(self._entries.items()):
+            wanted = entry.lists.get(method) if other.backend == key.backend and other != key else None
+            if wanted is None:
+                continue
+            if wanted.items is None and items is not None:
+                self._keep(wanted, items)
+                wanted.stale = True
+                if wanted.missed:
+                    wanted.missed = False
+                    self._announce(entry, other, LIST_CHANGED[method], wanted.waiting)
+                self._answer(other, entry, method, wanted)
+            if wanted.stale and wanted.held:
+                wanted.held = False
+                self._fetch(other, entry, method, wanted)
+
     def _forget(self, key: Key) -> None:
         entry = self._entries[key]
         for method, wanted in entry.lists.items():
             self._end_fetch(key, entry, method, wanted)
-            self._answer(key, method, wanted)
+            self._answer(key, entry, method, wanted)
             self.ctx.cancel_timer(("again", key, method))
+            self.ctx.cancel_timer(("check", key, method))
             self._bytes -= wanted.size
         self._close_link(key, entry)
         for watcher in entry.watchers:
@@ -161,11 +245,14 @@ class Catalogue(Actor):
     def _fetch(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         if wanted.fetching:
             return
+        if self._behind(key):
+            wanted.held = True
+            return
         link = self._link(key, entry)
         if link is None:
-            self._answer(key, method, wanted)
+            self._answer(key, entry, method, wanted)
             return
-        wanted.fetching, wanted.news = True, not wanted.announced
+        wanted.fetching = True
         self.ctx.set_timer(("fetch", key, method), self._fetch_deadline(key), GiveUp(key, method))
         if entry.ready:
             self._ask(key, entry, method, wanted)
@@ -176,7 +263,7 @@ class Catalogue(Actor):
         """The connection is up: a list that the backend does not declare is not asked for."""
         link, caller = entry.link, self.ctx.ref
         assert link is not None
-        wanted.stale, wanted.news, wanted.announced = False, not wanted.announced, False
+        wanted.stale, wanted.told, wanted.checked = False, False, wanted.told or wanted.checked
         wanted.heard = self._changes[key.backend, LIST_CHANGED[method]]
         if not entry.offers(method):
             self._fetched(key, entry, method, ())
@@ -204,22 +291,38 @@ class Catalogue(Actor):
     def _fetched(self, key: Key, entry: Entry, method: str, items: Items | None) -> None:
         wanted = entry.lists[method]
         self._end_fetch(key, entry, method, wanted)
-        changed = wanted.stale and items is not None  # while the pages came
+        overtaken = wanted.told and items is not None  # the backend said so while the pages came
         if items is None:
-            wanted.stale, wanted.announced = True, wanted.announced or not wanted.news
+            # What the backend has said of it is still to be looked into.
+            wanted.stale, wanted.told, wanted.checked = True, False, wanted.told or wanted.checked
         else:
-            announce = wanted.missed or (wanted.news and wanted.items is not None and wanted.items != items)
-            self._keep(wanted, items)
-            wanted.slow, wanted.missed, wanted.attempt = 0.0, False, 0
-            self.ctx.cancel_timer(("again", key, method))
-            if announce:
-                self._announce(entry, key, LIST_CHANGED[method], wanted.waiting)
-        self._answer(key, method, wanted)
+            self._learned(key, entry, method, items)
+        self._answer(key, entry, method, wanted)
+        self._handed_on(key, method)
         self._used(key, entry)
-        if changed:
-            self._announce(entry, key, LIST_CHANGED[method])
+        if overtaken:
+            self._check_soon(key, entry, method, wanted)
         while self._bytes > MAX_BYTES and len(self._entries) > 1:
             self._forget(next(iter(self._entries)))
+
+    def _learned(self, key: Key, entry: Entry, method: str, items: Items) -> None:
+        """A list is there, whole. Those who watch hear of it if it is another one than they can have seen."""
+        wanted = entry.lists[method]
+        if wanted.items is not None:
+            items = steady(wanted.items, items, NAMED_BY[method])
+        different = wanted.missed or (wanted.items is not None and wanted.items is not items)
+        self._keep(wanted, items)
+        self._known.keep(key, method, items)
+        entry.slow, wanted.missed, wanted.attempt = 0.0, False, 0
+        self.ctx.cancel_timer(("again", key, method))
+        if different:
+            wanted.vain = 0
+            self._announce(entry, key, LIST_CHANGED[method], wanted.waiting + wanted.looking)
+        elif wanted.checked:
+            wanted.vain, wanted.checked_at = wanted.vain + 1, self.ctx.now()
+            kind = list_kind(LIST_CHANGED[method])
+            self._services.telemetry.count("stagedoor_list_changed_total", (kind, "spared"), len(entry.watchers))
+        wanted.checked = False
 
     def _keep(self, wanted: Known, items: Items) -> None:
         self._bytes -= wanted.size
@@ -234,31 +337,49 @@ class Catalogue(Actor):
         if call is not None and self._fetches.pop(call, None) is not None and entry.link is not None:
             entry.link.reply(Cancel(self.ctx.ref, call, "deadline exceeded"))
 
-    def _answer(self, key: Key, method: str, wanted: Known) -> None:
+    def _answer(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         """Whoever waits gets what is known. What somebody had to do without is fetched again, until it is there."""
-        self.ctx.cancel_timer(("overdue", key, method))
         waiting, wanted.waiting = wanted.waiting, []
+        if not wanted.fetching and not wanted.held:
+            waiting, wanted.looking = waiting + wanted.looking, []
+        if entry.due is not None and not any(other.waiting for other in entry.lists.values()):
+            entry.due = None
+            self.ctx.cancel_timer(("overdue", key))
         for caller in waiting:
-            caller.reply(Listed(key.backend, method, wanted.items))
+            caller.reply(Listed(key.backend, method, wanted.items, wanted.fetching or wanted.held))
         wanted.missed = wanted.missed or (wanted.items is None and bool(waiting))
-        if wanted.missed and not wanted.fetching:
+        if (wanted.missed or wanted.checked) and not wanted.fetching and not wanted.held:
             wanted.attempt += 1
             seconds = breaker.delay(wanted.attempt, self._services.jitter())
             self.ctx.set_timer(("again", key, method), seconds, Again(key, method))
 
     def _again(self, key: Key, method: str) -> None:
         entry = self._entries.get(key)
-        if entry is not None and entry.watchers and entry.lists[method].missed:
+        if entry is not None and entry.watchers and (entry.lists[method].missed or entry.lists[method].checked):
             self._fetch(key, entry, method, entry.lists[method])
 
-    def _overdue(self, key: Key, method: str) -> None:
+    def _overdue(self, key: Key) -> None:
         """A slow backend never delays the others: the fetch goes on, and what comes of it is announced."""
         entry = self._entries.get(key)
         if entry is not None:
-            wanted = entry.lists[method]
-            if wanted.slow <= self.ctx.now():
-                wanted.slow = self.ctx.now() + SLOW_FOR
-            self._answer(key, method, wanted)
+            if entry.slow <= self.ctx.now():
+                entry.slow = self.ctx.now() + SLOW_FOR
+            for method, wanted in entry.lists.items():
+                if wanted.waiting:
+                    self._answer(key, entry, method, wanted)
+
+    def _check_soon(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
+        """The backend has said that this list is another one: that is looked into, on behalf of those who watch."""
+        if entry.watchers and not wanted.fetching:
+            if self.ctx.now() - wanted.checked_at > 2 * CHECK_LATEST:
+                wanted.vain = 0
+            seconds = min(CHECK_LATEST, DEBOUNCE * 2 ** min(wanted.vain, 16))
+            self.ctx.set_timer(("check", key, method), seconds, CheckDue(key, method))
+
+    def _check(self, key: Key, method: str) -> None:
+        entry = self._entries.get(key)
+        if entry is not None and entry.watchers and entry.lists[method].told:
+            self._fetch(key, entry, method, entry.lists[method])
 
     def _give_up(self, key: Key, method: str) -> None:
         """A request that is never answered must not be the last one."""
@@ -351,6 +472,7 @@ class Catalogue(Actor):
             case LinkReady(hello=hello):
                 entry.ready, entry.unfit = True, 0
                 entry.hello = self._hellos[key] = hello
+                self._known.greet(key, hello)
                 for method, wanted in entry.lists.items():
                     if wanted.fetching and wanted.call is None:
                         self._ask(key, entry, method, wanted)
@@ -359,11 +481,15 @@ class Catalogue(Actor):
             case LinkUnfit(link):
                 self._unfit(key, entry, link)
             case LinkTold(method=notification):
-                changed = [w for m, w in entry.lists.items() if LIST_CHANGED[m] == notification]
-                for wanted in changed:
-                    wanted.stale = wanted.announced = True
-                if changed:
-                    self._announce(entry, key, notification)
+                for method, wanted in entry.lists.items():
+                    if LIST_CHANGED[method] == notification:
+                        self._told(key, entry, method, wanted)
+
+    def _told(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
+        """The backend says that this list is another one now."""
+        fresh, wanted.stale, wanted.told = not wanted.told, True, True
+        if fresh:
+            self._check_soon(key, entry, method, wanted)
 
     def _unfit(self, key: Key, entry: Entry, link: Ref) -> None:
         """It is of the other era: what was not asked yet is asked over the other kind of link."""

@@ -17,20 +17,26 @@ class Known:
 
     items: Items | None = None
     stale: bool = False
-    announced: bool = False
-    """That it is stale has been announced."""
-    news: bool = True
-    """What the running fetch will bring was not announced before."""
+    """It may be another one now: nothing was heard of the backend for a while, or it has said so."""
+    told: bool = False
+    """The backend has said so: whoever asks waits for the new one."""
+    checked: bool = False
+    """The running fetch was begun since it had said so."""
+    vain: int = 0
+    """Times in a row that it said so, and nothing was different; `checked_at`: the last of them."""
+    checked_at: float = 0.0
     heard: int = 0
     """How often anybody had heard that it has changed, when it was asked for."""
-    slow: float = 0.0
-    """Until then nobody waits for it: a fetch took longer than the list deadline."""
     missed: bool = False
     """Somebody was answered without it."""
+    held: bool = False
+    """It is fetched as soon as the first connection to its server is there, which is another one's."""
     fetching: bool = False
     call: int | None = None
     attempt: int = 0
     waiting: list[Ref] = field(default_factory=list)
+    looking: list[Ref] = field(default_factory=list)
+    """Those who wait for the end of the fetch, however long it takes."""
 
     @property
     def current(self) -> bool:
@@ -39,8 +45,8 @@ class Known:
 
     @property
     def presentable(self) -> bool:
-        """It is the last list known, and nobody was told that it is another one now."""
-        return self.items is not None and not self.announced and (self.news or not self.fetching)
+        """It is the last list known, and the backend has not said that it is another one now."""
+        return self.items is not None and not self.told and not (self.fetching and self.checked)
 
     @property
     def size(self) -> int:
@@ -59,6 +65,10 @@ class Entry:
     lists: dict[str, Known] = field(default_factory=dict)
     watchers: dict[Ref, None] = field(default_factory=dict)
 
+    due: float | None = None
+    """Whoever waits for lists of this backend, waits until then; None: nobody does."""
+    slow: float = 0.0
+    """Until then nobody waits for them: the backend has let a deadline pass."""
     unfit: int = 0
     """Connections in a row that were of the other era than the backend."""
 

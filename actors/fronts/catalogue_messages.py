@@ -13,6 +13,20 @@ LIST_CHANGED = {
     "resources/templates/list": "notifications/resources/list_changed",
 }
 """What is said when a list has changed."""
+NAMED_BY = {
+    "tools/list": "name",
+    "prompts/list": "name",
+    "resources/list": "uri",
+    "resources/templates/list": "uriTemplate",
+}
+"""The member that tells two items of a list apart."""
+DEBOUNCE = 0.1
+"""Seconds in which changes of one kind become one."""
+
+
+def list_kind(notification: str) -> str:
+    """`tools`, `prompts` or `resources`."""
+    return notification.split("/")[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +40,9 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Consult:
-    """What does this backend list? Listed follows within the list deadline, and from then on, as long as the caller
-    lives, CatalogueChanged whenever what this backend lists may have changed. Unless it must be `fresh`, the last list
+    """What does this backend list? Listed follows within the list deadline (if it must be
+    `fresh`, when that is known or can't be had), and from then on, as long as the caller
+    lives, CatalogueChanged whenever this backend lists something else. Unless it must be `fresh`, the last list
     known is the answer, at once, though nobody has heard of the backend for a while."""
 
     caller: Ref
@@ -39,19 +54,26 @@ class Consult:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The answer: `items` is None if nothing is known and nothing could be learned."""
+    """The answer: `items` is None if nothing is known and nothing could be learned; `pending`: it is still on its
+    way."""
 
     backend: str
     method: str
     items: Items | None
+    pending: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogueChanged:
-    """What was listed for this backend may have changed."""
+    """What was listed for this backend is no longer so: the catalogue has another list."""
 
     backend: str
     notification: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prestart:
+    """Connect to the servers of aggregates of which nothing is known, on behalf of nobody in particular."""
 
 
 # Clocks -------------------------------------------------------------------------------------------------------
@@ -59,7 +81,14 @@ class CatalogueChanged:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """Whoever waits for this list has waited long enough."""
+    """Whoever waits for a list of this backend has waited long enough."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDue:
+    """Time to look at a list that the backend says is another one now."""
 
     key: Key
     method: str

@@ -6,7 +6,7 @@ session's links, opened when first needed, and the bookkeeping of calls, questio
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from msgspec import Raw
@@ -119,8 +119,11 @@ class Front(ABC):
     def change_due(self, notification: str) -> None:  # noqa: B027 - most fronts have nothing to do here
         """A coalesced notification is due; only an aggregate coalesces."""
 
-    def gather_due(self, method: str) -> None:  # noqa: B027 - most fronts have nothing to do here
+    def gather_due(self, method: str, *, looks: str) -> None:  # noqa: B027 - most fronts have nothing to do here
         """A list deadline has passed; only an aggregate gathers."""
+
+    def recall(self, fields: Mapping[str, bytes]) -> None:  # noqa: B027 - most fronts have nothing to do here
+        """The session was rebuilt from a record with these fields; only an aggregate remembers lists."""
 
     def restored(self, uris: tuple[str, ...]) -> None:
         """The session was rebuilt: its subscriptions are asked for again, on links of this life."""

@@ -1,10 +1,12 @@
 """What a front has around it: its session's actor, and the actors that all sessions work with."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from actors.fronts.catalogue_messages import Key
+from actors.fronts.last_known import LastKnown, neutral
 from actors.fronts.memo import Memo
 from actors.links.eras import Eras
 from actors.named import Named
@@ -27,10 +29,19 @@ class Tree:
     """What each backend last said of itself to the catalogue."""
     memo: Memo
     """Merged lists and tables, shared by all sessions."""
+    known: LastKnown
+    """What outlives the process of what the catalogue knows."""
     changes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How often a connection of anybody's has said that a list has changed: by backend and notification."""
     eras: Eras = field(default_factory=Eras)
     """Which era each backend speaks."""
+    missing: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    """By endpoint and list: what was missing when it was given last."""
+
+    def hello(self, key: Key) -> Hello | None:
+        """What a backend last said of itself in this view, or to the gateway itself; perhaps before the last start."""
+        found = self.hellos.get(key) or self.hellos.get(neutral(key.backend))
+        return found or self.known.hello(key)
 
 
 class Host(Protocol):

@@ -2,15 +2,19 @@
 
 A backend that the session is connected to is asked over that connection, any other through the catalogue. Tables and
 merged lists are shared between sessions that see the same lists.
+
+Backends stand in the order of the configuration, and what each lists in the order in which it was known first: a list
+whose definitions are the same is the same to the byte (`steady`).
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
-from actors.fronts.catalogue_messages import LIST_CHANGED, Consult, Listed
+from actors.fronts.catalogue_messages import LIST_CHANGED, NAMED_BY, Consult, Listed
 from actors.fronts.filters import filtered, shown
 from actors.fronts.memo import Memo
 from actors.links.paging import Items, Page, Paging
@@ -18,6 +22,7 @@ from actors.protocol import aggregate, capabilities, tasks
 from actors.protocol.aggregate import Naming, item_name
 from actors.protocol.methods import METHODS
 from actors.protocol.naming import Names, Uris, build_names, build_uris
+from actors.protocol.steady import steady
 from actors.protocol.table import Table
 
 if TYPE_CHECKING:
@@ -25,18 +30,18 @@ if TYPE_CHECKING:
 
 TOOLS, PROMPTS = "tools/list", "prompts/list"
 RESOURCES, TEMPLATES = "resources/list", "resources/templates/list"
-NAMED_BY = {TOOLS: "name", PROMPTS: "name", RESOURCES: "uri", TEMPLATES: "uriTemplate"}
-"""The member that tells two items of a list apart."""
-
-GRACE = 0.1
-"""Seconds after the list deadline: the catalogue has one of its own, and answers first."""
+LOOK_WITHIN = 10.0
+"""Seconds that a call waits for the lists on which its name may be."""
+SLOW_FOR = 60.0
+"""Seconds for which nobody waits for a backend that has let the list deadline pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatherDue:
-    """The list deadline has passed."""
+    """Those who wait for this list have waited long enough; `looks`: as in `Listing.gather`."""
 
     method: str
+    looks: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +54,11 @@ class View:
 
 @dataclass(slots=True)
 class _Gathering:
-    """`shows`: what is gathered goes to the client at once, so that it need not be told of a change. `fresh`: the last
-    list known is not good enough."""
+    """`shows`: what is gathered goes to the client at once, so that it need not be told of a change."""
 
     waiting: set[str]
     done: list[Callable[[], None]]
     shows: bool
-    fresh: bool
-
-
-@dataclass(slots=True)
-class _Own:
-    """A list that is being fetched over the session's own connection. `told`: that it has changed was announced before;
-    `slow`: the list deadline has passed."""
-
-    told: bool
-    slow: bool = False
 
 
 class Listing:
@@ -74,10 +68,16 @@ class Listing:
         self._front = front
         self._memo = memo
         self._views: dict[str, dict[str, View | None]] = {}
-        self._stale: dict[tuple[str, str], bool] = {}
-        """Method and backend → whether that was announced."""
-        self._fetches: dict[tuple[str, str], _Own] = {}
-        self._gathering: dict[str, _Gathering] = {}
+        self._failed: set[tuple[str, str]] = set()
+        """Method and backend: it was asked for, and can't be had."""
+        self._stale: set[tuple[str, str]] = set()
+        """Method and backend: it may be another one now."""
+        self._fetches: set[tuple[str, str]] = set()
+        """Those that are being fetched over the session's own connection."""
+        self._slow: dict[str, float] = {}
+        """Backends that have let a deadline pass, and until when nobody waits for them."""
+        self._gathering: dict[tuple[str, str], _Gathering] = {}
+        """By method, and whose list a name is looked for on: a backend's, `*` for all, or that of none."""
         self._naming: tuple[Table, Naming] | None = None
 
     @property
@@ -87,34 +87,54 @@ class Listing:
 
     # Fetching
 
-    def gather(self, method: str, done: Callable[[], None], *, shows: bool) -> None:
+    def gather(self, method: str, done: Callable[[], None], *, looks: str = "") -> None:
         """Brings this list up to date for every backend, as far as that can be done in time; then calls `done`. What is
-        to be shown is the last list known; whoever looks for something wants it fresh."""
-        running = self._gathering.get(method)
-        if running is not None and not shows and not running.fresh:
-            running.done.append(lambda: self.gather(method, done, shows=False))
-            return
+        to be shown is the last list known, and soon; whoever `looks` for a name (of one backend, or `*`) wants it
+        fresh, and can wait longer."""
+        running = self._gathering.get((method, looks))
         if running is not None:
             running.done.append(done)
-            running.shows = running.shows or shows
+            running.shows = running.shows or not looks
             return
         wanted = [b for b in self._front.backends if self._wants(method, b)]
-        if not wanted:
-            done()
+        self._gather(wanted, method, done, shows=not looks, looks=looks)
+
+    def refresh(self, method: str, done: Callable[[], None]) -> None:
+        """Brings up to date what may be another one now, and what is not known at all; then calls `done`."""
+        running = self._gathering.get((method, ""))
+        if running is not None:
+            running.done.append(lambda: self.refresh(method, done))
             return
-        self._gathering[method] = _Gathering(set(wanted), [done], shows, fresh=not shows)
-        seconds = self._front.services.limits.list_deadline
-        self._front.host.ctx.set_timer(("gather", method), seconds + GRACE, GatherDue(method))
+        views = self._views.get(method, {})
+        wanted = [b for b in self._front.backends if b not in views or (method, b) in self._stale]
+        self._gather(wanted, method, done, shows=False, looks="")
+
+    def _gather(self, wanted: list[str], method: str, done: Callable[[], None], shows: bool, *, looks: str) -> None:
+        """What is slow is asked too, but not waited for: its list is announced when it is there."""
+        ctx = self._front.host.ctx
+        now = ctx.now()
+        if looks:
+            waiting = {b for b in wanted if looks in ("*", b)}
+        else:
+            waiting = {b for b in wanted if not self._itself(b) or self._slow.get(b, 0.0) <= now}
+        if waiting:
+            self._gathering[method, looks] = _Gathering(waiting, [done], shows)
+            seconds = LOOK_WITHIN if looks else self._front.services.limits.list_deadline
+            ctx.set_timer(("gather", method, looks), seconds, GatherDue(method, looks))
         for backend in wanted:
-            self._fetch(method, backend, fresh=not shows)
+            self._fetch(method, backend, fresh=bool(looks))
+        if not waiting:
+            self._front.gathered(method)
+            done()
+
+    def _itself(self, backend: str) -> bool:
+        """Whether it is asked from here: the catalogue has its own deadline, and always answers."""
+        return self._front.lists_itself(backend)
 
     def _wants(self, method: str, backend: str) -> bool:
         """The catalogue is always asked, for it knows what is stale; an own connection says so itself."""
         if not self._front.lists_itself(backend):
             return True
-        running = self._fetches.get((method, backend))
-        if running is not None and running.slow:
-            return False
         return self._views.get(method, {}).get(backend) is None or (method, backend) in self._stale
 
     def _fetch(self, method: str, backend: str, *, fresh: bool) -> None:
@@ -125,52 +145,66 @@ class Listing:
         elif spec is None or not front.tree.catalogue.reply(
             Consult(front.host.ctx.ref, front.catalogue_key(backend), front.profile(spec), method, fresh)
         ):
-            self._arrived(method, backend, None, told=False)
+            self._arrived(method, backend, None, failed=True)
 
     def _fetch_own(self, method: str, backend: str) -> None:
         """Over the session's own connection, one fetch of a list at a time."""
         front, key = self._front, (method, backend)
         if key in self._fetches:
             return
-        told = self._stale.pop(key, False)
+        self._stale.discard(key)
         if not capabilities.allows(capabilities.parse(front.hellos[backend].capabilities), method):
-            self._arrived(method, backend, (), told=told)
+            self._arrived(method, backend, ())
             return
-        own = self._fetches[key] = _Own(told)
+        self._fetches.add(key)
 
         def ask(params: Raw, page: Page) -> None:
             if not front.own_call(backend, method, params, lambda out: page(out.ok, out.payload)):
                 done(None, Raw(b"null"))
 
         def done(items: Items | None, error: Raw) -> None:
-            self._fetches.pop(key, None)
-            changed = key in self._stale  # while the pages came
+            self._fetches.discard(key)
+            overtaken = key in self._stale  # while the pages came
             if error:
-                self._stale.setdefault(key, own.told)
+                self._stale.add(key)
                 items = items if self._views.get(method, {}).get(backend) is None else None
-            self._arrived(method, backend, items, told=own.told)
-            if changed:
+            self._arrived(method, backend, items, failed=items is None)
+            if not error:
+                self._learned(method, backend)
+            if overtaken:
                 front.list_changed(method)
 
         Paging(METHODS[method].items or "", ask, done).start()
 
+    def _learned(self, method: str, backend: str) -> None:
+        """A list came, whole, over the session's own connection."""
+
     def listed(self, message: Listed) -> None:
         """The catalogue's answer."""
-        told = self._stale.pop((message.method, message.backend), False)
-        self._arrived(message.method, message.backend, message.items, told=told)
+        self._stale.discard((message.method, message.backend))
+        failed = message.items is None and not message.pending
+        self._arrived(message.method, message.backend, message.items, failed=failed)
 
-    def _arrived(self, method: str, backend: str, items: Items | None, *, told: bool) -> None:
-        gathering = self._gathering.get(method)
-        awaited = gathering is not None and backend in gathering.waiting
-        changed = self._take(method, backend, items)
-        if changed and not told and not (awaited and gathering is not None and gathering.shows):
+    def _arrived(self, method: str, backend: str, items: Items | None, *, failed: bool = False) -> None:
+        if items is not None:
+            self._slow.pop(backend, None)
+        (self._failed.add if failed else self._failed.discard)((method, backend))
+        awaited = [k for k, gathering in self._gathering.items() if k[0] == method and backend in gathering.waiting]
+        if self._take(method, backend, items) and not any(self._gathering[key].shows for key in awaited):
             self._front.list_changed(method)
-        if gathering is None or not awaited:
+        for _, looks in awaited:
+            self._gathered(method, backend, looks=looks)
+
+    def _gathered(self, method: str, backend: str, *, looks: str) -> None:
+        """This one is waited for no more."""
+        gathering = self._gathering.get((method, looks))
+        if gathering is None or backend not in gathering.waiting:
             return
         gathering.waiting.discard(backend)
         if not gathering.waiting:
-            del self._gathering[method]
-            self._front.host.ctx.cancel_timer(("gather", method))
+            del self._gathering[method, looks]
+            self._front.host.ctx.cancel_timer(("gather", method, looks))
+            self._front.gathered(method)
             for done in gathering.done:
                 done()
 
@@ -182,20 +216,35 @@ class Listing:
             views.setdefault(backend, None)
             return False
         view = View(items, self._memo.version(items))
-        if before is not None and before.version == view.version:
-            return False
+        if before is not None:
+            view = self._steady(method, before, view)
+            if before.version == view.version:
+                return False
         views[backend] = view
         self._naming = None
         return known
 
-    def gather_due(self, method: str) -> None:
+    def _steady(self, method: str, before: View, fetched: View) -> View:
+        if before.version == fetched.version:
+            return before
+
+        def make() -> View:
+            items = steady(before.items, fetched.items, NAMED_BY[method])
+            return View(items, self._memo.version(items))
+
+        value = self._memo.get(("steady", method, before.version, fetched.version), make)
+        assert isinstance(value, View)
+        return value
+
+    def gather_due(self, method: str, *, looks: str) -> None:
         """A slow backend does not hold the others up: what is known counts."""
-        gathering = self._gathering.get(method)
+        gathering = self._gathering.get((method, looks))
+        views = self._views.setdefault(method, {})
         for backend in list(gathering.waiting) if gathering is not None else ():
-            running = self._fetches.get((method, backend))
-            if running is not None:
-                running.slow = True
-            self._arrived(method, backend, None, told=False)
+            if self._itself(backend):
+                self._slow[backend] = self._front.host.ctx.now() + SLOW_FOR
+            views.setdefault(backend, None)
+            self._gathered(method, backend, looks=looks)
 
     def connected(self, backend: str) -> None:
         """The session has its own connection now: it may list other things than the catalogue knew."""
@@ -206,13 +255,13 @@ class Listing:
     def _outdate(self, backend: str) -> None:
         for method, views in self._views.items():
             if backend in views:
-                self._stale.setdefault((method, backend), False)
+                self._stale.add((method, backend))
 
     def changed(self, backend: str, notification: str) -> None:
-        """The backend said so, and it is being announced."""
+        """The backend said so, or the catalogue has found out."""
         for method, views in self._views.items():
             if LIST_CHANGED[method] == notification and backend in views:
-                self._stale[method, backend] = True
+                self._stale.add((method, backend))
 
     def forget(self, backends: Iterable[str]) -> None:
         """These are no more, or are other servers now."""
@@ -223,10 +272,18 @@ class Listing:
 
     # Looking
 
-    def known(self, method: str) -> bool:
-        """Whether any backend's list is known: if none is, that is an error, not an empty list."""
-        views = self._views.get(method, {})
-        return not self._front.backends or any(views.get(b) is not None for b in self._front.backends)
+    def hopeless(self, method: str) -> bool:
+        """Whether nothing is known, and every backend was asked in vain: that is an error, and no empty list."""
+        backends = self._front.backends
+        return (
+            bool(backends)
+            and all((method, b) in self._failed for b in self.silent(method))
+            and not any(self._present(method))
+        )
+
+    def missing(self, method: str) -> dict[str, str]:
+        """The backends whose list is not known, and whether it is `pending` or its fetch `failed`."""
+        return {b: "failed" if (method, b) in self._failed else "pending" for b in self.silent(method)}
 
     def silent(self, method: str) -> list[str]:
         """The backends whose list is not known, though it was asked for."""
@@ -238,6 +295,13 @@ class Listing:
         views, naming = self._present(method), self.naming
         value = self._memo.get(self._key("merged", method, views), lambda: self._merge(method, views, naming))
         assert isinstance(value, list)
+        return value
+
+    def digest(self, method: str) -> str:
+        """A short digest of the merged list."""
+        items = self.merged(method)
+        value = self._memo.get(self._key("digest", method, self._present(method)), lambda: hash_of(items))
+        assert isinstance(value, str)
         return value
 
     def _merge(self, method: str, views: list[tuple[str, View]], naming: Naming) -> list[Raw]:
@@ -295,3 +359,12 @@ class Listing:
         """What a value is made of: the endpoint as it is configured, and the content of each list."""
         front = self._front
         return (what, front.endpoint, front.table.digest, method, *((b, v.version) for b, v in views))
+
+
+def hash_of(items: list[Raw]) -> str:
+    """A short digest of a list's content, the same in every process."""
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(b"%d," % len(item))
+        digest.update(item)
+    return digest.hexdigest()[:16]

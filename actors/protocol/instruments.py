@@ -74,6 +74,13 @@ _ROWS: Final = (
     Instrument("stagedoor_slow_consumers_total", "counter", "Streams detached since their reader was slow", ("kind",)),
     Instrument("stagedoor_messages_dropped_total", "counter", "Messages that belonged to nothing", ("reason",)),
     Instrument("stagedoor_messages_rejected_total", "counter", "Messages refused before any session", ("reason",)),
+    Instrument(
+        "stagedoor_list_changed_total",
+        "counter",
+        "list_changed to clients of aggregates: sent, or spared since the list is the same",
+        ("list", "outcome"),
+    ),
+    Instrument("stagedoor_lists_incomplete_total", "counter", "Merged lists given without this server", ("server",)),
     Instrument("stagedoor_version_mismatches_total", "counter", "Version headers other than the negotiated one"),
     # Actors and the loop.
     Instrument("stagedoor_mailbox_depth", "gauge", "Messages waiting for an actor that all share", ("actor",)),

@@ -119,8 +119,8 @@ class Limits:
     """Connections that a client without sessions has to a server with sessions are closed after so long without use."""
     overflow_connections: int = 7
     """To one such server over stdio: more of them, while a call waits for answers on the first. 0: others wait."""
-    list_deadline: float = 10.0
-    """One backend's share of a merged list."""
+    list_deadline: float = 3.0
+    """How long merged lists wait for a server, all its lists together; then they are given without it."""
     stderr_lines: int = 10
     """Last lines of a server's standard error in the error when it can't be started, and for operators; 0: none."""
     child_processes: int = 200

@@ -229,6 +229,7 @@ class SessionActor(Actor):
         # A first write of this life: it clears the count of rebuilds that never got so far.
         self.save(session_record.handshake(self._state) | last_activity(None))
         self.front.tasks.load(record.fields)
+        self.front.recall(record.fields)
         self.front.restored(self._state.subscriptions)
         recorded_under(self, record.fields)
         for effect in effects:
@@ -383,7 +384,7 @@ HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     CatalogueChanged: lambda self, m: self.front.changed(m),
     ChangeDue: lambda self, m: self.front.change_due(m.notification),
     Replaced: lambda self, m: reconfigured(self, m.before),
-    GatherDue: lambda self, m: self.front.gather_due(m.method),
+    GatherDue: lambda self, m: self.front.gather_due(m.method, looks=m.looks),
     OwnDue: lambda self, m: self.front.own_due(m.call),
     Down: lambda self, m: self.front.link_ended(m.ref),
 }

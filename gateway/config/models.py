@@ -149,6 +149,8 @@ class Gateway(Section):
     """Where `/livez`, `/readyz` and `/metrics` are. Never make it public."""
     store: StoreUrl = SecretStr("memory://")
     """Where sessions and their streams are kept: `memory://`, or `redis://…`, which outlives the process."""
+    prestart: bool = True
+    """Start servers whose lists are not known yet ahead of the first client, so that merged lists have them."""
     cluster: ClusterSection = ClusterSection()
     keys: list[KeyText] = []
     """Keys that seal cursors, 32 bytes in hex or base64: the first seals, all open. Without them one is made."""

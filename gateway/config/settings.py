@@ -84,6 +84,7 @@ class Settings:
     listen: Address = Address("127.0.0.1", 8080)
     admin: Address = Address("127.0.0.1", 8081)
     store: str = field(default="memory://", repr=False)
+    prestart: bool = True
     cluster: str = "stagedoor"
     auth: Auth = Auth()
     keys: tuple[bytes, ...] = field(default=(), repr=False)

@@ -146,44 +146,36 @@ async def test_changes_that_never_stop_are_announced_all_the_same(autojump_clock
         client = await gateway.connect()
         events = client.listen()
         await client.names()
-        for _ in range(50):
+        for n in range(50):
+            alpha.lists["tools/list"].append(tool(f"t{n}"))
             alpha.link.notify("notifications/tools/list_changed")
             await trio.sleep(0.05)
-        assert len(events.seen("notifications/tools/list_changed")) >= 10
+        assert len(events.seen("notifications/tools/list_changed")) >= 5
 
 
 @pytest.mark.parametrize("own", [False, True])
-async def test_a_change_while_its_list_is_being_fetched_is_announced_once_more(autojump_clock, own):
+async def test_a_change_while_its_list_is_being_fetched_is_found_and_announced(autojump_clock, own):
     alpha = Backend("alpha")
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect()
         events = client.listen()
         if own:
             await client.tool("alpha__echo")
-            alpha.link.notify("notifications/tools/list_changed")
-            await events.next("notifications/tools/list_changed")
+        assert await client.names() == ["alpha__echo"]
         alpha.mute.add("tools/list")
-
-        async def fetch():
-            pending = client.begin("tools/list")
-            await gateway.settle()
-            return pending, alpha.asked_for("tools/list")[-1]
-
-        first, request = await fetch()
-        request.link.notify("notifications/tools/list_changed")
-        await trio.sleep(0.2)
-        second, same = await fetch()
-        assert same is request
-        told = len(events.messages)
-        request.result({"tools": [tool("old")]})
-        await first.result()
-        await second.result()
+        before = len(alpha.asked_for("tools/list"))
+        alpha.link.notify("notifications/tools/list_changed")
         await trio.sleep(1)
-        assert len(events.messages) == told + 1
-        third, again = await fetch()
-        assert again is not request
-        again.result({"tools": [tool("new")]})
-        assert [t["name"] for t in (await third.result())["tools"]] == ["alpha__new"]
+        [request] = alpha.asked_for("tools/list")[before:]
+        request.link.notify("notifications/tools/list_changed")
+        await gateway.settle()
+        alpha.mute.clear()
+        alpha.lists["tools/list"].append(tool("new"))
+        request.result({"tools": [tool("echo")]})
+        await events.next("notifications/tools/list_changed")
+        assert await client.names() == ["alpha__echo", "alpha__new"]
+        await trio.sleep(5)
+        assert len(events.messages) == 1
 
 
 async def test_the_catalogues_connection_closes_when_nobody_has_asked_for_a_while_and_comes_back(autojump_clock):
@@ -231,7 +223,7 @@ async def test_a_slow_backend_delays_the_others_once_by_the_list_deadline_and_is
         events = client.listen()
         before = trio.current_time()
         assert await client.names() == ["alpha__echo"]
-        assert 10 <= trio.current_time() - before < 11
+        assert 2 < trio.current_time() - before <= 3
         before = trio.current_time()
         assert await client.names() == ["alpha__echo"]
         assert trio.current_time() - before < 1
@@ -246,18 +238,17 @@ async def test_who_comes_late_does_not_move_the_deadline_of_who_came_first(autoj
         first, second = await gateway.connect(), await gateway.connect()
         start = trio.current_time()
         early = first.begin("tools/list")
-        await trio.sleep(9)
+        await trio.sleep(2)
         second.begin("tools/list")
         await early.result()
-        assert trio.current_time() - start < 11
+        assert trio.current_time() - start <= 3
 
 
 async def test_a_fetch_that_is_never_answered_is_given_up_and_tried_again(autojump_clock):
     alpha = Backend("alpha", mute={"tools/list"}, timeout=60.0)
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect()
-        with pytest.raises(RpcError, match="no server could be asked"):
-            await client.names()
+        assert await client.names() == []
         lost = await alpha.next("tools/list")
         await lost.cancelled.wait()
         again = await alpha.next("tools/list")
@@ -336,6 +327,7 @@ async def test_a_crash_of_the_catalogue_costs_a_fetch(autojump_clock):
         await crash_catalogue(gateway)
         assert await client.names() == ["alpha__echo"]
         assert len(alpha.links) == 2
+        alpha.lists["tools/list"].append(tool("new"))
         alpha.link.notify("notifications/tools/list_changed")
         await events.next("notifications/tools/list_changed")
         await trio.sleep(10)

@@ -2,7 +2,7 @@
 
 from actors.ports import Principal
 from tests.support.harness import open_gateway
-from tests.support.mcp_backend import Backend
+from tests.support.mcp_backend import Backend, tool
 
 MAY_ALL = {"sampling": {}, "elicitation": {}, "roots": {"listChanged": True}}
 
@@ -76,6 +76,7 @@ async def test_updates_reach_those_who_subscribed_and_changes_of_lists_everybody
         await ann.call("resources/subscribe", {"uri": "alpha+test:///a"})
         await bob.tool("alpha__echo")
         await gateway.settle()
+        alpha.lists["tools/list"].append(tool("new"))
         alpha.link.notify("notifications/resources/updated", {"uri": "test:///a/part"})
         alpha.link.notify("notifications/tools/list_changed")
         await anns.next("notifications/resources/updated")

@@ -9,7 +9,7 @@ import trio
 from actors.ports import ANONYMOUS, Get, Streaming
 from tests.support.door_client import Client, parse_events
 from tests.support.harness import Gateway, open_gateway
-from tests.support.mcp_backend import Backend
+from tests.support.mcp_backend import Backend, tool
 
 CHANGED = "notifications/tools/list_changed"
 UPDATED = "notifications/resources/updated"
@@ -65,6 +65,7 @@ async def test_an_aggregate_of_passivated_sessions_repeats_them_too(autojump_clo
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect()
         await client.names()
+        alpha.lists["tools/list"].append(tool("new"))
         async with stalled(gateway, client):
             alpha.link.notify(CHANGED)
             await trio.sleep(1)

@@ -210,6 +210,7 @@ async def test_changes_of_several_backends_at_once_are_one_notification_of_a_kin
     await trio.sleep(5)
     before = len([event for event in stream.exchange.unread if event.data])
     for backend in stage.backends.values():
+        backend.result("new", text("new"))
         for _ in range(3):
             backend.connections[-1].notify("notifications/tools/list_changed")
     await trio.sleep(5)

@@ -119,6 +119,7 @@ async def test_what_is_said_with_no_stream_open_waits_for_the_next_one(stage: St
     backend = await stage.backend()
     client = await stage.connect(route.path)
     connection = await connection_of(client, backend)
+    backend.result("new", text("new"))
     for n in range(3):
         connection.notify("notifications/message", {"level": "error", "data": n})
         connection.notify("notifications/tools/list_changed")

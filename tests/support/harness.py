@@ -21,7 +21,7 @@ from typing import Any
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from actors.ports import ANONYMOUS, Principal, Store, TransportEvent
+from actors.ports import ANONYMOUS, ListStore, Principal, Store, TransportEvent
 from actors.protocol.instruments import INSTRUMENTS
 from actors.protocol.table import BackendSpec, Endpoint, Limits, Table
 from actors.runtime import System, open_system
@@ -172,6 +172,8 @@ async def open_gateway(
     groups: Mapping[str, tuple[str, ...]] | None = None,
     store: Store | None = None,
     jitter: float = 0.0,
+    lists: ListStore | None = None,
+    prestart: bool = False,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway in front of these backends; further keywords are `Limits`."""
@@ -188,6 +190,7 @@ async def open_gateway(
         table=TableCell(table_of(*backends, groups=groups)),
         jitter=lambda: jitter,
         identity=IDENTITY,
+        lists=lists,
         wall=trio.current_time,
     )
     crashes: list[tuple[str, BaseException]] = []
@@ -197,7 +200,7 @@ async def open_gateway(
         crashes.append((name, error))
 
     async with open_system(on_crash=crashed) as system:
-        actors = GatewayActors(system, services)
+        actors = GatewayActors(system, services, prestart=prestart)
         async with trio.open_nursery() as nursery:
             gateway = Gateway(by_name, system, services, actors, services.store, telemetry, log, crashes, nursery)
             yield gateway

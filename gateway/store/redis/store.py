@@ -18,6 +18,8 @@ from gateway.store.redis.checks import check, explain
 from gateway.store.redis.errors import LinkDown, StoreInUse
 from gateway.store.redis.lease import Lease, describe, owned_key
 from gateway.store.redis.links import open_link
+from gateway.store.redis.lists import RedisLists
+from gateway.store.redis.lists import read as read_lists
 from gateway.store.redis.operations import Operation, Operations
 from gateway.store.redis.reader import Reader
 from gateway.store.redis.targets import Target, parse
@@ -38,7 +40,8 @@ class RedisStore:
 
     durable = True
 
-    def __init__(self, writer: Writer, reader: Reader, lease: Lease, limits: Limits) -> None:
+    def __init__(self, writer: Writer, reader: Reader, lease: Lease, limits: Limits, lists: RedisLists) -> None:
+        self.lists = lists
         self.owner = lease.incarnation
         lease.on_renamed = self._renamed
         self._writer = writer
@@ -175,6 +178,7 @@ async def open_redis_store(
         await trio.to_thread.run_sync(check, target, link, log, abandon_on_cancel=True)
         lease = Lease(link, post, on_lost)
         await _take(lease, target, log)
+        known = await trio.to_thread.run_sync(read_lists, link, abandon_on_cancel=True)
         writer = Writer(
             open_link(target),
             post,
@@ -185,7 +189,7 @@ async def open_redis_store(
         )
         with closing(Reader(open_link(target))) as reader:
             async with _running(writer, lease, post, on_lost):
-                yield RedisStore(writer, reader, lease, limits)
+                yield RedisStore(writer, reader, lease, limits, RedisLists(writer, known))
 
 
 @asynccontextmanager

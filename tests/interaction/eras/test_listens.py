@@ -285,6 +285,7 @@ async def test_after_a_loss_a_session_hears_what_may_have_changed(stage: Stage, 
     await client.request("tools/list")
     await client.request("resources/subscribe", {"uri": route.uri("test:///a")})
     await trio.sleep(1)
+    backend.result("new", text("what it has learned meanwhile"))
     for connection in list(backend.connections):
         connection.hang_up()
     seen: set[str] = set()
