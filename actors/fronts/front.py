@@ -110,6 +110,10 @@ class Front(ABC):
     def use_level(self, level: str) -> None:
         """The client's log level is in force from here on."""
 
+    def as_is(self, backend: str) -> bool:
+        """Whether what this backend says passes as it is, to a client of the same revision."""
+        return False
+
     def listed(self, message: Listed) -> None:  # noqa: B027 - most fronts have nothing to do here
         """The catalogue's answer; only an aggregate asks it."""
 
@@ -246,7 +250,7 @@ class Front(ABC):
         if waiter is not None:
             waiter(message)
         elif message.call > 0:
-            self.host.event(ev.CallEnded(message.call, message.ok, message.payload))
+            self.host.event(ev.CallEnded(message.call, message.ok, message.payload, self.as_is(message.backend)))
 
     def asked(self, message: LinkAsked) -> None:
         """A request of a backend."""
@@ -255,8 +259,9 @@ class Front(ABC):
             message.link.reply(GiveAnswer(message.id, False, refusal.raw))
             return
         self._questions[message.backend, message.id] = message.method
-        params = self.tasks.exposed(message.backend, message.method, self.exposed_request(message))
-        self.host.event(ev.Asked(message.backend, message.call, message.id, message.method, params, message.place))
+        backend, call, id, method = message.backend, message.call, message.id, message.method
+        params = self.tasks.exposed(backend, method, self.exposed_request(message))
+        self.host.event(ev.Asked(backend, call, id, method, params, message.place, self.as_is(backend)))
 
     def withdrew(self, message: LinkWithdrew) -> None:
         """A backend took a question back."""

@@ -15,6 +15,7 @@ from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
+from actors.protocol.link_state import Profile
 from actors.protocol.table import BackendSpec
 from actors.runtime import Ref
 
@@ -61,6 +62,19 @@ class Transparent(Front):
         elif effect.method == "tools/call" and not shown(spec, _name(effect.params)):
             return errors.invalid_params(f"Unknown tool: {_name(effect.params)[:200]}")
         return None
+
+    def as_is(self, backend: str) -> bool:
+        hello = self.hellos.get(backend)
+        return hello is not None and hello.version == self.host.version
+
+    def profile(self, spec: BackendSpec, *, own: bool = False) -> Profile:
+        """What the client said of itself, in its own revision."""
+        profile, client = super().profile(spec, own=own), self.host.client
+        if spec.sharing == "shared" or client is None or not own:
+            return profile
+        tasks_of = json.members(profile.capabilities).get("tasks") if profile.tasks else None
+        declared = capabilities.transparent_client(client.capabilities, tasks_of)
+        return msgspec.structs.replace(profile, capabilities=declared, version=self.host.version)
 
     def use_level(self, level: str) -> None:
         backend = self._backend()
@@ -111,10 +125,9 @@ class Transparent(Front):
 
     def told(self, message: LinkTold) -> None:
         self.heard(message.backend, message.method)
-        now = self.host.ctx.now()
-        self.host.event(
-            ev.CallProgressed(message.backend, message.call, message.method, message.params, now, message.place)
-        )
+        backend, call, method, params = message.backend, message.call, message.method, message.params
+        now, as_is = self.host.ctx.now(), self.as_is(backend)
+        self.host.event(ev.CallProgressed(backend, call, method, params, now, message.place, as_is))
 
     def exposed_request(self, message: LinkAsked) -> Raw:
         return message.params

@@ -15,6 +15,7 @@ from actors.protocol import capabilities, codec, errors, lowering, payload, plac
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Error, Result
+from actors.protocol.methods import Sender, carried
 from actors.protocol.request_record import of_ask
 from actors.protocol.session_state import Ask, Session
 
@@ -25,13 +26,11 @@ ID_DIGITS = 20
 
 
 def asked(session: Session, event: ev.Asked) -> Step:
-    """A backend asks. What the client did not declare is refused at once."""
+    """A backend asks. What the client did not declare is refused at once, unless it is the client's own to refuse."""
     refusal = _refusal(session, event)
     if refusal is not None:
         return session, [fx.AnswerBackend(event.backend, event.id, False, refusal.raw)]
-    client = session.client.capabilities if session.client is not None else capabilities.NOTHING
-    augmented = tasks.may_augment(client, session.version, event.method)
-    lowered = lowering.server_request(event.method, event.params, session.version, tasks=augmented)
+    lowered = event.params if event.as_is else _lowered(session, event)
     if isinstance(lowered, lowering.Unbridgeable):
         return session, [fx.AnswerBackend(event.backend, event.id, lowered.ok, lowered.payload)]
     ask_id = f"{_base36(session.epoch)}.{session.next_ask}"
@@ -43,6 +42,13 @@ def asked(session: Session, event: ev.Asked) -> Step:
     return _send(session, ask_id, ask, event)
 
 
+def _lowered(session: Session, event: ev.Asked) -> Raw | lowering.Unbridgeable:
+    """The params in the words of the client's revision."""
+    client = session.client.capabilities if session.client is not None else capabilities.NOTHING
+    augmented = tasks.may_augment(client, session.version, event.method)
+    return lowering.server_request(event.method, event.params, session.version, tasks=augmented)
+
+
 def _refusal(session: Session, event: ev.Asked) -> errors.ProtocolError | None:
     if session.client is None:
         return errors.internal("the session is not initialized", reason="no_client")
@@ -52,6 +58,8 @@ def _refusal(session: Session, event: ev.Asked) -> errors.ProtocolError | None:
         payload.progress_token(event.params)
         if event.method in tasks.ASKING:
             return tasks.refusal(session.client.capabilities, session.version, event.method)
+        if event.as_is:
+            return None if carried(event.method, Sender.SERVER) else errors.method_not_found(event.method)
         return capabilities.client_refusal(session.client.bits, event.method, event.params)
     except errors.Malformed as malformed:
         return malformed.error
@@ -207,6 +215,8 @@ def progressed(session: Session, params: Raw) -> Step:
     except (msgspec.DecodeError, RecursionError):
         return session, [fx.Tally("bad_progress")]
     ask = session.asks.get(token) if isinstance(token, str) else None
+    if ask is None and not session.rules.gates and not was_issued(session, token):
+        return session, [fx.Broadcast("notifications/progress", params)]  # what it means, both ends know
     if ask is None or ask.token is None:
         return session, [fx.Tally("late_progress")]
     try:

@@ -305,6 +305,18 @@ def transparent_server(raw: Raw, *, modern: bool = False) -> Raw:
     return dumps(tree)
 
 
+def transparent_client(declared: Capabilities, tasks: Raw | None) -> Raw:
+    """What a client declared, `experimental` and all, but for what it can have only from the gateway: tasks of its own
+    era as they are offered here (None: none), and never those of the other."""
+    stripped = declared.has(("extensions", TASKS))
+    if not stripped and tasks is None and "tasks" not in declared.tree:
+        return declared.raw or dumps({})
+    tree: dict[str, Any] = {name: value for name, value in declared.tree.items() if name != "tasks"}
+    if stripped:
+        tree["extensions"] = {id: settings for id, settings in tree["extensions"].items() if id != TASKS}
+    return dumps(tree if tasks is None else {**tree, "tasks": tasks})
+
+
 def carried(bits: ClientBits) -> ClientBits:
     """What of a client a backend with sessions may hear: not that it knows tasks of the other era."""
     return frozenset(bit for bit in bits if not bit.startswith(_TASKS_BIT))

@@ -78,7 +78,8 @@ class AskExpired(Struct, frozen=True):
 
 class CallProgressed(Struct, frozen=True):
     """A notification or progress of a backend in the course of a call (`call`), or of none. `place`: where the call
-    stands after it."""
+    stands after it. `as_is`: the backend is all that is behind the endpoint, and speaks the client's own revision: what
+    it says passes, for the two of them know what they mean."""
 
     backend: str
     call: CallId | None
@@ -86,6 +87,7 @@ class CallProgressed(Struct, frozen=True):
     params: Raw
     now: float
     place: Place | None = None
+    as_is: bool = False
 
 
 class CallPlaced(Struct, frozen=True):
@@ -97,15 +99,16 @@ class CallPlaced(Struct, frozen=True):
 
 
 class CallEnded(Struct, frozen=True):
-    """The outcome of a call: `payload` is its result or the JSON-RPC error object."""
+    """The outcome of a call: `payload` is its result or the JSON-RPC error object. `as_is` as in CallProgressed."""
 
     call: CallId
     ok: bool
     payload: Raw
+    as_is: bool = False
 
 
 class Asked(Struct, frozen=True):
-    """A backend asks the client something. `id` is the backend's own; `place` as in CallProgressed."""
+    """A backend asks the client something. `id` is the backend's own; `place` and `as_is` as in CallProgressed."""
 
     backend: str
     call: CallId | None
@@ -113,6 +116,7 @@ class Asked(Struct, frozen=True):
     method: str
     params: Raw
     place: Place | None = None
+    as_is: bool = False
 
 
 class AskWithdrawn(Struct, frozen=True):

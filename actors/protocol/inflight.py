@@ -65,12 +65,11 @@ def ended(session: Session, event: ev.CallEnded) -> Step:
     effects: fx.Effects = []
     if event.ok and entry.level is not None:
         session, effects = replace(session, level=entry.level), [fx.UseLevel(entry.level)]
-    if event.ok:
-        payload = lowering.result(entry.method, event.payload, session.version)
-        frame = codec.encode_result(id, payload)
-    else:
+    ok, payload = event.ok, event.payload
+    if not event.as_is:
         bits = session.client.bits if session.client is not None else None
-        frame = codec.encode(Error(id, lowering.error(entry.method, event.payload, session.version, bits)))
+        ok, payload = lowering.outcome(entry.method, ok, payload, session.version, bits)
+    frame = codec.encode_result(id, payload) if ok else codec.encode(Error(id, payload))
     session, more = settle(session, entry, frame)
     return session, effects + more
 
@@ -155,20 +154,21 @@ class _Progress(msgspec.Struct):
 
 
 def progressed(session: Session, event: ev.CallProgressed) -> Step:
-    """Progress of a call: strictly increasing, under the client's own token, on the stream of its request."""
+    """Progress of a call under the client's own token, on the stream of its request: strictly increasing, unless its
+    client would get it from the backend as it is."""
     id = session.calls.get(event.call) if event.call is not None else None
     entry = session.requests.get(id) if id is not None else None
     if entry is None or entry.token is None:
         return session, [fx.Tally("late_progress")]
     try:
-        value = msgspec.json.decode(event.params, type=_Progress).progress
+        value = None if event.as_is else msgspec.json.decode(event.params, type=_Progress).progress
         own = payload.replace_members(event.params, {"progressToken": payload.dumps(entry.token)})
     except (msgspec.DecodeError, RecursionError, errors.Malformed):
         return session, [fx.Tally("bad_progress")]
-    if entry.progress is not None and value <= entry.progress:
+    if entry.progress is not None and value is not None and value <= entry.progress:
         return session, [fx.Tally("progress_not_increasing")]
     session = replace(session, requests={**session.requests, entry.id: replace(entry, progress=value, timed=True)})
-    params = lowering.notification(event.method, own, session.version)
+    params = own if event.as_is else lowering.notification(event.method, own, session.version)
     session, effects = say(session, event, codec.encode_notification(event.method, params))
     return session, [fx.StartDeadline(entry.call, event.now, entry.accepted), *effects]
 

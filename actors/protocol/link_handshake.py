@@ -26,7 +26,7 @@ from actors.protocol.link_resume import changes, dropped, resumed
 from actors.protocol.link_state import Link, Pending, Step, moved
 from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
 from actors.protocol.persistent import PersistentMap
-from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
+from actors.protocol.versions import VERSIONS
 
 
 def started(link: Link, event: ev.Started) -> Step:
@@ -47,7 +47,7 @@ def _initialize(link: Link) -> Step:
     id = upstream_id(link)
     params = Raw(
         b'{"protocolVersion":"%s","capabilities":%s,"clientInfo":%s}'
-        % (LATEST_HANDSHAKE.encode(), bytes(link.profile.capabilities), bytes(link.profile.client_info))
+        % (link.profile.version.encode(), bytes(link.profile.capabilities), bytes(link.profile.client_info))
     )
     link = replace(link, next_id=link.next_id + 1, pending=PersistentMap({id: Pending(None, "initialize")}))
     return link, [ev.Send(codec.encode_request(id, "initialize", params), id=id)]

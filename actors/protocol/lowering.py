@@ -8,6 +8,7 @@ names in the bytes. A payload of an unexpected shape passes as it is: its reader
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
 from msgspec import Raw, Struct
 
 from actors.protocol.capabilities import ClientBits
@@ -19,6 +20,7 @@ from actors.protocol.errors import (
     parse_error_member,
 )
 from actors.protocol.payload import (
+    BROKEN,
     compact,
     dumps,
     elements,
@@ -83,21 +85,61 @@ def client_result(method: str, payload: Raw, version: str) -> Raw | Unbridgeable
         return unbridgeable.outcome
 
 
-def error(method: str, payload: Raw, version: str, bits: ClientBits | None = None) -> Raw:
-    """A backend's error for a client that speaks `version` and has these bits (None: not looked at).
+def outcome(method: str, ok: bool, payload: Raw, version: str, bits: ClientBits | None = None) -> tuple[bool, Raw]:
+    """A backend's outcome for a client that speaks `version` and has these bits (None: not looked at): whether it is a
+    result, and that or the error.
 
-    -32042 means something only to a client that can be sent to a URL; any other gets -32603 with the same message.
+    -32042 means something only to a client that can be sent to a URL; any other is told the URL in words.
     """
-    if not mentions(payload, b"%d" % URL_ELICITATION_REQUIRED):
-        return payload
+    if ok:
+        return True, result(method, payload, version)
     can_open = can_use(version, "url_elicitation") and (bits is None or "elicit.url" in bits)
+    away = None if can_open else sent_away(payload)
+    return (False, payload) if away is None else in_words(method, *away)
+
+
+class Page(Struct, frozen=True):
+    """An address that the user must open, and why."""
+
+    url: str
+    message: str = ""
+
+
+class _Pages(Struct, frozen=True):
+    elicitations: list[Page] = []
+
+
+class _SentAway(Struct):
+    code: int
+    message: str = ""
+    data: _Pages = _Pages()
+
+
+def sent_away(error: Raw) -> tuple[str, list[Page]] | None:
+    """What an error -32042 says, and the pages that it sends the user to; None for any other error."""
+    if not mentions(error, b"%d" % URL_ELICITATION_REQUIRED):
+        return None
     try:
-        found = parse_error_member(payload)
-    except ValueError:
-        return payload
-    if found.code != URL_ELICITATION_REQUIRED or can_open:
-        return payload
-    return dumps({"code": internal().code, "message": found.message, "data": {"reason": "url_elicitation_required"}})
+        found = msgspec.json.decode(error, type=_SentAway)
+    except BROKEN:
+        try:
+            plain = parse_error_member(error)
+        except ValueError:
+            return None
+        found = _SentAway(plain.code, plain.message)
+    return (found.message, found.data.elicitations) if found.code == URL_ELICITATION_REQUIRED else None
+
+
+def in_words(method: str, why: str, pages: list[Page]) -> tuple[bool, Raw]:
+    """For a client that can't be asked to open a page: the model that called a tool can tell its user, and anybody else
+    finds the addresses in the error's data."""
+    lines = [f"{page.message}\n{page.url}" if page.message else page.url for page in pages]
+    if method == "tools/call" and lines:
+        words = "\n\n".join([why or "The user must open this page in a browser first, then try again:", *lines])
+        return True, dumps({"content": [{"type": "text", "text": words}], "isError": True})
+    told = [{"url": page.url, "message": page.message} for page in pages]
+    data = {"reason": "url_elicitation_required", **({"elicitations": told} if told else {})}
+    return False, dumps({"code": internal().code, "message": why, "data": data})
 
 
 class _UnbridgeableError(Exception):

@@ -1,8 +1,8 @@
 """Every method and notification of both eras: who sends it, since when, behind which capability, and how an
 aggregate of several backends treats it.
 
-The gateway refuses what is not in this table (-32601) or ignores it (notifications): a method that passed through
-unknown would pass the version and capability gates too.
+On an aggregate the gateway refuses what is not in this table (-32601) or ignores it (notifications): nobody could say
+whose it is. To the one server behind an endpoint it passes, and from it (`carried`).
 """
 
 from dataclasses import dataclass
@@ -271,3 +271,10 @@ def known(name: str, sender: Sender, version: str) -> Method | None:
     if sender is Sender.CLIENT and row.last_from_client is not None and version > row.last_from_client:
         return None
     return row if row.sender in (sender, Sender.BOTH) else None
+
+
+def carried(name: str, sender: Sender) -> bool:
+    """Whether a message may pass between two ends that speak the same revision: what no table knows is theirs to know.
+    What is known keeps its direction, and what the gateway never offers is not there."""
+    row = METHODS.get(name)
+    return row is None or (row.treatment is not Treatment.REFUSED and row.sender in (sender, Sender.BOTH))

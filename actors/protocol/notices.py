@@ -22,7 +22,8 @@ def told(session: Session, event: ev.CallProgressed) -> Step:
         return session, [fx.Tally(why)]
     if event.method == "notifications/message" and not _loud_enough(session, event.params):
         return session, [fx.Tally("log_below_level")]
-    frame = codec.encode_notification(event.method, lowering.notification(event.method, event.params, session.version))
+    params = event.params if event.as_is else lowering.notification(event.method, event.params, session.version)
+    frame = codec.encode_notification(event.method, params)
     return inflight.say(session, event, frame, _coalescing_key(event))
 
 

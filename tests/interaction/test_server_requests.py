@@ -122,12 +122,12 @@ async def test_an_error_of_the_client_reaches_the_backend(stage: Stage, route: R
     ],
     ids=str,
 )
-async def test_what_the_client_did_not_declare_is_refused_here(
-    stage: Stage, route: Route, declared: Message, method: str, params: Message, code: int
+async def test_what_the_client_did_not_declare_is_refused_on_an_aggregate(
+    stage: Stage, declared: Message, method: str, params: Message, code: int
 ) -> None:
     asking(await stage.backend())
-    client = await stage.connect(route.path, capabilities=declared)
-    call = client.start_call(route.name("ask"), method=method, params=params)
+    client = await stage.connect("/mcp", capabilities=declared)
+    call = client.start_call("alpha__ask", method=method, params=params)
     assert (await call.result())["_meta"]["code"] == code
     assert len(call.messages) == 1
 
@@ -143,7 +143,9 @@ async def test_a_backend_is_told_what_the_client_declared(stage: Stage, route: R
     told = backend.connections[-1].client["capabilities"]
     assert told["roots"] == {"listChanged": True}
     assert told["sampling"] == {}
-    if cell.revision >= "2025-06-18":
+    if not route.name_prefix:
+        assert told["elicitation"] == {}, "word by word"
+    elif cell.revision >= "2025-06-18":
         assert set(told["elicitation"]) <= {"form"}
     else:
         assert "elicitation" not in told, "the client's revision has none"
@@ -260,11 +262,15 @@ async def test_a_demand_for_a_url_reaches_those_who_can_open_one(stage: Stage, r
     data = {"elicitations": [URL]}
     backend.refuses("tools/call", URL_REQUIRED, "sign in first", data)
     client = await stage.connect(route.path, capabilities=EVERYTHING if capable else {"elicitation": {}})
-    error = await client.start_call(route.name("needs")).error()
-    assert error.message == "sign in first"
-    if capable and client.revision == "2025-11-25":
+    as_is = client.revision == "2025-11-25" and (capable or not route.name_prefix)
+    call = client.start_call(route.name("needs"))
+    if as_is:
+        error = await call.error()
+        assert error.message == "sign in first"
         assert error.code == URL_REQUIRED
         assert error.data == data
     else:
-        assert error.code == INTERNAL
-        assert "elicitations" not in str(error.data)
+        result = await call.result()
+        assert result["isError"]
+        [block] = result["content"]
+        assert block["text"] == f"sign in first\n\n{URL['message']}\n{URL['url']}"

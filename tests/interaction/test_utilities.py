@@ -270,21 +270,26 @@ async def test_the_same_token_of_two_sessions_is_never_mixed_up(stage: Stage, ro
 
 @JUMPING
 @pytest.mark.requirement("progress-rises", "pitfall-progress")
-async def test_progress_that_does_not_rise_or_comes_late_is_dropped(stage: Stage, route: Route) -> None:
-    """The client's own books assert it, and that nothing comes after the answer."""
+async def test_progress_that_does_not_rise_is_dropped_by_an_aggregate_and_what_comes_late_everywhere(
+    stage: Stage, route: Route
+) -> None:
+    """The client's own books assert that nothing comes after the answer."""
     backend = await stage.backend()
 
     @backend.tool("work")
     async def work(request: Request) -> Message:
-        for progress in (1, 1, 0.5, 2, -1, 2.5, 2.5):
+        for progress in said:
             request.progress(progress)
         return text("done")
 
+    said = (1, 1, 0.5, 2, -1, 2.5, 2.5)
     client = await stage.connect(route.path)
+    client.trusting = not route.name_prefix
     call = client.start_call(route.name("work"), token=1)
     stream = await client.listen()
     await call.result()
-    assert [m["params"]["progress"] for m in call.messages[:-1]] == [1, 2, 2.5]
+    told = [1, 2, 2.5] if route.name_prefix else list(said)
+    assert [m["params"]["progress"] for m in call.messages[:-1]] == told
     request = backend.of("tools/call")[0]
     token = request["params"]["_meta"]["progressToken"]
     late = {"progressToken": token, "progress": 9}

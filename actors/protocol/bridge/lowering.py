@@ -13,7 +13,6 @@ from msgspec import Raw
 
 from actors.protocol import errors, lowering
 from actors.protocol.bridge.raising import RESERVED
-from actors.protocol.capabilities import ClientBits
 from actors.protocol.errors import Malformed, ProtocolError
 from actors.protocol.lowering import Unbridgeable
 from actors.protocol.messages import EMPTY
@@ -69,11 +68,8 @@ def error_from_modern(
     method: str,
     payload: Raw,
     uri: str | None = None,
-    version: str = LATEST_HANDSHAKE,
-    bits: ClientBits | None = None,
 ) -> Raw:
-    """A modern backend's JSON-RPC error for a client with these bits (None: not looked at); `uri` is that of a
-    `resources/read`.
+    """A modern backend's JSON-RPC error for a client with a session; `uri` is that of a `resources/read`.
 
     A resource that is not found has its own code with sessions. What the client did not declare is its own fault
     (-32600, same data); any other code of that era is between the gateway and the backend, and becomes -32603.
@@ -89,7 +85,7 @@ def error_from_modern(
     if error.code in RESERVED and error.code != errors.RESOURCE_NOT_FOUND:
         data: dict[str, Any] = {"code": error.code, **({"data": error.data} if error.data else {})}
         return ProtocolError(errors.INTERNAL, error.message, dumps(data)).raw
-    return lowering.error(method, payload, version, bits)
+    return payload
 
 
 def _names_uri(data: Raw, uri: str | None) -> bool:

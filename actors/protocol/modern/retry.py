@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.protocol import errors
+from actors.protocol import errors, lowering
 from actors.protocol import payload as json
 from actors.protocol.bridge import input_required, raising, request_state
 from actors.protocol.bridge.input_required import Parked
@@ -79,14 +79,15 @@ class _Data(Struct, frozen=True):
 
 class _Error(Struct):
     code: int
+    message: str = ""
     data: _Data = _Data()
 
 
 def sent_away(
     request: Request, backend: str, error: Raw, bits: ClientBits, sealer: Sealer, expose: Expose
 ) -> Outcome | None:
-    """For error -32042: one question for each address, and the request runs again afterwards. None for another error,
-    and for one that names no address."""
+    """For error -32042: one question for each address, and the request runs again afterwards; a client that can't be
+    asked is told the addresses. None for another error, and for one that names no address."""
     if request.method not in MAY_ASK:
         return None
     try:
@@ -98,9 +99,8 @@ def sent_away(
         return None
     pages = (json.dumps({"mode": "url", "message": e.message, "url": e.url}) for e in entries)
     asked = tuple(bytes(expose(backend, "elicitation/create", page)).decode() for page in pages)
-    refusal = missing(bits, "elicitation/create", Raw(asked[0].encode()))
-    if refusal is not None:
-        return False, refusal.raw
+    if missing(bits, "elicitation/create", Raw(asked[0].encode())) is not None:
+        return lowering.in_words(request.method, found.message, [lowering.Page(e.url, e.message) for e in entries])
     if any(len(params) > URL_BYTES for params in asked):
         return None
     return True, _visit(request, backend, asked, sealer)

@@ -259,15 +259,15 @@ async def test_a_user_who_would_not_go_ends_the_call(modern: Open, autojump_cloc
         assert len(at["alpha"].asked_for("tools/call")) == 1
 
 
-async def test_a_client_that_can_not_open_addresses_is_told_what_it_lacks(
+async def test_a_client_that_can_not_open_addresses_is_told_them_in_words(
     modern: Open, autojump_clock: MockClock
 ) -> None:
     async with modern(Peer("alpha", modern=False)) as at:
         pending = at.client("alpha", ANN, capabilities=FORM).begin("tools/call", ECHO)
         send_away(await at["alpha"].next())
-        error = await pending.error()
-        assert (pending.status, error.code) == (400, -32021)
-        assert error.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
+        result = await pending.result()
+        assert result["isError"] is True
+        assert "https://a.test/" in result["content"][0]["text"]
 
 
 async def test_codes_that_the_era_does_not_have_never_reach_the_client(modern: Open, autojump_clock: MockClock) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.interaction.backend import Backend, InputNeeded, Request, text
 from tests.interaction.cells import SESSIONS_TO_WITHOUT, WITHOUT_TO_SESSIONS
-from tests.interaction.codes import INTERNAL, MISSING_CAPABILITY
+from tests.interaction.codes import INTERNAL
 from tests.interaction.era_backend import ModernBackend
 from tests.interaction.scripts import URL
 from tests.interaction.stage import Route, Stage
@@ -69,14 +69,13 @@ async def test_who_does_not_open_the_page_gets_an_error_of_the_tool(stage: Stage
 
 @TO_SESSIONS
 @pytest.mark.parametrize("declared", [{}, {"elicitation": {}}], ids=str)
-@pytest.mark.requirement("bridge-url-required", "bridge-no-capability", "pitfall-4")
-async def test_who_can_open_no_page_is_told_what_is_needed(stage: Stage, declared: Message) -> None:
+@pytest.mark.requirement("bridge-url-required", "url-never-lost")
+async def test_who_can_open_no_page_is_told_its_address(stage: Stage, declared: Message) -> None:
     backend = await stage.backend()
     demanding(backend)
-    call = stage.modern(capabilities=declared).start_call("alpha__private")
-    error = await call.error()
-    assert (error.code, call.exchange.status) == (MISSING_CAPABILITY, 400)
-    assert error.data["requiredCapabilities"] == {"elicitation": {"url": {}}}
+    result = await stage.modern(capabilities=declared).call("alpha__private")
+    assert result["isError"] is True
+    assert URL["url"] in result["content"][0]["text"]
 
 
 # A server without, and a session ------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_no_shape_of_a_payload_is_a_fault(value, version, ascii_only):
         ):
             plain(made.payload if isinstance(made, Unbridgeable) else made)
     plain(lowering.client_request("tools/call", payload, version))
-    plain(lowering.error("tools/call", payload, version))
+    plain(lowering.outcome("tools/call", False, payload, version)[1])
 
 
 def test_nesting_too_deep_to_read_passes_as_it_is():
@@ -152,20 +152,32 @@ URL_ERROR = {
 }
 
 
-def test_a_url_error_reaches_only_a_client_that_can_open_it():
+def test_a_url_error_reaches_a_client_that_can_open_it_and_any_other_is_told_in_words():
     payload = raw(URL_ERROR)
-    assert lowering.error("tools/call", payload, NEWEST, frozenset({"elicit.url"})) is payload
-    assert lowering.error("tools/call", payload, NEWEST) is payload
+    assert lowering.outcome("tools/call", False, payload, NEWEST, frozenset({"elicit.url"}))[1] is payload
+    assert lowering.outcome("tools/call", False, payload, NEWEST)[1] is payload
     for version, bits in ((NEWEST, frozenset({"elicit.form"})), (FORMS, frozenset({"elicit.url"}))):
-        made = plain(lowering.error("tools/call", payload, version, bits))
-        assert (made["code"], made["message"]) == (-32603, "go there")
-        assert "elicitations" not in str(made)
+        ok, made = lowering.outcome("tools/call", False, payload, version, bits)
+        assert ok
+        assert plain(made) == {"content": [{"type": "text", "text": "go there\n\nm\nhttps://x"}], "isError": True}
+        ok, made = lowering.outcome("resources/read", False, payload, version, bits)
+        assert not ok
+        data = {"reason": "url_elicitation_required", "elicitations": [{"url": "https://x", "message": "m"}]}
+        assert plain(made) == {"code": -32603, "message": "go there", "data": data}
+
+
+@pytest.mark.parametrize("data", [None, 5, {}, {"elicitations": []}, {"elicitations": [{"message": "no url"}]}])
+def test_a_url_error_without_a_url_is_an_error_for_a_client_that_knows_none(data):
+    ok, made = lowering.outcome("tools/call", False, raw({**URL_ERROR, "data": data}), NEWEST, frozenset())
+    assert not ok
+    data = {"reason": "url_elicitation_required"}
+    assert plain(made) == {"code": -32603, "message": "go there", "data": data}
 
 
 def test_any_other_error_is_the_same_object():
     for value in ({"code": -32602, "message": "-32042"}, {"code": 1, "message": "x"}, {"message": "-32042"}):
         payload = raw(value)
-        assert lowering.error("tools/call", payload, OLD) is payload
+        assert lowering.outcome("tools/call", False, payload, OLD) == (False, payload)
 
 
 def test_progress_has_no_message_for_the_oldest():

@@ -219,7 +219,7 @@ def test_codes_that_mean_something_else_without_sessions_are_not_said_there(
 def test_codes_of_the_era_without_sessions_are_not_said_with_them(
     version, method, code, data, to_code, to_data, conforms
 ):
-    made = lowering.error_from_modern(method, error(code, **data), URI, version, frozenset({"elicit.url"}))
+    made = lowering.error_from_modern(method, error(code, **data), URI)
     shown = plain(made)
     assert (shown["code"], shown["message"], shown.get("data")) == (to_code, "m", to_data)
     message = {"jsonrpc": "2.0", "id": 1, "error": shown}
@@ -422,7 +422,7 @@ def test_no_shape_of_a_payload_is_a_fault(value, method, version):
         lowering.answer_from_modern(method, payload, version),
         lowering.request_from_modern(method, payload, version),
         lowering.notification_from_modern(method, payload, version),
-        lowering.error_from_modern(method, payload, URI, version),
+        lowering.error_from_modern(method, payload, URI),
     ):
         plain(made.payload if isinstance(made, Unbridgeable) else made)
 

@@ -1,0 +1,214 @@
+"""`/mcp/<backend>` between peers of one revision: what they say to each other passes, whoever knows what it means.
+
+On an aggregate nobody could say which server a strange method belongs to, or who is to answer; there the gates stay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.interaction.backend import Request, text
+from tests.interaction.cells import JUMPING
+from tests.interaction.codes import METHOD_NOT_FOUND
+from tests.interaction.scripts import EVERYTHING, FORM, asking
+from tests.interaction.stage import Cell, Route, Stage
+from tests.support.schemas import NEWEST
+from tests.support.wire_client import Message, RpcError
+
+SESSIONS = pytest.mark.cells(
+    (
+        *(Cell(revision) for revision in ("2024-11-05", "2025-03-26", "2025-06-18")),
+        Cell(),
+        Cell(NEWEST, "memory", "stdio"),
+        Cell(NEWEST, "memory", "http"),
+    )
+)
+"""Both ends speak the revision of the cell."""
+
+SEARCH, LOOKUP, BEAT = "acme/search", "acme/lookup", "acme/heartbeat"
+PAGE = {"mode": "url", "message": "Sign in first", "url": "https://example.com/in?x=1", "elicitationId": "e-1"}
+
+
+@SESSIONS
+@pytest.mark.requirement("transparent-requests")
+async def test_a_request_that_nobody_here_knows_is_between_client_and_server(stage: Stage, cell: Cell) -> None:
+    backend = await stage.backend(revision=cell.revision)
+    backend.extensions |= {SEARCH, "acme/unheard"}
+
+    @backend.on(SEARCH)
+    async def search(request: Request) -> Message:
+        if request.params["query"] == "nothing":
+            raise RpcError({"code": 404, "message": "no hits", "data": {"tried": 3}})
+        return {"hits": [request.params["query"]], "total": 1}
+
+    client = await stage.connect("/mcp/alpha")
+    client.trusting = True
+    assert await client.request(SEARCH, {"query": "x", "_meta": {"of": "mine"}}) == {"hits": ["x"], "total": 1}
+    error = await client.refused(SEARCH, {"query": "nothing"})
+    assert (error.code, error.message, error.data) == (404, "no hits", {"tried": 3})
+    assert (await client.refused("acme/unheard")).code == METHOD_NOT_FOUND
+    merged = await stage.connect("/mcp")
+    assert (await merged.refused(SEARCH, {"query": "x"})).code == METHOD_NOT_FOUND
+
+
+@SESSIONS
+@pytest.mark.requirement("transparent-questions")
+async def test_a_question_that_nobody_here_knows_is_answered_by_the_client(stage: Stage, cell: Cell) -> None:
+    backend = await stage.backend(revision=cell.revision)
+    backend.trusting = True
+
+    @backend.tool("read")
+    async def read(request: Request) -> Message:
+        return text(str([await request.ask(LOOKUP, {"key": "theme"}), await _error(request, LOOKUP, {"key": "no"})]))
+
+    client = await stage.connect("/mcp/alpha")
+    client.extensions |= {LOOKUP}
+    call = client.start_call("read")
+    question = await call.message(LOOKUP)
+    assert question["params"] == {"key": "theme"}
+    await client.answer(question, {"value": "dark"})
+    await client.decline(await call.message(LOOKUP), -7, "no such key")
+    assert await call.result() == text("[{'value': 'dark'}, (-7, 'no such key')]")
+
+
+async def _error(request: Request, method: str, params: Message) -> tuple[int, str]:
+    with pytest.raises(RpcError) as refused:
+        await request.ask(method, params)
+    return refused.value.code, refused.value.message
+
+
+@SESSIONS
+@pytest.mark.requirement("transparent-notifications")
+async def test_a_notification_that_nobody_here_knows_passes_both_ways(stage: Stage, cell: Cell) -> None:
+    backend = await stage.backend(revision=cell.revision)
+    backend.extensions |= {BEAT}
+
+    @backend.tool("sync")
+    async def sync(request: Request) -> Message:
+        for seq in (1, 2):
+            request.notify(BEAT, {"seq": seq})
+        return text("done")
+
+    client = await stage.connect("/mcp/alpha")
+    client.extensions |= {BEAT}
+    stream = await client.listen()
+    call = client.start_call("sync")
+    if cell.transport == "stdio":  # nothing says there that it belongs to the call
+        assert [(await stream.message(BEAT))["params"] for _ in "12"] == [{"seq": 1}, {"seq": 2}]
+        await call.result()
+    else:
+        await call.result()
+        assert [m["params"] for m in call.messages[:-1]] == [{"seq": 1}, {"seq": 2}]
+    await client.notify(BEAT, {"seq": 3})
+    assert (await backend.connections[-1].wait_for(BEAT))["params"] == {"seq": 3}
+
+
+@SESSIONS
+@pytest.mark.requirement("transparent-questions")
+async def test_what_the_client_did_not_declare_it_refuses_itself(stage: Stage, cell: Cell) -> None:
+    asking(await stage.backend(revision=cell.revision))
+    client = await stage.connect("/mcp/alpha", capabilities={})
+    client.extensions |= {"elicitation/create"}
+    call = client.start_call("ask", method="elicitation/create", params=FORM)
+    question = await call.message("elicitation/create")
+    assert question["params"] == FORM
+    await client.decline(question, -32600, "Elicitation not supported")
+    assert (await call.result())["_meta"]["code"] == -32600
+
+
+@JUMPING
+@pytest.mark.requirement("transparent-questions")
+async def test_a_shared_connection_asks_nobody(stage: Stage) -> None:
+    """Its server could not say whom it asks."""
+    asking(await stage.backend(sharing="shared"))
+    client = await stage.connect("/mcp/alpha", capabilities=EVERYTHING)
+    call = client.start_call("ask", method=LOOKUP, params={})
+    assert (await call.result())["_meta"]["code"] == METHOD_NOT_FOUND
+    assert len(call.messages) == 1
+
+
+@SESSIONS
+@pytest.mark.requirement("transparent-capabilities")
+async def test_the_server_hears_what_the_client_declares_word_by_word(stage: Stage, cell: Cell) -> None:
+    backend = await stage.backend(revision=cell.revision)
+    backend.result("echo", text("yes"))
+    declared = {
+        "roots": {"listChanged": True},
+        "experimental": {"x-vendor/telemetry": {"rate": 5}},
+        "extensions": {"com.example/flags": {"a": [1]}},
+        "strange": 5,
+    }
+    client = await stage.connect("/mcp/alpha", capabilities=declared)
+    await client.call("echo")
+    assert backend.connections[-1].client["capabilities"] == declared
+    assert backend.connections[-1].client["protocolVersion"] == cell.revision
+    merged = await stage.connect("/mcp", capabilities=declared)
+    await merged.call("alpha__echo")
+    assert backend.connections[-1].client["capabilities"] == {"roots": {"listChanged": True}}
+
+
+@SESSIONS
+@pytest.mark.requirement("transparent-errors")
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": -32002, "message": "not here", "data": {"uri": "x:1"}},
+        {"code": -32042, "message": "sign in", "data": {"elicitations": [PAGE], "more": 1}},
+        {"code": -32021, "message": "odd"},
+        {"code": 7, "message": "odd", "data": [1]},
+    ],
+    ids=str,
+)
+async def test_errors_of_the_server_are_the_clients(stage: Stage, cell: Cell, error: Any) -> None:
+    backend = await stage.backend(revision=cell.revision)
+    backend.result("needs", text("yes"))
+    backend.refuses("tools/call", error["code"], error["message"], error.get("data"))
+    client = await stage.connect("/mcp/alpha", capabilities={})
+    seen = await client.start_call("needs").error()
+    assert (seen.code, seen.message, seen.data) == (error["code"], error["message"], error.get("data"))
+
+
+@JUMPING
+@pytest.mark.requirement("url-never-lost")
+async def test_a_page_that_a_client_cannot_be_sent_to_is_told_in_words(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.add("resources", {"uri": "x:1", "name": "x"})
+    backend.result("needs", text("yes"))
+    for method in ("tools/call", "resources/read"):
+        backend.refuses(method, -32042, "sign in", {"elicitations": [PAGE]})
+    for client, uri in (
+        (await stage.connect("/mcp", capabilities={"elicitation": {}}), "alpha+x:1"),
+        (stage.modern("/mcp", capabilities={"elicitation": {}}), "alpha+x:1"),
+        (stage.modern("/mcp/alpha", capabilities={}), "x:1"),
+    ):
+        name = "needs" if uri == "x:1" else "alpha__needs"
+        result = await client.call(name)
+        assert result["isError"]
+        assert result["content"][0]["text"] == f"sign in\n\n{PAGE['message']}\n{PAGE['url']}"
+        error = await client.refused("resources/read", {"uri": uri})
+        assert error.code == -32603
+        assert error.data["elicitations"] == [{"url": PAGE["url"], "message": PAGE["message"]}]
+
+
+@JUMPING
+@pytest.mark.requirement("params-always")
+async def test_a_request_without_params_comes_with_empty_ones(stage: Stage, route: Route) -> None:
+    backend = await stage.backend()
+
+    @backend.tool("roots")
+    async def roots(request: Request) -> Message:
+        return text(str(await request.ask("roots/list")))
+
+    client = await stage.connect(route.path, capabilities=EVERYTHING)
+    call = client.start_call(route.name("roots"))
+    question = await call.message("roots/list")
+    assert question["params"] == {}
+    await client.answer(question, {"roots": []})
+    await call.result()
+    await client.request("tools/list")
+    assert all("params" in m for m in backend.connections[-1].received if "id" in m and "method" in m)
+    modern = stage.modern(route.path, capabilities=EVERYTHING)
+    required = await modern.start_call(route.name("roots")).required()
+    assert [q["params"] for q in required["inputRequests"].values()] == [{}]
