@@ -54,7 +54,8 @@ SDKS := $(patsubst tests/sdks/%.lock,.venv-sdks/%/.stamp,$(wildcard tests/sdks/*
 
 # Clients and servers in other languages are built where their toolchains are; elsewhere their tests are skipped.
 has = $(if $(shell command -v $(1) 2>/dev/null),$(2))
-PEERS := $(call has,go,build/peers/go/.stamp)
+PEERS := $(foreach built,go:go rust:cargo jvm:mvn,$(call has,$(lastword $(subst :, ,$(built))),\
+  build/peers/$(firstword $(subst :, ,$(built)))/.stamp))
 
 test-tools: redis tests/node/.stamp .venv-servers/.stamp $(SDKS) .venv-peers/fastmcp/.stamp $(PEERS)
 

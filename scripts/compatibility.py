@@ -18,6 +18,10 @@ Official SDKs of each revision's time are put on both sides of the gateway, and 
 to servers, is valid by the JSON Schema of the revision in which it is said. What the two eras are, and how the gateway
 brings them together, is in [eras.md](eras.md).
 
+Other SDKs are tried on what all of them have (`tests/e2e/peers`): clients on the official Go, Rust (rmcp) and Java SDKs
+and on mcp-go visit servers on the Go SDK and on FastMCP, over HTTP and stdio, on both routes, in each era that they
+speak.
+
 - **yes**: as if client and server spoke the same revision
 - *another word*: what the client sees instead, since its revision or the server's has no better
 - **–**: the server's revision does not have the feature

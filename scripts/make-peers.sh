@@ -5,10 +5,19 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p "$2"
 dir=$(cd "$2" && pwd)
-cd "tests/e2e/peers/$1"
 echo "building the $1 peers of the tests"
 case $1 in
-  go) go build -mod=readonly -o "$dir/" ./... ;;
-  rust) cargo build --quiet --target-dir "$dir/target" && cp "$dir/target/debug/rmcp-client" "$dir/" ;;
-  jvm) mvn --quiet --batch-mode -DbuildDirectory="$dir/target" package && cp "$dir/target/java-client.jar" "$dir/" ;;
+  go)
+    cd tests/e2e/peers/go
+    go build -mod=readonly -o "$dir/" ./...
+    ;;
+  rust)
+    # A copy, since cargo writes its lock file, which names an index by its address, beside the manifest.
+    cp -R tests/e2e/peers/rust/. "$dir/source"
+    cargo build --quiet --manifest-path "$dir/source/Cargo.toml" --target-dir "$dir/target"
+    cp "$dir/target/debug/rmcp-client" "$dir/"
+    ;;
+  jvm)
+    mvn --quiet --batch-mode --file tests/e2e/peers/jvm/pom.xml -DbuildDirectory="$dir" package
+    ;;
 esac
