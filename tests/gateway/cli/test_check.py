@@ -26,6 +26,15 @@ def test_every_problem_is_a_line_with_file_line_field_and_nearest_key(
     assert f"error: {name}:3: gateway.listen: must be text (in quotes)\n" in result.stderr
 
 
+@pytest.mark.parametrize("command", [["check"], ["serve", "--config"]])
+def test_a_server_whose_name_holds_the_separator_is_neither_fine_nor_served(
+    stagedoor: Callable[..., Result], file: Callable[[str], str], command: list[str]
+) -> None:
+    result = stagedoor(*command, file('{"mcpServers": {"a__b": {"command": "sh"}}}'))
+    assert result.exit_code == 2
+    assert 'mcpServers.a__b: the name holds the separator "__"' in result.stderr
+
+
 def test_programs_get_the_same_as_json(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
     name = file('{\n"gatewey": {}}')
     result = stagedoor("check", "--json", name)
