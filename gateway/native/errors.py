@@ -1,8 +1,9 @@
 """What a handler raises to say why it failed, and what it gets when the client did not do its part."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from msgspec import Raw
 from pydantic import ValidationError
@@ -26,11 +27,15 @@ def invalid_params(message: str, data: Any = None) -> RpcError:
     return RpcError(INVALID_PARAMS, message, data)
 
 
+URI_MAX: Final = 8192
+"""Characters of a URI that an error repeats."""
+
+
 class NotFoundError(RpcError):
     """There is no resource at this URI (-32002)."""
 
     def __init__(self, uri: str, message: str = "Resource not found") -> None:
-        super().__init__(RESOURCE_NOT_FOUND, message, {"uri": uri})
+        super().__init__(RESOURCE_NOT_FOUND, message, {"uri": uri[:URI_MAX]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,33 @@ class ClientTimeoutError(ToolError):
     """The client did not answer a request of the handler in time; the request was withdrawn."""
 
 
+SHOWN: Final = 10
+"""Faults that are named; of the others it is said how many there are."""
+COUNTED: Final = 100
+"""Of more faults than this only the number is said: to name one, all would have to be made into texts."""
+WHERE_MAX, WHAT_MAX = 200, 400
+"""Characters of the place of a fault, which the client chooses, and of what is wrong there."""
+
+
 def explain(error: ValidationError) -> str:
-    """What is wrong, in a line: `to: Input should be a valid integer`."""
-    lines = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors(include_url=False))
-    return "; ".join(lines)
+    """What is wrong, in a line: `to: Input should be a valid integer`. Little work, and short, whatever it is."""
+    count = error.error_count()
+    if count > COUNTED:
+        return f"{count} values do not fit"
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return named((f"{_where(fault['loc'])}: {fault['msg'][:WHAT_MAX]}".removeprefix(": ") for fault in faults), count)
+
+
+def named(faults: Iterable[str], count: int) -> str:
+    """The first ones of so many."""
+    more = [f"and {count - SHOWN} more"] if count > SHOWN else []
+    return "; ".join([*islice(faults, SHOWN), *more])
+
+
+def cut(text: str) -> str:
+    """A name that somebody else chose, for a message."""
+    return text if len(text) <= WHERE_MAX else f"{text[:WHERE_MAX]}..."
+
+
+def _where(place: tuple[int | str, ...]) -> str:
+    return cut(".".join(str(part)[: WHERE_MAX + 1] for part in place[: WHERE_MAX + 1]))

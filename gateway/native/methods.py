@@ -13,13 +13,15 @@ from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.versions import negotiate
 from gateway.native.builders import ResourceInfo, completion_result, read_result
 from gateway.native.context import LEVELS, Client, Context
-from gateway.native.errors import BadValuesError, NotFoundError, invalid_params
+from gateway.native.errors import BadValuesError, NotFoundError, cut, invalid_params
 from gateway.native.revisions import fit
 
 if TYPE_CHECKING:
     from gateway.native.session import Session
 
 _NULL: Final = Raw(b"null")
+_UNEXECUTED: Final = {"executed": "no"}
+"""The data of an error by which a request is refused before any handler has run."""
 
 SUBSCRIPTIONS: Final = 1000
 """Resources that one session may subscribe to."""
@@ -89,7 +91,7 @@ async def call_tool(session: "Session", context: Context, params: Params) -> dic
     name = _text(params, "name")
     tool = session.server.tools.get(name)
     if tool is None:
-        raise invalid_params(f"Unknown tool: {name}")
+        raise invalid_params(f"Unknown tool: {cut(name)}", _UNEXECUTED)
     arguments = tool.arguments.parse(bytes(_raw_object(params, "arguments")))
     value = await tool.handler(context, arguments, session.server.threads)
     return tool.result(value, context.client.revision)
@@ -162,11 +164,11 @@ async def get_prompt(session: "Session", context: Context, params: Params) -> di
     name = _text(params, "name")
     prompt = session.server.prompts.get(name)
     if prompt is None:
-        raise invalid_params(f"Unknown prompt: {name}")
+        raise invalid_params(f"Unknown prompt: {cut(name)}", _UNEXECUTED)
     try:
         arguments = prompt.arguments.parse(bytes(_raw_object(params, "arguments")))
     except BadValuesError as error:
-        raise invalid_params(str(error)) from None
+        raise invalid_params(str(error), _UNEXECUTED) from None
     return prompt.result(await prompt.handler(context, arguments, session.server.threads), context.client.revision)
 
 
@@ -188,7 +190,7 @@ def set_level(session: "Session", params: Params) -> dict[str, Any]:
     name = _text(params, "level")
     level = next((level for level in LEVELS if level == name), None)
     if level is None:
-        raise invalid_params(f"Unknown level: {name}")
+        raise invalid_params(f"Unknown level: {cut(name)}", _UNEXECUTED)
     session.level = level
     return {}
 

@@ -3,17 +3,20 @@
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from types import NoneType, UnionType
-from typing import Any, Union, cast, get_args, get_origin
+from typing import Any, Final, Union, cast, get_args, get_origin
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import from_json
+from pydantic_core import SchemaValidator, core_schema, from_json
 
+from actors.protocol.payload import BROKEN
 from gateway.native.content import CONTENT_TYPES, ToolResult, to_json
-from gateway.native.errors import BadValuesError, explain
+from gateway.native.errors import COUNTED, SHOWN, BadValuesError, cut, explain, named
 from gateway.native.functions import Parameter
 
 _CONTENT = (ToolResult, *CONTENT_TYPES)
@@ -30,6 +33,42 @@ class _Plain(GenerateJsonSchema):
         return False
 
 
+SEARCHED: Final = 2048
+"""Bytes of arguments in which every fault is looked for."""
+
+_CONTAINERS: Final = frozenset(
+    kind
+    for kind in ("list", "tuple", "set", "frozenset", "dict")
+    if "fail_fast" in inspect.signature(getattr(core_schema, f"{kind}_schema")).parameters
+)
+"""Core schemas that can be told to stop at the first fault."""
+_SCHEMAS: Final = frozenset(
+    {"schema", "items_schema", "keys_schema", "values_schema", "choices", "fields", "steps", "definitions"}
+    | {"strict_schema", "lax_schema", "json_schema", "python_schema", "extras_schema", "arguments_schema"}
+)
+"""Where core schemas hold others; nothing else is looked into, since defaults and metadata are anything."""
+
+
+def _failing_fast(model: type[BaseModel]) -> SchemaValidator:
+    """A validator of the model that takes what the model takes, and stops at the first fault of a container."""
+    schema = _fast(model.__pydantic_core_schema__)
+    try:
+        return SchemaValidator(schema, None, False)  # not with the validators that nested models have already
+    except TypeError:  # an older pydantic, which has no such choice
+        return SchemaValidator(schema)
+
+
+def _fast(schema: Any) -> Any:
+    if isinstance(schema, (list, tuple)):
+        return type(schema)(_fast(part) for part in schema)
+    if not isinstance(schema, dict):
+        return schema
+    if "type" not in schema or not isinstance(schema["type"], str):  # fields, or choices, by name
+        return {name: _fast(part) for name, part in schema.items()}
+    made = {key: _fast(value) if key in _SCHEMAS else value for key, value in schema.items()}
+    return {**made, "fail_fast": True} if schema["type"] in _CONTAINERS else made
+
+
 class Arguments:
     """The arguments of one handler: their schema, and values checked against it. TypeError for types without one."""
 
@@ -44,13 +83,38 @@ class Arguments:
         except _SCHEMALESS as error:
             raise TypeError(f"{name}: a parameter has a type without a JSON form") from error
         self.schema.setdefault("properties", {})
+        self._validator = _failing_fast(self._model)
 
     def parse(self, arguments: bytes) -> dict[str, Any]:
-        """Arguments by name from a JSON object, the defaults filled in. BadValuesError."""
+        """Arguments by name from a JSON object, the defaults filled in. BadValuesError.
+
+        Bad ones cost about as much as good ones: of each list and each mapping the first fault ends the search. Only
+        short arguments are searched for all faults.
+        """
         try:
-            return self._by_name(self._model.model_validate_json(arguments))
+            return self._by_name(self._validator.validate_json(arguments))
         except ValidationError as error:
-            raise BadValuesError(explain(error)) from None
+            raise BadValuesError(self._explain(arguments, error)) from None
+
+    def _explain(self, arguments: bytes, error: ValidationError) -> str:
+        if error.error_count() > COUNTED and (unknown := self._unknown(arguments)):
+            return named((f"{cut(name)}: Extra inputs are not permitted" for name in unknown), error.error_count())
+        if len(arguments) <= SEARCHED:
+            try:
+                self._model.model_validate_json(arguments)
+            except ValidationError as whole:
+                if whole.error_count() <= COUNTED:
+                    return explain(whole)
+        return explain(error)
+
+    def _unknown(self, arguments: bytes) -> list[str]:
+        """The first arguments that are none."""
+        try:
+            present = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
+        except BROKEN:
+            return []
+        known = self.schema["properties"]
+        return list(islice((name for name in present if name not in known), SHOWN))
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The same from values already decoded."""
