@@ -31,6 +31,7 @@ from actors.links.link_messages import (
     LinkWithdrew,
     Warm,
 )
+from actors.links.shares import Evict, Evictable
 from actors.links.subscriptions import UNSUBSCRIBE
 from actors.protocol import errors
 from actors.protocol import payload as json
@@ -38,7 +39,7 @@ from actors.protocol.bridge import parking_events as ev
 from actors.protocol.bridge.parking_state import Rules
 from actors.protocol.table import BackendSpec, StdioTarget
 from actors.protocol.table_change import Replaced, same_server
-from actors.runtime import NORMAL, SHUTDOWN, Actor, Down, Exit, Ref
+from actors.runtime import NORMAL, SHUTDOWN, Down, Exit, Ref
 from actors.services import Services
 
 OWED_AGAIN = 0.1
@@ -54,7 +55,7 @@ class _Due(Enum):
     OWED = "owed"
 
 
-class BrokerActor(Actor):
+class BrokerActor(Evictable):
     """Temporary: a crash ends its connections and whatever is parked; the next request begins another."""
 
     mailbox_size = 1024
@@ -158,6 +159,7 @@ class BrokerActor(Actor):
         if self._stale:
             self.ctx.set_timer("stale", 0.0, _Due.STALE)
         elif not self._calls.running and not self._audience.members:
+            self.idle()
             self.ctx.set_timer("idle", self._services.limits.broker_idle, _Due.IDLE)
 
     def _due(self, what: _Due) -> None:
@@ -172,6 +174,14 @@ class BrokerActor(Actor):
                 self._end(NORMAL)
             else:
                 self.ctx.set_timer("idle", IDLE_AGAIN, _Due.IDLE)
+
+    def _evict(self, message: Evict) -> None:
+        if self._calls.running or self._audience.members:
+            return
+        if self.ctx.idle:
+            self._end(NORMAL)
+        else:
+            self.idle()
 
     def drain(self, deadline: float) -> None:
         self._end(SHUTDOWN)  # whoever used it has ended
@@ -199,6 +209,7 @@ class BrokerActor(Actor):
     # Callers
 
     def _join(self, message: Join) -> None:
+        self.busy()
         self.ctx.cancel_timer("idle")
         self._audience.members[message.caller] = None
         self.ctx.monitor(message.caller)
@@ -219,6 +230,7 @@ class BrokerActor(Actor):
         self._left(message.caller)
 
     def _call(self, message: Call) -> None:
+        self.busy()
         if self._audience.settles((message.caller, message.call), message):
             message.caller.reply(LinkOutcome(self._backend, message.call, True, json.dumps({})))
         else:
@@ -341,6 +353,7 @@ HANDLERS: dict[type, Callable[[BrokerActor, Any], None]] = {
     Down: BrokerActor._ended,
     Due: lambda self, m: self._calls.due(m.event),
     OwnDue: lambda self, m: self._calls.own.due(m),
+    Evict: BrokerActor._evict,
     KeepDue: lambda self, m: self._record.keep(),
     _Due: BrokerActor._due,
 }

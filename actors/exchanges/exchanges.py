@@ -27,6 +27,7 @@ from actors.fronts.listing import GatherDue
 from actors.ledger import Ledger
 from actors.links.kept import KeptLinks
 from actors.links.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkUnfit, LinkWithdrew
+from actors.links.shares import Evict, Evictable
 from actors.protocol import capabilities, codec, errors, sse
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
@@ -42,7 +43,7 @@ from actors.protocol.modern.outcomes import Outcome
 from actors.protocol.session_state import Client
 from actors.protocol.table_change import Replaced, touches
 from actors.protocol.versions import MODERN
-from actors.runtime import SHUTDOWN, Actor, Down, Exit
+from actors.runtime import SHUTDOWN, Down, Exit
 from actors.services import DRAIN_MARGIN, Services
 
 SUBSCRIPTIONS_MAX = 64
@@ -66,7 +67,7 @@ class Kind(Struct, frozen=True):
     affinity: str
 
 
-class ExchangesActor(Actor):
+class ExchangesActor(Evictable):
     """Temporary: a crash ends the requests in hand, and the next one begins another."""
 
     mailbox_size = 4096
@@ -202,6 +203,7 @@ class ExchangesActor(Actor):
         if self._draining:
             self.ctx.stop(SHUTDOWN)
         else:
+            self.idle()
             # With the last actor that uses it a shared connection ends, and with that perhaps a process.
             self._rests_since = self.ctx.now()
             if not self._looks:
@@ -223,6 +225,14 @@ class ExchangesActor(Actor):
             self.ctx.stop()
         else:
             self._settled()
+
+    def _evict(self, message: Evict) -> None:
+        if self.running or len(self.subscribers):
+            return
+        if self.ctx.idle:
+            self.ctx.stop()
+        else:
+            self.idle()
 
     def drain(self, deadline: float) -> None:
         """Subscriptions are told that they end; requests have until the deadline."""
@@ -257,6 +267,7 @@ class ExchangesActor(Actor):
             return
         call = self._next
         self._next += 1
+        self.busy()
         if request.method == "subscriptions/listen":
             self.subscribers.begin(call, request, reply, self.kind.bits)
             return
@@ -359,6 +370,7 @@ HANDLERS: dict[type, Callable[[ExchangesActor, Any], None]] = {
     xm.Begin: ExchangesActor._begin,
     xm.Gone: ExchangesActor._gone,
     xm.IdleDue: ExchangesActor._idle,
+    Evict: ExchangesActor._evict,
     xm.DrainDue: ExchangesActor._drain_due,
     xm.ClockDue: clock_due,
     xm.FlushDue: lambda self, m: self.subscribers.step(m.call, _FLUSH),

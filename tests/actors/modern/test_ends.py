@@ -216,3 +216,49 @@ async def test_a_session_and_an_exchange_at_the_same_time_in_a_drain(autojump_cl
         other.text("two")
         assert (await call.result())["content"][0]["text"] == "one"
         assert (await exchange.result())["content"][0]["text"] == "two"
+
+
+async def test_what_is_kept_for_clients_without_a_name_is_bounded_and_the_longest_unused_goes(
+    autojump_clock: MockClock,
+) -> None:
+    """Whoever invents affinities gets a client for each, at an endpoint of each kind of server."""
+    alpha, old = server(), Backend("old", tools=("echo", "slow"), held={"slow"})
+    async with open_gateway(alpha, old, sessions_per_principal=5) as at:
+        modern = at.actors.modern
+        for one in range(40):
+            for name in ("alpha", "old"):
+                await client(at, name, affinity=str(one)).call("tools/call", {"name": "echo"})
+            await at.settle()
+            assert len(modern.exchanges) <= 5
+            assert len(modern.brokers) <= 5 + len(modern.exchanges)
+        await client(at, "old", affinity="38").call("tools/call", {"name": "echo"})
+        for one in range(40, 44):
+            await client(at, "alpha", affinity=str(one)).call("tools/call", {"name": "echo"})
+        connections = len(old.links)
+        await client(at, "old", affinity="38").call("tools/call", {"name": "echo"})
+        assert len(old.links) == connections, "it was used more recently than the others"
+
+
+async def test_no_client_with_something_in_hand_goes_for_want_of_room(autojump_clock: MockClock) -> None:
+    alpha, old = server(), Backend("old", tools=("echo", "slow"), held={"slow"})
+    async with open_gateway(alpha, old, sessions_per_principal=3) as at:
+        calls, requests, streams = [], [], []
+        for one in range(6):
+            calls.append(client(at, "old", affinity=f"busy {one}").begin("tools/call", {"name": "slow"}))
+            while (request := await old.next()).params["name"] != "slow":
+                pass
+            requests.append(request)
+            streams.append(client(at, "alpha", affinity=f"listens {one}").listen(tools=True))
+            await streams[-1].next()
+        for one in range(20):
+            for name in ("alpha", "old"):
+                await client(at, name, affinity=str(one)).call("tools/call", {"name": "echo"})
+        for request in requests:
+            request.text("done")
+        for call in calls:
+            assert (await call.result())["content"][0]["text"] == "done"
+        assert not any(stream.done for stream in streams)
+        for stream in streams:
+            stream.drop()
+        await at.settle()
+        assert len(at.actors.modern.exchanges) <= 3
