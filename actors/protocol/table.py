@@ -89,8 +89,8 @@ class Limits:
     sessions_per_principal: int = 2_000
     """Live sessions of one principal in one process; a further `initialize` gets 429. 0: no bound of its own."""
     sessions_anonymous: int = 0
-    """The same for the anonymous principal, which is everybody where there are no tokens. 0: no bound of its own; what is
-    kept for clients without sessions is then bounded by `sessionsPerPrincipal`, and the longest unused goes."""
+    """The same for the anonymous principal, which is everybody where there are no tokens. 0: no bound of its own; of
+    what is kept for its clients without sessions, the longest unused goes above `sessionsPerPrincipal`."""
     get_streams_per_session: int = 4
     """GET streams open in one session; a further one gets 409."""
     request_deadline: float = 300.0
