@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from actors.modern_door import ModernDoor
 from actors.named import Named
-from actors.ports import Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
+from actors.ports import UNAVAILABLE, Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
 from actors.protocol import classify, errors
 from actors.protocol.codec import Batch, Frame
 from actors.protocol.errors import Malformed, ProtocolError
@@ -269,8 +269,8 @@ def _with_session(reply: Reply, session_id: str) -> Reply:
 
 
 def _resume_refusal(failed: Failed) -> ProtocolError:
-    if failed.reason is Refused.AWAY:
-        return errors.store_away()
+    if failed.reason in UNAVAILABLE:
+        return errors.store_full() if failed.reason is Refused.STORE_FULL else errors.store_away()
     if failed.reason is Refused.GONE:
         return errors.gap("expired")
     return errors.gap(failed.reason.value)

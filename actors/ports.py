@@ -132,7 +132,8 @@ class Grant:
 
 
 class Refused(Enum):
-    """Why the store did not do it. The first six are final, AWAY may pass."""
+    """Why the store did not do it. The first six are final, AWAY may pass, and so may STORE_FULL: the store as a whole
+    has no memory left (FULL is the bound of one session)."""
 
     FENCED = "fenced"
     GONE = "gone"
@@ -143,6 +144,11 @@ class Refused(Enum):
     SEQ = "seq"
     FULL = "full"
     AWAY = "away"
+    STORE_FULL = "store_full"
+
+
+UNAVAILABLE = (Refused.AWAY, Refused.STORE_FULL)
+"""What may pass by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Composition: the one place that knows every part. `run` serves a configuration until it is told to stop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from socket import socket
@@ -224,9 +224,18 @@ def run(settings: Settings, announce: Callable[[Settings], None] = lambda settin
     except* OSError as refused:
         failure = ("cannot_listen", refused)
     event, group = failure
-    for error in group.exceptions:
+    for error in _single(group):
         log.critical(event, error=str(error), listen=str(settings.listen), admin=str(settings.admin))
     return 1
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The exceptions in a group, and in the groups in it: each nursery on the way makes one."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _single(error)
+        else:
+            yield error
 
 
 __all__ = ["Gateway", "open_client", "run"]

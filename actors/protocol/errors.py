@@ -82,6 +82,7 @@ KINDS: Final[dict[str, Rule]] = {
     "overloaded": Rule(OVERLOADED, 503, "The server is overloaded", 1),
     "draining": Rule(OVERLOADED, 503, "The server is shutting down", 1),
     "store_away": Rule(OVERLOADED, 503, "The session store is away", 2),
+    "store_full": Rule(OVERLOADED, 503, "The session store is full", 5),
     # Answers to a request that was accepted: in this era any JSON-RPC error is a 200 answer.
     "method_not_found": Rule(METHOD_NOT_FOUND, 200, "Method not found"),
     "invalid_params": Rule(INVALID_PARAMS, 200, "Invalid params"),
@@ -332,6 +333,10 @@ def draining() -> ProtocolError:
 
 def store_away() -> ProtocolError:
     return refusal("store_away")
+
+
+def store_full() -> ProtocolError:
+    return refusal("store_full")
 
 
 def bad_event_id() -> ProtocolError:

@@ -136,7 +136,7 @@ class StreamFailed(Struct, frozen=True):
     """The store refused to open or to extend a stream."""
 
     stream: str
-    reason: Literal["fenced", "gone", "ended", "exists", "finished", "too_new", "seq", "full", "away"]
+    reason: Literal["fenced", "gone", "ended", "exists", "finished", "too_new", "seq", "full", "away", "store_full"]
 
 
 class DrainStarted(Struct, frozen=True):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from actors.fronts.leaving import put_down, say_farewell
-from actors.ports import Answer, Failed, Refused, Streaming
+from actors.ports import UNAVAILABLE, Answer, Failed, Refused, Streaming
 from actors.protocol import effects as fx
 from actors.protocol import errors
 from actors.protocol.errors import ProtocolError, encode_error_body
@@ -167,7 +167,7 @@ def _end(session: "SessionActor", effect: fx.End) -> None:
     ending, ref = session.ending, session.ctx.ref
 
     def done(outcome: Any) -> None:
-        away = isinstance(outcome, Failed) and outcome.reason is Refused.AWAY
+        away = isinstance(outcome, Failed) and outcome.reason in UNAVAILABLE
         for reply in ending:
             reply.answer(refusal(errors.store_away()) if away else Answer(200))
         # Only now: whoever asked for the end must not hear of it before it is recorded.

@@ -325,7 +325,9 @@ def _refusal(failed: Failed) -> ProtocolError:
     """What a store's refusal means to a client: gone for good, or not now."""
     if failed.reason in (Refused.GONE, Refused.ENDED):
         return errors.session_not_found()
-    return errors.server_full() if failed.reason is Refused.FULL else errors.store_away()
+    if failed.reason is Refused.FULL:
+        return errors.server_full()
+    return errors.store_full() if failed.reason is Refused.STORE_FULL else errors.store_away()
 
 
 def _ignore(outcome: Any) -> None:

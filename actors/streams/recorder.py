@@ -12,7 +12,19 @@ from typing import TypeAlias
 
 import trio
 
-from actors.ports import NO_DELTAS, Deltas, Failed, Grant, Log, Refused, SessionKey, Store, StreamHead, Telemetry
+from actors.ports import (
+    NO_DELTAS,
+    UNAVAILABLE,
+    Deltas,
+    Failed,
+    Grant,
+    Log,
+    Refused,
+    SessionKey,
+    Store,
+    StreamHead,
+    Telemetry,
+)
 from actors.protocol import effects as fx
 from actors.protocol import sse
 from actors.protocol.table import Limits
@@ -295,7 +307,7 @@ class Recorder:
             self._advance(entry.effect.stream, track, track.acked if entry.effect.data is None else entry.seq)
             return
         self._telemetry.count("stagedoor_store_errors_total", ("append", outcome.reason.value))
-        if outcome.reason is Refused.AWAY and self._live:
+        if outcome.reason in UNAVAILABLE and self._live:
             self._stall(entry.effect.stream, track)
         elif outcome.reason is Refused.FULL and self._live:
             self._shed(track, entry)

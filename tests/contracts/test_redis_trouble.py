@@ -1,5 +1,7 @@
 """The store while its Redis dies, hangs, forgets, fills up or turns read-only (cluster protocol §9)."""
 
+import socketserver
+import threading
 from functools import partial
 from typing import Any
 
@@ -10,6 +12,7 @@ from actors.ports import Deltas, Failed, Refused
 from actors.protocol.table import Limits
 from gateway.store.redis import targets, writer
 from gateway.store.redis.links import DirectLink, is_stuck
+from gateway.store.redis.operations import Operations
 from gateway.store.redis.targets import parse
 from tests.support.store_calls import Outcomes, data_of, eventually, refused
 
@@ -149,7 +152,7 @@ async def test_a_full_redis_refuses_sessions_holds_events_and_lets_go_of_what_en
         free, free_grant = await session(store)
         with server.client() as client:
             client.config_set("maxmemory", "1mb")
-            assert refused(await ask(store.create, new_key(), {})) is Refused.AWAY
+            assert refused(await ask(store.create, new_key(), {})) is Refused.STORE_FULL
             held = Outcomes()
             store.append(key, grant, "p1", 2, [b"2"], held)
             store.append(key, grant, "p1", 3, [b"3"], held)
@@ -172,9 +175,98 @@ async def test_a_redis_that_turned_read_only_holds_events_until_it_is_a_primary_
             client.replicaof("127.0.0.1", "1")
             done = Outcomes()
             store.append(key, grant, "p1", 2, [b"2"], done)
-            await eventually(lambda: store.state == "away")
+            await eventually(lambda: store.state == "read-only")
             client.replicaof("NO", "ONE")
         assert await done.wait(1) == [None]
+
+
+PATIENT = 600.0
+"""Seconds that writes wait: whoever does not wait for them is told at once."""
+
+
+def full(client: Any) -> None:
+    client.config_set("maxmemory", "1mb")
+
+
+def denied(client: Any) -> None:
+    client.acl_setuser("default", enabled=True, nopass=True, commands=["+@all", "-xadd"], keys=["*"])
+
+
+def read_only(client: Any) -> None:
+    client.config_set("replica-serve-stale-data", "yes")
+    client.replicaof("127.0.0.1", "1")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "state", "reason"),
+    [(full, "full", Refused.STORE_FULL), (denied, "denied", Refused.AWAY), (read_only, "read-only", Refused.AWAY)],
+)
+async def test_the_first_stream_that_redis_refuses_is_not_waited_for(
+    start_server, opened, session, ask, trouble, state, reason
+):
+    """It can go on without a log; an event of one that has a log waits."""
+    server = start_server()
+    async with opened(server.url, hold=PATIENT) as store:
+        key, grant = await session(store)
+        with server.client() as client:
+            trouble(client)
+        held = Outcomes()
+        with trio.fail_after(PATIENT / 10):
+            for stream in ("p2", "p3"):
+                assert refused(await ask(store.open, key, grant, stream, {}, b"1")) is reason
+            store.append(key, grant, "p1", 2, [b"2"], held)
+            await eventually(lambda: store.state == state)
+            assert refused(await ask(store.open, key, grant, "p4", {}, b"1")) is reason
+        assert held.all == []
+        if trouble is not denied:
+            return
+        with server.client() as client:
+            client.acl_setuser("default", enabled=True, nopass=True, commands=["+@all"], keys=["*"])
+        assert await held.wait(1) == [None]
+
+
+async def test_a_stream_that_begins_when_redis_has_just_died_does_not_wait_as_long_as_an_event(
+    start_server, opened, session, ask
+):
+    server = start_server()
+    async with opened(server.url, hold=PATIENT) as store:
+        key, grant = await session(store)
+        server.kill()
+        with trio.fail_after(PATIENT / 10):
+            assert refused(await ask(store.open, key, grant, "p2", {}, b"1")) is Refused.AWAY
+
+
+class _Loading(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        while self.request.recv(65536):
+            self.request.sendall(b"-LOADING Redis is loading the dataset in memory\r\n")
+
+
+async def test_a_redis_that_reads_its_file_is_said_to_be_loading():
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Loading) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        link = DirectLink(parse(f"redis://127.0.0.1:{server.server_address[1]}").connections())
+        token = trio.lowlevel.current_trio_token()
+        writing = writer.Writer(
+            link,
+            token.run_sync_soon,
+            hold=PATIENT,
+            queue_bytes=1000,
+            on_batch=lambda operations, seconds: None,
+            on_error=lambda text: None,
+        )
+        done = Outcomes()
+        operation = Operations(Limits()).create("a" * 32, "owner", "nonce", {}, done)
+        thread = threading.Thread(target=writing.run)
+        thread.start()
+        writing.submit(operation)
+        await eventually(lambda: writing.state == "loading")
+        [outcome] = await done.wait(1)
+        assert refused(outcome) is Refused.AWAY
+        assert "LOADING" in outcome.detail.upper()
+        writing.close(0.0)
+        await trio.to_thread.run_sync(thread.join)
+        server.shutdown()
 
 
 def test_a_link_looks_for_the_primary_anew_when_it_has_become_a_replica(start_server):

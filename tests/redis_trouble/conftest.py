@@ -211,7 +211,7 @@ class Door:
         return RawSession(self.gateway.endpoint("alpha"))
 
     def refused(self) -> dict[str, str]:
-        """The headers of the 503 that a client gets which would begin a session."""
+        """The headers of the 503 that a client gets which would begin a session, and the message of its error."""
         message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": _INTRODUCTION}
         headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         request = urllib.request.Request(
@@ -222,7 +222,8 @@ class Door:
                 raise AssertionError(f"a session began: {response.status}")
         except urllib.error.HTTPError as error:
             assert error.code == 503, error  # noqa: PT017 - the exception is the answer
-            return {name.lower(): value for name, value in error.headers.items()}
+            message = json.loads(error.read())["error"]["message"]
+            return {name.lower(): value for name, value in error.headers.items()} | {"message": message}
 
     def quick(self, session: RawSession) -> None:
         """A call that is answered at once is, as JSON."""

@@ -84,7 +84,7 @@ def test_it_is_full(server: RedisServer, open_door: Any) -> None:
         owner = {key: client.hget(key, "owner") for key in client.keys("sd:*:s")}
         assert len(owner) == 3
         client.config_set("maxmemory", "1mb")
-        assert door.refused()["retry-after"]
+        assert "full" in door.refused()["message"]
         call.say("2")
         door.eventually(lambda: door.ready()["store"] == "full")
         assert door.degraded()

@@ -14,6 +14,7 @@ from redis.exceptions import (
     AskError,
     BusyLoadingError,
     ClusterDownError,
+    NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -64,6 +65,14 @@ def lacks_function(reply: Reply) -> bool:
 def is_full(reply: Reply) -> bool:
     """Whether the command was not executed for want of memory."""
     return isinstance(reply, OutOfMemoryError)
+
+
+def is_denied(reply: Reply) -> bool:
+    """Whether the user may not run it, or a function what it calls (as Redis 7.2 and later say it, and 7.0)."""
+    return isinstance(reply, NoPermissionError) or (
+        isinstance(reply, ResponseError)
+        and any(said in str(reply) for said in ("ACL failure", "can't run this command"))
+    )
 
 
 _STUCK = ("MISCONF", "NOREPLICAS", "BUSY ", "UNBLOCKED")

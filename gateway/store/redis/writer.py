@@ -4,8 +4,8 @@ Operations queue while a batch is under way and go out together as the next one;
 one call per batch. A batch whose connection broke is sent again whole, in order (every function is idempotent), until
 the time of an operation is up: then it is AWAY, and may have been executed.
 
-An operation that Redis did not execute (function not loaded, full, read-only) holds back what follows it for the same
-session, so that a session's operations are never reordered.
+An operation that Redis did not execute (function not loaded, full, read-only, a missing right) holds back what follows
+it for the same session, so that a session's operations are never reordered.
 """
 
 import time
@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, TypeAlias
 
+from redis.exceptions import AuthenticationError, BusyLoadingError, ReadOnlyError
+
 from actors.ports import Failed, Refused
 from gateway.store.redis.errors import LinkDown
-from gateway.store.redis.links import Link, Reply, is_full, is_stuck, lacks_function
+from gateway.store.redis.links import Link, Reply, is_denied, is_full, is_stuck, lacks_function
 from gateway.store.redis.operations import OVERHEAD, Operation
 
 BATCH_OPERATIONS = 512
@@ -23,7 +25,7 @@ BATCH_BYTES = 1024 * 1024
 """Bounds of one batch; a single larger operation goes alone."""
 
 PATIENCE = 1.0
-"""Seconds that an operation which can't wait (create, claim, read) is tried while Redis is away."""
+"""Seconds for which what can't wait (create, claim, read), or need not (open), is tried while Redis is away."""
 
 BACKOFF_FIRST, BACKOFF_LAST = 0.02, 0.5
 """Seconds between two attempts to reach Redis."""
@@ -33,7 +35,11 @@ FULL_PAUSE = 0.1
 
 Settled: TypeAlias = list[tuple[Operation, Any]]
 Post: TypeAlias = Callable[[Callable[[], object]], None]
-State: TypeAlias = Literal["ok", "away", "full"]
+State: TypeAlias = Literal["ok", "away", "full", "read-only", "denied", "loading"]
+"""How Redis is: it does not answer, has no memory, takes no writes, refuses the user, or reads its file."""
+
+REFUSING = ("full", "denied")
+"""States that don't pass by themselves within moments: what need not wait is refused at once."""
 
 
 class Writer:
@@ -77,7 +83,7 @@ class Writer:
         if failed := self._refusal(operation, now):
             operation.done(failed)
             return
-        operation.deadline = now + (self._hold if operation.waits else PATIENCE)
+        operation.deadline = now + (self._hold if operation.waits and not operation.optional else PATIENCE)
         self.queued += operation.size
         self._queue.put(operation)
 
@@ -87,11 +93,15 @@ class Writer:
         since = self._troubled_since
         works = operation.when_full and self.state == "full"
         spared = operation.optional or not operation.waits
-        if spared and not works and since is not None and now - since > PATIENCE:
-            return Failed(Refused.AWAY, self._why)
+        late = since is not None and (now - since > PATIENCE or self.state in REFUSING)
+        if spared and not works and late:
+            return self._unavailable()
         if self.queued + operation.size > self._capacity and not (operation.when_full and operation.waits):
             return Failed(Refused.FULL, "store_full")
         return None
+
+    def _unavailable(self) -> Failed:
+        return Failed(Refused.STORE_FULL if self.state == "full" else Refused.AWAY, self._why)
 
     def close(self, within: float) -> None:
         """Takes nothing more; what is queued is written if that works within so many seconds."""
@@ -144,12 +154,13 @@ class Writer:
         return bool(pending)
 
     def _probe(self) -> float:
-        """Asks whether Redis is back when nothing else does; without it, what can't wait would be refused for ever."""
+        """Asks whether Redis is back when nothing else does; without it, what can't wait would be refused for ever. It
+        asks by a write, for one that is full or read-only still reads."""
         try:
-            replies = self._link.exchange([("EXISTS", "sd:probe")])
+            replies = self._link.exchange([("SET", "sd:probe", "1", "PX", 1000)])
         except LinkDown as error:
             return self._away(error)
-        return self._repair(reply for reply in replies if is_stuck(reply))
+        return self._repair(reply for reply in replies if _state(reply) is not None)
 
     def _round(self, pending: list[Operation]) -> float:
         """Sends all that is pending, batch by batch; leaves what must be sent again, and says how long to wait."""
@@ -172,14 +183,17 @@ class Writer:
         settled: Settled = []
         for operation, reply in zip(batch, replies, strict=True):
             blocked = held.get(operation.key)
-            if blocked is None and (lacks_function(reply) or is_full(reply) or is_stuck(reply)):
+            if blocked is None and (lacks_function(reply) or _state(reply) is not None):
                 blocked = held[operation.key] = reply
+                if is_denied(reply):
+                    self._tell_error(str(reply))
             if blocked is None or (operation.when_full and not isinstance(reply, Exception)):
                 if isinstance(reply, Exception):
                     self._tell_error(str(reply))
                 settled.append((operation, operation.outcome(reply)))
-            elif not operation.waits and not lacks_function(blocked):
-                settled.append((operation, Failed(Refused.AWAY, str(blocked))))
+            elif (state := _state(blocked)) and (not operation.waits or (operation.optional and state in REFUSING)):
+                reason = Refused.STORE_FULL if state == "full" else Refused.AWAY
+                settled.append((operation, Failed(reason, str(blocked))))
             else:
                 again.append(operation)
         self._finish(settled, len(batch), time.monotonic() - began)
@@ -193,13 +207,15 @@ class Writer:
             except LinkDown as error:
                 return self._away(error)
         if hard := [reason for reason in worst if not lacks_function(reason)]:
-            self._trouble("full" if is_full(hard[0]) else "away", str(hard[0]))
+            self._trouble(_state(hard[0]) or "away", str(hard[0]))
             return FULL_PAUSE
         self.state, self._troubled_since, self._backoff = "ok", None, BACKOFF_FIRST
         return 0.0
 
     def _away(self, error: LinkDown) -> float:
-        self._trouble("away", str(error))
+        cause = error.__cause__
+        loading, denied = isinstance(cause, BusyLoadingError), isinstance(cause, AuthenticationError)
+        self._trouble("loading" if loading else "denied" if denied else "away", str(error))
         pause, self._backoff = self._backoff, min(self._backoff * 2, BACKOFF_LAST)
         return pause
 
@@ -216,7 +232,7 @@ class Writer:
         late = [operation for operation in pending if operation.deadline <= now]
         if late:
             pending[:] = [operation for operation in pending if operation.deadline > now]
-            self._finish([(operation, Failed(Refused.AWAY, self._why)) for operation in late])
+            self._finish([(operation, self._unavailable()) for operation in late])
 
     def _tell_error(self, text: str) -> None:
         if time.monotonic() - self._told_error > 1.0:
@@ -226,6 +242,17 @@ class Writer:
     def _finish(self, settled: Settled, operations: int = 0, seconds: float = 0.0) -> None:
         if settled or operations:
             self._post(lambda: self._settle(settled, operations, seconds))
+
+
+def _state(reply: Reply) -> State | None:
+    """What a reply says of Redis, if it was not executed for a reason that may pass."""
+    if is_full(reply):
+        return "full"
+    if is_denied(reply):
+        return "denied"
+    if is_stuck(reply):
+        return "read-only" if isinstance(reply, ReadOnlyError) else "away"
+    return None
 
 
 def _batches(pending: Sequence[Operation]) -> Iterator[list[Operation]]:
