@@ -47,6 +47,11 @@ class Carrier:
         return self.kind != "stdio"
 
     @property
+    def warm(self) -> bool:
+        """Whether the process behind it was started for an earlier connection."""
+        return self._transport is not None and self._transport.warm
+
+    @property
     def kept(self) -> ports.Kept | None:
         """What it takes to go on with the present session elsewhere."""
         return self._transport.kept if self._transport is not None else None
@@ -134,6 +139,12 @@ class Carrier:
         """The same, but for the backend's session."""
         if self._transport is not None:
             self._transport.let_go()
+            self._leave()
+
+    def hand_over(self, effect: ev.HandOver) -> None:
+        """The same, but for its process, which the next connection may take."""
+        if self._transport is not None:
+            self._transport.hand_over()
             self._leave()
 
     def _leave(self) -> None:

@@ -15,6 +15,8 @@ class _Known:
     target: Target
     modern: bool | None = None
     legacy: bool | None = None
+    silent: bool = False
+    """Not `modern` by its silence alone."""
 
     @property
     def neither(self) -> bool:
@@ -38,9 +40,11 @@ class Eras:
         known = self._of(spec)
         return None if known.neither else known.legacy
 
-    def found_modern(self, spec: BackendSpec, speaks: bool | None) -> None:
-        """What `server/discover` has shown; None: what was known of it is in doubt."""
-        self._of(spec).modern = speaks
+    def found_modern(self, spec: BackendSpec, speaks: bool | None, *, sure: bool = True) -> None:
+        """What `server/discover` has shown; None: what was known of it is in doubt. Not `sure` is what follows from a
+        silence: it holds until the other era is refused."""
+        known = self._of(spec)
+        known.modern, known.silent = speaks, speaks is False and not sure
 
     def found_legacy(self, spec: BackendSpec) -> None:
         """`initialize` was answered."""
@@ -48,11 +52,11 @@ class Eras:
 
     def refused_legacy(self, spec: BackendSpec, *, surely: bool) -> bool:
         """`initialize` was refused; whether to look in the other era. If that was done and nothing was found, only
-        whoever comes next does so again, unless the words of the refusal are those of the other era (`surely`): then
-        the first look was not answered in time."""
+        whoever comes next does so again, unless the first look was not answered in time, or the words of the
+        refusal are those of the other era (`surely`)."""
         known = self._of(spec)
-        looks = surely or known.modern is not False
-        known.legacy, known.modern = False, known.modern or None
+        looks = surely or known.silent or known.modern is not False
+        known.legacy, known.modern, known.silent = False, known.modern or None, False
         return looks
 
     def _of(self, spec: BackendSpec) -> _Known:

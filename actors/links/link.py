@@ -339,7 +339,7 @@ class LinkActor(Actor):
             )
         else:
             resumed = self._carrier.connect(self.ctx, spec)
-            self._step(ev.Started(self._carrier.relates, fresh=not resumed))
+            self._step(ev.Started(self._carrier.relates, fresh=not resumed, warm=self._carrier.warm))
 
     def _denied(self, payload: Raw) -> None:
         self._step(ev.ConnectRefused(payload))
@@ -402,6 +402,7 @@ EFFECTS: dict[type, Callable[[LinkActor, Any], None]] = {
     ev.PickUp: lambda link, effect: link._carrier.pick_up(effect),
     ev.Hang: lambda link, effect: link._carrier.hang(effect),
     ev.LetGo: lambda link, effect: link._carrier.let_go(effect),
+    ev.HandOver: lambda link, effect: link._carrier.hand_over(effect),
     ev.Finish: LinkActor._finish,
     ev.Entrust: lambda link, effect: link._driver.entrusted(effect),
     ev.Ask: LinkActor._ask,

@@ -37,5 +37,7 @@ def heard(said: ports.TransportEvent, most: int) -> Iterator[mv.Event | Garbled]
                 yield Garbled(malformed, said)
         case ports.RequestFailed(id, reason, message, executed, status, detail):
             yield mv.Failed(id, reason, message, executed, status, diagnosed(status, (), detail))
+        case ports.Spoke():
+            yield mv.Spoke()
         case ports.TransportClosed(reason, message, detail, stderr):
             yield ev.Closed(reason, message, diagnostics=diagnosed(None, stderr, detail))

@@ -286,7 +286,10 @@ class ModernLinkActor(Actor):
             )
         else:
             self._carrier.connect(self.ctx, spec, modern=True)
-            self._step(ev.Started(self._carrier.kind == "http"))
+            kind, warm = self._carrier.kind, self._carrier.warm
+            settled = self._eras.legacy(spec) is False
+            started = ev.Started(kind == "http", warm=warm, starts=kind == "stdio" and not warm, settled=settled)
+            self._step(started)
 
     def _denied(self, payload: Raw) -> None:
         self._step(ev.ConnectRefused(payload))
@@ -319,7 +322,7 @@ class ModernLinkActor(Actor):
         if effect.modern is not True:
             self._answers.clear()
         if (spec := self._spec) is not None:
-            self._eras.found_modern(spec, effect.modern)
+            self._eras.found_modern(spec, effect.modern, sure=effect.sure)
 
     def _ask(self, effect: ev.Ask) -> None:
         assert effect.call is not None
@@ -379,6 +382,7 @@ EFFECTS: dict[type, Callable[[ModernLinkActor, Any], None]] = {
     ev.Send: lambda link, effect: link._carrier.send(effect),
     ev.Forget: lambda link, effect: link._carrier.forget(effect),
     ev.Hang: lambda link, effect: link._carrier.hang(effect),
+    ev.HandOver: lambda link, effect: link._carrier.hand_over(effect),
     ev.Finish: ModernLinkActor._finish,
     ev.Ask: ModernLinkActor._ask,
     ev.Tell: ModernLinkActor._tell,

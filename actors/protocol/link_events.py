@@ -75,10 +75,15 @@ class Notified(Struct, frozen=True):
 
 class Started(Struct, frozen=True):
     """A transport is there; `related` tells whether it relates messages to requests (all but stdio). `fresh`: it goes
-    to another place than that where a session was kept."""
+    to another place than that where a session was kept. `warm`: its process was started for an earlier connection, and
+    has refused to speak that one's era. `starts`: its process has yet to start. `settled`: the other era is known not
+    to be spoken there."""
 
     related: bool
     fresh: bool = False
+    warm: bool = False
+    starts: bool = False
+    settled: bool = False
 
 
 class ConnectRefused(Struct, frozen=True):
@@ -238,6 +243,10 @@ class LetGo(Struct, frozen=True):
     """Close the transport, but not the backend's session."""
 
 
+class HandOver(Struct, frozen=True):
+    """Close the transport; its process may serve the next one, to which the other era is spoken."""
+
+
 class Finish(Struct, frozen=True):
     """The outcome of a call: `payload` is the result, or the JSON-RPC error object."""
 
@@ -349,6 +358,7 @@ LinkEffect: TypeAlias = (
     | Reset
     | Hang
     | LetGo
+    | HandOver
     | Finish
     | Entrust
     | Ask

@@ -20,6 +20,7 @@ from actors.protocol.link_calls import (
     member,
     upstream_id,
 )
+from actors.protocol.link_loss import closed as loss_closed
 from actors.protocol.link_loss import end_calls, fail, reason_of
 from actors.protocol.link_messages import pong, refuse
 from actors.protocol.link_resume import changes, dropped, resumed
@@ -34,7 +35,7 @@ def started(link: Link, event: ev.Started) -> Step:
     if link.kept and not event.fresh:
         return resumed(link, event)
     link, effects = dropped(link) if link.kept else (link, [])
-    link, more = _initialize(moved(replace(link, related=event.related), "transport there"))
+    link, more = _initialize(moved(replace(link, related=event.related, warm=event.warm), "transport there"))
     return link, effects + more
 
 
@@ -153,6 +154,14 @@ def wanted_already(link: Link, event: ev.Wanted) -> Step:
 
 
 # When it does not come about ---------------------------------------------------------------------------------
+
+
+def closed(link: Link, event: ev.Closed) -> Step:
+    """INITIALIZING: the transport has ended. A process that was handed over may have ended for the probe that it
+    refused: another one is started."""
+    if not (link.warm and event.counts):
+        return loss_closed(link, event)
+    return replace(moved(link, "ended after a probe"), pending=PersistentMap(), warm=False), [ev.Connect()]
 
 
 def refused(link: Link, event: ev.SendFailed) -> Step:

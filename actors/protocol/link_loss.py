@@ -73,8 +73,9 @@ def other_era(link: Link, event: ev.OtherEra) -> Step:
         if p.call is not None
     )
     link, ended = end_calls(replace(link, waiting=()), "era_changed", f"{link.named} speaks another protocol revision")
+    leave = ev.HandOver() if link.hello is None else ev.Hang()  # a process that has served keeps to its era
     link = replace(moved(link, "lost"), subscriptions=(), hello=None, picking=())
-    return link, [ev.StopClock(), ev.Hang(), *ended, ev.Unfit(calls)]
+    return link, [ev.StopClock(), leave, *ended, ev.Unfit(calls)]
 
 
 def retry(link: Link, event: ev.RetryDue) -> Step:

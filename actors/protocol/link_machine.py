@@ -84,6 +84,7 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     (Phase.READY, ev.AnswerGiven): messages.answer_given,
     # The end.
     **{(phase, ev.Closed): loss.closed for phase in LIVE},
+    (Phase.INITIALIZING, ev.Closed): handshake.closed,
     **{(phase, ev.ConnectExpired): loss.expired for phase in LIVE if phase is not Phase.READY},
     (Phase.INITIALIZING, ev.OtherEra): loss.other_era,
     (Phase.WAITING, ev.RetryDue): loss.retry,

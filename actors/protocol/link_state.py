@@ -67,6 +67,8 @@ class Link(Struct, frozen=True):
     """Answers to fetch as soon as it is there."""
     unsaid: tuple[Send, ...] = ()
     """What the backend is told then."""
+    warm: bool = False
+    """As in `Started`."""
     lost_once: bool = False
     """The backend forgot our session and has answered no call since: a second time is a failure."""
     server: str = ""

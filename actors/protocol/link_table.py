@@ -34,6 +34,7 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (Phase.WAITING, "back-off over"): Phase.CONNECTING,
     (Phase.CONNECTING, "transport there"): Phase.INITIALIZING,
     (Phase.CONNECTING, "session kept"): Phase.READY,
+    (Phase.INITIALIZING, "ended after a probe"): Phase.CONNECTING,
     (Phase.INITIALIZING, "initialize answered"): Phase.CONFIRMING,
     (Phase.CONFIRMING, "initialized accepted"): Phase.READY,
     (Phase.READY, "session forgotten"): Phase.INITIALIZING,

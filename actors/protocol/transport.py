@@ -38,6 +38,12 @@ class EventsMissed:
 
 
 @dataclass(frozen=True, slots=True)
+class Spoke:
+    """The process has written to its standard output for the first time: it has started. (What it writes to standard
+    error may be its launcher's, which installs it first.)"""
+
+
+@dataclass(frozen=True, slots=True)
 class FrameAccepted:
     """The frame sent with this tag has reached the backend (HTTP: its 202; stdio: it is in the pipe)."""
 
@@ -76,7 +82,7 @@ class TransportClosed:
 
 
 TransportEvent: TypeAlias = (
-    FrameReceived | Positioned | EventsMissed | FrameAccepted | RequestFailed | SessionLost | TransportClosed
+    FrameReceived | Positioned | EventsMissed | Spoke | FrameAccepted | RequestFailed | SessionLost | TransportClosed
 )
 
 
@@ -100,6 +106,9 @@ class Transport(Protocol):
     kind: Literal["stdio", "http", "inproc"]
     """The value of the metrics label `network_transport`. `http` streams and `inproc` servers say which request a
     message belongs to (`FrameReceived.related`), `stdio` can't."""
+
+    warm: bool
+    """Whether it goes on with a process that an earlier transport has handed over."""
 
     @property
     def kept(self) -> Kept | None:
@@ -144,6 +153,11 @@ class Transport(Protocol):
 
     def let_go(self) -> None:
         """As `close`, but the backend's session stays, if it is not bound to this transport."""
+
+    def hand_over(self) -> None:
+        """As `close`, but a process serves the next transport to the same target, if one comes soon. For a process that
+        has only refused to speak this era (2026-07-28, stdio, "Backward Compatibility": the other handshake follows
+        over the same streams)."""
 
 
 class Connector(Protocol):

@@ -7,6 +7,9 @@ from actors.protocol.messages import RequestId
 class BoundTransport:
     """The half of `actors.ports.Transport` that is about going on elsewhere, for those that can't."""
 
+    warm = False
+    """There is nothing to go on with."""
+
     @property
     def stderr(self) -> tuple[str, ...]:
         """Nothing, but for processes."""
@@ -29,4 +32,8 @@ class BoundTransport:
 
     def let_go(self) -> None:
         """Nothing would be left."""
+        self.close()
+
+    def hand_over(self) -> None:
+        """Nobody could take it."""
         self.close()

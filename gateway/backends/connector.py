@@ -20,7 +20,7 @@ from gateway.backends.bound import BoundTransport
 from gateway.backends.guardian import Guardian
 from gateway.backends.http_call import HttpLimits
 from gateway.backends.modern_http import ModernHttpTransport
-from gateway.backends.stdio import StdioLimits, StdioTransport
+from gateway.backends.stdio import Offers, StdioLimits, StdioTransport
 from gateway.backends.streamable_http import StreamableHttpTransport
 from gateway.wire.errors import PoolFullError
 from gateway.wire.pool import Pool, PoolLimits
@@ -62,6 +62,7 @@ class StdioConnector:
         self._limits = limits or StdioLimits()
         self._slots = trio.CapacityLimiter(processes)
         self._guardian = Guardian()
+        self._offers = Offers()
 
     def connect(
         self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False
@@ -76,6 +77,7 @@ class StdioConnector:
             log=self._log,
             limits=self._limits,
             redact=self._redact,
+            offers=self._offers,
         )
 
     async def aclose(self) -> None:

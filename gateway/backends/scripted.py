@@ -20,6 +20,7 @@ from actors.ports import (
     Positioned,
     RequestFailed,
     SessionLost,
+    Spoke,
     TransportClosed,
     TransportEvent,
 )
@@ -66,6 +67,7 @@ class ScriptedTransport:
         kind: Literal["stdio", "http", "inproc"] = "stdio",
     ) -> None:
         self.kind = kind
+        self.warm = False
         self.spec = spec
         self.sent: list[Sent] = []
         self.versions: list[str] = []
@@ -78,6 +80,9 @@ class ScriptedTransport:
         self.picked_up: list[tuple[RequestId, str]] = []
         self.let_go_of = False
         """It was closed, and the backend's session kept."""
+        self.handed_over = False
+        """It was closed, and its process might have served another transport."""
+        self._spoke = False
         self._cursor: str | None = None
         self._emit = emit
         self._script = script
@@ -154,6 +159,10 @@ class ScriptedTransport:
         self.let_go_of = self.kind == "http"
         self.close()
 
+    def hand_over(self) -> None:
+        self.handed_over = True
+        self.close()
+
     # The backend's side
 
     async def next_sent(self) -> Sent:
@@ -172,6 +181,9 @@ class ScriptedTransport:
             frame = bytes(dumps({"jsonrpc": "2.0", **frame}))
         if related is None and cursor is not None:
             self._cursor = cursor
+        if self.kind == "stdio" and not self._spoke:
+            self._spoke = True
+            self._say(Spoke())
         self._say(FrameReceived(frame, related, cursor))
 
     def prime(self, cursor: str, related: RequestId | None = None) -> None:

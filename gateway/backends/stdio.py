@@ -5,6 +5,9 @@ a line over the limit: the connection survives both. stderr is read to its end w
 a child whose stderr is full stops. The child and all of its process group end with the connection.
 
 There is no per-request channel, so a frame is never related to a request, and what was written may have been executed.
+
+A child that has only refused to speak an era is handed over to the next transport, which speaks the other one: to start
+it may have taken long (2026-07-28, stdio, "Backward Compatibility").
 """
 
 from collections import deque
@@ -15,7 +18,16 @@ from typing import Final, Literal
 import trio
 from trio.lowlevel import FdStream
 
-from actors.ports import FrameAccepted, FrameReceived, Headers, Log, RequestFailed, TransportClosed, TransportEvent
+from actors.ports import (
+    FrameAccepted,
+    FrameReceived,
+    Headers,
+    Log,
+    RequestFailed,
+    Spoke,
+    TransportClosed,
+    TransportEvent,
+)
 from actors.protocol.messages import RequestId
 from actors.protocol.table import StdioTarget
 from gateway.backends.bound import BoundTransport
@@ -51,6 +63,8 @@ class StdioLimits:
     """Lines of stderr, and of garbage, that are logged per second after a burst of ten times as many."""
     slot_wait: float = 10.0
     """How long to wait while too many children run."""
+    hand_over: float = 2.0
+    """How long a child waits for the transport that takes it over."""
     exit_drain: float = 0.25
     """How long to read on after the child has exited, when a descendant still holds its output."""
     descriptors: tuple[int, int] | None = None
@@ -61,8 +75,65 @@ class StdioLimits:
     """The steps of the end when `run` is cancelled."""
 
 
+class Running:
+    """A child, and what of its output was read and is not whole yet. `place` is what its slot was acquired for."""
+
+    def __init__(self, child: Child, place: object, limits: StdioLimits) -> None:
+        self.child = child
+        self.place = place
+        self.messages = LineSplitter(limits.message_bytes, SHOWN)
+        self.log = LineSplitter(limits.stderr_line, SHOWN)
+        self.log_rate = Throttle(limits.log_rate, int(limits.log_rate * 10))
+        self.last: deque[str] = deque(maxlen=limits.stderr_lines)
+        self.spoke = False
+        self.stdout_ended = trio.Event()
+        self.stderr_ended = trio.Event()
+
+    async def wait_for_output(self) -> None:
+        """Until there is no more of it."""
+        await self.stdout_ended.wait()
+        await self.stderr_ended.wait()
+
+
+class Offer:
+    """A child that may be taken over. It is let go of (`free`) once nobody else reads from it."""
+
+    def __init__(self, target: StdioTarget, running: Running) -> None:
+        self.target = target
+        self.running = running
+        self.taken = False
+        self.over = trio.Event()
+        self.free = trio.Event()
+
+
+class Offers:
+    """The children that wait to be taken over, of all transports."""
+
+    def __init__(self) -> None:
+        self._open: list[Offer] = []
+
+    def put(self, offer: Offer) -> None:
+        """Until it is withdrawn."""
+        self._open.append(offer)
+
+    def take(self, target: StdioTarget) -> Offer | None:
+        """One with this target; nobody else gets it."""
+        found = next((offer for offer in self._open if offer.target == target), None)
+        if found is not None:
+            found.taken = True
+            self.withdraw(found)
+        return found
+
+    def withdraw(self, offer: Offer) -> None:
+        """Too late for whoever comes now."""
+        if offer in self._open:
+            self._open.remove(offer)
+        offer.over.set()
+
+
 class StdioTransport(BoundTransport):
-    """See `actors.ports.Transport`. `slots` bounds the children of all backends together."""
+    """See `actors.ports.Transport`. `slots` bounds the children of all backends together; `offers` are those that may
+    be taken over, of which this transport takes one if there is any."""
 
     kind: Literal["stdio", "http", "inproc"] = "stdio"
 
@@ -77,10 +148,10 @@ class StdioTransport(BoundTransport):
         log: Log,
         limits: StdioLimits,
         redact: Callable[[str], str] = str,
+        offers: Offers | None = None,
     ) -> None:
         """`redact` takes credentials out of what the child writes to its standard error."""
         self._redact = redact
-        self._last: deque[str] = deque(maxlen=limits.stderr_lines)
         self._name = name
         self._target = target
         self._emit = emit
@@ -94,12 +165,17 @@ class StdioTransport(BoundTransport):
         self._told = False
         self._closing = False
         self._ending = trio.Event()
-        self._stdout_ended = trio.Event()
-        self._stderr_ended = trio.Event()
         self._waiting = trio.CancelScope()
+        self._running: Running | None = None
+        self._writing = False
+        self._offers = offers or Offers()
+        self._offer: Offer | None = None
+        self._taken = self._offers.take(target)
+        self.warm = self._taken is not None
 
     def __repr__(self) -> str:
-        state = "ending" if self._ending.is_set() else "open"
+        started = "open" if self._running is not None else "not started"
+        state = "ending" if self._ending.is_set() else started
         return f"<StdioTransport {self._name} {state}, {len(self._outbox)} to write>"
 
     # The port's synchronous half
@@ -107,7 +183,7 @@ class StdioTransport(BoundTransport):
     @property
     def stderr(self) -> tuple[str, ...]:
         """The last lines, without credentials."""
-        return tuple(self._redact(line) for line in self._last)
+        return tuple(self._redact(line) for line in self._running.last) if self._running is not None else ()
 
     def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
         """Puts the message into the outbox; a request that finds it full or closed fails, unexecuted."""
@@ -137,70 +213,99 @@ class StdioTransport(BoundTransport):
         self._end_with("closed", f"{self._name} was closed")
         self._waiting.cancel()
 
+    def hand_over(self) -> None:
+        """Keeps the child for a moment, for whoever connects next."""
+        if self._running is None or self._ending.is_set() or self._writing or len(self._outbox):
+            self.close()
+            return
+        self._offer = Offer(self._target, self._running)
+        self._offers.put(self._offer)
+        self.close()
+
     # The IO
 
     async def run(self) -> None:
-        """Runs the child until it has ended. See the port."""
+        """Runs the child until it has ended, or was handed over. See the port."""
         try:
-            await self._run_in_slot()
+            if self._taken is not None:
+                await self._run_child(self._taken.running, self._taken.free)
+            elif (running := await self._start()) is not None:
+                await self._run_child(running)
         finally:
             self._end_with("aborted", f"the connection to {self._name} was aborted")
             self._tell_end()
 
-    async def _run_in_slot(self) -> None:
+    async def _start(self) -> Running | None:
+        """A child of its own, if it may have one and that can be started."""
+        place, child = object(), None
         with self._waiting:
             self._waiting.deadline = trio.current_time() + self._limits.slot_wait
-            await self._slots.acquire_on_behalf_of(self)
+            await self._slots.acquire_on_behalf_of(place)
         if self._waiting.cancelled_caught:
             self._end_with("backend_full", f"{self._slots.total_tokens:g} child processes run already")
-            return
-        try:
-            await self._run_child()
-        finally:
-            self._slots.release_on_behalf_of(self)
-
-    async def _run_child(self) -> None:
+            return None
         try:
             await self._guardian.ready()
             child = await spawn(self._target, self._limits.descriptors)
         except (SpawnError, OSError) as error:
             told = error.told if isinstance(error, SpawnError) else "the process could not be started"
             self._end_with("spawn_failed", f"{self._name}: {told}", f"{self._name}: {error}")
-            return
+        finally:
+            if child is None:
+                self._slots.release_on_behalf_of(place)
+        if child is None:
+            return None
         self._guardian.watch(child.pid)
         self._log.info("backend_started", backend=self._name, pid=child.pid)
-        try:
-            await self._converse(child)
-        finally:
-            child.close_pipes()
-            patience = self._limits.patience_cancelled
-            with trio.move_on_after(patience.total, shield=True):
-                await end_group(child, patience)
-            self._guardian.release(child.pid)
-            self._log.info("backend_ended", backend=self._name, pid=child.pid, status=child.process.returncode)
+        return Running(child, place, self._limits)
 
-    async def _converse(self, child: Child) -> None:
+    async def _run_child(self, running: Running, free: trio.Event | None = None) -> None:
+        """Until it and all of its group have ended, or somebody takes it over. `free`: when whoever had it lets go."""
+        try:
+            if free is not None:
+                await free.wait()
+            await self._converse(running)
+        finally:
+            if self._offer is not None and self._offer.taken:
+                self._offer.free.set()
+            else:
+                child, patience = running.child, self._limits.patience_cancelled
+                child.close_pipes()
+                with trio.move_on_after(patience.total, shield=True):
+                    await end_group(child, patience)
+                self._guardian.release(child.pid)
+                self._slots.release_on_behalf_of(running.place)
+                self._log.info("backend_ended", backend=self._name, pid=child.pid, status=child.process.returncode)
+
+    async def _converse(self, running: Running) -> None:
+        self._running = running
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write, child.stdin)
-            nursery.start_soon(self._read_messages, child.stdout)
-            nursery.start_soon(self._read_log, child.stderr)
-            nursery.start_soon(self._watch_exit, child)
+            nursery.start_soon(self._write, running)
+            nursery.start_soon(self._read_messages, running)
+            nursery.start_soon(self._read_log, running)
+            nursery.start_soon(self._watch_exit, running)
             await self._ending.wait()
             if not self._closing:
                 # Who waits for a dead child is told at once, not when the last of its group has ended.
                 self._tell_end()
-            # The readers go on: a child that is stuck writing would never notice the end of its stdin.
-            self._outbox.close()
-            await end_group(child, self._limits.patience, self._wait_for_output)
+            if self._offer is None or not await self._is_taken(self._offer):
+                # The readers go on: a child that is stuck writing would never notice the end of its stdin.
+                self._outbox.close()
+                await end_group(running.child, self._limits.patience, running.wait_for_output)
             nursery.cancel_scope.cancel()
 
-    async def _wait_for_output(self) -> None:
-        await self._stdout_ended.wait()
-        await self._stderr_ended.wait()
+    async def _is_taken(self, offer: Offer) -> bool:
+        """Whether somebody takes the child over, within a while and before it ends."""
+        with trio.move_on_after(self._limits.hand_over):
+            await offer.over.wait()
+        self._offers.withdraw(offer)
+        return offer.taken
 
     def _end_with(self, reason: str, message: str, detail: str = "") -> None:
         if self._end is None:
             self._end = reason, message, detail
+        elif self._offer is not None:
+            self._offers.withdraw(self._offer)  # it has ended by itself
         self._ending.set()
 
     def _say(self, event: TransportEvent) -> None:
@@ -217,20 +322,23 @@ class StdioTransport(BoundTransport):
         self._say(TransportClosed(reason, message, detail, self.stderr))
         self._told = True
 
-    async def _watch_exit(self, child: Child) -> None:
+    async def _watch_exit(self, running: Running) -> None:
         """The end is told once the last output was read, or after a moment if a descendant holds the pipe."""
-        status = await child.process.wait()
+        status = await running.child.process.wait()
         with trio.move_on_after(self._limits.exit_drain):
-            await self._wait_for_output()
+            await running.wait_for_output()
         self._end_with("exited", f"{self._name} {describe_exit(status)}")
 
-    async def _write(self, stdin: FdStream) -> None:
+    async def _write(self, running: Running) -> None:
         """The one writer. Ends, closing stdin, when the outbox was closed or the child reads no more."""
+        stdin = running.child.stdin
         try:
             while batch := await self._outbox.take(CHUNK):
                 # JSON has raw newlines only between tokens, where a blank is as good; here they would end the message.
                 lines = [item.frame.replace(b"\n", b" ") for item in batch]
+                self._writing = True
                 await stdin.send_all(b"\n".join(lines) + b"\n")
+                self._writing = False
                 for item in batch:
                     if item.tag is not None:
                         self._say(FrameAccepted(item.tag))
@@ -241,18 +349,22 @@ class StdioTransport(BoundTransport):
                 await self._ending.wait()  # usually it exits, which names the reason better
             self._end_with("stdin_closed", f"{self._name} closed its standard input")
         finally:
-            stdin.close()
+            if self._offer is None or not self._offer.taken:
+                stdin.close()
 
-    async def _read_messages(self, stdout: FdStream) -> None:
-        lines = LineSplitter(self._limits.message_bytes, SHOWN)
-        while chunk := await self._read(stdout):
+    async def _read_messages(self, running: Running) -> None:
+        lines = running.messages
+        while chunk := await self._read(running.child.stdout):
+            if not running.spoke:
+                running.spoke = True
+                self._say(Spoke())
             for n, line in enumerate(lines.feed(chunk), 1):
                 self._take_line(line)
                 if n % FRAMES_PER_TURN == 0:
                     await trio.lowlevel.checkpoint()
         if (rest := lines.finish()) is not None:
             self._drop_line(rest, "cut off by the end of the output")
-        self._stdout_ended.set()
+        running.stdout_ended.set()
         # Usually the exit comes with it and names the reason better.
         await trio.sleep(self._limits.exit_drain)
         self._end_with("stdout_closed", f"{self._name} closed its standard output")
@@ -276,21 +388,20 @@ class StdioTransport(BoundTransport):
             "backend_line_dropped", backend=self._name, why=why, line=text, bytes=size, suppressed=suppressed
         )
 
-    async def _read_log(self, stderr: FdStream) -> None:
-        lines = LineSplitter(self._limits.stderr_line, SHOWN)
-        throttle = Throttle(self._limits.log_rate, int(self._limits.log_rate * 10))
-        while chunk := await self._read(stderr):
+    async def _read_log(self, running: Running) -> None:
+        lines = running.log
+        while chunk := await self._read(running.child.stderr):
             for line in lines.feed(chunk):
-                self._log_line(line, throttle)
+                self._log_line(line, running)
         if (rest := lines.finish()) is not None:
-            self._log_line(rest, throttle)
-        self._stderr_ended.set()
+            self._log_line(rest, running)
+        running.stderr_ended.set()
 
-    def _log_line(self, line: Line, throttle: Throttle) -> None:
+    def _log_line(self, line: Line, running: Running) -> None:
         text = (line.head + b"[...]" if isinstance(line, LongLine) else line).decode(errors="replace").rstrip()
         if text:
-            self._last.append(text[:STDERR_CHARACTERS])
-        if text and (suppressed := throttle.admit()) is not None:
+            running.last.append(text[:STDERR_CHARACTERS])
+        if text and (suppressed := running.log_rate.admit()) is not None:
             self._log.info("backend_stderr", backend=self._name, line=text, suppressed=suppressed)
 
     @staticmethod

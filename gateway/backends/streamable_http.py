@@ -45,6 +45,8 @@ class StreamableHttpTransport:
     """See `actors.ports.Transport`."""
 
     kind: Literal["stdio", "http", "inproc"] = "http"
+    warm = False
+    """There is no process."""
 
     def __init__(
         self,
@@ -163,6 +165,10 @@ class StreamableHttpTransport:
     def let_go(self) -> None:
         """Sends what waits in order; the session stays."""
         self._stays = True
+        self.close()
+
+    def hand_over(self) -> None:
+        """There is no process."""
         self.close()
 
     # The IO

@@ -44,3 +44,11 @@ def test_what_was_found_before_outlives_a_refusal_by_the_other_era() -> None:
     eras.found_modern(ALPHA, True)
     assert eras.refused_legacy(ALPHA, surely=False)
     assert (eras.modern(ALPHA), eras.legacy(ALPHA)) == (True, False)
+
+
+def test_a_silence_is_no_proof_against_a_refusal_of_the_other_era() -> None:
+    eras = Eras()
+    eras.found_modern(ALPHA, False, sure=False)
+    assert eras.modern(ALPHA) is False, "as long as nothing speaks for it"
+    assert eras.refused_legacy(ALPHA, surely=False)
+    assert (eras.modern(ALPHA), eras.legacy(ALPHA)) == (None, False)

@@ -21,6 +21,7 @@ from typing import Any
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from actors import ports
 from actors.ports import ANONYMOUS, ListStore, Principal, Store, TransportEvent
 from actors.protocol.instruments import INSTRUMENTS
 from actors.protocol.table import BackendSpec, Endpoint, Limits, Table
@@ -171,18 +172,20 @@ async def open_gateway(
     *backends: Backend,
     groups: Mapping[str, tuple[str, ...]] | None = None,
     store: Store | None = None,
+    connector: ports.Connector | None = None,
     jitter: float = 0.0,
     lists: ListStore | None = None,
     prestart: bool = False,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
-    """A gateway in front of these backends; further keywords are `Limits`."""
+    """A gateway in front of these backends, reached by this connector if one is given; further keywords are
+    `Limits`."""
     bounds = Limits(**limits)
     by_name = {backend.name: backend for backend in backends}
     telemetry, log = RecordingTelemetry(), RecordingLog()
     services = Services(
         store=store if store is not None else MemoryStore(bounds, trio.current_time),
-        connector=Connector(by_name),
+        connector=connector if connector is not None else Connector(by_name),
         sealer=AesSealer([b"test"]),
         telemetry=telemetry,
         log=log,

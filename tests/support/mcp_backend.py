@@ -157,6 +157,7 @@ class Backend:
     ) -> ScriptedTransport:
         """As in the port `Connector`."""
         link = Link(self, spec, emit)
+        link.transport.warm = self.kind == "stdio" and bool(self.links) and self.links[-1].transport.handed_over
         self.links.append(link)
         if self.down:
             link.transport.end("spawn_failed", "scripted: down")

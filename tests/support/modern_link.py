@@ -67,6 +67,8 @@ class Drive:
     """One link, and everything that came out of it."""
 
     related: bool = True
+    started: ev.Started | None = None
+    """Of the transports, if there is more to be said of them."""
     link: Link = field(default_factory=lambda: Link("x", Raw(b'{"name":"stagedoor","version":"1"}')))
     effects: list[Any] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
@@ -89,7 +91,7 @@ class Drive:
     def _take(self, effect: Any) -> None:
         match effect:
             case ev.Connect():
-                self.step(ev.Started(self.related))
+                self.step(self.started or ev.Started(self.related))
             case ev.Send(frame, id, _, headers):
                 self._send(frame, id, headers)
             case ev.Forget(id):

@@ -227,10 +227,17 @@ def probe(link: Link) -> Step:
     params = meta.stamp(EMPTY, capabilities=own.capabilities, info=own.info, level=None, token=None)
     sent = headers.outbound("server/discover", params) if link.related else ()
     frame = codec.encode_request(id, "server/discover", params)
-    return put(link, id, Probe()), [ev.Send(frame, id=id, headers=sent), StartTimer(PROBE_CLOCK, eras.SILENCE)]
+    return put(link, id, Probe()), [ev.Send(frame, id=id, headers=sent), *wait_for_probe(link)]
 
 
 PROBE_CLOCK: Final = ("probe",)
+
+
+def wait_for_probe(link: Link) -> ev.Effects:
+    """How long silence may last until it means something. A process that has yet to start can't answer. Where the other
+    era was refused, silence only means that the server is slow, or has lost the probe: it is asked once more, and then
+    the connect deadline is all there is."""
+    return [] if link.starts or (link.settled and link.probes > 1) else [StartTimer(PROBE_CLOCK, eras.SILENCE)]
 
 
 # Headers of tools --------------------------------------------------------------------------------------------

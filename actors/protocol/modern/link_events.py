@@ -70,6 +70,10 @@ class Failed(Struct, frozen=True):
     diagnostics: Diagnostics = NO_DIAGNOSTICS
 
 
+class Spoke(Struct, frozen=True):
+    """The process behind the transport has said something for the first time."""
+
+
 class TimerDue(Struct, frozen=True):
     """A timer that the machine started."""
 
@@ -87,6 +91,7 @@ Event: TypeAlias = (
     | AnswerGiven
     | Heard
     | Failed
+    | Spoke
     | TimerDue
     | Reconsidered
     | ev.Wanted
@@ -128,9 +133,11 @@ class Keep(Struct, frozen=True):
 
 
 class Judged(Struct, frozen=True):
-    """Whether the backend speaks this era. None: what was known of it is in doubt."""
+    """Whether the backend speaks this era. None: what was known of it is in doubt. `sure`: by what it said, and not by
+    its silence."""
 
     modern: bool | None
+    sure: bool = True
 
 
 class Unfit(Struct, frozen=True):
@@ -179,6 +186,7 @@ __all__ = [
     "Left",
     "LeftOut",
     "Reconsidered",
+    "Spoke",
     "StartRetry",
     "StartTimer",
     "StopTimer",

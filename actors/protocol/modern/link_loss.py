@@ -5,6 +5,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.protocol import link_events as ev
+from actors.protocol.bridge.eras import Case
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_calls import failure
 from actors.protocol.link_loss import reason_of
@@ -14,6 +15,9 @@ from actors.protocol.modern.link_listens_lost import end_all, lose_all, take_cha
 from actors.protocol.modern.link_state import Link, Running, Step, moved
 from actors.protocol.modern.link_table import Phase
 from actors.protocol.persistent import PersistentMap
+
+REFUSALS = (Case.FOREIGN, Case.OTHER_VERSION, Case.ERROR)
+"""What a server says that has read the probe, and is well."""
 
 
 def _finish(waiting: Called | Running, error: Raw) -> ev.Finish:
@@ -81,9 +85,10 @@ def retry(link: Link, event: ev.RetryDue) -> Step:
 # The other era -----------------------------------------------------------------------------------------------
 
 
-def unfit(link: Link) -> Step:
+def unfit(link: Link, case: Case) -> Step:
     """The backend speaks the other era: what was not sent goes back to those who want it, subscriptions too. Calls in
-    the middle of their course can't be taken up elsewhere."""
+    the middle of their course can't be taken up elsewhere. A process that has done nothing but refuse the probe can
+    serve whoever speaks that era."""
     reason, message = "era_changed", f"{link.named} speaks another protocol revision than before"
     error = failure(reason, message, "unknown", link.server)
     link, returned = take_changes(link)
@@ -96,8 +101,10 @@ def unfit(link: Link) -> Step:
     link, ended = end_courses(replace(link, waiting=(), rebuilding=()), error)
     link, more = end_all(link, error)
     link, sent = _end_sent(link, reason, message)
+    leave = ev.HandOver() if case in REFUSALS and link.hello is None else ev.Hang()
     link = replace(moved(link, "other era"), lost={}, wishes={}, hello=None)
-    before: ev.Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), ev.Hang(), Judged(False)]
+    judged = Judged(False, sure=case is not Case.SILENT)
+    before: ev.Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), leave, judged]
     return link, [*before, *effects, *ended, *more, *sent, Unfit(tuple(returned))]
 
 

@@ -63,12 +63,13 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     **{(phase, mv.Heard): incoming.heard for phase in _CONNECTED},
     **{(phase, mv.Failed): incoming.failed for phase in _CONNECTED},
     **{(phase, mv.TimerDue): incoming.due for phase in _OPEN},
+    (Phase.PROBING, mv.Spoke): probe.spoke,
     # The end.
     (Phase.CONNECTING, ev.Closed): loss.closed,
     (Phase.PROBING, ev.Closed): probe.closed,
     (Phase.READY, ev.Closed): loss.closed,
     (Phase.CONNECTING, ev.ConnectExpired): loss.expired,
-    (Phase.PROBING, ev.ConnectExpired): loss.expired,
+    (Phase.PROBING, ev.ConnectExpired): probe.expired,
     (Phase.WAITING, ev.RetryDue): loss.retry,
     **{(phase, ev.Shut): loss.shut for phase in _OPEN},
 }

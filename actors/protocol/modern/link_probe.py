@@ -13,9 +13,10 @@ from actors.protocol.link_loss import reason_of
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern import meta
-from actors.protocol.modern.link_calls import PROBE_CLOCK, connect, probe
+from actors.protocol.modern.link_calls import PROBE_CLOCK, connect, probe, wait_for_probe
 from actors.protocol.modern.link_entry import dispatch_waiting
-from actors.protocol.modern.link_events import Failed, Judged, StopTimer
+from actors.protocol.modern.link_events import Failed, Judged, Spoke, StopTimer
+from actors.protocol.modern.link_loss import expired as loss_expired
 from actors.protocol.modern.link_loss import fail, unfit
 from actors.protocol.modern.link_state import Link, Probe, Step, moved, taken
 from actors.protocol.persistent import PersistentMap
@@ -27,7 +28,16 @@ ATTEMPTS = 2
 
 def started(link: Link, event: ev.Started) -> Step:
     """CONNECTING: there is a transport."""
-    link = replace(moved(link, "transport there"), related=event.related, probes=0, principal=None, mixed=False)
+    link = replace(
+        moved(link, "transport there"),
+        related=event.related,
+        warm=event.warm,
+        starts=event.starts,
+        settled=event.settled,
+        probes=0,
+        principal=None,
+        mixed=False,
+    )
     return probe(link)
 
 
@@ -44,7 +54,7 @@ class _Discovered(msgspec.Struct):
 
 def answered(link: Link, id: RequestId, result: Raw) -> Step:
     """A result."""
-    link = taken(link, id)
+    link = taken(replace(link, starts=False), id)
     try:
         found = msgspec.json.decode(result, type=_Discovered)
     except payload.BROKEN:
@@ -65,7 +75,10 @@ def answered(link: Link, id: RequestId, result: Raw) -> Step:
     link, opened = listens.restore(link)
     link, sent = dispatch_waiting(link)
     before: ev.Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), Judged(True), ev.Ready(hello, again)]
-    return link, before + opened + sent
+    others = [other for other, pending in link.pending.items() if isinstance(pending, Probe)]
+    for other in others:
+        link = taken(link, other)
+    return link, [*before, *(ev.Forget(other) for other in others), *opened, *sent]
 
 
 def _hello(found: _Discovered, result: Raw) -> ev.Hello:
@@ -88,7 +101,7 @@ def refused(link: Link, id: RequestId, error: Raw, status: int | None) -> Step:
     why = reason_of(error)
     message = f"{link.named} refused the probe: {without_addresses(why)}"
     detail = Diagnostics(status, detail=f"{link.named} refused the probe: {why}")
-    return _judged(taken(link, id), case, "probe_refused", message, detail)
+    return _judged(taken(replace(link, starts=False), id), case, "probe_refused", message, detail)
 
 
 def failed(link: Link, event: Failed) -> Step:
@@ -97,13 +110,31 @@ def failed(link: Link, event: Failed) -> Step:
     return _judged(taken(link, event.id), case, event.reason, event.message, event.diagnostics)
 
 
+def spoke(link: Link, event: Spoke) -> Step:
+    """PROBING: the process has started, and its silence counts from here on."""
+    link = replace(link, starts=False)
+    return link, wait_for_probe(link)
+
+
 def silent(link: Link) -> Step:
-    """PROBING: a server of the handshake era may wait for `initialize`, and say nothing to anything else."""
+    """PROBING: a server of the handshake era may wait for `initialize`, and say nothing to anything else. One that has
+    refused `initialize` is asked again; it may still answer the first probe."""
+    if link.settled:
+        return probe(link)
     return _judged(link, Case.SILENT, "silent", f"{link.named} did not answer the probe")
 
 
+def expired(link: Link, event: ev.ConnectExpired) -> Step:
+    """PROBING: the connect deadline has passed. Nothing was heard of the process at all: this is its silence."""
+    return silent(link) if link.starts and not link.settled else loss_expired(link, event)
+
+
 def closed(link: Link, event: ev.Closed) -> Step:
-    """PROBING: the transport has ended."""
+    """PROBING: the transport has ended. A process that was handed over may have ended for the `initialize` that it
+    refused: another one is started."""
+    if link.warm and event.counts:
+        link = replace(moved(link, "ended after initialize"), pending=PersistentMap(), warm=False)
+        return link, [StopTimer(PROBE_CLOCK), ev.Connect()]
     pending = PersistentMap({id: p for id, p in link.pending.items() if not isinstance(p, Probe)})
     case = eras.of_failure(event.reason)
     return _judged(replace(link, pending=pending), case, event.reason, event.message, event.diagnostics)
@@ -112,7 +143,7 @@ def closed(link: Link, event: ev.Closed) -> Step:
 def _judged(link: Link, case: Case, reason: str, message: str, diagnostics: Diagnostics = NO_DIAGNOSTICS) -> Step:
     verdict = eras.PROBE[case]
     if verdict is Verdict.LEGACY:
-        return unfit(link)
+        return unfit(link, case)
     if verdict is Verdict.MODERN and link.probes < ATTEMPTS:
         return probe(link)
     return fail(link, reason, message, diagnostics=diagnostics)

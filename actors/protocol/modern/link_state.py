@@ -127,6 +127,10 @@ class Link(Struct, frozen=True):
     phase: Phase = Phase.IDLE
     related: bool = False
     """HTTP: the transport relates messages to requests, and a request has headers."""
+    warm: bool = False
+    starts: bool = False
+    settled: bool = False
+    """As in `Started`; `starts` until the process was heard."""
     hello: Hello | None = None
     declared: Capabilities = NOTHING
     connected_before: bool = False

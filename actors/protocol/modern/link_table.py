@@ -32,6 +32,7 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (Phase.WAITING, "call"): Phase.CONNECTING,
     (Phase.WAITING, "back-off over"): Phase.CONNECTING,
     (Phase.CONNECTING, "transport there"): Phase.PROBING,
+    (Phase.PROBING, "ended after initialize"): Phase.CONNECTING,
     (Phase.PROBING, "discovered"): Phase.READY,
     (Phase.PROBING, "other era"): Phase.UNFIT,
     (Phase.READY, "doubted"): Phase.PROBING,

@@ -10,12 +10,12 @@ import pytest
 import trio
 import trio.testing
 
-from actors.ports import FrameAccepted, FrameReceived, RequestFailed, TransportClosed
+from actors.ports import FrameAccepted, FrameReceived, RequestFailed, Spoke, TransportClosed
 from actors.protocol.table import StdioTarget
 from gateway.backends.guardian import Guardian
 from gateway.backends.outbox import FRAMES_PER_TURN
 from gateway.backends.process import Patience
-from gateway.backends.stdio import STDERR_CHARACTERS, StdioLimits, StdioTransport
+from gateway.backends.stdio import STDERR_CHARACTERS, Offers, StdioLimits, StdioTransport
 from gateway.observability import Redaction
 
 ECHO = """
@@ -64,11 +64,14 @@ async def guardian():
 
 @pytest.fixture
 async def connect(guardian, events, log, nursery):
-    """Starts a transport; its events go to `events`."""
+    """Starts a transport; its events go to `events`, but for the first sign of life where it is of no interest."""
 
-    def start(target, *, limits=QUICK, slots=None, run=True):
-        slots = slots or trio.CapacityLimiter(10)
-        transport = StdioTransport("demo", target, events, guardian=guardian, slots=slots, log=log, limits=limits)
+    of_all = trio.CapacityLimiter(10)
+
+    def start(target, *, limits=QUICK, slots=None, run=True, emit=None, **more):
+        slots = slots or of_all
+        emit = emit or (lambda event: None if isinstance(event, Spoke) else events(event))
+        transport = StdioTransport("demo", target, emit, guardian=guardian, slots=slots, log=log, limits=limits, **more)
         if run:
             nursery.start_soon(transport.run)
         return transport
@@ -338,6 +341,121 @@ async def test_children_beyond_the_cap_wait_for_a_place_and_then_give_up(connect
     await events.next(FrameReceived)
 
 
+async def test_the_first_byte_of_its_output_says_that_it_has_started(connect, events):
+    script = """
+        import sys
+        sys.stderr.write("installing\\n")
+        sys.stdin.readline()
+        sys.stdout.write("a banner\\n" + "{}\\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
+    """
+    transport = connect(python(script), emit=events)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert events.all == []
+    transport.send(b"{}", id=1)
+    assert await events.next() == Spoke()
+    assert await events.next() == FrameReceived(b"{}")
+
+
+PID = """
+    import os, sys
+    for line in sys.stdin:
+        sys.stdout.write('{"pid":%d,"half":' % os.getpid())
+        sys.stdout.flush()
+        sys.stdout.write(line.strip() + '}\\n')
+        sys.stdout.flush()
+"""
+
+
+class TestHandingOver:
+    """A child that has only refused an era serves the next transport to the same target."""
+
+    @pytest.fixture
+    def second(self, events):
+        """What the transport that comes second says."""
+        return type(events)()
+
+    async def asked(self, transport, events, id=1):
+        transport.send(b"1", id=id)
+        return (await events.next(FrameReceived)).frame
+
+    async def test_the_next_transport_takes_the_process_and_its_slot(self, connect, events, second, log):
+        offers, slots = Offers(), trio.CapacityLimiter(1)
+        first = connect(python(PID), offers=offers, slots=slots)
+        frame = await self.asked(first, events)
+        first.hand_over()
+        other = connect(python(PID), offers=offers, slots=slots, emit=second)
+        assert (first.warm, other.warm) == (False, True)
+        assert await self.asked(other, second) == frame
+        assert (await events.next(TransportClosed)).reason == "closed"
+        assert len(log.of("backend_started")) == 1
+        assert log.of("backend_ended") == []
+        other.close()
+        await second.next(TransportClosed)
+        assert len(log.of("backend_ended")) == 1
+        assert slots.borrowed_tokens == 0
+
+    async def test_one_to_another_target_does_not(self, connect, events, second, log):
+        offers = Offers()
+        first = connect(python(PID), offers=offers)
+        frame = await self.asked(first, events)
+        first.hand_over()
+        other = connect(python(PID, "another"), offers=offers, emit=second)
+        assert not other.warm
+        assert await self.asked(other, second) != frame
+
+    async def test_a_process_goes_to_one_transport_alone(self, connect, events, second):
+        offers = Offers()
+        first = connect(python(PID), offers=offers)
+        frame = await self.asked(first, events)
+        first.hand_over()
+        heirs = [connect(python(PID), offers=offers, emit=second) for _ in range(2)]
+        assert [heir.warm for heir in heirs] == [True, False]
+        assert await self.asked(heirs[0], second) == frame
+        assert await self.asked(heirs[1], second) != frame
+
+    async def test_nobody_comes_and_it_is_ended(self, connect, events, log):
+        offers = Offers()
+        first = connect(python(PID), offers=offers, limits=replace(QUICK, hand_over=0.05))
+        frame = await self.asked(first, events)
+        first.hand_over()
+        await until_dead(int(frame.split(b":")[1].partition(b",")[0]))
+        await events.next(TransportClosed)
+        assert not connect(python(PID), offers=offers, run=False).warm
+
+    async def test_one_that_ends_meanwhile_is_not_given_to_anybody(self, connect, events, second):
+        offers = Offers()
+        script = "import sys; sys.stdin.readline(); print('{}', flush=True); sys.exit(3)"
+        first = connect(python(script), offers=offers, limits=replace(QUICK, hand_over=60))
+        await self.asked(first, events)
+        first.hand_over()
+        await events.next(TransportClosed)
+        assert not connect(python(script), offers=offers, run=False).warm
+
+    async def test_the_end_of_one_that_was_taken_is_told_to_whoever_has_it(self, connect, events, second):
+        offers = Offers()
+        script = "import sys; sys.stdin.readline(); print('{}', flush=True); sys.stdin.readline(); sys.exit(3)"
+        first = connect(python(script), offers=offers)
+        await self.asked(first, events)
+        first.hand_over()
+        other = connect(python(script), offers=offers, emit=second)
+        other.send(b"1", id=1)
+        assert await second.next(TransportClosed) == TransportClosed("exited", "demo exited with status 3")
+
+    async def test_one_that_was_cancelled_before_it_began_ends_the_process(self, connect, events, second):
+        offers = Offers()
+        first = connect(python(PID), offers=offers)
+        frame = await self.asked(first, events)
+        first.hand_over()
+        other = connect(python(PID), offers=offers, emit=second, run=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.run)
+            nursery.cancel_scope.cancel()
+        assert second.of(TransportClosed)
+        await until_dead(int(frame.split(b":")[1].partition(b",")[0]))
+
+
 async def test_closing_before_the_start_starts_nothing(connect, events, log):
     transport = connect(python(ECHO), run=False)
     transport.send(b"{}", id=1)
@@ -356,7 +474,8 @@ async def test_a_killed_gateway_takes_its_children_with_it(tmp_path):
         from gateway.backends.stdio import StdioLimits, StdioTransport
         target = StdioTarget(sys.executable, ("-S", "-u", "-c", {textwrap.dedent(STUBBORN)!r}, "own", "stay"))
         def emit(event):
-            print(event.frame.decode(), flush=True)
+            if hasattr(event, "frame"):
+                print(event.frame.decode(), flush=True)
         log = structlog.wrap_logger(structlog.PrintLogger(sys.stderr))
         transport = StdioTransport("demo", target, emit, guardian=Guardian(), slots=trio.CapacityLimiter(1),
                                    log=log, limits=StdioLimits())

@@ -52,6 +52,40 @@ EVENTS: dict[type, Any] = {
 }
 
 
+def test_a_process_that_refuses_this_era_may_serve_the_other() -> None:
+    effects = in_phase(Phase.INITIALIZING).step(le.OtherEra())
+    assert any(isinstance(effect, le.HandOver) for effect in effects)
+    assert not any(isinstance(effect, le.Hang) for effect in effects)
+
+
+def test_one_that_has_served_keeps_to_its_era() -> None:
+    driver = in_phase(Phase.READY)
+    driver.step(le.SessionForgotten(None))
+    effects = driver.step(le.OtherEra())
+    assert any(isinstance(effect, le.Hang) for effect in effects)
+    assert not any(isinstance(effect, le.HandOver) for effect in effects)
+
+
+def test_a_process_that_was_handed_over_and_ends_is_started_anew_once() -> None:
+    driver = in_phase(Phase.CONNECTING)
+    driver.step(le.Called("k", "tools/list"))
+    driver.step(le.Started(False, warm=True))
+    effects = driver.step(le.Closed("exited", "it exits for what it does not know"))
+    assert kinds(effects) == ["Connect"]
+    assert driver.link.phase is Phase.CONNECTING
+    assert "initialize" in str(driver.step(le.Started(False)))
+    effects = driver.step(le.Closed("exited", "and again"))
+    assert driver.link.phase is Phase.IDLE
+    assert set(finishes(effects)) == {"k"}
+
+
+def test_a_server_that_is_no_longer_configured_is_not_started_anew() -> None:
+    driver = in_phase(Phase.CONNECTING)
+    driver.step(le.Started(False, warm=True))
+    driver.step(le.Closed("unconfigured", "gone", counts=False))
+    assert driver.link.phase is Phase.IDLE
+
+
 def test_a_server_of_the_other_era_gives_back_what_was_not_sent() -> None:
     driver = in_phase(Phase.INITIALIZING)
     driver.step(le.Called("k", "tools/list"))

@@ -5,7 +5,7 @@ import pytest
 from actors.protocol import link_events as ev
 from actors.protocol.modern import link_events as mv
 from actors.protocol.modern.link_table import Phase
-from tests.support.modern_link import Drive
+from tests.support.modern_link import DISCOVERED, Drive
 
 
 @pytest.fixture(params=[True, False], ids=["http", "stdio"])
@@ -51,7 +51,103 @@ def test_silence_is_an_answer(drive):
     drive.call(1)
     drive.due("probe")
     assert drive.link.phase is Phase.UNFIT
+    assert mv.Judged(False, sure=False) in drive.effects
+
+
+def starting(**more):
+    """A process that was started a moment ago."""
+    drive = Drive(False)
+    drive.started = ev.Started(False, **({"starts": True} | more))
+    drive.call(1)
+    return drive
+
+
+def test_the_silence_of_a_process_counts_from_its_first_sign_of_life():
+    drive = starting()
+    assert not drive.timers
+    drive.step(mv.Spoke())
+    assert drive.timers == {("probe",): 5.0}
+    drive.due("probe")
+    assert drive.link.phase is Phase.UNFIT
+    assert mv.Judged(False, sure=False) in drive.effects
+
+
+def test_a_process_that_says_nothing_at_all_has_the_connect_deadline():
+    drive = starting()
+    drive.step(ev.ConnectExpired())
+    assert drive.link.phase is Phase.UNFIT
+    assert mv.Judged(False, sure=False) in drive.effects
+    assert [called.call for called in drive.returned] == [1]
+
+
+def test_after_a_refusal_of_the_other_era_silence_is_no_verdict(drive):
+    drive.started = ev.Started(drive.related, settled=True)
+    drive.call(1)
+    drive.due("probe")
+    assert drive.link.phase is Phase.PROBING
+    assert drive.count("server/discover") == 2, "the first one may be lost"
+    assert not drive.timers
+    drive.step(ev.ConnectExpired())
+    assert drive.link.phase is Phase.IDLE
+    assert drive.outcomes[1][1]["data"]["reason"] == "connect_timeout"
+    assert not any(isinstance(effect, mv.Judged) for effect in drive.effects)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_either_of_two_probes_may_be_answered(drive, which):
+    drive.started = ev.Started(drive.related, settled=True)
+    drive.call(1, "tools/call", name="echo")
+    drive.due("probe")
+    probes = [sent.id for sent in drive.sent]
+    drive.result(probes[which], DISCOVERED)
+    assert drive.link.phase is Phase.READY
+    drive.result(probes[1 - which], DISCOVERED)
+    assert drive.link.phase is Phase.READY
+    assert drive.count("tools/call") == 1
+
+
+def test_nor_is_that_of_a_process_which_spoke():
+    drive = starting(settled=True)
+    drive.step(mv.Spoke())
+    drive.due("probe")
+    drive.step(ev.ConnectExpired())
+    assert drive.outcomes[1][1]["data"]["reason"] == "connect_timeout"
+
+
+@pytest.mark.parametrize("code", [-32601, -32602, -32022])
+def test_a_process_that_refuses_the_probe_may_serve_the_other_era(code):
+    drive = starting()
+    drive.error(drive.last("server/discover").id, code, supported=["2025-11-25"])
+    assert ev.HandOver() in drive.effects
+    assert ev.Hang() not in drive.effects
     assert mv.Judged(False) in drive.effects
+
+
+def test_one_that_is_silent_or_talks_nonsense_is_ended():
+    drive = starting()
+    drive.step(mv.Spoke())
+    drive.due("probe")
+    assert ev.Hang() in drive.effects
+    assert ev.HandOver() not in drive.effects
+
+
+def test_one_that_has_served_is_not_handed_over():
+    drive = Drive(True).ready()
+    drive.call(1, "tools/call", name="echo")
+    drive.error(drive.last("tools/call").id, -32600, 400)
+    drive.error(drive.last("server/discover").id, -32601, 400)
+    assert drive.link.phase is Phase.UNFIT
+    assert ev.HandOver() not in drive.effects
+
+
+def test_a_process_that_was_handed_over_and_ends_is_started_anew_once():
+    drive = starting(starts=False, warm=True)
+    drive.started = ev.Started(False, starts=True)
+    drive.step(ev.Closed("exited", "it exits after a refusal"))
+    assert drive.count("server/discover") == 2
+    assert not drive.timers
+    drive.step(ev.Closed("exited", "and again"))
+    assert drive.link.phase is Phase.UNFIT
 
 
 def test_the_silence_of_an_earlier_probe_means_nothing(drive):
