@@ -124,6 +124,8 @@ class ExchangesActor(Evictable):
         running = self.running.get(call)
         info = running.envelope.info if running is not None else self._client.info
         level = running.exchange.level if running is not None else None
+        if running is not None and not self.front.merges:
+            return Caller(self.principal.name, running.envelope.capabilities.raw, info, level, False, as_is=True)
         declared = capabilities.declare(self.front.declared_bits, MODERN)
         return Caller(self.principal.name, declared, info, level, False)
 
@@ -141,11 +143,11 @@ class ExchangesActor(Evictable):
         match event:
             case ev.CallEnded(call, ok, payload):
                 self.times.ended(event, self.ctx.now(), MODERN)
-                self.step(call, xv.Ended(ok, payload))
+                self.step(call, xv.Ended(ok, payload, event.as_is))
             case ev.CallProgressed(backend, None, method, params, _):
                 self.subscribers.changed(backend, method, params)
             case ev.CallProgressed(_, int() as call, method, params, now):
-                self.step(call, xv.Told(method, params, now))
+                self.step(call, xv.Told(method, params, now, event.as_is))
             case ev.Asked(backend, _, id, method, _):
                 # Links without sessions ask nothing, and brokers park; whoever asks all the same gets an answer.
                 self.front.answer(backend, id, False, errors.method_not_found(method).raw)
@@ -358,6 +360,10 @@ class ExchangesActor(Evictable):
     def heard(self, message: LinkTold) -> None:
         """A message on an upstream subscription."""
         self.subscribers.watches.heard(message)
+
+    def unsubscribed(self, call: int, error: Raw) -> None:
+        """The server has ended what this subscription listens to."""
+        self.subscribers.step(call, sv.Ended(error))
 
     def disconnected(self, backend: str) -> None:
         """Nothing is heard from this backend any more."""

@@ -35,6 +35,7 @@ from actors.protocol import payload as json
 from actors.protocol.bridge import raising, request_state
 from actors.protocol.bridge.input_required import Parked
 from actors.protocol.link_events import Hello
+from actors.protocol.methods import METHODS
 from actors.protocol.modern import ladder, tasks
 from actors.protocol.modern.caller import Caller
 from actors.protocol.modern.filter import Filter
@@ -93,6 +94,9 @@ class ModernHost(Host, Protocol):
 
     def heard(self, message: LinkTold) -> None:
         """A message on an upstream subscription."""
+
+    def unsubscribed(self, call: int, error: Raw) -> None:
+        """The server has ended what this subscription of the client listens to, in an orderly way (EMPTY) or not."""
 
     def disconnected(self, backend: str) -> None:
         """Nothing is heard from this backend any more."""
@@ -188,10 +192,12 @@ class ModernFront(Front):
         link = self.link(backend) if self._unfit[backend] <= ATTEMPTS else None
         calls = [call for call in message.calls if self.calls.get(call.call) == backend]
         if link is not None:
-            for call in [call for call in calls if call.method in tasks.METHODS]:
-                # The other era has tasks of another form: it never gets one of these.
+            for call in [call for call in calls if call.method in tasks.METHODS or call.method not in METHODS]:
+                # The other era has tasks of another form, and what is not known may mean something else there.
                 calls.remove(call)
-                self.outcome(LinkOutcome(backend, call.call, False, tasks.unknown().raw))
+                about_task = call.method in tasks.METHODS
+                refusal = tasks.unknown() if about_task else errors.method_not_found(call.method)
+                self.outcome(LinkOutcome(backend, call.call, False, refusal.raw))
             for call in calls:
                 link.reply(call)
             link.reply(Warm())
@@ -304,7 +310,8 @@ class ModernFront(Front):
         return self.exposed_request(LinkAsked(link, backend, None, 0, method, params))
 
     def outcome(self, message: LinkOutcome) -> None:
-        if message.call > 0 and message.call in self.calls:
+        judged = message.ok or not self.as_is(message.backend)
+        if judged and message.call > 0 and message.call in self.calls:
             backend = self._known.get(message.backend) or Backend(message.backend, LATEST_HANDSHAKE)
             ok, payload = self.host.finished(message.call, backend, (message.ok, message.payload))
             message = LinkOutcome(message.backend, message.call, ok, payload)

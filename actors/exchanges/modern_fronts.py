@@ -67,6 +67,9 @@ class ModernTransparent(ModernFront, Transparent):
         if effect.method in tasks.METHODS:
             self.about_task(effect)
             return
+        if effect.method not in METHODS and backend is not None and not self.modern(backend):
+            self.refuse(effect.call, errors.method_not_found(effect.method))  # between the eras only what is known
+            return
         if effect.method != "server/discover" or backend is None:
             super().dispatch(effect)
             return
@@ -75,6 +78,10 @@ class ModernTransparent(ModernFront, Transparent):
             self.end(effect.call, hello is not None, _welcome(hello) if hello is not None else error)
 
         self.when_ready(backend, ready)
+
+    def as_is(self, backend: str) -> bool:
+        known = self._known.get(backend)
+        return known is not None and known.version == MODERN
 
     def _repeats(self, effect: fx.Dispatch) -> bool:
         """Whether headers repeat arguments of this call: they may be wrong."""

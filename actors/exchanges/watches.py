@@ -112,7 +112,12 @@ class Watches:
         def ended(outcome: LinkOutcome) -> None:
             self._by_call.pop(watch.call, None)
             watch.call = 0
-            if watch.users:
+            front, backend = self._front, watch.backend
+            if watch.honoured is not None and backend in front.links and front.as_is(backend):
+                # A loss is mended by the link: this is the server's own word, to the only ones who listen to it.
+                for user in sorted(watch.users):
+                    front.host.unsubscribed(user, EMPTY if outcome.ok else outcome.payload)
+            elif watch.users:
                 self._failed(watch, outcome.payload if not outcome.ok else EMPTY)
 
         watch.call = self._front.listen(watch.backend, watch.filter, ended)

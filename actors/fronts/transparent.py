@@ -17,6 +17,7 @@ from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.table import BackendSpec
+from actors.protocol.versions import LATEST_HANDSHAKE
 from actors.runtime import Ref
 
 
@@ -68,13 +69,13 @@ class Transparent(Front):
         return hello is not None and hello.version == self.host.version
 
     def profile(self, spec: BackendSpec, *, own: bool = False) -> Profile:
-        """What the client said of itself, in its own revision."""
+        """What the client said of itself: word by word, if it speaks the revision that a backend is offered."""
         profile, client = super().profile(spec, own=own), self.host.client
         if spec.sharing == "shared" or client is None or not own:
             return profile
-        tasks_of = json.members(profile.capabilities).get("tasks") if profile.tasks else None
-        declared = capabilities.transparent_client(client.capabilities, tasks_of)
-        return msgspec.structs.replace(profile, capabilities=declared, version=self.host.version)
+        as_is = self.host.version == LATEST_HANDSHAKE
+        declared = capabilities.transparent_client(client.capabilities, profile.capabilities, as_is=as_is)
+        return msgspec.structs.replace(profile, capabilities=declared)
 
     def use_level(self, level: str) -> None:
         backend = self._backend()

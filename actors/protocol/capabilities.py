@@ -305,16 +305,19 @@ def transparent_server(raw: Raw, *, modern: bool = False) -> Raw:
     return dumps(tree)
 
 
-def transparent_client(declared: Capabilities, tasks: Raw | None) -> Raw:
-    """What a client declared, `experimental` and all, but for what it can have only from the gateway: tasks of its own
-    era as they are offered here (None: none), and never those of the other."""
-    stripped = declared.has(("extensions", TASKS))
-    if not stripped and tasks is None and "tasks" not in declared.tree:
-        return declared.raw or dumps({})
-    tree: dict[str, Any] = {name: value for name, value in declared.tree.items() if name != "tasks"}
-    if stripped:
+def transparent_client(client: Capabilities, declared: Raw, *, as_is: bool) -> Raw:
+    """What the one server behind an endpoint hears of a client, of which an aggregate would declare this much: its
+    `experimental` capabilities too, and `as_is` all else that it said. Tasks it can have only from the gateway:
+    those of its own era as they are declared here, and never those of the other."""
+    tree = client.tree if as_is else {k: v for k, v in client.tree.items() if k == "experimental"}
+    ours = loads(declared)
+    tree = {**({} if as_is else ours), **tree}
+    tree.pop("tasks", None)
+    if "tasks" in ours:
+        tree["tasks"] = ours["tasks"]
+    if as_is and client.has(("extensions", TASKS)):
         tree["extensions"] = {id: settings for id, settings in tree["extensions"].items() if id != TASKS}
-    return dumps(tree if tasks is None else {**tree, "tasks": tasks})
+    return dumps(tree)
 
 
 def carried(bits: ClientBits) -> ClientBits:

@@ -27,7 +27,7 @@ from actors.protocol.link_resume import changes, dropped, resumed
 from actors.protocol.link_state import Link, Pending, Step, moved
 from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
 from actors.protocol.persistent import PersistentMap
-from actors.protocol.versions import VERSIONS
+from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
 
 
 def started(link: Link, event: ev.Started) -> Step:
@@ -48,7 +48,7 @@ def _initialize(link: Link) -> Step:
     id = upstream_id(link)
     params = Raw(
         b'{"protocolVersion":"%s","capabilities":%s,"clientInfo":%s}'
-        % (link.profile.version.encode(), bytes(link.profile.capabilities), bytes(link.profile.client_info))
+        % (LATEST_HANDSHAKE.encode(), bytes(link.profile.capabilities), bytes(link.profile.client_info))
     )
     link = replace(link, next_id=link.next_id + 1, pending=PersistentMap({id: Pending(None, "initialize")}))
     return link, [ev.Send(codec.encode_request(id, "initialize", params), id=id)]

@@ -8,7 +8,6 @@ from actors.protocol.link_events import CallKey, Effects, Hello, Send
 from actors.protocol.link_table import TRANSITIONS, Phase
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.persistent import PersistentMap
-from actors.protocol.versions import LATEST_HANDSHAKE
 
 __all__ = ["Link", "Pending", "Phase", "Profile", "Step", "moved"]
 
@@ -24,8 +23,6 @@ class Profile(Struct, frozen=True):
     """Begins every upstream id: an epoch, so that a rebuilt session never repeats an id."""
     tasks: bool = False
     """What its client sends as a task may go out as one."""
-    version: str = LATEST_HANDSHAKE
-    """The revision that is offered to the backend."""
 
 
 class Pending(Struct, frozen=True):

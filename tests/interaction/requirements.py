@@ -27,6 +27,7 @@ BASIC: dict[str, Clause] = {
     "transparent-notifications": Clause("… and notifications, both ways", "decision"),
     "transparent-capabilities": Clause("A server alone hears all that its client declares", "decision"),
     "transparent-errors": Clause("Its errors are the client's, whatever the code", "decision"),
+    "transparent-extensions": Clause("A type of result passes if both ends declared its extension", "SEP-2133"),
     "url-never-lost": Clause("A page that the user must open is told in words to who can't be asked", "decision"),
     "params-always": Clause("A request without params is written with empty ones", "decision"),
     "unanswerable": Clause("Late or stray messages are dropped", "basic/utilities/cancellation; progress"),

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.interaction.backend import Request, text
+from tests.interaction.backend import InputNeeded, Request, text
 from tests.interaction.cells import JUMPING
 from tests.interaction.codes import METHOD_NOT_FOUND
 from tests.interaction.scripts import EVERYTHING, FORM, asking
 from tests.interaction.stage import Cell, Route, Stage
-from tests.support.schemas import NEWEST
+from tests.support import modern_rules as rules
+from tests.support.schemas import MODERN, NEWEST
 from tests.support.wire_client import Message, RpcError
 
 SESSIONS = pytest.mark.cells(
@@ -26,6 +27,9 @@ SESSIONS = pytest.mark.cells(
     )
 )
 """Both ends speak the revision of the cell."""
+
+WITHOUT = pytest.mark.cells((*(Cell(MODERN, "memory", kind, "modern") for kind in ("inproc", "http")),))
+"""Neither end has sessions."""
 
 SEARCH, LOOKUP, BEAT = "acme/search", "acme/lookup", "acme/heartbeat"
 PAGE = {"mode": "url", "message": "Sign in first", "url": "https://example.com/in?x=1", "elicitationId": "e-1"}
@@ -142,8 +146,11 @@ async def test_the_server_hears_what_the_client_declares_word_by_word(stage: Sta
     }
     client = await stage.connect("/mcp/alpha", capabilities=declared)
     await client.call("echo")
-    assert backend.connections[-1].client["capabilities"] == declared
-    assert backend.connections[-1].client["protocolVersion"] == cell.revision
+    told = backend.connections[-1].client["capabilities"]
+    if cell.revision == NEWEST:
+        assert told == declared
+    else:  # the server is offered the newest revision, and might misread the rest
+        assert told == {name: value for name, value in declared.items() if name != "strange"}
     merged = await stage.connect("/mcp", capabilities=declared)
     await merged.call("alpha__echo")
     assert backend.connections[-1].client["capabilities"] == {"roots": {"listChanged": True}}
@@ -212,3 +219,126 @@ async def test_a_request_without_params_comes_with_empty_ones(stage: Stage, rout
     modern = stage.modern(route.path, capabilities=EVERYTHING)
     required = await modern.start_call(route.name("roots")).required()
     assert [q["params"] for q in required["inputRequests"].values()] == [{}]
+
+
+# Without sessions --------------------------------------------------------------------------------------------
+
+
+@WITHOUT
+@pytest.mark.requirement("transparent-requests")
+async def test_without_sessions_too_a_request_that_nobody_here_knows_passes(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.extensions |= {SEARCH, "acme/unheard"}
+    said: list[Message] = []
+
+    @backend.on(SEARCH)
+    async def search(request: Request) -> Message:
+        said.append(request.params)
+        if request.params["query"] == "nothing":
+            raise RpcError({"code": 404, "message": "no hits", "data": {"tried": 3}})
+        return {"hits": [request.params["query"]]}
+
+    client = stage.modern("/mcp/alpha", capabilities={"experimental": {"x-vendor/y": {"z": 1}}})
+    client.extensions |= {SEARCH, "acme/unheard"}
+    client.trusting = True
+    assert (await client.request(SEARCH, {"query": "x"}))["hits"] == ["x"]
+    assert said[0]["_meta"][rules.CAPABILITIES] == {"experimental": {"x-vendor/y": {"z": 1}}}
+    error = await client.refused(SEARCH, {"query": "nothing"})
+    assert (error.code, error.message, error.data) == (404, "no hits", {"tried": 3})
+    unheard = client.start("acme/unheard")
+    assert (await unheard.error()).code == METHOD_NOT_FOUND
+    assert unheard.exchange.status == 404
+    merged = stage.modern("/mcp")
+    merged.extensions |= {SEARCH}
+    assert (await merged.refused(SEARCH, {"query": "x"})).code == METHOD_NOT_FOUND
+    assert len(said) == 2
+
+
+@pytest.mark.cells((Cell(MODERN),))
+@pytest.mark.requirement("transparent-requests")
+async def test_a_request_that_nobody_here_knows_does_not_cross_the_eras(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.extensions |= {SEARCH}
+    backend.answers(SEARCH, {"hits": []})
+    client = stage.modern("/mcp/alpha")
+    client.extensions |= {SEARCH}
+    for _ in "12":  # before the era of the server is known, and after
+        assert (await client.refused(SEARCH)).code == METHOD_NOT_FOUND
+        await client.request("tools/list") if backend.items else None
+    assert not backend.of(SEARCH)
+
+
+@WITHOUT
+@pytest.mark.requirement("transparent-notifications", "progress")
+async def test_without_sessions_too_what_a_server_says_in_a_call_passes(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.trusting = True
+
+    @backend.tool("sync")
+    async def sync(request: Request) -> Message:
+        request.notify(BEAT, {"seq": 1})
+        for progress in (1, 1, 0.5):
+            request.progress(progress)
+        return text("done")
+
+    client = stage.modern("/mcp/alpha")
+    client.extensions |= {BEAT}
+    client.trusting = True
+    call = client.start_call("sync", token="mine")
+    await call.complete()
+    assert [m["method"] for m in call.messages[:-1]] == [BEAT, *["notifications/progress"] * 3]
+    assert [p["progress"] for p in call.seen("notifications/progress")] == [1, 1, 0.5]
+
+
+@WITHOUT
+@pytest.mark.requirement("transparent-errors")
+@pytest.mark.parametrize("code", [-32002, -32042, -32050, 7])
+async def test_without_sessions_too_errors_are_the_clients(stage: Stage, code: int) -> None:
+    backend = await stage.backend()
+    backend.trusting = True
+    backend.add("resources", {"uri": "x:1", "name": "x"})
+    backend.refuses("resources/read", code, "odd", {"a": 1})
+    client = stage.modern("/mcp/alpha")
+    client.trusting = True
+    error = await client.refused("resources/read", {"uri": "x:1"})
+    assert (error.code, error.message, error.data) == (code, "odd", {"a": 1})
+
+
+@WITHOUT
+@pytest.mark.requirement("transparent-questions")
+async def test_without_sessions_too_a_question_that_was_not_declared_is_the_clients(stage: Stage) -> None:
+    backend = await stage.backend()
+
+    @backend.tool("ask")
+    async def ask(request: Request) -> Message:
+        if "q" not in request.answers:
+            raise InputNeeded({"q": {"method": "elicitation/create", "params": FORM}})
+        return text(str(request.answers["q"]))
+
+    client = stage.modern("/mcp/alpha", capabilities={})
+    client.trusting = True
+    call = client.start_call("ask")
+    required, key, question = await call.question()
+    assert question == {"method": "elicitation/create", "params": FORM}
+    done = await client.retry(call, required, {key: {"action": "decline"}}).complete()
+    assert done["content"] == text("{'action': 'decline'}")["content"]
+
+
+@WITHOUT
+@pytest.mark.requirement("transparent-extensions")
+@pytest.mark.parametrize("declares", [True, False])
+async def test_a_type_of_an_extension_that_both_ends_declared_passes(
+    stage: Stage, route: Route, declares: bool
+) -> None:
+    apps = {"io.modelcontextprotocol/ui": {}}
+    backend = await stage.backend(capabilities={"tools": {}, "extensions": apps})
+    backend.trusting = True
+    backend.result("buy", {"resultType": "receipt", "receiptToken": "r-117"})
+    client = stage.modern(route.path, capabilities={"extensions": apps} if declares else {})
+    client.trusting = True
+    call = client.start_call(route.name("buy"))
+    if declares or not route.name_prefix:
+        result = await call.result()
+        assert (result["resultType"], result["receiptToken"]) == ("receipt", "r-117")
+    else:
+        assert (await call.error()).code == -32603

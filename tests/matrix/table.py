@@ -50,7 +50,7 @@ def structured(c: str, s: str) -> str:
 
 
 def sampling_tools(c: str, s: str) -> str:
-    return "sampled words" if c >= URLS else undeclared(s, "isError refused -32602")
+    return "sampled words" if c >= URLS or c == s else undeclared(s, "isError refused -32602")
 
 
 def form(said: str) -> Callable[[str, str], str]:
@@ -75,7 +75,7 @@ def url(c: str, s: str) -> str:
 def url_required(c: str, s: str) -> str:
     if s != URLS:
         return UNKNOWN
-    return {URLS: "-32042, then opened", MODERN: "opened"}.get(c, "error -32603")
+    return {URLS: "-32042, then opened", MODERN: "opened"}.get(c, "isError, with the page")
 
 
 def prompt_asks(c: str, s: str) -> str:
@@ -104,7 +104,7 @@ RULES: dict[str, Rule] = {
     "elicitation, declined": Rule(form("decline")),
     "elicitation, url": Rule(url, "declared from 2025-11-25 on"),
     "url required (-32042)": Rule(
-        url_required, "a code of 2025-11-25 alone; a modern client is asked to open the page"
+        url_required, "a code of 2025-11-25 alone; a modern client is asked to open the page, an older one is told it"
     ),
     "roots": always("file:///home"),
     "resources": always("ok"),

@@ -17,3 +17,6 @@ class Caller(Struct, frozen=True):
     drives: bool
     """Whether the link asks the client itself for input that the backend needs, and goes on with the answers. If not,
     an InputRequiredResult is the outcome."""
+    as_is: bool = False
+    """Whether what the backend says of this call passes as it is: the client is of this era, and has this one backend
+    before it."""

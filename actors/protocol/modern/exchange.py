@@ -64,13 +64,14 @@ def _begun(exchange: Exchange, event: ev.Begun, to: Phase) -> Step:
 
 
 def _told(exchange: Exchange, event: ev.Told, to: Phase) -> Step:
-    """Progress and log messages are all that belongs on the stream of a request."""
+    """Progress and log messages are all that belongs on the stream of a request, as far as is known here."""
     if event.method == "notifications/progress":
         return _progressed(exchange, event, to)
-    if event.method != "notifications/message":
+    if event.method != "notifications/message" and not event.as_is:
         return exchange, [ev.Tally("notification_of_no_request")]
-    why = _unheard(exchange.level, event.params)
-    if why is not None:
+    log = event.method == "notifications/message"
+    why = _unheard(exchange.level, event.params) if log else None
+    if why is not None and not (event.as_is and exchange.level is None):
         return exchange, [ev.Tally(why)]
     return _say(exchange, to, event.method, event.params)
 
@@ -88,15 +89,16 @@ class _Progress(msgspec.Struct):
 
 
 def _progressed(exchange: Exchange, event: ev.Told, to: Phase) -> Step:
-    """Strictly increasing, under the client's own token. It restarts the deadline."""
+    """Under the client's own token; strictly increasing, unless its client would get it from the backend as it is. It
+    restarts the deadline."""
     if exchange.token is None:
         return exchange, [ev.Tally("progress_unwanted")]
     try:
-        value = msgspec.json.decode(event.params, type=_Progress).progress
+        value = None if event.as_is else msgspec.json.decode(event.params, type=_Progress).progress
         own = payload.replace_members(event.params, {"progressToken": payload.dumps(exchange.token)})
     except (msgspec.DecodeError, RecursionError, errors.Malformed):
         return exchange, [ev.Tally("bad_progress")]
-    if exchange.progress is not None and value <= exchange.progress:
+    if exchange.progress is not None and value is not None and value <= exchange.progress:
         return exchange, [ev.Tally("progress_not_increasing")]
     exchange, effects = _say(replace(exchange, progress=value), to, event.method, own)
     return exchange, [ev.StartDeadline(event.now, exchange.accepted), *effects]
@@ -117,7 +119,7 @@ def _head_due(exchange: Exchange, event: ev.HeadDue, to: Phase) -> Step:
 def _ended(exchange: Exchange, event: ev.Ended, to: Phase) -> Step:
     ok, body = event.ok, event.payload
     if ok:
-        ok, body = outcomes.result(exchange.method, body, exchange.bits, exchange.server)
+        ok, body = outcomes.result(exchange.method, body, exchange.bits, exchange.server, as_is=event.as_is)
     return _answer(exchange, ok, body, to)
 
 

@@ -14,18 +14,22 @@ class Begun(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """A notification of the backend in the course of the request."""
+    """A notification of the backend in the course of the request. `as_is`: the backend is all that is behind the
+    endpoint, and of this era: what it says passes."""
 
     method: str
     params: Raw
     now: float
+    as_is: bool = False
 
 
 class Ended(Struct, frozen=True):
-    """The outcome: the result, or the JSON-RPC error object. Before `Begun`: the request goes nowhere."""
+    """The outcome: the result, or the JSON-RPC error object. Before `Begun`: the request goes nowhere. `as_is` as in
+    Told."""
 
     ok: bool
     payload: Raw
+    as_is: bool = False
 
 
 class HeadDue(Struct, frozen=True):

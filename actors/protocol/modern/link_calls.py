@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import codec, errors, payload
+from actors.protocol import capabilities, codec, errors, payload
 from actors.protocol import link_events as ev
 from actors.protocol.bridge import eras, lowering
 from actors.protocol.capabilities import TASKS
@@ -18,6 +18,7 @@ from actors.protocol.link_calls import failure, member
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import METHODS
 from actors.protocol.modern import headers, meta, outcomes, tool_headers
+from actors.protocol.modern.caller import Caller
 from actors.protocol.modern.link_events import Called, Failed, Judged, Keep, LeftOut, StartTimer
 from actors.protocol.modern.link_state import (
     Link,
@@ -131,19 +132,31 @@ def result_type(result: Raw) -> str | None:
 _TASKS: Final = TASKS.encode()
 
 
-def may_hold(running: Running, kind: str | None) -> bool:
+def may_hold(link: Link, running: Running, kind: str | None) -> bool:
     """Whether a result of this type may be the outcome of this call."""
     called = running.called
     if kind == outcomes.COMPLETE:
         return True
+    if kind is None or called.client.drives:
+        return kind == outcomes.INPUT_REQUIRED and called.method in outcomes.MAY_ASK
+    if called.client.as_is:
+        return True
     if kind == outcomes.INPUT_REQUIRED:
         return called.method in outcomes.MAY_ASK
-    if kind != outcomes.TASK or called.client.drives:
-        return False
+    if kind != outcomes.TASK:
+        return _extended(link, called.client)
     # A task instead of a result, for a client that has declared that it knows them.
     return called.method.startswith("tasks/") or (
         called.method == "tools/call" and payload.mentions(called.client.capabilities, _TASKS)
     )
+
+
+def _extended(link: Link, client: Caller) -> bool:
+    """Whether both ends have declared an extension, which may have types of its own."""
+    if not payload.mentions(client.capabilities, b"extensions"):
+        return False
+    ours, theirs = (c.tree.get("extensions") for c in (capabilities.parse(client.capabilities), link.declared))
+    return isinstance(ours, dict) and isinstance(theirs, dict) and not ours.keys().isdisjoint(theirs)
 
 
 def complete(link: Link, running: Running, result: Raw) -> Step:

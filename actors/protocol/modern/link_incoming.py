@@ -57,7 +57,7 @@ def _result(link: Link, id: RequestId, result: Raw) -> Step:
 
 def _outcome(link: Link, running: Running, result: Raw) -> Step:
     kind = calls.result_type(result)
-    if not calls.may_hold(running, kind):
+    if not calls.may_hold(link, running, kind):
         return calls.malformed(link, running)
     if kind == outcomes.COMPLETE:
         return calls.complete(link, running, result)
@@ -130,6 +130,8 @@ def _notified(link: Link, message: Notification, related: RequestId | None) -> S
     id, stripped = _subscription(params)
     id = related if id is None else id
     pending = link.pending.get(id) if id is not None else None
+    if isinstance(pending, Running) and pending.called.client.as_is and id == related:
+        return link, [ev.Tell(pending.called.call, method, params)]
     if id is None or not isinstance(pending, Listen):
         return link, [ev.Tally("unattributed")]
     return listens.heard(link, id, pending, method, stripped)
@@ -155,7 +157,8 @@ def _logged(link: Link, params: Raw, related: RequestId | None) -> Step:
     era, to whom logs belong to the session."""
     if related is not None:
         pending = link.pending.get(related)
-        asked = [pending] if isinstance(pending, Running) and pending.level is not None else []
+        wanted = isinstance(pending, Running) and (pending.level is not None or pending.called.client.as_is)
+        asked = [pending] if isinstance(pending, Running) and wanted else []
     else:
         asked = [p for p in link.pending.values() if isinstance(p, Running) and p.level is not None]
     if len(asked) == 1:

@@ -282,7 +282,9 @@ def ended(link: Link, id: RequestId, listen: Listen, result: Raw) -> Step:
 
 
 def refused(link: Link, id: RequestId, listen: Listen, error: Raw) -> Step:
-    """The backend does not serve it. What everybody hears of is done without."""
+    """The backend does not serve it, or no longer. What everybody hears of is done without."""
+    if listen.called is not None:
+        return taken(link, id), [*clocks(id), ev.Finish(listen.called.call, False, error)]
     if _is_common(listen) and not listen.again:
         return taken(link, id), [StopTimer(("ack", id))]
     return broken(link, id, listen, error)

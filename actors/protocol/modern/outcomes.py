@@ -2,11 +2,12 @@
 result may hold (2026-07-28, basic, "ResultType"; caching; patterns/mrtr).
 """
 
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import Raw
 
-from actors.protocol import capabilities, errors
+from actors.protocol import capabilities, errors, lowering
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits, tasks_declared
 from actors.protocol.messages import EMPTY
@@ -36,9 +37,10 @@ Outcome = tuple[bool, Raw]
 """A result, or the JSON-RPC error object instead of it."""
 
 
-def result(method: str, payload: Raw, bits: ClientBits, server: Raw = EMPTY) -> Outcome:
+def result(method: str, payload: Raw, bits: ClientBits, server: Raw = EMPTY, *, as_is: bool = False) -> Outcome:
     """A result as a client with these bits may get it. `server` is who says so, in place of whoever the result names
-    (EMPTY: that stays). The same object if it has all it needs."""
+    (EMPTY: that stays). The same object if it has all it needs. `as_is`: what it asks, and of which type it is, is
+    between the two ends."""
     try:
         if method not in CACHEABLE and not server and json.text_member(payload, "resultType") == COMPLETE:
             return True, payload  # as most are
@@ -46,14 +48,18 @@ def result(method: str, payload: Raw, bits: ClientBits, server: Raw = EMPTY) -> 
     except errors.Malformed:
         return _broken("the server's result is no object")
     kind = json.text_or_none(present["resultType"]) if "resultType" in present else COMPLETE
-    if kind == INPUT_REQUIRED:
+    if as_is:
+        pass
+    elif kind == INPUT_REQUIRED:
         refusal = _refused(method, present, bits)
         if refusal is not None:
-            return False, refusal.raw
+            ok, told = _in_words(method, present) or (False, refusal.raw)
+            return result(method, told, bits, server) if ok else (False, told)
     elif kind == TASK and method == "tools/call" and tasks_declared(bits):
         pass  # it goes on as a task, for a client that knows such
-    elif kind != COMPLETE:
-        # Of an extension that was not declared, or no type at all: an invalid response.
+    elif kind != COMPLETE and (kind is None or not any(bit.startswith("ext:") for bit in bits)):
+        # Of no extension that was declared (whether both ends did, the link knows), or no type at all: an invalid
+        # response.
         return _broken("the server's result has a type that the client does not know")
     changes: dict[str, Raw | None] = {} if "resultType" in present else {"resultType": json.dumps(COMPLETE)}
     if method in CACHEABLE and kind == COMPLETE:
@@ -82,6 +88,18 @@ def ttl(present: dict[str, Raw]) -> int | None:
     except errors.Malformed:
         return None
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _in_words(method: str, present: dict[str, Raw]) -> Outcome | None:
+    """For questions that send a user to a page, whose client can't be asked that: the pages, in words."""
+    pages = []
+    with suppress(errors.Malformed):
+        for question in json.members(present.get("inputRequests", Raw(b"{}"))).values():
+            asked = json.members(json.members(question).get("params", Raw(b"{}")))
+            url = json.text_or_none(asked.get("url"))
+            if url is not None and json.text_or_none(asked.get("mode")) == "url":
+                pages.append(lowering.Page(url, json.text_or_none(asked.get("message")) or ""))
+    return lowering.in_words(method, "", pages) if pages and method in MAY_ASK else None
 
 
 def _broken(detail: str) -> Outcome:

@@ -20,6 +20,7 @@ from actors.protocol.capabilities import ClientBits
 from actors.protocol.cursors import Sealer
 from actors.protocol.errors import Refusal
 from actors.protocol.messages import EMPTY
+from actors.protocol.methods import METHODS
 from actors.protocol.modern import tasks
 from actors.protocol.modern.outcomes import MAY_ASK, Outcome, missing
 from actors.protocol.versions import MODERN
@@ -157,7 +158,7 @@ Retry: TypeAlias = Fresh | Waiting | Settled
 
 def resume(request: Request, sealer: Sealer) -> Retry:
     """What to do with a request; never raises. One that brings no state is as it is (a backend may ask without one)."""
-    if request.method not in MAY_ASK or not json.mentions(request.params, b"requestState"):
+    if not _may_ask(request.method) or not json.mentions(request.params, b"requestState"):
         return Fresh(request.params)
     try:
         token = input_required.state_of(request.params)
@@ -174,6 +175,11 @@ def resume(request: Request, sealer: Sealer) -> Retry:
         return _resumed(request, state, input_required.answers(request.params), sealer)
     except Refusal as refusal:
         return Settled(False, refusal.error.raw)
+
+
+def _may_ask(method: str) -> bool:
+    """Whether a state may have been given out for it: of a method that nobody here knows its server decides."""
+    return method in MAY_ASK or method not in METHODS
 
 
 def _resumed(request: Request, state: State, answers: dict[str, Raw], sealer: Sealer) -> Retry:

@@ -84,12 +84,14 @@ def _flush(subscription: Subscription, event: ev.FlushDue, to: Phase) -> Step:
 
 
 def _ended(subscription: Subscription, event: ev.Ended, to: Phase) -> Step:
-    """What has gathered, then the result. Before the acknowledgement there is no stream to end: an error."""
+    """What has gathered, then the result, or the error. Before the acknowledgement there is no stream to end: an
+    error."""
     if subscription.phase is Phase.OPENING:
         error = errors.internal("the gateway is shutting down", reason="draining", executed="no")
         return _refused(subscription, ev.Refused(error), to)
     subscription, frames = _flush(subscription, ev.FlushDue(), to)
-    return subscription, [ev.Unwatch(), *frames, ev.Close(_result(subscription))]
+    last = codec.encode(Error(subscription.id, event.error)) if event.error else _result(subscription)
+    return subscription, [ev.Unwatch(), *frames, ev.Close(last)]
 
 
 def _overflowed(subscription: Subscription, event: ev.Overflowed, to: Phase) -> Step:

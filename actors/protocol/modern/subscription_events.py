@@ -5,6 +5,7 @@ from typing import TypeAlias
 from msgspec import Raw, Struct
 
 from actors.protocol.errors import ProtocolError
+from actors.protocol.messages import EMPTY
 from actors.protocol.modern.filter import Filter
 
 # Events ------------------------------------------------------------------------------------------------------
@@ -38,7 +39,9 @@ class FlushDue(Struct, frozen=True):
 
 
 class Ended(Struct, frozen=True):
-    """The server ends it."""
+    """The server ends it; `error`: with this JSON-RPC error (EMPTY: in an orderly way)."""
+
+    error: Raw = EMPTY
 
 
 class Overflowed(Struct, frozen=True):

@@ -194,7 +194,7 @@ async def test_no_state_upstream_is_no_state_downstream(modern: Open, autojump_c
 
 async def test_a_question_that_this_request_did_not_declare_is_refused(modern: Open, autojump_clock: MockClock) -> None:
     async with modern(Peer("alpha")) as at:
-        pending = at.client("alpha").begin("tools/call", ECHO)
+        pending = at.client("").begin("tools/call", {**ECHO, "name": f"alpha__{ECHO['name']}"})
         ask(await at["alpha"].next())
         assert await pending.head() == 400
         error = await pending.error()

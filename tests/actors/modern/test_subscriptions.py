@@ -165,20 +165,46 @@ async def test_a_subscription_that_a_backend_refuses_has_its_error_and_status(
 
 async def test_after_a_loss_everything_may_have_changed(modern: Open, autojump_clock: MockClock) -> None:
     async with modern(Peer("alpha")) as at:
-        pending = at.client("alpha").listen("a:1", tools=True)
+        pending = at.client("").listen("alpha+a:1", tools=True)
         await acknowledged(pending)
         (await at["alpha"].next("subscriptions/listen")).result({"resultType": "complete"})
         await at["alpha"].next("subscriptions/listen")
         await pending.next(TOOLS)
-        assert (await pending.next(UPDATED))["params"]["uri"] == "a:1"
+        assert (await pending.next(UPDATED))["params"]["uri"] == "alpha+a:1"
         assert len(pending.seen(ACK)) == 1
+
+
+@pytest.mark.parametrize("failed", [False, True])
+async def test_the_end_that_the_only_server_makes_is_the_clients(
+    modern: Open, autojump_clock: MockClock, failed: bool
+) -> None:
+    async with modern(Peer("alpha")) as at:
+        first, second = (at.client("alpha").listen(tools=True, id=id) for id in (1, "1"))
+        for pending in (first, second):
+            await acknowledged(pending)
+        (call,) = at["alpha"].asked_for("subscriptions/listen")
+        call.tell(TOOLS)
+        if failed:
+            call.error(-32603, "torn down", {"why": 1})
+        else:
+            call.result({"resultType": "complete"})
+        for pending, id in ((first, 1), (second, "1")):
+            await pending.next(TOOLS)
+            if failed:
+                error = await pending.error()
+                assert (error.code, error.message, error.data) == (-32603, "torn down", {"why": 1})
+            else:
+                assert await pending.result() == {"resultType": "complete", "_meta": {TAG: id}}
+            await pending.end()
+        await trio.sleep(120)
+        assert len(at["alpha"].asked_for("subscriptions/listen")) == 1, "whoever wants another one asks for it"
 
 
 async def test_a_backend_that_ends_what_it_has_just_acknowledged_is_asked_ever_less_often(
     modern: Open, autojump_clock: MockClock
 ) -> None:
     async with modern(Peer("alpha")) as at:
-        await acknowledged(at.client("alpha").listen(tools=True))
+        await acknowledged(at.client("").listen(tools=True))
         with trio.move_on_after(120):
             while True:
                 (await at["alpha"].next("subscriptions/listen")).result({"resultType": "complete"})

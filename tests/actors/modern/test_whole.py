@@ -237,7 +237,6 @@ async def test_a_posted_notification_is_accepted_and_does_nothing(autojump_clock
     [
         ("tools/list", {"mcp_method": "tools/call"}, 400, -32020),
         ("tools/list", {"mcp_protocol_version": "2099-01-01"}, 400, -32020),
-        ("no/such", {}, 404, -32601),
         ("ping", {}, 404, -32601),
         ("logging/setLevel", {}, 404, -32601),
     ],

@@ -72,7 +72,7 @@ async def test_equal_ids_and_tokens_of_two_clients_are_never_mixed_up(stage: Sta
 
 @pytest.mark.cells(WITHOUT_TO_ANY)
 @pytest.mark.requirement("pitfall-progress", "progress-rises", "bridge-progress")
-async def test_progress_rises_and_ends_with_the_answer(stage: Stage, route: Route) -> None:
+async def test_progress_rises_but_from_the_only_server_and_ends_with_the_answer(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
 
     @backend.tool("steps")
@@ -82,9 +82,11 @@ async def test_progress_rises_and_ends_with_the_answer(stage: Stage, route: Rout
         return text("done")
 
     client = stage.modern(route.path)
+    client.trusting = as_is = backend.modern and not route.name_prefix
     call = client.start_call(route.name("steps"), token="t")
     await call.complete()
-    assert [seen["progress"] for seen in call.seen("notifications/progress")] == [1, 3, 4]
+    told = [seen["progress"] for seen in call.seen("notifications/progress")]
+    assert told == ([1, 1, 3, 2, 4] if as_is else [1, 3, 4])
     silent = client.start_call(route.name("steps"))
     backend.trusting = True
     await silent.complete()
@@ -177,7 +179,10 @@ async def test_what_one_request_declares_does_not_count_for_the_next(stage: Stag
         {"name": route.name("ask"), "arguments": {"method": "elicitation/create", "params": FORM}},
         capabilities={},
     )
-    if backend.modern:
+    if backend.modern and not route.name_prefix:
+        able.trusting = True
+        assert (await unable.question())[2]["params"] == FORM, "between the two of them: it is the client's to refuse"
+    elif backend.modern:
         # A server that asks all the same has broken the rules; the client must not see it.
         with pytest.raises(RpcError):
             await unable.complete()

@@ -164,6 +164,7 @@ async def test_a_client_need_not_say_who_it_is(stage: Stage) -> None:
 @pytest.mark.requirement("pitfall-4", "bridge-no-capability", "bridge-unknown-method")
 async def test_what_is_refused_has_its_status_though_the_client_accepts_a_stream(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
+    backend.extensions |= {"no/such"}  # one server is asked
     asking(backend)
     client = stage.modern(route.path)
     for method in ("no/such", "ping", "resources/subscribe", "logging/setLevel", "tasks/list"):

@@ -185,10 +185,10 @@ async def test_after_a_loss_everything_watched_is_watched_again_and_announced(st
 
 @pytest.mark.cells(tuple(Cell(MODERN, "memory", kind, "modern") for kind in ("inproc", "http")))
 @pytest.mark.requirement("pitfall-26", "bridge-relisten")
-async def test_a_subscription_that_the_server_ends_is_begun_again(stage: Stage, route: Route, cell: Cell) -> None:
+async def test_a_subscription_that_a_server_of_an_aggregate_ends_is_begun_again(stage: Stage, cell: Cell) -> None:
     backend = await stage.modern_backend()
     backend.result("echo", text("yes"))
-    listening = await stage.modern(route.path).listen(tools=True)
+    listening = await stage.modern("/mcp").listen(tools=True)
     upstream = await backend.listening()
     upstream.over.set()
     await listening.changed("tools")

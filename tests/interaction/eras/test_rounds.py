@@ -155,8 +155,8 @@ async def test_a_state_outlives_the_process(stage: Stage) -> None:
     ids=str,
 )
 @pytest.mark.requirement("pitfall-23", "bridge-no-capability")
-async def test_a_client_never_sees_a_question_that_it_did_not_declare(
-    stage: Stage, route: Route, declared: Message, question: Message
+async def test_behind_an_aggregate_a_client_never_sees_a_question_that_it_did_not_declare(
+    stage: Stage, declared: Message, question: Message
 ) -> None:
     backend = await stage.modern_backend()
 
@@ -164,15 +164,20 @@ async def test_a_client_never_sees_a_question_that_it_did_not_declare(
     async def ask(request: Request) -> Message:
         raise InputNeeded({"q": question})
 
-    client = stage.modern(route.path, capabilities=declared)
+    client = stage.modern("/mcp", capabilities=declared)
+    if question.get("params") == PAGE:
+        result = await client.call("alpha__ask")
+        assert result["isError"]
+        assert PAGE["url"] in result["content"][0]["text"]
+        return
     with pytest.raises(RpcError):
-        await client.call(route.name("ask"))
+        await client.call("alpha__ask")
 
 
 @JUMPING
 @pytest.mark.parametrize("method", ["tools/list", "completion/complete", "prompts/list"])
 @pytest.mark.requirement("pitfall-23", "bridge-input-elsewhere")
-async def test_input_is_required_on_no_other_method(stage: Stage, route: Route, method: str) -> None:
+async def test_behind_an_aggregate_input_is_required_on_no_other_method(stage: Stage, method: str) -> None:
     backend = await stage.modern_backend(capabilities={"tools": {}, "prompts": {}, "completions": {}})
     backend.trusting = True
 
@@ -180,8 +185,8 @@ async def test_input_is_required_on_no_other_method(stage: Stage, route: Route, 
     async def ask(request: Request) -> Message:
         raise InputNeeded({"q": {"method": "elicitation/create", "params": FORM}})
 
-    client = stage.modern(route.path, capabilities=FORMS)
-    ref = {"type": "ref/prompt", "name": route.name("p")}
+    client = stage.modern("/mcp", capabilities=FORMS)
+    ref = {"type": "ref/prompt", "name": "alpha__p"}
     params = {"ref": ref, "argument": {"name": "a", "value": ""}} if method == "completion/complete" else {}
     response = await client.start(method, params).response()
     assert response.get("result", {}).get("resultType") != "input_required"
@@ -217,6 +222,11 @@ async def test_a_result_of_an_unknown_type_is_an_error(stage: Stage, route: Rout
     backend.result("odd", {**text("odd"), "resultType": type})
     backend.result("even", text("even"))
     client = stage.modern(route.path)
-    error = await client.start_call(route.name("odd")).error()
-    assert error.code == -32603
+    client.trusting = True
+    response = await client.start_call(route.name("odd")).response()
+    if isinstance(type, str) and not route.name_prefix:
+        assert response["result"]["resultType"] == type, "between the two of them it may mean something"
+    else:
+        assert response["error"]["code"] == -32603
+    client.trusting = False
     assert (await client.call(route.name("even")))["content"] == text("even")["content"]

@@ -7,6 +7,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 
 const PATIENCE = 10_000; // milliseconds for one feature
+const PAGE = "https://example.com/open";
 const MEMO = "memo:///one";
 
 class Late extends Error {}
@@ -103,7 +104,8 @@ async function decline(peer) {
 // -32042: the page is opened, and the call made again.
 async function urlRequired(peer) {
   try {
-    return texts(await call(peer, "needs_url"));
+    const said = texts(await call(peer, "needs_url"));
+    return said.startsWith("isError") && said.includes(PAGE) ? "isError, with the page" : said;
   } catch (error) {
     if (error.code !== -32042) throw error;
   }

@@ -14,6 +14,7 @@ import anyio
 
 PATIENCE = 10.0  # seconds for one feature
 SETTLE = 0.4  # seconds in which a notification must have come
+PAGE = "https://example.com/open"
 MEMO = "memo:///one"
 Params = dict[str, Any]
 
@@ -190,7 +191,8 @@ async def elicitation_url(peer: Peer) -> str:
 async def url_required(peer: Peer) -> str:
     """-32042: the page is opened, and the call made again."""
     try:
-        return texts(await call(peer, "needs_url"))
+        said = texts(await call(peer, "needs_url"))
+        return "isError, with the page" if said.startswith("isError") and PAGE in said else said
     except Failed as failed:
         if failed.code != -32042:
             raise

@@ -125,10 +125,14 @@ def test_a_revision_that_is_not_served_is_told_which_are(ask):
 
 @pytest.mark.parametrize(
     "method",
-    ["ping", "logging/setLevel", "resources/subscribe", "tasks/list", "no/such", "", "notifications/cancelled"],
+    ["ping", "logging/setLevel", "resources/subscribe", "tasks/list", "roots/list", "notifications/cancelled"],
 )
 def test_a_method_that_the_era_has_not_is_not_found(ask, method):
     rejected(ask(method), -32601, 404)
+
+
+def test_a_method_that_nobody_here_knows_is_for_the_endpoint_to_judge(ask):
+    assert isinstance(ask("no/such"), ModernRequest)
 
 
 def test_an_extension_adds_methods(raw, params):
