@@ -81,7 +81,8 @@ class Bench:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONWARNINGS": "ignore"},
+                # A state of its own: gateways keep keys and lists, and what is compared must start from the same.
+                env={**os.environ, "PYTHONWARNINGS": "ignore", "XDG_STATE_HOME": str(self.folder)},
                 start_new_session=True,
             )
         self._started.append(process)

@@ -59,6 +59,7 @@ from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
 from actors.protocol.methods import METHODS
 from actors.protocol.steady import steady
+from actors.protocol.table import HttpTarget
 from actors.protocol.table_change import Replaced, replaced
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
@@ -400,7 +401,20 @@ class Catalogue(Actor):
         self._make_room()
         services, registry = self._services, self.ctx.system.registry
         try:
-            link = start_list_link(spec, entry.profile, services, self._backends, self._eras, registry, self._links)
+            link = start_list_link(
+                spec,
+                entry.profile,
+                services,
+                self._backends,
+                self._eras,
+                registry,
+                self._links,
+                # For a client the server is asked in the client's own era first. Nobody has none: then 2026-07-28 goes
+                # first (versioning, "Backward Compatibility"), but not on pipes, which a first message may lock to it.
+                modern_first=key == neutral(spec.name)
+                and spec.sharing != "shared"
+                and isinstance(spec.target, HttpTarget),
+            )
         except (AtCapacity, SystemClosed):
             return None
         entry.link = link

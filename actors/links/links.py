@@ -29,9 +29,13 @@ def start_list_link(
     eras: Eras,
     registry: Registry,
     links: DynamicSupervisor,
+    *,
+    modern_first: bool,
 ) -> Ref:
-    """A connection over which lists are asked for, and nothing else. Raises AtCapacity, SystemClosed."""
-    if eras.legacy(spec) is False:
+    """A connection over which lists are asked for, and nothing else. `modern_first`: a server of which nothing is known
+    is asked in the modern era before the other. Raises AtCapacity, SystemClosed."""
+    legacy, modern = eras.legacy(spec), eras.modern(spec)
+    if legacy is False or (modern_first and legacy is None and modern is not False):
         return links.start_child(ModernLinkActor(spec, services, backends, eras))
     return start_link(spec, registry, links, lambda: LinkActor(spec, profile, services, backends, eras=eras))
 

@@ -11,6 +11,7 @@ from actors.ports import Principal
 from actors.protocol.table import HttpTarget, StdioTarget
 from tests.support.harness import open_gateway
 from tests.support.mcp_backend import Backend, tool
+from tests.support.modern_backend import ModernBackend
 
 LISTS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
 CHANGED = "notifications/tools/list_changed"
@@ -324,3 +325,26 @@ async def test_a_dead_server_that_is_started_ahead_holds_nobody_up(autojump_cloc
         dead.down = False
         await events.next(CHANGED)
         assert await client.names() == ["dead__echo", "quick__echo"]
+
+
+@pytest.mark.parametrize(
+    ("server", "first"),
+    [
+        (ModernBackend("alpha", kind="http"), "server/discover"),
+        (ModernBackend("alpha", kind="http", sessions=True), "server/discover"),
+        (Backend("alpha", kind="http"), "server/discover"),
+        (Backend("alpha", kind="stdio"), "initialize"),
+    ],
+    ids=["modern", "dual", "legacy", "pipe"],
+)
+async def test_before_any_client_is_there_a_server_over_http_is_asked_in_the_modern_era_first(
+    autojump_clock: Any, server: Backend, first: str
+) -> None:
+    async with open_gateway(server, prestart=True) as gateway:
+        await trio.sleep(1)
+        methods = [request.method for request in server.requests]
+        assert methods[0] == first
+        assert methods.count("server/discover") == (first == "server/discover")
+        if type(server) is ModernBackend:
+            assert "initialize" not in methods
+        assert await (await gateway.connect()).names() == ["alpha__echo"]
