@@ -90,9 +90,9 @@ class Client:
                 return None
             if response.status != 200:
                 raise WrongAnswerError(f"{self}: {method}: HTTP {response.status}: {await response.body()!r}")
-            if method == "initialize":
-                self.session = response.headers["mcp-session-id"]
-                self.on_session(self.session)
+            if method == "initialize" and (session := response.headers.get("mcp-session-id")) is not None:
+                self.session = session
+                self.on_session(session)
             while (event := await response.event()) is not None:
                 last = event.id or last
                 answer = await self._take(event.message, id, heard)

@@ -26,7 +26,7 @@ Say = Callable[[Message], None]
 
 MODERN = sys.argv[1] == "modern"
 INFO = {"name": "honest", "version": "1"}
-CAPABILITIES: Message = {"tools": {}, "resources": {}, "prompts": {}}
+CAPABILITIES: Message = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "prompts": {}}
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 asked: dict[Any, queue.Queue[Message]] = {}
@@ -137,6 +137,9 @@ class Handler(BaseHTTPRequestHandler):
             error = {"code": -32601, "message": "Method not found"}
             self.answer(404 if MODERN else 200, encoded({"id": message["id"], "error": error}))
             return
+        if message["method"] == "subscriptions/listen":
+            self.listened(message)
+            return
         if (message.get("params") or {}).get("name") not in ("steps", "elicit"):
             said: list[bytes] = []
             handle(message, lambda each: said.append(encoded(each)))
@@ -157,6 +160,19 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def listened(self, message: Message) -> None:
+        """A subscription, until whoever has it leaves."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        honoured = {"notifications": message["params"]["notifications"], "_meta": {SUBSCRIPTION: message["id"]}}
+        said = {"method": "notifications/subscriptions/acknowledged", "params": honoured}
+        self.chunk(b"data: " + encoded(said) + b"\n\n")
+        while True:
+            time.sleep(0.5)
+            self.chunk(b": still here\n\n")
 
     def chunk(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
