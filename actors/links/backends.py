@@ -77,6 +77,7 @@ STATES = {
     Phase.CONNECTING: "connecting",
     Phase.INITIALIZING: "connecting",
     Phase.CONFIRMING: "connecting",
+    Phase.LISTENING: "connecting",
     Phase.READY: "ready",
     Phase.WAITING: "waiting",
     Phase.CLOSED: "closing",

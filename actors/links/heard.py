@@ -32,6 +32,8 @@ def heard(said: ports.TransportEvent, most: int) -> Iterator[ev.LinkEvent | Garb
             yield ev.Moved(related, cursor)
         case ports.EventsMissed():
             yield ev.Missed()
+        case ports.Listening():
+            yield ev.Listening()
         case ports.FrameAccepted(tag):
             yield ev.Accepted(tag)
         case ports.RequestFailed(id, reason, message, executed, status, detail):

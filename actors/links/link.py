@@ -55,13 +55,15 @@ from actors.services import Services
 
 CLOSE_WITHIN = 6.0
 """Seconds for a graceful close (DELETE, or stdin closed, TERM, KILL); then the transport's task is cancelled."""
+LISTEN_WITHIN = 1.0
+"""Seconds that calls wait for the stream on which the backend may ask something in their course: some server may send
+the head of that answer only with its first event."""
 OWED_AGAIN = 0.1
 """Seconds after which what found no room in a mailbox is offered again."""
 
 
 class _Due(Enum):
     CONNECT = "connect"
-    RETRY = "retry"
     OWED = "owed"
     CLOSE = "close"
 
@@ -153,8 +155,8 @@ class LinkActor(Actor):
                 self._denied(payload)
             case _Due.CONNECT:
                 self._step(ev.ConnectExpired(self._carrier.diagnostics))
-            case _Due.RETRY:
-                self._step(ev.RetryDue())
+            case ev.RetryDue() | ev.Listening():
+                self._step(message)
             case _Due.OWED:
                 self._telling.settle()
             case TaskEnded():
@@ -280,6 +282,8 @@ class LinkActor(Actor):
         before, self._link = self._link.phase, after
         if after.phase is not before:
             self._standing.moved(after.phase)
+            if before is Phase.LISTENING:
+                self.ctx.cancel_timer("listen")
 
     def _from_transport(self, said: ports.TransportEvent) -> None:
         if isinstance(said, ports.SessionLost):
@@ -339,7 +343,8 @@ class LinkActor(Actor):
             )
         else:
             resumed = self._carrier.connect(self.ctx, spec)
-            self._step(ev.Started(self._carrier.relates, fresh=not resumed, warm=self._carrier.warm))
+            relates, listens, warm = self._carrier.relates, self._carrier.kind == "http", self._carrier.warm
+            self._step(ev.Started(relates, fresh=not resumed, warm=warm, listens=listens))
 
     def _denied(self, payload: Raw) -> None:
         self._step(ev.ConnectRefused(payload))
@@ -370,6 +375,11 @@ class LinkActor(Actor):
                 self._own.overdue(key_of(called.call)[1])
         self._telling.unfit(effect)
 
+    def _listen(self, effect: ev.Listen) -> None:
+        self._carrier.listen(effect)
+        if self._link.phase is Phase.LISTENING:
+            self.ctx.set_timer("listen", LISTEN_WITHIN, ev.Listening())
+
     def _ready(self, effect: ev.Ready) -> None:
         self._fitness.ready()
         self._driver.ready(effect.hello)
@@ -386,7 +396,7 @@ class LinkActor(Actor):
 
     def _back_off(self, effect: ev.BackOff) -> None:
         seconds = breaker.delay(effect.attempt, self._services.jitter())
-        self.ctx.set_timer("back-off", seconds, _Due.RETRY)
+        self.ctx.set_timer("back-off", seconds, ev.RetryDue())
 
     def _drop(self, what: str) -> None:
         self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
@@ -396,7 +406,7 @@ EFFECTS: dict[type, Callable[[LinkActor, Any], None]] = {
     ev.Connect: lambda link, effect: link._standing.ask(),
     ev.Send: lambda link, effect: link._carrier.send(effect),
     ev.UseVersion: lambda link, effect: link._carrier.use_version(effect),
-    ev.Listen: lambda link, effect: link._carrier.listen(effect),
+    ev.Listen: LinkActor._listen,
     ev.Forget: lambda link, effect: link._carrier.forget(effect),
     ev.Reset: lambda link, effect: link._carrier.reset(effect),
     ev.PickUp: lambda link, effect: link._carrier.pick_up(effect),

@@ -131,7 +131,9 @@ def _may_need_task(link: Link, hello: ev.Hello, pending: Pending) -> bool:
 
 
 def dispatch_waiting(link: Link) -> Step:
-    """Sends every waiting call that may go; calls that wait for the lease keep their order."""
+    """READY: sends every waiting call that may go; calls that wait for the lease keep their order."""
+    if link.phase is not Phase.READY:
+        return link, []
     effects: ev.Effects = []
     still: list[Pending] = []
     for pending in link.waiting:

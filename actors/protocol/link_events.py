@@ -74,8 +74,9 @@ class Notified(Struct, frozen=True):
 
 
 class Started(Struct, frozen=True):
-    """A transport is there; `related` tells whether it relates messages to requests (all but stdio). `fresh`: it goes
-    to another place than that where a session was kept. `warm`: its process was started for an earlier connection, and
+    """A transport is there; `related` tells whether it relates messages to requests (all but stdio). `listens`: what
+    belongs to no request comes on a stream that must be opened. `fresh`: it goes to another place than that where a
+    session was kept. `warm`: its process was started for an earlier connection, and
     has refused to speak that one's era. `starts`: its process has yet to start. `settled`: the other era is known not
     to be spoken there."""
 
@@ -84,6 +85,7 @@ class Started(Struct, frozen=True):
     warm: bool = False
     starts: bool = False
     settled: bool = False
+    listens: bool = False
 
 
 class ConnectRefused(Struct, frozen=True):
@@ -117,6 +119,10 @@ class Moved(Struct, frozen=True):
 
     related: RequestId | None
     cursor: str | None
+
+
+class Listening(Struct, frozen=True):
+    """The stream for unrelated messages is open, or the backend offers none, or it can't be waited for any longer."""
 
 
 class Missed(Struct, frozen=True):
@@ -188,6 +194,7 @@ LinkEvent: TypeAlias = (
     | Incoming
     | Moved
     | Missed
+    | Listening
     | Accepted
     | SendFailed
     | SessionForgotten
@@ -222,7 +229,7 @@ class UseVersion(Struct, frozen=True):
 
 
 class Listen(Struct, frozen=True):
-    """Open the stream for unrelated messages."""
+    """Open the stream for unrelated messages. In LISTENING, `Listening` follows: from the transport, or in a while."""
 
 
 class Forget(Struct, frozen=True):

@@ -23,7 +23,7 @@ from actors.protocol.link_calls import (
 from actors.protocol.link_loss import closed as loss_closed
 from actors.protocol.link_loss import end_calls, fail, reason_of
 from actors.protocol.link_messages import pong, refuse
-from actors.protocol.link_resume import changes, dropped, resumed
+from actors.protocol.link_resume import changes, dropped, goes_on, resumed
 from actors.protocol.link_state import Link, Pending, Step, moved
 from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
 from actors.protocol.persistent import PersistentMap
@@ -35,7 +35,8 @@ def started(link: Link, event: ev.Started) -> Step:
     if link.kept and not event.fresh:
         return resumed(link, event)
     link, effects = dropped(link) if link.kept else (link, [])
-    link, more = _initialize(moved(replace(link, related=event.related, warm=event.warm), "transport there"))
+    link = replace(link, related=event.related, warm=event.warm, listens=event.listens)
+    link, more = _initialize(moved(link, "transport there"))
     return link, effects + more
 
 
@@ -116,12 +117,41 @@ def _copy(raw: Raw) -> Raw:
 
 
 def confirmed(link: Link, event: ev.Accepted) -> Step:
-    """The first request waits for this: some servers refuse requests until they have seen `initialized`."""
+    """The first request waits for this: some servers refuse requests until they have seen `initialized`. And for the
+    stream on which the server may ask something because of it, where there is one."""
     if event.tag != link.tag or link.hello is None:
         return link, [ev.Tally("late_acceptance")]
+    opening: ev.Effects = [ev.StopClock(), ev.Listen()]
+    if link.listens:
+        return moved(link, "stream asked for"), opening
+    link, effects = _ready(moved(link, "initialized accepted"))
+    return link, opening + effects
+
+
+def listening(link: Link, event: ev.Listening) -> Step:
+    """LISTENING: whatever a call makes the server say will be heard."""
+    link = moved(link, "stream there")
+    return goes_on(link) if link.kept else _ready(link)
+
+
+def heard_of_late(link: Link, event: ev.Listening) -> Step:
+    """READY: it was not waited for so long."""
+    return link, []
+
+
+def unheard(link: Link, event: ev.SessionForgotten) -> Step:
+    """LISTENING: a 404 to the GET stream of a session that was accepted a moment ago is that of a server which has no
+    such stream (where it should say 405). Of a session that an earlier link began it means what it says."""
+    if event.id is None and not link.kept:
+        return listening(link, ev.Listening())
+    return forgotten(link, event)
+
+
+def _ready(link: Link) -> Step:
+    assert link.hello is not None  # the backend has said who it is
     again, hello = link.connected_before, link.hello
-    link = replace(moved(link, "initialized accepted"), connected_before=True, attempt=0)
-    effects: ev.Effects = [ev.StopClock(), ev.Listen(), ev.Ready(hello, again)]
+    link = replace(link, connected_before=True, attempt=0)
+    effects: ev.Effects = [ev.Ready(hello, again)]
     declared = capabilities.parse(hello.capabilities)
     link, more = _restore(link, declared)
     effects += more

@@ -32,14 +32,21 @@ UNSAID_MAX = 256
 def resumed(link: Link, event: ev.Started) -> Step:
     """There is a transport, and the handshake was made over another one. Whether the backend still knows us will show
     with the first request."""
-    picking, unsaid, was_missed = link.picking, link.unsaid, link.missed
-    link = moved(link, "session kept")
-    link = replace(link, related=event.related, attempt=0, picking=(), unsaid=(), missed=False)
+    picking, unsaid = link.picking, link.unsaid
+    link = moved(link, "session kept, stream asked for" if event.listens else "session kept")
+    link = replace(link, related=event.related, listens=event.listens, attempt=0, picking=(), unsaid=())
+    effects: ev.Effects = [ev.StopClock(), ev.Listen(), *(ev.PickUp(place) for place in picking), *unsaid]
+    if event.listens:
+        return link, effects
+    link, more = goes_on(link)
+    return link, effects + more
+
+
+def goes_on(link: Link) -> Step:
+    """READY, in a session of an earlier link."""
     assert link.hello is not None  # it is kept with the session
-    effects: ev.Effects = [ev.StopClock(), ev.Listen(), ev.Ready(link.hello, True)]
-    effects += [*(ev.PickUp(place) for place in picking), *unsaid]
-    effects += announced(link) if was_missed else []
-    link, more = dispatch_waiting(link)
+    effects: ev.Effects = [ev.Ready(link.hello, True), *(announced(link) if link.missed else [])]
+    link, more = dispatch_waiting(replace(link, missed=False))
     return link, effects + more
 
 
@@ -67,6 +74,11 @@ def changes(hello: ev.Hello) -> list[str]:
 def missed(link: Link, event: ev.Missed) -> Step:
     """READY: the stream has a hole."""
     return link, [ev.Placed(None, Place("", None)), *announced(link)]
+
+
+def missed_early(link: Link, event: ev.Missed) -> Step:
+    """LISTENING: it is announced as soon as there is somebody to hear it."""
+    return replace(link, missed=True), [ev.Placed(None, Place("", None))]
 
 
 def continued(link: Link, event: ev.Continued) -> Step:

@@ -65,6 +65,7 @@ class Link(Struct, frozen=True):
     unsaid: tuple[Send, ...] = ()
     """What the backend is told then."""
     warm: bool = False
+    listens: bool = False
     """As in `Started`."""
     lost_once: bool = False
     """The backend forgot our session and has answered no call since: a second time is a failure."""

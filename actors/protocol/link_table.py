@@ -17,6 +17,9 @@ class Phase(Enum):
     """`initialize` is sent."""
     CONFIRMING = "confirming"
     """`notifications/initialized` is sent and not yet accepted."""
+    LISTENING = "listening"
+    """The stream for what belongs to no request was asked for. A server that asked something before it is there would
+    drop its question, and wait for the answer (2025-11-25 transports, "Listening for Messages from the Server")."""
     READY = "ready"
     """Calls pass."""
     WAITING = "waiting"
@@ -25,7 +28,7 @@ class Phase(Enum):
     """Gone for good."""
 
 
-LIVE = (Phase.CONNECTING, Phase.INITIALIZING, Phase.CONFIRMING, Phase.READY)
+LIVE = (Phase.CONNECTING, Phase.INITIALIZING, Phase.CONFIRMING, Phase.LISTENING, Phase.READY)
 """There is a transport, or one is on its way."""
 
 TRANSITIONS: dict[tuple[Phase, str], Phase] = {
@@ -34,9 +37,13 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (Phase.WAITING, "back-off over"): Phase.CONNECTING,
     (Phase.CONNECTING, "transport there"): Phase.INITIALIZING,
     (Phase.CONNECTING, "session kept"): Phase.READY,
+    (Phase.CONNECTING, "session kept, stream asked for"): Phase.LISTENING,
     (Phase.INITIALIZING, "ended after a probe"): Phase.CONNECTING,
     (Phase.INITIALIZING, "initialize answered"): Phase.CONFIRMING,
     (Phase.CONFIRMING, "initialized accepted"): Phase.READY,
+    (Phase.CONFIRMING, "stream asked for"): Phase.LISTENING,
+    (Phase.LISTENING, "stream there"): Phase.READY,
+    (Phase.LISTENING, "session forgotten"): Phase.INITIALIZING,
     (Phase.READY, "session forgotten"): Phase.INITIALIZING,
     **{(phase, "lost"): Phase.IDLE for phase in LIVE},
     **{(phase, "lost with subscriptions"): Phase.WAITING for phase in LIVE},

@@ -38,6 +38,12 @@ class EventsMissed:
 
 
 @dataclass(frozen=True, slots=True)
+class Listening:
+    """What belongs to no request is heard from here on, as far as it ever will be: the head of the answer to the first
+    GET after `listen` has come, or it is sure that none comes for now. What a server says before that may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
 class Spoke:
     """The process has written to its standard output for the first time: it has started. (What it writes to standard
     error may be its launcher's, which installs it first.)"""
@@ -82,7 +88,15 @@ class TransportClosed:
 
 
 TransportEvent: TypeAlias = (
-    FrameReceived | Positioned | EventsMissed | Spoke | FrameAccepted | RequestFailed | SessionLost | TransportClosed
+    FrameReceived
+    | Positioned
+    | EventsMissed
+    | Listening
+    | Spoke
+    | FrameAccepted
+    | RequestFailed
+    | SessionLost
+    | TransportClosed
 )
 
 
@@ -134,7 +148,8 @@ class Transport(Protocol):
         """The handshake settled on this revision (HTTP: sent as MCP-Protocol-Version from now on)."""
 
     def listen(self) -> None:
-        """Opens the stream for messages that belong to no request (HTTP: GET), if the transport has one."""
+        """Opens the stream for messages that belong to no request, if the transport has one (HTTP: GET; `Listening`
+        follows)."""
 
     def forget(self, id: RequestId) -> None:
         """Nobody waits for this request any more: free what it holds, report nothing for it."""

@@ -17,6 +17,7 @@ from actors.ports import (
     FrameReceived,
     Headers,
     Kept,
+    Listening,
     Positioned,
     RequestFailed,
     SessionLost,
@@ -73,6 +74,8 @@ class ScriptedTransport:
         self.versions: list[str] = []
         self.forgotten: list[RequestId] = []
         self.listens = 0
+        self.holds_stream = False
+        """Whether the GET stream waits for `attach`."""
         self.restarts = 0
         self.session: str | None = f"scripted-{id(self)}"
         """What the backend calls this session, over HTTP."""
@@ -145,6 +148,8 @@ class ScriptedTransport:
 
     def listen(self) -> None:
         self.listens += 1
+        if self.kind == "http" and not self.holds_stream:
+            self.attach()
 
     def forget(self, id: RequestId) -> None:
         self.forgotten.append(id)
@@ -200,6 +205,10 @@ class ScriptedTransport:
         """A JSON-RPC error for this request."""
         error = {"code": code, "message": message}
         self.deliver({"id": sent.id, "error": error}, sent.id if self.kind != "stdio" else None)
+
+    def attach(self) -> None:
+        """The GET stream is open, or refused."""
+        self._say(Listening())
 
     def accept(self, tag: int) -> None:
         """The message with this tag has arrived."""

@@ -19,6 +19,7 @@ from actors.ports import (
     FrameReceived,
     Headers,
     Kept,
+    Listening,
     Log,
     Positioned,
     RequestFailed,
@@ -69,6 +70,8 @@ class StreamableHttpTransport:
         self._waiting: deque[Outgoing] = deque()
         self._posts = Outbox(limits.waiting, limits.waiting_bytes)
         self._listener: trio.CancelScope | None = None
+        self._heard = False
+        """Whether it was said that the GET stream is open, or is not to be had."""
         self._trail = EventTrail()
         self._stays = False
         self._posting = trio.CancelScope()
@@ -155,6 +158,7 @@ class StreamableHttpTransport:
         if self._listener is not None:
             self._listener.cancel()
             self._listener = None
+        self._heard = False
         self._trail = EventTrail()
         self._session = HttpSession(self._target.headers, guessed_lost=self._session.guessed_lost)
 
@@ -282,16 +286,25 @@ class StreamableHttpTransport:
 
     async def _listen_once(self, session: HttpSession, trail: EventTrail) -> bool:
         """Whether to try again, after a while."""
+        # The connection of the handshake is there already, and calls wait for this stream.
+        self._end.streams.take_idle_of(self._end.calls, self._end.url)
         try:
             response = await self._end.streams.request("GET", self._end.url, session.get_headers(trail.last_id))
         except WireError as error:
             self._log.debug("backend_stream_failed", backend=self._end.name, why=error.detail)
+            self._hears(session)
             return True
         with response:
             if kind_of(response.status, response.header(b"content-type")) is Kind.EVENTS:
+                self._hears(session)
                 await self._take_events(response, trail)
                 return True
             return self._no_stream(response.status, session, trail)
+
+    def _hears(self, session: HttpSession) -> None:
+        if session is self._session and not self._heard:
+            self._heard = True
+            self._end.emit(Listening())
 
     async def _take_events(self, response: Response, trail: EventTrail) -> None:
         decoder = SseDecoder(self._end.limits.message_bytes)
@@ -318,7 +331,8 @@ class StreamableHttpTransport:
             return False
         if trail.last_id is not None and 400 <= status < 500 and status not in PASSING:
             self._miss(trail)  # it no longer has that event
-            return True
+            return True  # what is said from here on comes on the next one
+        self._hears(session)
         again = status in PASSING or (status >= 500 and status != 501)
         level = self._log.debug if again or status == 405 else self._log.warning
         level("backend_stream_refused", backend=self._end.name, status=status, again=again)

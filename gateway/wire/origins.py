@@ -63,6 +63,23 @@ class OriginPool(Generic[C]):
             self.discard(connection)
         return None
 
+    @property
+    def has_room(self) -> bool:
+        """Whether there may be one more."""
+        return self.open < self._connections and not self._closed
+
+    def part_with_idle(self) -> C | None:
+        """The same, for good: its place is given up."""
+        connection = self.take_idle()
+        if connection is not None:
+            self._give_up_place()
+        return connection
+
+    def take_in(self, connection: C) -> None:
+        """An idle connection that was another pool's."""
+        self.open += 1
+        self.release(connection)
+
     async def acquire(self, connect: Callable[[], Awaitable[C]]) -> C:
         """A fresh connection, or one that came free while waiting for a place. PoolFullError; what `connect` raises."""
         if self.open < self._connections:

@@ -246,6 +246,16 @@ class Pool:
         for home in self._origins.values():
             home.drop_idle()
 
+    def take_idle_of(self, other: "Pool", url: Url) -> None:
+        """Takes over a connection to this origin that another pool keeps idle, if there is one and room for it."""
+        home = self._home(url.origin)
+        if home.idle or not home.has_room:
+            return
+        connection = other._home(url.origin).part_with_idle()
+        if connection is not None:
+            connection.home = home
+            home.take_in(connection)
+
     def expire(self) -> None:
         """Closes what has been idle for too long."""
         for home in self._origins.values():

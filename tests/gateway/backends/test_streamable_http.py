@@ -12,6 +12,7 @@ from actors.ports import (
     FrameAccepted,
     FrameReceived,
     Kept,
+    Listening,
     Positioned,
     RequestFailed,
     SessionLost,
@@ -38,8 +39,12 @@ def done(id: int | str, result: object = None) -> bytes:
 async def connect(backend, events, log, nursery):
     connectors = []
 
-    def start(*, limits=LIMITS, url=None, headers=(), run=True, handler=None, session=None, emit=events):
-        """`session`: as if the handshake were over, with this id."""
+    def quietly(event):
+        if not isinstance(event, Listening):
+            events(event)
+
+    def start(*, limits=LIMITS, url=None, headers=(), run=True, handler=None, session=None, emit=quietly):
+        """`session`: as if the handshake were over, with this id. That it listens is told if `emit` is given."""
         connectors.append(HttpConnector(log, limits=limits))
         transport = connectors[-1].connect(BackendSpec("demo", HttpTarget(url or backend.url, headers)), emit)
         if handler is not None:
@@ -672,6 +677,70 @@ async def test_the_get_stream_brings_unrelated_frames_and_comes_back_with_its_la
     transport.listen()
     assert [await events.next(), await events.next()] == [FrameReceived(PING, None, "g-1")] * 2
     assert [request.headers.get("last-event-id") for request in backend.requests] == [None, "g-1"]
+
+
+async def test_that_it_listens_is_said_when_the_head_of_the_stream_has_come(connect, backend, events):
+    head = trio.Event()
+
+    async def late(request):
+        await head.wait()
+        await request.events()
+        await trio.sleep_forever()
+
+    transport = connect(emit=events)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    backend.handlers = [late]
+    transport.listen()
+    await backend.wait_requests()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert events.all == []
+    head.set()
+    assert await events.next() == Listening()
+
+
+@pytest.mark.parametrize("status", [405, 404, 401, 429, 500, 501])
+async def test_that_there_is_nothing_to_listen_to_is_said_at_once(connect, backend, events, status):
+    transport = connect(handler=lambda request: request.answer(status), emit=events)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    transport.listen()
+    assert await events.next() == Listening()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert events.all == [Listening()]
+
+
+async def test_it_is_said_again_of_the_stream_of_a_new_session(connect, backend, events):
+    transport = connect(handler=lambda request: request.answer(405), emit=events)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    transport.listen()
+    assert await events.next() == Listening()
+    transport.restart()
+    transport.listen()
+    assert await events.next() == Listening()
+
+
+async def test_the_stream_goes_over_the_connection_of_the_handshake(connect, backend, events):
+    async def handle(request):
+        if request.method == "GET":
+            await request.events()
+            await trio.sleep_forever()
+        elif request.id is None:
+            await request.accepted()
+        else:
+            await request.result({})
+
+    transport = connect(handler=handle, emit=events)
+    transport.send(call(1, "initialize"), id=1)
+    await events.next(FrameReceived)
+    transport.negotiated("2025-11-25")
+    transport.send(PING, tag=5)
+    await events.next(FrameAccepted)
+    transport.listen()
+    await events.next(Listening)
+    transport.send(call(2), id=2)
+    await events.next(FrameReceived)
+    first, accepted, stream, other = (request.stream for request in backend.requests)
+    assert first is accepted is stream
+    assert other is not stream
 
 
 @pytest.mark.parametrize("status", [405, 404, 401, 501])

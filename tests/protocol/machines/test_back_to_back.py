@@ -231,7 +231,9 @@ class World(RuleBasedStateMachine):
                     # What an older transport said is of no interest to the one that asks.
                     server.restart()
                     server.up, server.knows_us = True, False
-                    server.events.append(le.Started(server.related))
+                    server.events.append(le.Started(server.related, listens=server.related))
+                case le.Listen() if server.related:
+                    server.events.append(le.Listening())
                 case le.Hang():
                     server.up = False
                     server.restart()
@@ -387,7 +389,7 @@ class World(RuleBasedStateMachine):
         return False
 
 
-FROM_TRANSPORT = (le.Incoming, le.Accepted, le.SendFailed, le.SessionForgotten, le.Closed, le.Started)
+FROM_TRANSPORT = (le.Incoming, le.Accepted, le.Listening, le.SendFailed, le.SessionForgotten, le.Closed, le.Started)
 
 World.TestCase.settings = settings(
     max_examples=100,

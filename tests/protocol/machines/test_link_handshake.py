@@ -40,6 +40,7 @@ EVENTS: dict[type, Any] = {
     le.Incoming: le.Incoming(Result("nobody", raw({}))),
     le.Moved: le.Moved("nobody", "c"),
     le.Missed: le.Missed(),
+    le.Listening: le.Listening(),
     le.Accepted: le.Accepted(99),
     le.SendFailed: le.SendFailed("nobody", "x", "x", "unknown"),
     le.SessionForgotten: le.SessionForgotten("nobody"),
@@ -50,6 +51,69 @@ EVENTS: dict[type, Any] = {
     le.LeftOff: le.LeftOff(),
     le.OtherEra: le.OtherEra(),
 }
+
+
+def listening(**link: Any) -> LinkDriver:
+    """The stream was asked for, and a call waits."""
+    driver = LinkDriver(related=True, link=Link(PROFILE, **link))
+    driver.step(le.Called("k", "tools/list"))
+    driver.step(le.Started(True, listens=True))
+    driver.step(le.Incoming(Result("e.1", raw(HELLO))))
+    effects = driver.step(le.Accepted(1))
+    assert kinds(effects) == ["StopClock", "Listen"]
+    assert driver.link.phase is Phase.LISTENING
+    return driver
+
+
+def test_nothing_is_asked_before_the_stream_is_there_on_which_the_server_may_ask() -> None:
+    driver = listening(level="debug", subscriptions=("x:1",))
+    assert driver.step(le.Called("l", "tools/list")) == []
+    effects = driver.step(le.Listening())
+    assert driver.link.phase is Phase.READY
+    assert kinds(effects) == ["Ready", "Send", "Send", "Send", "Send"]
+    methods = [plain(send.frame)["method"] for send in all_of(le.Send, effects)]
+    assert methods == ["logging/setLevel", "resources/subscribe", "tools/list", "tools/list"]
+
+
+def test_a_stream_that_comes_after_all_changes_nothing() -> None:
+    driver = listening()
+    driver.step(le.Listening())
+    before = driver.link
+    assert driver.step(le.Listening()) == []
+    assert driver.link is before
+
+
+def test_a_server_that_has_no_such_stream_and_says_404_keeps_its_session() -> None:
+    driver = listening()
+    effects = driver.step(le.SessionForgotten(None))
+    assert driver.link.phase is Phase.READY
+    assert "Send" in kinds(effects)
+    assert not driver.link.lost_once
+
+
+def test_a_call_that_is_sent_again_after_a_lost_session_waits_for_the_new_stream() -> None:
+    driver = listening()
+    [send] = all_of(le.Send, driver.step(le.Listening()))
+    driver.step(le.SessionForgotten(send.id))
+    assert driver.link.phase is Phase.INITIALIZING
+    driver.step(le.Incoming(Result("e.3", raw(HELLO))))
+    assert kinds(driver.step(le.Accepted(2))) == ["StopClock", "Listen"]
+    effects = driver.step(le.Listening())
+    assert [plain(again.frame)["method"] for again in all_of(le.Send, effects)] == ["tools/list"]
+
+
+def test_questions_that_come_with_the_stream_are_passed_on() -> None:
+    driver = listening()
+    effects = driver.step(le.Incoming(Request(1, "roots/list")))
+    assert [ask.method for ask in all_of(le.Ask, effects)] == ["roots/list"]
+    answered = driver.step(le.AnswerGiven(1, True, raw({"roots": []})))
+    assert kinds(answered) == ["Send"]
+
+
+def test_a_connection_that_is_lost_meanwhile_fails_what_waits_unexecuted() -> None:
+    effects = listening().step(le.Closed("gone", "gone"))
+    ok, error = finishes(effects)["k"]
+    assert (ok, error["data"]["executed"]) == (False, "no")
 
 
 def test_a_process_that_refuses_this_era_may_serve_the_other() -> None:
@@ -103,6 +167,12 @@ def in_phase(phase: Phase) -> LinkDriver:
         Phase.CONNECTING: [le.Wanted()],
         Phase.INITIALIZING: [le.Wanted(), le.Started(True)],
         Phase.CONFIRMING: [le.Wanted(), le.Started(True), le.Incoming(Result("e.1", raw(HELLO)))],
+        Phase.LISTENING: [
+            le.Wanted(),
+            le.Started(True, listens=True),
+            le.Incoming(Result("e.1", raw(HELLO))),
+            le.Accepted(1),
+        ],
         Phase.READY: [le.Wanted(), le.Started(True), le.Incoming(Result("e.1", raw(HELLO))), le.Accepted(1)],
         Phase.WAITING: [le.Wanted(), EVENTS[le.Closed]],
         Phase.CLOSED: [le.Shut()],

@@ -62,6 +62,26 @@ def test_what_was_missed_is_said_once_when_it_is_back() -> None:
     assert not driver.link.missed
 
 
+def test_calls_wait_for_the_stream_here_too_and_the_rest_of_answers_does_not() -> None:
+    driver = kept(missed=True)
+    driver.step(CONTINUED)
+    driver.call("a")
+    assert kinds(driver.step(le.Started(True, listens=True))) == ["StopClock", "Listen", "PickUp"]
+    assert kinds(driver.step(le.Missed())) == ["Placed"]
+    effects = driver.step(le.Listening())
+    assert kinds(effects) == ["Ready", "Tell", "Tell", "Tell", "Send"]
+    assert not driver.link.missed
+
+
+def test_a_404_to_its_stream_means_that_the_session_is_gone() -> None:
+    driver = kept()
+    driver.call("a")
+    driver.step(le.Started(True, listens=True))
+    assert kinds(driver.step(le.SessionForgotten(None))) == ["StartClock", "Reset", "Send"]
+    assert driver.link.phase is Phase.INITIALIZING
+    assert [pending.call for pending in driver.link.waiting] == ["a"]
+
+
 def test_a_hole_in_the_stream_is_said_too_and_it_has_no_place_any_more() -> None:
     effects = going_on(subscriptions=("x:1",)).step(le.Missed())
     assert effects[0] == le.Placed(None, Place("", None))
