@@ -126,8 +126,10 @@ class Aggregate(Front):
             self._route(effect, fresh=False)
 
     def _welcome(self) -> Raw:
-        """The superset of what the backends have: a session's capabilities can't grow later."""
-        known = {b: h for b in self.backends if (h := self.tree.hello(self.catalogue_key(b))) is not None}
+        """The superset of what the backends have: a session's capabilities can't grow later. What a backend said to
+        nobody in particular is not all that it may say to this client."""
+        said = {b: h for b in self.backends if (h := self.tree.hello(self.catalogue_key(b))) is not None}
+        known = {b: h for b, h in said.items() if self.tree.surely(self.catalogue_key(b))}
         merged = capabilities.merge_server(
             [h.capabilities for h in known.values()], pending=len(known) < len(self.backends), extensions=EXTENSIONS
         )
@@ -140,7 +142,7 @@ class Aggregate(Front):
             shown = [h.capabilities for b, h in known.items() if self.tasks.offers(b, h)]
             pending = any(b not in known and not self.shares(b) for b in self.backends)
             result["capabilities"] = json.replace_members(merged, {"tasks": tasks.merged(shown, pending=pending)})
-        parts = [(b, h.instructions) for b, h in known.items() if h.instructions]
+        parts = [(b, h.instructions) for b, h in said.items() if h.instructions]
         instructions = aggregate.merge_instructions(parts, self.table.separator, backends=self.table.backends)
         if instructions is not None:
             result["instructions"] = instructions

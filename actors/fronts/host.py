@@ -43,6 +43,10 @@ class Tree:
         found = self.hellos.get(key) or self.hellos.get(neutral(key.backend))
         return found or self.known.hello(key)
 
+    def surely(self, key: Key) -> bool:
+        """Whether it said so in this very view."""
+        return key in self.hellos or self.known.hello(key, exactly=True) is not None
+
 
 class Host(Protocol):
     """What a front needs of its session's actor."""

@@ -104,14 +104,17 @@ class LastKnown:
 
     def items(self, key: Key, method: str) -> Items | None:
         """The last list known in this view, or in that of nobody."""
-        return self._first(key, lambda value: tuple(value.lists[method]) if method in value.lists else None)
+        views = (key, neutral(key.backend))
+        return self._first(views, lambda value: tuple(value.lists[method]) if method in value.lists else None)
 
-    def hello(self, key: Key) -> Hello | None:
-        """What the server said of itself when it was asked last, in this view or in that of nobody."""
-        return self._first(key, lambda value: _hello(value.hello) if value.hello is not None else None)
+    def hello(self, key: Key, *, exactly: bool = False) -> Hello | None:
+        """What the server said of itself when it was asked last, in this view or, if not `exactly`, in that of
+        nobody."""
+        views = (key,) if exactly else (key, neutral(key.backend))
+        return self._first(views, lambda value: _hello(value.hello) if value.hello is not None else None)
 
-    def _first(self, key: Key, of: Callable[[_Value], _T | None]) -> _T | None:
-        for one in (key, neutral(key.backend)):
+    def _first(self, views: tuple[Key, ...], of: Callable[[_Value], _T | None]) -> _T | None:
+        for one in views:
             place = self._place(one)
             value = self._values.get(place) if place is not None else None
             found = of(value) if value is not None else None

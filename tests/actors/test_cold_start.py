@@ -348,3 +348,14 @@ async def test_before_any_client_is_there_a_server_over_http_is_asked_in_the_mod
         if type(server) is ModernBackend:
             assert "initialize" not in methods
         assert await (await gateway.connect()).names() == ["alpha__echo"]
+
+
+async def test_what_a_server_said_to_nobody_in_particular_does_not_bound_what_a_session_may_do(
+    autojump_clock: Any,
+) -> None:
+    alpha = Backend("alpha", capabilities={"tools": {}}, welcome={"instructions": "Use it well."})
+    async with open_gateway(alpha, lists=Disk(), prestart=True) as gateway:
+        await trio.sleep(1)
+        client = await gateway.connect()
+        assert {"tools", "prompts", "resources", "logging"} <= client.server["capabilities"].keys()
+        assert "Use it well." in client.server["instructions"]
