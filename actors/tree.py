@@ -11,6 +11,7 @@ They start in this order and drain in the reverse one: first nobody comes in, th
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from actors.door import SessionDoor
 from actors.exchanges.modern_tree import ModernTree
@@ -53,6 +54,7 @@ class GatewayActors:
         expiry = Named(system, "expiry")
         known = LastKnown(services.lists, services.table)
         tree = Tree(links, Named(system, "backends"), Named(system, "catalogue"), expiry, {}, Memo(), known)
+        tree = replace(tree, status=self.backends.status)
         self.tree = tree
         ledger = self.ledger = Ledger(services.limits.requests_per_principal)
         system.spawn(

@@ -24,8 +24,10 @@ from gateway.observability.exposition import Exposition
 from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import configure, get_log
 from gateway.observability.metrics import Metrics
-from gateway.opening import open_client
+from gateway.opening import ask_gateway, open_client
+from gateway.running import recorded
 from gateway.sampling import sample
+from gateway.servers import servers_of
 from gateway.store.redis.errors import StoreError
 
 CLOSE_WITHIN = 3.0
@@ -44,6 +46,7 @@ class Gateway:
         self.stopping = trio.Event()
         self.opening = trio.CancelScope()
         self.drained = trio.Event()
+        self.listen = ""
         self.reason = ""
         self.failed = False
         self.actors: GatewayActors | None = None
@@ -86,13 +89,17 @@ class Gateway:
         if self.actors is not None:
             details["sessions"] = len(self.actors.sessions.table)
             details["backends"] = {
-                name: {"state": status.breaker.state.value, "error": status.last_error}
+                name: {"state": status.state, "error": status.last_error}
                 for name, status in self.actors.backends.status.items()
             }
             degraded = degraded or any(
                 s.breaker.state is not BreakerState.CLOSED for s in self.actors.backends.status.values()
             )
         return Readiness(self.actors is not None and not self.stopping.is_set(), degraded, details)
+
+    def servers(self) -> dict[str, object]:
+        """What `/api/servers` says, and `/readyz?verbose` besides the rest."""
+        return {"listen": self.listen, "servers": servers_of(self.actors) if self.actors is not None else []}
 
     async def run(self) -> int:
         """Serves until `stop`; the exit status."""
@@ -131,9 +138,11 @@ class Gateway:
                     listening.start_soon(self._serve_public, public, self.actors, places.clients)
                     listening.start_soon(self._serve_admin, admin, system)
                     listen, watched = bound(settings.listen, public), bound(settings.admin, admin)
+                    self.listen = str(listen)
                     self.announce(replace(settings, listen=listen, admin=watched))
                     self.log.info("serving", listen=str(listen), admin=str(watched))
-                    await self.stopping.wait()
+                    with recorded(listen.port, f"http://{watched.url_host}:{watched.port}", self.log):
+                        await self.stopping.wait()
                     await self._drain(system)
                     listening.cancel_scope.deadline = trio.current_time() + CLOSE_WITHIN
                 background.cancel_scope.cancel()
@@ -189,7 +198,7 @@ class Gateway:
             sample(self, system)
             return exposition.page()
 
-        app = admin_app(self.readiness, page)
+        app = admin_app(self.readiness, page, servers=self.servers)
         config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
         await serve(app, listeners, config, stop=self.drained, log=self.log, connections=self.admin)
 
@@ -238,4 +247,4 @@ def _single(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-__all__ = ["Gateway", "open_client", "run"]
+__all__ = ["Gateway", "ask_gateway", "open_client", "run"]

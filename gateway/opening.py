@@ -7,9 +7,9 @@ the connection to the server is the one that the gateway makes.
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
-import msgspec
 import trio
 
 from actors.ports import ANONYMOUS, Answer, Post, Reply, Streaming
@@ -20,62 +20,121 @@ from actors.runtime import open_system
 from actors.tree import GatewayActors
 from gateway import lifecycle
 from gateway.cli.client import Client, ClientFailedError, Kind, Target, UrlTarget
+from gateway.config import Settings
 from gateway.observability.logging import get_log
 from gateway.observability.metrics import Metrics
+from gateway.running import admins
+from gateway.servers import servers_of
+from gateway.wire.errors import WireError
+from gateway.wire.pool import Pool
+from gateway.wire.url import Origin, parse_url
 
 LIST_METHODS: dict[str, str] = {"tools": "tools/list", "resources": "resources/list", "prompts": "prompts/list"}
+
+
+Entries: TypeAlias = list[dict[str, Any]]
+LISTED: tuple[Kind, ...] = ("tools", "resources", "prompts")
+"""The kinds of things that servers are asked for, in this order; each has the name of the capability."""
+AT_ONCE = 16
+"""Servers that are connected to at one time."""
+PAUSE = 0.5
+"""Seconds before a list that lacks servers which are still starting is asked for again."""
+MISSING = "stagedoor/missing"
+"""In the `_meta` of a list: why servers are not in it, by name."""
+ADMIN_WAIT = 3.0
+"""Seconds for an admin listener to answer."""
+ANSWER_BYTES = 16 * 1024 * 1024
+"""Of it."""
 
 
 class DoorClient:
     """One MCP session, spoken with a door."""
 
-    def __init__(self, actors: GatewayActors, limit: int) -> None:
+    def __init__(self, actors: GatewayActors, limits: Limits, endpoint: str = "") -> None:
         self._actors = actors
-        self._limit = limit
+        self._limits = limits
+        self._endpoint = endpoint
         self._session: str | None = None
         self._next_id = 1
-        self._server: dict[str, Any] = {}
+        self._server: dict[str, Any] | None = None
+        self.missing: dict[str, str] = {}
 
-    async def begin(self) -> None:
-        """The handshake."""
-        params = {
-            "protocolVersion": LATEST_HANDSHAKE,
-            "capabilities": {},
-            "clientInfo": {"name": "stagedoor-cli", "version": "1"},
-        }
-        self._server = await self._request("initialize", params)
-        await self._post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    async def begin(self) -> dict[str, Any]:
+        """The handshake, once; what the server said of itself."""
+        if self._server is None:
+            params = {
+                "protocolVersion": LATEST_HANDSHAKE,
+                "capabilities": {},
+                "clientInfo": {"name": "stagedoor-cli", "version": "1"},
+            }
+            self._server = await self._request("initialize", params)
+            await self._post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return self._server
 
-    def servers(self) -> list[dict[str, Any]]:
-        """What is served, as far as known."""
-        found = []
-        table = self._actors.services.table.value
-        for name, spec in table.backends.items():
-            status = self._actors.backends.status.get(name)
-            entry: dict[str, Any] = {"name": name, "transport": _transport(spec)}
-            hello = next((h for k, h in self._actors.tree.hellos.items() if k.backend == name), None)
-            if hello is not None:
-                entry["version"] = msgspec.json.decode(hello.server_info).get("version", "")
-            if status is not None:
-                entry["status"] = "down" if status.last_error else "up"
-                if status.last_error:
-                    entry["error"] = status.last_error
-            found.append(entry)
-        return found
+    async def servers(self) -> list[dict[str, Any]]:
+        """Connects to each."""
+        found: dict[str, dict[str, Any]] = {}
+        places = trio.CapacityLimiter(AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for name in self._actors.services.table.value.backends:
+                nursery.start_soon(self._visit, name, found, places)
+        return [{**entry, **found[entry["name"]]} for entry in servers_of(self._actors)]
+
+    async def _visit(self, name: str, found: dict[str, dict[str, Any]], places: trio.CapacityLimiter) -> None:
+        alone = name if name in self._actors.services.table.value.endpoints else self._endpoint
+        client = DoorClient(self._actors, self._limits, alone)
+        async with places:
+            try:
+                declared = (await client.begin()).get("capabilities", {})
+                found[name] = {"counts": {kind: len(await client.list(kind)) for kind in LISTED if kind in declared}}
+            except ClientFailedError as error:
+                first, *lines = str(error).splitlines()
+                # What is known of the server's end says more, if it is the server that does not work.
+                status = self._actors.backends.status.get(name)
+                known = status is not None and status.failure is not None
+                found[name] = {} if known else {"error": {"message": first, "stderr": [s.strip() for s in lines]}}
 
     async def list(self, kind: Kind) -> list[dict[str, Any]]:
-        """All pages."""
-        items: list[dict[str, Any]] = []
+        """All pages. Servers that are still starting are waited for; those that don't start are `missing`."""
+        declared = (await self.begin()).get("capabilities", {})
+        if kind not in declared:
+            return []
+        until = trio.current_time() + self._limits.link_connect
+        while True:
+            items = await self._list(kind)
+            self._add_failed()
+            starting = {name for name in self.missing if not self._failed(name)}
+            if not starting or len(self._actors.services.table.value.backends) < 2 or trio.current_time() > until:
+                return items
+            await trio.sleep(PAUSE)
+
+    async def _list(self, kind: Kind) -> Entries:
+        items: Entries = []
         params: dict[str, Any] = {}
+        self.missing = {}
         while True:
             result = await self._request(LIST_METHODS[kind], params)
             items += result.get(kind, [])
+            missing = (result.get("_meta") or {}).get(MISSING)
+            if isinstance(missing, dict):
+                self.missing |= {str(name): str(why) for name, why in missing.items()}
             if result.get("nextCursor") is None:
                 return items
             params = {"cursor": result["nextCursor"]}
 
+    def _failed(self, name: str) -> bool:
+        status = self._actors.backends.status.get(name)
+        return status is not None and status.failure is not None
+
+    def _add_failed(self) -> None:
+        for name, status in self._actors.backends.status.items():
+            if status.failure is not None:
+                lines = (f"  {line}" for line in status.failure.diagnostics.stderr)
+                self.missing[name] = "\n".join([status.last_error, *lines])
+
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The result of a tool."""
+        await self.begin()
         return await self._request("tools/call", {"name": name, "arguments": arguments})
 
     async def _request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +161,7 @@ class DoorClient:
 
     async def _post(self, message: dict[str, Any]) -> Reply:
         headers = {"mcp-session-id": self._session} if self._session is not None else {}
-        reply = await self._actors.door.post(Post("", ANONYMOUS, headers, json.dumps(message).encode()))
+        reply = await self._actors.door.post(Post(self._endpoint, ANONYMOUS, headers, json.dumps(message).encode()))
         self._session = dict(reply.headers).get("mcp-session-id", self._session)
         return reply
 
@@ -113,7 +172,7 @@ class DoorClient:
         return await self._from_stream(reply, id)
 
     async def _from_stream(self, reply: Streaming, id: int) -> dict[str, Any]:
-        decoder = sse.SseDecoder(2 * self._limit)
+        decoder = sse.SseDecoder(2 * self._limits.message_bytes)
         try:
             while (chunk := await reply.source.receive()) is not None:
                 for event in decoder.feed(chunk):
@@ -125,14 +184,11 @@ class DoorClient:
         raise ClientFailedError("the stream ended without an answer")
 
 
-def _transport(spec: BackendSpec) -> str:
-    return {"StdioTarget": "stdio", "HttpTarget": "http"}.get(type(spec.target).__name__, "inproc")
-
-
 def table_of(target: Target) -> tuple[Table, Limits]:
     """What the target names, as a table."""
     if not isinstance(target, UrlTarget):
-        return target.table, target.limits
+        # Whoever asks once wants the whole list.
+        return target.table, replace(target.limits, list_deadline=target.limits.link_connect)
     headers = (("Authorization", f"Bearer {target.token}"),) if target.token else ()
     name = target.url.partition("?")[0]
     remote = BackendSpec(name, HttpTarget(target.url, headers))
@@ -141,11 +197,12 @@ def table_of(target: Target) -> tuple[Table, Limits]:
 
 @asynccontextmanager
 async def open_client(target: Target) -> AsyncIterator[Client]:
-    """A client that is ready. Raises ClientFailedError if nobody answers there."""
+    """A client; its first request raises ClientFailedError if nobody answers there."""
     table, limits = table_of(target)
+    secrets = target.secrets if isinstance(target, Settings) else ()
     log, metrics = get_log("stagedoor.cli"), Metrics()
     async with (
-        lifecycle.open_connector(log, limits) as connector,
+        lifecycle.open_connector(log, limits, secrets) as connector,
         lifecycle.open_store(
             "memory://", limits, log, on_lost=lambda reason: None, on_batch=lambda operations, seconds: None
         ) as store,
@@ -153,8 +210,57 @@ async def open_client(target: Target) -> AsyncIterator[Client]:
     ):
         key = lifecycle.ephemeral_sealer()
         actors = GatewayActors(system, lifecycle.services_for(table, limits, store, connector, key, metrics, log))
-        client = DoorClient(actors, limits.message_bytes)
-        await client.begin()
-        yield client
+        yield DoorClient(actors, limits)
         with trio.move_on_after(limits.drain_deadline):
             await system.drain(limits.drain_deadline)
+
+
+async def ask_gateway(url: str, admin: str | None) -> list[dict[str, Any]] | None:
+    """The servers of the gateway that listens where `url` says, by its admin API; None if that is not found."""
+    try:
+        origin = parse_url(url).origin
+    except ValueError as error:
+        raise ClientFailedError(f"{url}: {error}") from error
+    candidates = [admin] if admin is not None else [*_recorded(origin), *_beside(origin)]
+    pool = Pool()
+    try:
+        for candidate in candidates:
+            found = await _servers_at(pool, candidate)
+            if found is None:
+                continue
+            listens = str(found.get("listen", "")).rpartition(":")[2] == str(origin.port)
+            servers = found.get("servers")
+            if isinstance(servers, list) and (listens or candidate in (admin, str(origin))):
+                return servers
+    finally:
+        pool.close()
+    return None
+
+
+def _recorded(origin: Origin) -> list[str]:
+    """Gateways of this machine have left word of where theirs is."""
+    return admins(origin.port) if origin.host in LOCAL else []
+
+
+def _beside(origin: Origin) -> list[str]:
+    """Where an admin listener is by default: the next port. Or it was given itself."""
+    host = f"[{origin.host}]" if ":" in origin.host else origin.host
+    return [str(origin), f"http://{host}:{origin.port + 1}"]
+
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+async def _servers_at(pool: Pool, admin: str) -> dict[str, Any] | None:
+    try:
+        with trio.move_on_after(ADMIN_WAIT):
+            with await pool.request(
+                "GET", f"{admin.rstrip('/')}/api/servers", [("Accept", "application/json")]
+            ) as reply:
+                if reply.status != 200:
+                    return None
+                found = json.loads(await reply.read(ANSWER_BYTES))
+                return found if isinstance(found, dict) else None
+    except (WireError, ValueError):
+        return None
+    return None

@@ -15,6 +15,7 @@ from actors.fronts.catalogue_messages import DEBOUNCE, LIST_CHANGED, CatalogueCh
 from actors.fronts.front import NEWS, SET_LEVEL, Front
 from actors.fronts.host import Host, Tree
 from actors.fronts.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Listing, hash_of
+from actors.links.backends import unreachable
 from actors.links.link_messages import LinkAsked, LinkOutcome, LinkReady, LinkTold
 from actors.protocol import aggregate, capabilities, cursors, errors, tasks
 from actors.protocol import effects as fx
@@ -202,14 +203,7 @@ class Aggregate(Front):
         backend = unknown.backend if isinstance(unknown, aggregate.Unlisted) else None
         if backend is None or backend not in self.listing.silent(LOOKED_UP[method][0]):
             return unknown
-        return errors.Refusal(
-            errors.internal(
-                f"server {backend!r}, which may have it, can't be asked",
-                reason="backend_down",
-                executed="no",
-                backend=backend,
-            )
-        )
+        return errors.Refusal(unreachable(backend, self.tree.status.get(backend)))
 
     def _look_again(self, effect: fx.Dispatch) -> None:
         """A name that the tables lack may be on a list that is not known yet, or not known any more."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from actors.fronts.catalogue_messages import Key
 from actors.fronts.last_known import LastKnown, neutral
 from actors.fronts.memo import Memo
+from actors.links.backends import Status
 from actors.links.eras import Eras
 from actors.named import Named
 from actors.ports import Principal
@@ -37,6 +38,8 @@ class Tree:
     """Which era each backend speaks."""
     missing: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     """By endpoint and list: what was missing when it was given last."""
+    status: dict[str, Status] = field(default_factory=dict)
+    """How each backend is, as the backends actor knows it."""
 
     def hello(self, key: Key) -> Hello | None:
         """What a backend last said of itself in this view, or to the gateway itself; perhaps before the last start."""

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from actors.links.standing import AskPermit, Census, Connected, Denied, Failure, Granted, LinkMoved, Present, Returned
 from actors.protocol import breaker as br
 from actors.protocol import errors
+from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Phase
 from actors.protocol.table import StdioTarget
 from actors.protocol.table_change import Replaced, replaced
@@ -29,6 +32,8 @@ class _ReportDue:
     backend: str
 
 
+SHOWN = 100
+"""Characters of a server's own name and version that are kept for operators."""
 REPORT_EVERY = 60.0
 """Seconds between two lines of the log about one backend that fails for one reason; each says how often it failed."""
 
@@ -39,6 +44,10 @@ class Status:
 
     breaker: br.Breaker = field(default_factory=br.Breaker)
     connections: int = 0
+    revision: str = ""
+    """The protocol revision that was settled on with it last."""
+    server: tuple[str, str] = ("", "")
+    """Its own name and version."""
     failure: Failure | None = None
     """Why the last attempt did not work; None after one that did."""
     failures: int = 0
@@ -117,8 +126,8 @@ class Backends(Actor):
         match message:
             case AskPermit(link, backend):
                 self._ask(link, backend)
-            case Connected(backend):
-                self._connected(backend)
+            case Connected(backend, hello):
+                self._connected(backend, hello)
             case Failure():
                 self._failed(message)
             case LinkMoved(link, backend, phase):
@@ -145,9 +154,12 @@ class Backends(Actor):
     def _of(self, backend: str) -> Status:
         return self.status.setdefault(backend, Status())
 
-    def _connected(self, backend: str) -> None:
+    def _connected(self, backend: str, hello: Hello | None) -> None:
         status = self._of(backend)
         status.connections += 1
+        if hello is not None:
+            status.revision = hello.version
+            status.server = _server(hello)
         if status.failure is not None:
             self._services.log.info("backend_recovered", backend=backend, failures=status.failures)
         status.failure, status.failures = None, 0
@@ -220,7 +232,7 @@ class Backends(Actor):
         breaker, allowed = br.attempt(status.breaker, self.ctx.now())
         self._set(backend, breaker)
         if not allowed:
-            link.reply(Denied(_down(backend, status).raw))
+            link.reply(Denied(unreachable(backend, status).raw))
             return
         spec = self._services.table.value.backends.get(backend)
         if spec is None or not isinstance(spec.target, StdioTarget) or link in self._places:
@@ -279,9 +291,22 @@ class Backends(Actor):
         self._services.telemetry.gauge("stagedoor_child_processes", float(held), (backend,))
 
 
-def _down(backend: str, status: Status) -> errors.ProtocolError:
-    """For those who may not even try. The standard error of a process that ran belongs to those whom it served."""
-    failure = status.failure
+class _Implementation(msgspec.Struct):
+    name: str = ""
+    version: str = ""
+
+
+def _server(hello: Hello) -> tuple[str, str]:
+    try:
+        info = msgspec.json.decode(hello.server_info, type=_Implementation)
+    except (msgspec.DecodeError, RecursionError):
+        return "", ""
+    return info.name[:SHOWN], info.version[:SHOWN]
+
+
+def unreachable(backend: str, status: Status | None) -> errors.ProtocolError:
+    """For those who can't even try. The standard error of a process that ran belongs to those whom it served."""
+    failure = status.failure if status is not None else None
     why = failure.message if failure is not None else "it could not be reached"
     shown: dict[str, Any] = {}
     if failure is not None:

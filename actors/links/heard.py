@@ -36,8 +36,8 @@ def heard(said: ports.TransportEvent, most: int) -> Iterator[ev.LinkEvent | Garb
             yield ev.Listening()
         case ports.FrameAccepted(tag):
             yield ev.Accepted(tag)
-        case ports.RequestFailed(id, reason, message, executed, status, detail):
-            yield ev.SendFailed(id, reason, message, executed, diagnosed(status, (), detail))
+        case ports.RequestFailed(id, reason, message, executed, status, detail, stderr):
+            yield ev.SendFailed(id, reason, message, executed, diagnosed(status, stderr, detail))
         case ports.SessionLost(id):
             yield ev.SessionForgotten(id)
         case ports.TransportClosed(reason, message, detail, stderr):

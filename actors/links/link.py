@@ -385,7 +385,7 @@ class LinkActor(Actor):
         self._driver.ready(effect.hello)
         self._unreachable = self._link.kept  # nothing was said to the backend yet
         if not self._unreachable:
-            self._standing.connected()
+            self._standing.connected(effect.hello)
         self._telling.ready(effect, self._carrier.kept)
         if not self._audience.shared:  # on a shared one whoever joins later has to hear it too
             self._link = replace(self._link, hello=effect.hello.lasting)

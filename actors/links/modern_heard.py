@@ -35,8 +35,8 @@ def heard(said: ports.TransportEvent, most: int) -> Iterator[mv.Event | Garbled]
                 yield mv.Heard(codec.decode_message(frame, most), related, status)
             except Malformed as malformed:
                 yield Garbled(malformed, said)
-        case ports.RequestFailed(id, reason, message, executed, status, detail):
-            yield mv.Failed(id, reason, message, executed, status, diagnosed(status, (), detail))
+        case ports.RequestFailed(id, reason, message, executed, status, detail, stderr):
+            yield mv.Failed(id, reason, message, executed, status, diagnosed(status, stderr, detail))
         case ports.Spoke():
             yield mv.Spoke()
         case ports.TransportClosed(reason, message, detail, stderr):

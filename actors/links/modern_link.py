@@ -349,7 +349,7 @@ class ModernLinkActor(Actor):
 
     def _ready(self, effect: ev.Ready) -> None:
         self._unreachable = False
-        self._standing.connected()
+        self._standing.connected(effect.hello)
         self._telling.ready(effect, None)
 
     def _down(self, effect: ev.Down) -> None:

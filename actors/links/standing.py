@@ -40,6 +40,7 @@ class Connected:
     """The handshake worked, or the backend answers again."""
 
     backend: str
+    hello: ev.Hello | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,9 @@ class Standing:
         """May it connect? Granted or Denied follows, also if the question is lost with whom it was asked."""
         self._backends.reply(AskPermit(self._link, self._backend))
 
-    def connected(self) -> None:
-        """The backend is well."""
-        self._backends.reply(Connected(self._backend))
+    def connected(self, hello: ev.Hello | None = None) -> None:
+        """The backend is well; `hello` is what it said of itself."""
+        self._backends.reply(Connected(self._backend, hello))
 
     def failed(
         self, reason: str, message: str, diagnostics: Diagnostics = NO_DIAGNOSTICS, *, ran: bool = False

@@ -7,7 +7,8 @@ of a server that could not be started, without the addresses in them: where a se
 import re
 from typing import Any, Final
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 
 class Diagnostics(Struct, frozen=True):
@@ -30,6 +31,28 @@ class Diagnostics(Struct, frozen=True):
         """Without the standard error: that of a server which has run may tell what it did for others."""
         return self if not self.stderr else Diagnostics(self.status, (), self.detail)
 
+
+class _Data(Struct):
+    status: int | None = None
+    stderr: tuple[str, ...] = ()
+
+
+class _Error(Struct):
+    data: _Data | None = None
+
+
+def told_by(error: Raw, detail: str) -> Diagnostics:
+    """With what the error of another gateway says of the server behind it."""
+    try:
+        data = msgspec.json.decode(error, type=_Error).data or _Data()
+    except (msgspec.DecodeError, RecursionError):
+        data = _Data()
+    return Diagnostics(data.status, tuple(line[:CHARACTERS] for line in data.stderr[:LINES]), detail)
+
+
+LINES: Final = 20
+CHARACTERS: Final = 300
+"""Of a standard error that comes by way of another gateway."""
 
 NO_DIAGNOSTICS: Final = Diagnostics()
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from actors.protocol import capabilities, codec, errors, payload
 from actors.protocol import link_events as ev
-from actors.protocol.diagnostics import Diagnostics, without_addresses
+from actors.protocol.diagnostics import Diagnostics, told_by, without_addresses
 from actors.protocol.link_calls import (
     SET_LEVEL,
     SUBSCRIBE,
@@ -68,7 +68,7 @@ def message(link: Link, event: ev.Incoming) -> Step:
     ):
         # Nothing else is on its way, so an error without an id is about `initialize` too.
         why = without_addresses(reason_of(message.error))
-        detail = Diagnostics(detail=f"{link.named} refused to initialize: {reason_of(message.error)}")
+        detail = told_by(message.error, f"{link.named} refused to initialize: {reason_of(message.error)}")
         return fail(link, "initialize_refused", f"{link.named} refused to initialize: {why}", diagnostics=detail)
     if isinstance(message, Request):
         early = errors.invalid_request("no request may come before the handshake is over")

@@ -67,6 +67,7 @@ class RequestFailed:
     executed: Literal["no", "unknown"]
     status: int | None = None
     detail: str = ""
+    stderr: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

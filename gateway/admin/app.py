@@ -1,4 +1,5 @@
-"""The admin listener's quart-trio app: liveness, readiness, metrics. It only reads, and only through what it is given.
+"""The admin listener's quart-trio app: liveness, readiness, metrics, and how the servers are. It only reads, and only
+through what it is given.
 
 Never on the public listener. Quart's own limits are set here, each by name: their defaults cut a response after 60 s
 and take bodies of 16 MiB.
@@ -53,9 +54,13 @@ def host_allowed(host: str, names: frozenset[str]) -> bool:
 
 
 def admin_app(
-    readiness: Callable[[], Readiness], metrics: Callable[[], tuple[bytes, str]], hosts: tuple[str, ...] = ()
+    readiness: Callable[[], Readiness],
+    metrics: Callable[[], tuple[bytes, str]],
+    hosts: tuple[str, ...] = (),
+    servers: Callable[[], Mapping[str, Any]] = dict,
 ) -> QuartTrio:
-    """The app. `metrics` gives the exposition and its content type; `hosts` are further names to be called by."""
+    """The app. `metrics` gives the exposition and its content type; `hosts` are further names to be called by;
+    `servers` says how every server is, in JSON values without credentials."""
     app = QuartTrio("stagedoor.admin", static_folder=None)
     app.config.update(
         RESPONSE_TIMEOUT=RESPONSE_TIMEOUT,
@@ -80,7 +85,13 @@ def admin_app(
         state = readiness()
         status = "not ready" if not state.ready else "degraded" if state.degraded else "ready"
         body = {**state.details, "status": status, "ready": state.ready, "degraded": state.degraded}
+        if "verbose" in request.args:
+            body.update(servers())
         return _json(200 if state.ready else 503, body)
+
+    @app.get("/api/servers")
+    async def api_servers() -> Response:
+        return _json(200, servers())
 
     @app.get("/metrics")
     async def scrape() -> Response:

@@ -318,7 +318,7 @@ class StdioTransport(BoundTransport):
         reason, message, detail = self._end
         for item in self._outbox.clear():
             if item.id is not None:
-                self._say(RequestFailed(item.id, "not_sent", f"{self._name}: {message}", "no"))
+                self._say(RequestFailed(item.id, "not_sent", message, "no", None, detail, self.stderr))
         self._say(TransportClosed(reason, message, detail, self.stderr))
         self._told = True
 

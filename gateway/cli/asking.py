@@ -8,7 +8,7 @@ import trio
 
 from gateway.cli.arguments import from_json, from_pairs
 from gateway.cli.client import Client, ClientFailedError, Kind, Parts, Target, UrlTarget
-from gateway.cli.common import json_option, load_file
+from gateway.cli.common import json_option, load_file, tell_troubles
 from gateway.cli.output import print_json, print_rows, printable
 
 DEFAULT_URL = "http://127.0.0.1:8080/mcp"
@@ -39,16 +39,16 @@ def _target(url: str | None, token: str | None, config: str | None) -> Target:
     return load_file(config).settings
 
 
-def _ask(parts: Callable[[], Parts], target: Target, question: Callable[[Client], Awaitable[_T]]) -> _T:
+def ask(parts: Callable[[], Parts], target: Target, question: Callable[[Client], Awaitable[_T]]) -> _T:
     """Runs one question. What the client cannot do ends the command with status 1, wrong usage with 2."""
 
-    async def ask() -> _T:
+    async def asked() -> _T:
         async with parts().open_client(target) as client:
             return await question(client)
 
     failures: list[BaseException] = []
     try:
-        return trio.run(ask)
+        return trio.run(asked)
     except* (ClientFailedError, click.UsageError) as group:
         failures += _leaves(group)
     for failure in failures:
@@ -66,20 +66,60 @@ def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
 
 @click.command()
 @click.argument("what", type=click.Choice(list(_COLUMNS)), default="servers")
+@click.option("--admin", metavar="URL", help="With `servers --url`: the gateway's admin listener, if it isn't found.")
 @_where
 @json_option
 @click.pass_obj
-def ls(parts: Callable[[], Parts], /, *, what: Kind | Literal["servers"], as_json: bool, **where: str | None) -> None:
-    """List servers, tools, resources or prompts."""
+def ls(
+    parts: Callable[[], Parts],
+    /,
+    *,
+    what: Kind | Literal["servers"],
+    as_json: bool,
+    admin: str | None,
+    **where: str | None,
+) -> None:
+    """List servers, tools, resources or prompts.
 
-    async def question(client: Client) -> list[dict[str, Any]]:
-        return client.servers() if what == "servers" else await client.list(what)
-
-    entries = _ask(parts, _target(**where), question)
+    Exit status 1 when a server does not work; standard error says which, and why.
+    """
+    target = _target(**where)
+    if what == "servers":
+        entries = _servers(parts, target, admin)
+        troubles = {entry["name"]: _trouble(entry) for entry in entries if entry.get("error")}
+    else:
+        entries, troubles = _entries(parts, target, what)
     if as_json:
         print_json(entries)
     else:
         print_rows(_COLUMNS[what], [[_cell(entry.get(column)) for column in _COLUMNS[what]] for entry in entries])
+    tell_troubles(troubles)
+
+
+def _entries(parts: Callable[[], Parts], target: Target, kind: Kind) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    async def question(client: Client) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        return await client.list(kind), client.missing
+
+    return ask(parts, target, question)
+
+
+def _servers(parts: Callable[[], Parts], target: Target, admin: str | None) -> list[dict[str, Any]]:
+    """Of a running gateway by its admin listener; else by connecting to each."""
+    if isinstance(target, UrlTarget):
+        known = trio.run(parts().ask_gateway, target.url, admin)
+        if known is not None:
+            return known
+        if admin is not None:
+            raise click.ClickException(f"no admin listener of a gateway answers at {admin}")
+        click.echo(
+            f"no admin listener of a gateway is known for {target.url} (--admin URL): it is one server", err=True
+        )
+    return ask(parts, target, lambda client: client.servers())
+
+
+def _trouble(entry: dict[str, Any]) -> str:
+    error = entry["error"]
+    return "\n".join([str(error.get("message")), *(f"  {line}" for line in error.get("stderr", ()))])
 
 
 def _cell(value: Any) -> str:
@@ -114,7 +154,7 @@ def call(
             arguments = _usage(from_pairs, pairs, schema)
         return await client.call(tool, arguments)
 
-    result = _ask(parts, _target(**where), question)
+    result = ask(parts, _target(**where), question)
     failed = result.get("isError") is True
     if text is None:
         _print_result(result, failed)

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from typing import Any
 
 from gateway.config import Address, Settings
 
@@ -33,7 +34,7 @@ def banner(settings: Settings) -> str:
     return "\n".join([*_places(settings), "", *_lines_to_paste(settings)])
 
 
-def summary(settings: Settings) -> dict[str, object]:
+def summary(settings: Settings) -> dict[str, Any]:
     """The same for programs."""
     table = settings.table
     return {

@@ -1,9 +1,11 @@
 """What `ls` and `call` need of an MCP client; composition brings the one that the gateway itself uses."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
+
+import trio
 
 from gateway.config import Settings
 
@@ -27,10 +29,15 @@ class ClientFailedError(Exception):
 
 
 class Client(Protocol):
-    """An MCP session that is ready."""
+    """An MCP session, which begins with the first request."""
 
-    def servers(self) -> list[dict[str, Any]]:
-        """What is served: at least `name`, and as far as known `transport`, `status`, `version`."""
+    @property
+    def missing(self) -> dict[str, str]:
+        """Why servers are not in what was listed, by name."""
+
+    async def servers(self) -> list[dict[str, Any]]:
+        """Connects to every server, and tells how each is: at least `name`, and as far as known `transport`, `status`,
+        `era`, `revision`, `version`, `counts`, and `error` with its `message` and `stderr`."""
 
     async def list(self, kind: Kind) -> list[dict[str, Any]]:
         """All entries of a kind, every page of them, as the protocol has them."""
@@ -43,6 +50,15 @@ OpenClient: TypeAlias = Callable[[Target], AbstractAsyncContextManager[Client]]
 """Opens a client for the time of a block. It and the client raise ClientFailedError, alone or in a group."""
 
 
+AskGateway: TypeAlias = Callable[[str, str | None], Awaitable[list[dict[str, Any]] | None]]
+"""How the servers of a running gateway are, by its URL and that of its admin listener, if that is known; None: no admin
+listener was found."""
+
+
+async def _no_gateway(url: str, admin: str | None) -> None:
+    await trio.lowlevel.checkpoint()
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What the commands need of composition. `run` serves until a signal and returns the exit
@@ -50,3 +66,4 @@ class Parts:
 
     run: Callable[[Settings, Callable[[Settings], None]], int]
     open_client: OpenClient
+    ask_gateway: AskGateway = _no_gateway

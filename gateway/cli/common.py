@@ -1,12 +1,13 @@
 """What the commands share: reading a configuration, and how problems are shown."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from gateway.cli.output import printable
 from gateway.config import ConfigError, Loaded, Problem, load
 
 
@@ -44,6 +45,15 @@ def warn(problems: Iterable[Problem]) -> None:
     for problem in problems:
         click.secho("warning: ", fg="yellow", nl=False, err=True)
         click.echo(str(problem), err=True)
+
+
+def tell_troubles(troubles: Mapping[str, str]) -> None:
+    """Says on standard error which servers do not work, and why, and ends the command with status 1 if any."""
+    for name, why in troubles.items():
+        click.secho(f"server {printable(name)!r}: ", fg="red", nl=False, err=True)
+        click.echo(printable(why.removeprefix(f"{name}: ")), err=True)
+    if troubles:
+        raise SystemExit(1)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

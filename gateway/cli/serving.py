@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from gateway.cli.asking import ask
 from gateway.cli.banner import banner, summary
-from gateway.cli.client import Parts
+from gateway.cli.client import Client, Parts
 from gateway.cli.common import config_problems, json_option, load_file, warn
-from gateway.cli.output import print_json
+from gateway.cli.output import print_json, printable
 from gateway.config import ConfigError, Problem, Settings, advice, demo_settings, load, parse_address, parse_store
 
 
@@ -59,33 +60,67 @@ def _settings(config: str | None, as_json: bool) -> Settings:
 
 @click.command()
 @click.argument("file")
+@click.option(
+    "--connect", is_flag=True, help="Also connect to each server, and say what it is or why it does not work."
+)
 @json_option
-def check(file: str, as_json: bool) -> None:
+@click.pass_obj
+def check(parts: Callable[[], Parts], /, *, file: str, connect: bool, as_json: bool) -> None:
     """Say what is wrong with a configuration, or unwise.
 
-    Exit status 2 when it cannot be used; warnings change nothing.
+    Exit status 2 when it cannot be used, 1 when --connect finds a server that does not work; warnings change nothing.
     """
     if as_json:
-        _check_for_programs(file)
+        _check_for_programs(parts, file, connect)
         return
     loaded = load_file(file)
     warn(advice(loaded))
     table = loaded.settings.table
     endpoints = " ".join(f"/mcp/{name}" if name else "/mcp" for name in sorted(table.endpoints))
     click.echo(f"{file} can be served: {endpoints}")
+    if connect:
+        entries = _connected(parts, loaded.settings)
+        for entry in entries:
+            click.echo(printable(_line(entry)))
+        if any("error" in entry for entry in entries):
+            raise SystemExit(1)
 
 
-def _check_for_programs(file: str) -> None:
+def _connected(parts: Callable[[], Parts], settings: Settings) -> list[dict[str, Any]]:
+    async def servers(client: Client) -> list[dict[str, Any]]:
+        return await client.servers()
+
+    return ask(parts, settings, servers)
+
+
+def _line(entry: dict[str, Any]) -> str:
+    """One server, as people read it."""
+    if "error" in entry:
+        error = entry["error"]
+        lines = "".join(f"\n    {line}" for line in error.get("stderr", ()))
+        return f"  {entry['name']}: does not work: {error.get('message')}{lines}"
+    what = [f"{entry.get('era')} era, revision {entry.get('revision')}"]
+    what += [f"{count} {kind}" for kind, count in entry.get("counts", {}).items()]
+    itself = " ".join(filter(None, (entry.get("server"), entry.get("version"))))
+    return (
+        f"  {entry['name']}: works ({itself}): {', '.join(what)}" if itself else f"  {entry['name']}: {', '.join(what)}"
+    )
+
+
+def _check_for_programs(parts: Callable[[], Parts], file: str, connect: bool) -> None:
     errors: tuple[Problem, ...] = ()
     warnings: list[Problem] = []
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     try:
         loaded = load(Path(file))
         warnings, found = advice(loaded), summary(loaded.settings)
+        if connect:
+            found["servers"] = _connected(parts, loaded.settings)
     except ConfigError as error:
         errors = error.problems
     print_json({"ok": not errors, "errors": [*map(_told, errors)], "warnings": [*map(_told, warnings)], **found})
-    raise SystemExit(2 if errors else 0)
+    dead = any("error" in entry for entry in found.get("servers", ()))
+    raise SystemExit(2 if errors else 1 if dead else 0)
 
 
 def _told(problem: Problem) -> dict[str, object]:

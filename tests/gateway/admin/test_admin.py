@@ -27,7 +27,12 @@ def state():
 
 @pytest.fixture
 def app(state):
-    return admin_app(lambda: state.readiness, lambda: (METRICS, "text/plain; version=0.0.4"), hosts=("admin.example",))
+    return admin_app(
+        lambda: state.readiness,
+        lambda: (METRICS, "text/plain; version=0.0.4"),
+        hosts=("admin.example",),
+        servers=lambda: {"listen": "127.0.0.1:8080", "servers": [{"name": "fx", "status": "down"}]},
+    )
 
 
 async def get(app: Any, path: str, host: str = "127.0.0.1:8081", method: str = "GET") -> Any:
@@ -66,6 +71,14 @@ async def test_readyz_shows_the_details(app):
     assert (body["store"], body["sessions"]) == ("memory", 3)
 
 
+async def test_the_servers_are_told_and_with_readyz_when_it_is_asked_to_be_verbose(app):
+    told = {"listen": "127.0.0.1:8080", "servers": [{"name": "fx", "status": "down"}]}
+    assert await (await get(app, "/api/servers")).get_json() == told
+    for query in ("?verbose", "?verbose=1"):
+        assert told.items() <= (await (await get(app, f"/readyz{query}")).get_json()).items()
+    assert "servers" not in await (await get(app, "/readyz")).get_json()
+
+
 async def test_metrics_are_passed_as_they_are(app):
     response = await get(app, "/metrics")
     assert await response.get_data() == METRICS
@@ -86,7 +99,7 @@ async def test_metrics_are_passed_as_they_are(app):
     ],
 )
 async def test_only_addresses_and_known_names_are_served(host, code, app):
-    for path in ("/livez", "/readyz", "/metrics"):
+    for path in ("/livez", "/readyz", "/metrics", "/api/servers"):
         assert (await get(app, path, host)).status_code == code
 
 

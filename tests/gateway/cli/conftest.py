@@ -22,11 +22,20 @@ class Composition:
     result: dict[str, Any] = field(default_factory=lambda: {"content": [{"type": "text", "text": "done"}]})
     failure: str | None = None
     ran: list[Settings] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    gateway: list[dict[str, Any]] | None = None
+    """What the admin listener of a running gateway says of its servers."""
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def parts(self) -> Parts:
-        return Parts(self.run, self.open_client)
+        return Parts(self.run, self.open_client, self.ask_gateway)
+
+    async def ask_gateway(self, url: str, admin: str | None) -> list[dict[str, Any]] | None:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((url, admin))
+        return self.gateway
 
     def run(self, settings: Settings, announce: Callable[[Settings], None]) -> int:
         announce(settings)
@@ -41,7 +50,8 @@ class Composition:
                 raise ClientFailedError(self.failure)
             yield self
 
-    def servers(self) -> list[dict[str, Any]]:
+    async def servers(self) -> list[dict[str, Any]]:
+        await trio.lowlevel.checkpoint()
         return self.entries["servers"]
 
     async def list(self, kind: str) -> list[dict[str, Any]]:

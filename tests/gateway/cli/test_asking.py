@@ -166,3 +166,52 @@ def test_help_and_version_are_no_failures(stagedoor: Callable[..., Result], word
     result = stagedoor(*words)
     assert result.exit_code == 0
     assert result.stdout
+
+
+DEAD = {
+    "name": "fx",
+    "transport": "stdio",
+    "status": "down",
+    "error": {"reason": "exited", "message": "fx exited with status 3", "stderr": ["no database", "\x1b[2Jgiving up"]},
+}
+TOLD = "server 'fx': fx exited with status 3\n  no database\n  \ufffd[2Jgiving up\n"
+
+
+def test_ls_says_on_standard_error_which_servers_do_not_work_and_exits_with_one(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    composition.entries["servers"] = [DEAD, {"name": "ok", "transport": "http", "status": "healthy", "version": "2"}]
+    result = stagedoor("ls", "--config", file('{"mcpServers": {"fx": {"command": "sh"}}}'))
+    assert result.stdout == "fx\tstdio\tdown\t\nok\thttp\thealthy\t2\n"
+    assert (result.exit_code, result.stderr) == (1, TOLD)
+
+
+def test_ls_of_things_says_which_servers_are_missing_and_exits_with_one(
+    stagedoor: Callable[..., Result], composition: Any
+) -> None:
+    composition.entries["tools"] = TOOLS
+    composition.missing = {"fx": "fx exited with status 3\n  no database\n  \x1b[2Jgiving up"}
+    result = stagedoor("ls", "tools", "--json")
+    assert json.loads(result.stdout) == TOOLS
+    assert (result.exit_code, result.stderr) == (1, TOLD)
+
+
+def test_the_servers_of_a_running_gateway_are_those_that_its_admin_listener_names(
+    stagedoor: Callable[..., Result], composition: Any
+) -> None:
+    composition.gateway = [DEAD]
+    result = stagedoor("ls", "servers", "--url", "http://h:1/mcp")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "fx\tstdio\tdown\t\n", TOLD)
+    stagedoor("ls", "servers", "--url", "http://h:1/mcp", "--admin", "http://h:9")
+    assert composition.asked == [("http://h:1/mcp", None), ("http://h:1/mcp", "http://h:9")]
+    assert composition.targets == []
+
+
+def test_without_an_admin_listener_the_url_is_one_server_and_that_is_said(
+    stagedoor: Callable[..., Result], composition: Any
+) -> None:
+    composition.entries["servers"] = [{"name": "http://h:1/mcp", "transport": "http", "status": "healthy"}]
+    result = stagedoor("ls", "servers", "--url", "http://h:1/mcp")
+    assert (result.exit_code, result.stdout) == (0, "http://h:1/mcp\thttp\thealthy\t\n")
+    assert "--admin" in result.stderr
+    assert stagedoor("ls", "servers", "--url", "http://h:1/mcp", "--admin", "http://h:9").exit_code == 1

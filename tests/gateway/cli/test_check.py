@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -106,3 +107,40 @@ def test_no_warning_repeats_a_credential(stagedoor: Callable[..., Result], file:
     result = stagedoor("check", file(text))
     assert result.stderr.count("warning: ") == 3
     assert "hush" not in result.output
+
+
+WORKS = {
+    "name": "fx",
+    "status": "healthy",
+    "era": "modern",
+    "revision": "2026-07-28",
+    "server": "fixture",
+    "version": "1.0",
+    "counts": {"tools": 3, "prompts": 1},
+}
+DEAD = {"name": "gone", "status": "failing", "error": {"message": "gone answered with HTTP 401", "stderr": ["x"]}}
+
+
+def test_each_server_is_connected_to_when_that_is_asked_for(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    name = file('{"mcpServers": {"fx": {"command": "sh"}}}')
+    composition.entries["servers"] = [WORKS]
+    result = stagedoor("check", "--connect", name)
+    line = "  fx: works (fixture 1.0): modern era, revision 2026-07-28, 3 tools, 1 prompts"
+    assert (result.exit_code, result.stdout.splitlines()[1:]) == (0, [line])
+    composition.entries["servers"] = [WORKS, DEAD]
+    result = stagedoor("check", "--connect", name)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[1:] == [line, "  gone: does not work: gone answered with HTTP 401", "    x"]
+    told = stagedoor("check", "--connect", "--json", name)
+    assert told.exit_code == 1
+    assert json.loads(told.stdout)["servers"] == [WORKS, DEAD]
+
+
+def test_nothing_is_connected_to_unasked(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    assert stagedoor("check", file('{"mcpServers": {"fx": {"command": "sh"}}}')).exit_code == 0
+    assert stagedoor("check", "--connect", file('{"mcpServer": {}}')).exit_code == 2
+    assert composition.targets == []

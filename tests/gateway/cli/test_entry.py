@@ -24,7 +24,7 @@ def test_composition_has_the_parts_that_the_commands_need() -> None:
     from gateway import app
     from gateway.cli import Parts, composed
 
-    assert composed() == Parts(app.run, app.open_client)
+    assert composed() == Parts(app.run, app.open_client, app.ask_gateway)
 
 
 @pytest.mark.e2e

@@ -1,0 +1,84 @@
+"""Why a server does not work is said by every command, and by the gateway's admin listener."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import STAGEDOOR, Gateway, Programs, environment, free_port
+
+pytestmark = pytest.mark.e2e
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+COMPLAINT = "no database on this machine"
+SERVERS = {
+    "works": {"native": "gateway.native.demo:server"},
+    "broken": {"command": sys.executable, "args": ["-c", f"import sys; sys.exit({COMPLAINT!r})"]},
+    "missing": {"command": "no-such-command-here"},
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "servers.json"
+    file.write_text(json.dumps({"mcpServers": {**SERVERS, "refused": {"url": f"http://127.0.0.1:{free_port()}/mcp"}}}))
+    return file
+
+
+@pytest.fixture
+def stagedoor(tmp_path: Path) -> Run:
+    def stagedoor(*words: object) -> subprocess.CompletedProcess[str]:
+        command = [str(STAGEDOOR), *map(str, words)]
+        env = {**environment(), "XDG_STATE_HOME": str(tmp_path)}  # where the gateway of the test keeps its state
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=env)
+
+    return stagedoor
+
+
+def test_a_configuration_is_checked_by_connecting_to_each_server(config: Path, stagedoor: Run) -> None:
+    done = stagedoor("check", "--connect", config)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("  works: works (stagedoor-demo") and "11 tools" in line for line in lines)
+    assert "  broken: does not work: broken exited with status 1" in lines
+    assert lines[lines.index("  broken: does not work: broken exited with status 1") + 1].strip() == COMPLAINT
+    assert any(line.startswith("  missing: does not work") and "not found" in line for line in lines)
+    assert any(line.startswith("  refused: does not work") and "Connection refused" in line for line in lines)
+
+
+def test_what_is_listed_and_called_without_a_gateway_says_it_too(config: Path, stagedoor: Run) -> None:
+    listed = stagedoor("ls", "tools", "--config", config)
+    assert listed.returncode == 1
+    assert "works__echo" in listed.stdout
+    assert COMPLAINT in listed.stderr
+    assert "server 'missing': command 'no-such-command-here' not found" in listed.stderr
+    called = stagedoor("call", "broken__x", "--config", config)
+    assert (called.returncode, called.stdout) == (1, "")
+    assert "broken exited with status 1" in called.stderr
+    assert COMPLAINT in called.stderr
+
+
+def test_a_running_gateway_is_asked_by_the_address_that_clients_use(
+    config: Path, stagedoor: Run, programs: Programs
+) -> None:
+    gateway: Gateway = programs.gateway(config)
+    for name in ("broken", "missing", "refused", "works"):
+        stagedoor("ls", "tools", "--url", gateway.endpoint(name))
+    called = stagedoor("call", "x", "--url", gateway.endpoint("broken"))
+    assert called.returncode == 1
+    assert COMPLAINT in called.stderr
+    listed = stagedoor("ls", "servers", "--url", gateway.endpoint(), "--json")
+    assert listed.returncode == 1
+    assert COMPLAINT in listed.stderr
+    entries = {entry["name"]: entry for entry in json.loads(listed.stdout)}
+    assert list(entries) == ["works", "broken", "missing", "refused"]
+    assert (entries["works"]["status"], entries["works"]["era"]) == ("healthy", "legacy")
+    assert entries["broken"]["error"]["stderr"] == [COMPLAINT]
+    with urllib.request.urlopen(f"{gateway.admin}/readyz?verbose", timeout=30) as response:
+        assert json.loads(response.read())["servers"][1]["error"]["stderr"] == [COMPLAINT]
