@@ -203,7 +203,11 @@ class Aggregate(Front):
         backend = unknown.backend if isinstance(unknown, aggregate.Unlisted) else None
         if backend is None or backend not in self.listing.silent(LOOKED_UP[method][0]):
             return unknown
-        return errors.Refusal(unreachable(backend, self.tree.status.get(backend)))
+        status = self.tree.status.get(backend)
+        if status is not None and status.failure is not None:
+            return errors.Refusal(unreachable(backend, status))
+        text = f"server {backend!r}, which may have it, can't be asked"
+        return errors.Refusal(errors.internal(text, reason="backend_down", executed="no", backend=backend))
 
     def _look_again(self, effect: fx.Dispatch) -> None:
         """A name that the tables lack may be on a list that is not known yet, or not known any more."""
