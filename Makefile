@@ -67,8 +67,9 @@ clean: ## Remove everything that the other targets made.
 	  .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/.stamp: requirements.lock pyproject.toml scripts/make-venv.sh
-	scripts/make-venv.sh .venv requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@scripts/make-venv.sh .venv requirements.lock
+	@echo "installing stagedoor itself: $(BIN)/stagedoor"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv-servers/.stamp: tests/servers/requirements.lock scripts/make-venv.sh

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from socket import socket
+from typing import Any
 
 import trio
 
@@ -19,7 +20,7 @@ from gateway.http.app import McpApp
 from gateway.http.config import ServeConfig
 from gateway.http.security import Security
 from gateway.http.serve import Connections, serve
-from gateway.http.sockets import addresses, open_listeners, tls_context
+from gateway.http.sockets import CannotListenError, addresses, close_listeners, listeners_for, tls_context
 from gateway.observability.exposition import Exposition
 from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import configure, get_log
@@ -109,8 +110,12 @@ class Gateway:
 
     async def _run(self) -> None:
         settings = self.settings
-        public = open_listeners(settings.listen.host, settings.listen.port)
-        admin = open_listeners(settings.admin.host, settings.admin.port)
+        public = listeners_for("public", "listen", settings.listen.host, settings.listen.port)
+        try:
+            admin = listeners_for("admin", "admin", settings.admin.host, settings.admin.port)
+        except CannotListenError:
+            close_listeners(public)
+            raise
         limit, before = descriptors.raise_limit()
         places = descriptors.shares(limit, settings.limits.child_processes)
         if places.falls_short(settings.limits.child_processes):
@@ -210,7 +215,7 @@ def bound(address: Address, listeners: list[socket]) -> Address:
 
 def run(settings: Settings, announce: Callable[[Settings], None] = lambda settings: None) -> int:
     """Serves until SIGTERM or SIGINT; the exit status of the process. `announce` gets the settings with the addresses
-    that are really listened on, as soon as they are."""
+    that are really listened on, as soon as they are. Raises CannotListenError."""
     configure(settings.log.level, settings.log.format, settings.secrets)
     log = get_log("stagedoor")
     lag = Lag()
@@ -230,10 +235,14 @@ def run(settings: Settings, announce: Callable[[Settings], None] = lambda settin
         failure: tuple[str, ExceptionGroup[Exception]] = ("core_failed", failed)
     except* StoreError as unusable:
         failure = ("store_unusable", unusable)
-    except* OSError as refused:
+    except* CannotListenError as refused:
         failure = ("cannot_listen", refused)
+    except* OSError as broken:
+        failure = ("cannot_start", broken)
     event, group = failure
     for error in _single(group):
+        if isinstance(error, CannotListenError):
+            raise error
         log.critical(event, error=str(error), listen=str(settings.listen), admin=str(settings.admin))
     return 1
 

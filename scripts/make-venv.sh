@@ -21,10 +21,13 @@ find_python() {
 
 if ! { [ -x "$dir/bin/python" ] && new_enough "$dir/bin/python" && "$dir/bin/python" -m pip --version >/dev/null 2>&1; }; then
   python=$(find_python)
+  echo "making $dir with $("$python" --version)"
   "$python" -m venv --clear "$dir" || {
     echo "$python cannot make virtual environments: install its venv package (Debian, Ubuntu: apt-get install python3-venv)" >&2
     exit 1
   }
 fi
-echo "installing $lock into $dir"
-"$dir/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --requirement "$lock"
+echo "installing the $(grep -c '==' "$lock") packages of $lock into $dir"
+# What is there already is no news; what is fetched and installed shows that it goes on.
+"$dir/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
+  --require-hashes --requirement "$lock" | { grep -v -e 'already satisfied' -e '^  ' || true; }

@@ -13,6 +13,7 @@ from gateway.cli.client import Client, Parts
 from gateway.cli.common import config_problems, json_option, load_file, warn
 from gateway.cli.output import print_json, printable
 from gateway.config import ConfigError, Problem, Settings, advice, demo_settings, load, parse_address, parse_store
+from gateway.http.sockets import CannotListenError
 
 
 def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
@@ -26,15 +27,21 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 
 
 @click.command()
-@click.option("--config", metavar="FILE", help="What to serve; without it, the demo servers.")
+@click.argument("file", required=False)
+@click.option("--config", metavar="FILE", help="The same as FILE.")
 @click.option("--listen", metavar="HOST:PORT", callback=_parsed(parse_address), help="Where clients connect.")
 @click.option("--admin", metavar="HOST:PORT", callback=_parsed(parse_address), help="Where metrics and probes are.")
 @click.option("--store", metavar="URL", callback=_parsed(parse_store), help="memory:// or redis://…")
 @json_option
 @click.pass_obj
-def serve(parts: Callable[[], Parts], /, *, config: str | None, as_json: bool, **given: Any) -> None:
-    """Run the gateway until SIGTERM or Ctrl-C."""
-    settings = _settings(config, as_json)
+def serve(parts: Callable[[], Parts], /, *, file: str | None, config: str | None, as_json: bool, **given: Any) -> None:
+    """Run the gateway with the servers of FILE until SIGTERM or Ctrl-C.
+
+    Without FILE it serves the demo servers.
+    """
+    if file is not None and config is not None:
+        raise click.UsageError("FILE and --config exclude each other")
+    settings = _settings(file or config, as_json)
     settings = replace(settings, **{key: value for key, value in given.items() if value is not None})
     if settings.listen == settings.admin and settings.listen.port:
         raise click.UsageError("--listen and --admin are the same address: the two are separate listeners")
@@ -45,7 +52,11 @@ def serve(parts: Callable[[], Parts], /, *, config: str | None, as_json: bool, *
         else:
             click.echo(banner(serving))
 
-    raise SystemExit(parts().run(settings, announce))
+    try:
+        status = parts().run(settings, announce)
+    except CannotListenError as error:
+        raise click.ClickException(error.strerror or str(error)) from error
+    raise SystemExit(status)
 
 
 def _settings(config: str | None, as_json: bool) -> Settings:

@@ -10,6 +10,11 @@ from pathlib import Path
 BACKLOG = 1024
 """Connections that the kernel holds until they are accepted; more are refused by it."""
 
+
+class CannotListenError(OSError):
+    """A listener did not get its address; the text is a sentence for whoever started the gateway."""
+
+
 _ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
@@ -38,6 +43,31 @@ def open_listeners(host: str, port: int, *, user_timeout: float = 30.0, backlog:
     if not listeners:
         raise missing or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
     return listeners
+
+
+def listeners_for(what: str, option: str, host: str, port: int) -> list[socket.socket]:
+    """As `open_listeners`; CannotListenError says which listener it is, which address, and what to do."""
+    try:
+        return open_listeners(host, port)
+    except OSError as error:
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        why, cure = _REFUSALS.get(error.errno or 0, (error.strerror or str(error), "choose another address"))
+        message = (
+            f"the {what} listener can't listen on {address}: {why}; {cure} by `--{option} HOST:PORT`"
+            f" (or `gateway.{option}` in the configuration)"
+        )
+        raise CannotListenError(error.errno, message) from error
+
+
+_IN_USE = (
+    "another program listens there already, perhaps a gateway that is still running",
+    "end that one, or choose another address",
+)
+_REFUSALS = {
+    errno.EADDRINUSE: _IN_USE,
+    errno.EACCES: ("this user may not use that port", "choose one over 1023"),
+    errno.EADDRNOTAVAIL: ("this machine does not have that address", "choose one that it has"),
+}
 
 
 def close_listeners(listeners: Sequence[socket.socket]) -> None:

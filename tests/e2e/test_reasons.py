@@ -82,3 +82,13 @@ def test_a_running_gateway_is_asked_by_the_address_that_clients_use(
     assert entries["broken"]["error"]["stderr"] == [COMPLAINT]
     with urllib.request.urlopen(f"{gateway.admin}/readyz?verbose", timeout=30) as response:
         assert json.loads(response.read())["servers"][1]["error"]["stderr"] == [COMPLAINT]
+
+
+def test_a_port_in_use_is_one_sentence_without_a_stack(config: Path, stagedoor: Run, programs: Programs) -> None:
+    gateway = programs.gateway(config)
+    taken = gateway.url.removeprefix("http://")
+    done = stagedoor("serve", config, "--listen", taken, "--admin", "127.0.0.1:0")
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
+    assert len(said) == 1
+    assert f"the public listener can't listen on {taken}" in said[0]

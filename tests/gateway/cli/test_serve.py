@@ -6,6 +6,7 @@ import pytest
 from click.testing import Result
 
 from gateway.config import Address
+from gateway.http.sockets import CannotListenError
 
 ONE = '{"mcpServers": {"fx": {"command": "sh"}}, "gateway": {"listen": "127.0.0.1:7000"}}'
 
@@ -78,6 +79,26 @@ def test_a_configuration_with_problems_is_not_served(
     assert result.exit_code == 2
     assert composition.ran == []
     assert 'c.jsonc:1: gateway.listn: unknown key; did you mean "listen"?' in result.stderr
+
+
+def test_a_file_is_served_as_it_is_checked(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    assert stagedoor("serve", file(ONE), "--admin", "localhost:2").exit_code == 0
+    [settings] = composition.ran
+    assert (settings.listen, settings.admin) == (Address("127.0.0.1", 7000), Address("localhost", 2))
+    assert stagedoor("serve", file(ONE), "--config", file(ONE)).exit_code == 2
+
+
+def test_an_address_that_cannot_be_had_is_said_in_a_sentence(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> int:
+        raise CannotListenError(98, "the public listener can't listen on h:1: …")
+
+    monkeypatch.setattr(composition, "run", refused)
+    result = stagedoor("serve", file(ONE))
+    assert (result.exit_code, result.stderr) == (1, "Error: the public listener can't listen on h:1: …\n")
 
 
 @pytest.mark.parametrize(

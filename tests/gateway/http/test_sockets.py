@@ -13,7 +13,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from gateway.http.sockets import addresses, close_listeners, open_listeners, tls_context
+from gateway.http.sockets import (
+    CannotListenError,
+    addresses,
+    close_listeners,
+    listeners_for,
+    open_listeners,
+    tls_context,
+)
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n%b\r\n"
 
@@ -151,3 +158,21 @@ def test_accepted_connections_inherit_the_user_timeout():
                 assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7000
     finally:
         close_listeners(listeners)
+
+
+def test_a_port_in_use_says_which_listener_which_address_and_what_to_do():
+    [taken] = open_listeners("127.0.0.1", 0)
+    port = addresses([taken])[0][1]
+    try:
+        with pytest.raises(CannotListenError) as error:
+            listeners_for("admin", "admin", "127.0.0.1", port)
+    finally:
+        close_listeners([taken])
+    assert error.value.strerror.startswith(f"the admin listener can't listen on 127.0.0.1:{port}: another program")
+    assert "end that one, or choose another address by `--admin HOST:PORT`" in error.value.strerror
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_an_address_that_is_not_there_says_so_too(host):
+    with pytest.raises(CannotListenError, match=f"the public listener can't listen on {host}:1: .*--listen HOST:PORT"):
+        listeners_for("public", "listen", host, 1)
