@@ -47,6 +47,13 @@ def warn(problems: Iterable[Problem]) -> None:
         click.echo(str(problem), err=True)
 
 
+def note(problems: Iterable[Problem]) -> None:
+    """Shows notes on standard error."""
+    for problem in problems:
+        click.secho("note: ", fg="cyan", nl=False, err=True)
+        click.echo(str(problem), err=True)
+
+
 def tell_troubles(troubles: Mapping[str, str]) -> None:
     """Says on standard error which servers do not work, and why, and ends the command with status 1 if any."""
     for name, why in troubles.items():

@@ -10,7 +10,7 @@ import click
 from gateway.cli.asking import ask
 from gateway.cli.banner import banner, summary
 from gateway.cli.client import Client, Parts
-from gateway.cli.common import config_problems, json_option, load_file, warn
+from gateway.cli.common import config_problems, json_option, load_file, note, warn
 from gateway.cli.output import print_json, printable
 from gateway.config import ConfigError, Problem, Settings, advice, demo_settings, load, parse_address, parse_store
 from gateway.http.sockets import CannotListenError
@@ -65,6 +65,7 @@ def _settings(config: str | None, as_json: bool) -> Settings:
             return demo_settings()
     loaded = load_file(config)
     if not as_json:
+        note(loaded.notes)
         warn(advice(loaded))
     return loaded.settings
 
@@ -85,6 +86,7 @@ def check(parts: Callable[[], Parts], /, *, file: str, connect: bool, as_json: b
         _check_for_programs(parts, file, connect)
         return
     loaded = load_file(file)
+    note(loaded.notes)
     warn(advice(loaded))
     table = loaded.settings.table
     endpoints = " ".join(f"/mcp/{name}" if name else "/mcp" for name in sorted(table.endpoints))
@@ -125,6 +127,8 @@ def _check_for_programs(parts: Callable[[], Parts], file: str, connect: bool) ->
     try:
         loaded = load(Path(file))
         warnings, found = advice(loaded), summary(loaded.settings)
+        if loaded.notes:
+            found["notes"] = [*map(_told, loaded.notes)]
         if connect:
             found["servers"] = _connected(parts, loaded.settings)
     except ConfigError as error:

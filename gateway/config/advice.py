@@ -1,10 +1,12 @@
 """What is allowed in a configuration and yet unwise: warnings, each with its place in the file."""
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
-from actors.protocol.table import StdioTarget
+from actors.protocol.table import HttpTarget, StdioTarget
 from gateway.config.loading import Loaded
 from gateway.config.problems import Path, Problem
 from gateway.config.settings import CREDENTIAL
@@ -33,8 +35,13 @@ def _clear_credentials(data: Mapping[str, Any]) -> Iterator[Problem]:
         for name, server in (data.get(section) or {}).items():
             for part in ("env", "headers"):
                 for key, value in (server.get(part) or {}).items():
-                    if CREDENTIAL.search(key) and value and "${" not in value:
+                    if CREDENTIAL.search(key) and isinstance(value, str) and value and not _refers(value):
                         yield Problem(message, (section, name, part, key))
+
+
+def _refers(value: str) -> bool:
+    """Whether it names a variable: `${VAR}`, or as Gemini CLI has it `$VAR`."""
+    return "${" in value or re.fullmatch(r"\$\w+", value) is not None
 
 
 def _exposed(loaded: Loaded) -> Iterator[Problem]:
@@ -62,10 +69,21 @@ def _servers(loaded: Loaded) -> Iterator[Problem]:
     for name, spec in table.backends.items():
         path = ("mcpServers" if name in (loaded.document.data.get("mcpServers") or {}) else "servers", name)
         if isinstance(spec.target, StdioTarget) and not _found(spec.target):
-            yield Problem(f'"{spec.target.command}" is not on PATH', (*path, "command"))
+            yield Problem(_not_found(spec.target.command), (*path, "command"))
+        if isinstance(spec.target, HttpTarget) and urlsplit(spec.target.url).path.rstrip("/").endswith("/sse"):
+            message = "looks like the address of an SSE endpoint, which is not served: Streamable HTTP is often at /mcp"
+            yield Problem(message, (*path, "url"))
     for endpoint in table.endpoints.values():
         if endpoint.kind == "aggregate" and endpoint.name and not endpoint.backends:
             yield Problem("the group has no server", ("gateway", "groups", endpoint.name))
+
+
+def _not_found(command: str) -> str:
+    if len(command.split()) > 1:
+        # The rest is not repeated: it may hold a credential.
+        first = command.split(maxsplit=1)[0]
+        return f'is not on PATH: if it holds arguments too, write "command": "{first}" and put each of them into `args`'
+    return f'"{command}" is not on PATH'
 
 
 def _found(target: StdioTarget) -> bool:

@@ -1,7 +1,13 @@
-"""`${VAR}`, `${VAR:-default}` and `${env:VAR}` in the strings of a configuration; `$${` stands for a plain `${`."""
+"""`${VAR}`, `${VAR:-default}` and `${env:VAR}` in the strings of a configuration; `$${` stands for a plain `${`.
 
+So do the words that editors have: `${workspaceFolder}`, `${workspaceFolderBasename}`, `${userHome}`,
+`${pathSeparator}`. And where Gemini CLI has `"$VAR"` as a whole value, it stands for that variable, if it is set.
+"""
+
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path as FilePath
 from typing import Any
 
 from gateway.config.problems import Path, Problem
@@ -10,41 +16,64 @@ _REFERENCE = re.compile(r"\$(?P<escape>\$\{)|\$\{(?P<body>[^}]*)(?P<close>\}?)")
 _BODY = re.compile(r"(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", re.DOTALL)
 
 
-def expand(value: Any, environ: Mapping[str, str]) -> tuple[Any, list[Problem]]:
+_Known = Mapping[str, Mapping[str, str]]
+_BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+
+
+def editors_words(workspace: FilePath) -> dict[str, str]:
+    """What editors put in the place of their own words; `workspace` is the folder that the file is about."""
+    return {
+        "workspaceFolder": str(workspace),
+        "workspaceFolderBasename": workspace.name,
+        "workspaceRoot": str(workspace),
+        "userHome": str(FilePath.home()),
+        "pathSeparator": os.sep,
+        "/": os.sep,
+    }
+
+
+def expand(value: Any, environ: Mapping[str, str], words: Mapping[str, str] | None = None) -> tuple[Any, list[Problem]]:
     """The value with every string expanded, and what could not be. Keys stay as they are.
 
-    As in a shell, the default stands in for a variable that is unset or empty.
+    As in a shell, the default stands in for a variable that is unset or empty. `words` are references that are no
+    variables.
     """
     problems: list[Problem] = []
-    return _expand(value, (), environ, problems), problems
+    return _expand(value, (), {"environ": environ, "words": words or {}}, problems), problems
 
 
-def _expand(value: Any, path: Path, environ: Mapping[str, str], problems: list[Problem]) -> Any:
+def _expand(value: Any, path: Path, known: _Known, problems: list[Problem]) -> Any:
     if isinstance(value, str):
-        return _text(value, path, environ, problems)
+        return _text(value, path, known, problems)
     if isinstance(value, list):
-        return [_expand(item, (*path, index), environ, problems) for index, item in enumerate(value)]
+        return [_expand(item, (*path, index), known, problems) for index, item in enumerate(value)]
     if isinstance(value, dict):
-        return {key: _expand(item, (*path, key), environ, problems) for key, item in value.items()}
+        return {key: _expand(item, (*path, key), known, problems) for key, item in value.items()}
     return value
 
 
-def _text(text: str, path: Path, environ: Mapping[str, str], problems: list[Problem]) -> str:
+def _text(text: str, path: Path, known: _Known, problems: list[Problem]) -> str:
     def replace(match: re.Match[str]) -> str:
         if match["escape"]:
             return "${"
         if not match["close"]:
             problems.append(Problem('"${" is not closed (a plain "${" is written "$${")', path))
             return match[0]
-        value, complaint = _lookup(match["body"], environ)
+        value, complaint = _lookup(match["body"], known)
         if complaint:
             problems.append(Problem(complaint, path))
         return value
 
+    if (bare := _BARE.fullmatch(text)) is not None:
+        return known["environ"].get(bare[1]) or text
     return _REFERENCE.sub(replace, text)
 
 
-def _lookup(body: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
+def _lookup(body: str, known: _Known) -> tuple[str, str | None]:
+    word = known["words"].get(body)
+    if word is not None:
+        return word, None
+    environ = known["environ"]
     if body.startswith("input:"):
         return "", f"${{{body}}} is asked for by an editor, which is not here: write ${{VAR}} and set the variable"
     match = _BODY.fullmatch(body)

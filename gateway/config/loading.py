@@ -14,7 +14,8 @@ from pydantic_core import ErrorDetails
 
 from gateway.config.build import Builder, Resolve
 from gateway.config.document import Document, read
-from gateway.config.expand import expand
+from gateway.config.expand import editors_words, expand
+from gateway.config.foreign import SECTIONS, adapt, workspace
 from gateway.config.models import File
 from gateway.config.problems import ConfigError, Path, Problem, nearest
 from gateway.config.settings import Settings
@@ -39,10 +40,11 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, and the file as it was written."""
+    """Settings, and the file as it was written. `notes` say what of it has no meaning here."""
 
     settings: Settings
     document: Document
+    notes: tuple[Problem, ...] = ()
 
 
 def import_object(reference: str) -> Any:
@@ -70,22 +72,72 @@ def load(file: FilePath, environ: Mapping[str, str] | None = None, resolve: Reso
     `resolve` turns a `native` reference into the server object; the environment is the process's own by default.
     """
     document = read(file)
-    return Loaded(settings_from(document, os.environ if environ is None else environ, resolve), document)
+    notes: list[Problem] = []
+    settings = settings_from(document, os.environ if environ is None else environ, resolve, notes)
+    return Loaded(settings, document, tuple(map(document.locate, notes)))
 
 
-def settings_from(document: Document, environ: Mapping[str, str], resolve: Resolve = import_object) -> Settings:
-    """The settings that a document says. ConfigError as for `load`."""
-    data, problems = expand(_without_disabled(document.data), environ)
-    try:
-        file = File.model_validate(data)
-    except ValidationError as error:
-        problems += _problems_of(error, {problem.path for problem in problems})
-        raise _config_error(document, problems) from error
+def settings_from(
+    document: Document,
+    environ: Mapping[str, str],
+    resolve: Resolve = import_object,
+    notes: list[Problem] | None = None,
+) -> Settings:
+    """The settings that a document says; what has no meaning is added to `notes`. ConfigError as for `load`."""
+    words = editors_words(workspace(document.folder))
+    data, problems = expand(_without_disabled(document.data), environ, words)
+    adapted = adapt(data, document.folder)
+    problems += adapted.problems
+    file, wrong = _validated(_without_disabled(adapted.data), {problem.path for problem in problems})
+    problems += wrong
     builder = Builder(file, document.folder, resolve)
     settings = builder.settings()
-    if problems or builder.problems:
-        raise _config_error(document, problems + builder.problems)
+    told = {problem.path for problem in problems}
+    problems += [problem for problem in builder.problems if problem.path not in told]
+    if problems:
+        raise _config_error(document, [adapted.placed(problem) for problem in problems])
+    if notes is not None:
+        notes += adapted.notes
     return settings
+
+
+ROUNDS = 16
+"""How often a file is looked at without what was found wrong in it; what is wrong then in a server is not told."""
+
+
+def _validated(data: dict[str, Any], told: set[Path]) -> tuple[File, list[Problem]]:
+    """The file, and what is wrong with it: without that, so that the rest can be looked at too."""
+    problems: list[Problem] = []
+    lacking: set[Path] = set()
+    """Servers that lack something only because it was wrong."""
+    for _ in range(ROUNDS):
+        try:
+            return File.model_validate(data), problems
+        except ValidationError as error:
+            for detail, found in _problems_of(error):
+                if found.path not in told and not (detail == "kind" and found.path in lacking):
+                    problems.append(found)
+                    told = told | {found.path}
+                data = _without(data, found.path, lacking)
+    return File(), problems
+
+
+def _without(data: Any, path: Path, lacking: set[Path]) -> Any:
+    """The data without the value at this place; a server that can't be read at all is one that is switched off."""
+    if len(path) == 2 and path[0] in SECTIONS:
+        return _cut(data, path, {"command": "", "disabled": True})
+    lacking.add(path[:2])
+    return _cut(data, path[:3], None)
+
+
+def _cut(data: Any, path: Path, put: Any) -> Any:
+    """A copy with `put` at this place; None: with nothing there."""
+    if not path or not isinstance(data, dict) or path[0] not in data:
+        return data
+    first, rest = path[0], path[1:]
+    if not rest or not isinstance(data[first], dict) or rest[0] not in data[first]:
+        return {**{k: v for k, v in data.items() if k != first}, **({} if put is None else {first: put})}
+    return {**data, first: _cut(data[first], rest, put)}
 
 
 def _without_disabled(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +145,7 @@ def _without_disabled(data: Mapping[str, Any]) -> dict[str, Any]:
     the variables it refers to, may be missing or wrong."""
     return {
         **data,
-        **{key: _reduced(data[key]) for key in ("mcpServers", "servers") if isinstance(data.get(key), dict)},
+        **{key: _reduced(data[key]) for key in SECTIONS if isinstance(data.get(key), dict)},
     }
 
 
@@ -110,17 +162,16 @@ def _config_error(document: Document, problems: list[Problem]) -> ConfigError:
     return ConfigError(sorted(located, key=lambda problem: problem.line or 0))
 
 
-def _problems_of(error: ValidationError, told: set[Path]) -> Iterator[Problem]:
+def _problems_of(error: ValidationError) -> Iterator[tuple[str, Problem]]:
+    """Each with its kind."""
     # include_input off: a wrong value may be a credential, and must not reach a terminal or a log.
     for detail in error.errors(include_url=False, include_input=False):
         path = tuple(detail["loc"])
-        if path in told:
-            continue
         if detail["type"] == "extra_forbidden":
-            yield Problem("unknown key", path, nearest(str(path[-1]), known_keys(path[:-1])))
+            yield detail["type"], Problem("unknown key", path, nearest(str(path[-1]), known_keys(path[:-1])))
         else:
             field = detail.get("ctx", {}).get("field")
-            yield Problem(_sentence(detail), path if field is None else (*path, field))
+            yield detail["type"], Problem(_sentence(detail), path if field is None else (*path, field))
 
 
 def _sentence(detail: ErrorDetails) -> str:

@@ -144,3 +144,14 @@ def test_nothing_is_connected_to_unasked(
     assert stagedoor("check", file('{"mcpServers": {"fx": {"command": "sh"}}}')).exit_code == 0
     assert stagedoor("check", "--connect", file('{"mcpServer": {}}')).exit_code == 2
     assert composition.targets == []
+
+
+def test_keys_of_other_programs_are_notes_and_no_warnings(
+    stagedoor: Callable[..., Result], file: Callable[[str], str]
+) -> None:
+    name = file('{"mcpServers": {"fx": {"command": "sh", "trust": true}}}')
+    result = stagedoor("check", name)
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"note: {name}:1: mcpServers.fx.trust: `trust`: left to Gemini CLI")
+    told = json.loads(stagedoor("check", "--json", name).stdout)
+    assert (told["ok"], told["warnings"], len(told["notes"])) == (True, [], 1)

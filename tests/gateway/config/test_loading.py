@@ -247,7 +247,7 @@ def test_an_unset_variable_is_an_error_that_names_the_field(problem: Callable[..
         ('{"command": "x\\u0000"}', ".command", "holds a NUL character"),
         ('{"command": "x", "args": ["a", "\\u0000"]}', ".args[1]", "holds a NUL character"),
         ('{"command": "x", "env": {"A=B": "x"}}', ".env.A=B", "is not a name that a variable can have"),
-        ('{"command": "x", "env": {"PORT": 1}}', ".env.PORT", "must be text (in quotes)"),
+        ('{"command": "x", "env": {"PORT": []}}', ".env.PORT", "must be text (in quotes)"),
         ('{"command": "x", "args": "y"}', ".args", "must be a list"),
         ('{"command": "x", "timeout": 0}', ".timeout", "must be greater than 0"),
         ('{"command": "x", "timeout": true}', ".timeout", "must be a number"),
