@@ -30,4 +30,4 @@ fi
 echo "installing the $(grep -c '==' "$lock") packages of $lock into $dir"
 # What is there already is no news; what is fetched and installed shows that it goes on.
 "$dir/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
-  --require-hashes --requirement "$lock" | { grep -v -e 'already satisfied' -e '^  ' || true; }
+  --require-hashes --requirement "$lock" | { grep -v -e 'already satisfied' -e '^Ignoring ' -e '^  ' || true; }
