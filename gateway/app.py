@@ -13,6 +13,7 @@ from actors.runtime import System, SystemFailed, open_system
 from actors.tree import GatewayActors
 from gateway import descriptors, lifecycle
 from gateway.admin.app import Readiness, admin_app
+from gateway.cli.client import ServeFailedError
 from gateway.config import Settings
 from gateway.config.settings import Address
 from gateway.http.app import McpApp
@@ -214,7 +215,7 @@ def bound(address: Address, listeners: list[socket]) -> Address:
 
 def run(settings: Settings, announce: Callable[[Settings], None] = lambda settings: None) -> int:
     """Serves until SIGTERM or SIGINT; the exit status of the process. `announce` gets the settings with the addresses
-    that are really listened on, as soon as they are. Raises CannotListenError."""
+    that are really listened on, as soon as they are. Raises ServeFailedError."""
     configure(settings.log.level, settings.log.format, settings.secrets)
     log = get_log("stagedoor")
     lag = Lag()
@@ -241,7 +242,7 @@ def run(settings: Settings, announce: Callable[[Settings], None] = lambda settin
     event, group = failure
     for error in _single(group):
         if isinstance(error, CannotListenError):
-            raise error
+            raise ServeFailedError(error.strerror) from error
         log.critical(event, error=str(error), listen=str(settings.listen), admin=str(settings.admin))
     return 1
 

@@ -28,6 +28,10 @@ class ClientFailedError(Exception):
     """It could not be done; the text is for the person at the terminal: nobody answers there, no such tool, …"""
 
 
+class ServeFailedError(Exception):
+    """It can't be served; the text is a sentence for the person at the terminal."""
+
+
 class Client(Protocol):
     """An MCP session, which begins with the first request."""
 

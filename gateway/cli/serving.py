@@ -9,11 +9,10 @@ import click
 
 from gateway.cli.asking import ask
 from gateway.cli.banner import banner, summary
-from gateway.cli.client import Client, Parts
+from gateway.cli.client import Client, Parts, ServeFailedError
 from gateway.cli.common import config_problems, json_option, load_file, note, warn
 from gateway.cli.output import print_json, printable
 from gateway.config import ConfigError, Problem, Settings, advice, demo_settings, load, parse_address, parse_store
-from gateway.http.sockets import CannotListenError
 
 
 def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
@@ -54,8 +53,8 @@ def serve(parts: Callable[[], Parts], /, *, file: str | None, config: str | None
 
     try:
         status = parts().run(settings, announce)
-    except CannotListenError as error:
-        raise click.ClickException(error.strerror or str(error)) from error
+    except ServeFailedError as error:
+        raise click.ClickException(str(error)) from error
     raise SystemExit(status)
 
 

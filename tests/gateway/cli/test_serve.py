@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from gateway.cli.client import ServeFailedError
 from gateway.config import Address
-from gateway.http.sockets import CannotListenError
 
 ONE = '{"mcpServers": {"fx": {"command": "sh"}}, "gateway": {"listen": "127.0.0.1:7000"}}'
 
@@ -94,7 +94,7 @@ def test_an_address_that_cannot_be_had_is_said_in_a_sentence(
     stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> int:
-        raise CannotListenError(98, "the public listener can't listen on h:1: …")
+        raise ServeFailedError("the public listener can't listen on h:1: …")
 
     monkeypatch.setattr(composition, "run", refused)
     result = stagedoor("serve", file(ONE))
