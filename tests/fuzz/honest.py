@@ -218,14 +218,28 @@ class Client:
             raise WrongAnswerError(f"{self}: asked {self.asked!r} for {value!r}")
 
     async def list_tools(self) -> None:
-        found, cursor = [], None
-        while True:
-            page = await self.ask("tools/list", {"cursor": cursor} if cursor is not None else {})
-            found += [tool["name"] for tool in page["tools"]]
-            if (cursor := page.get("nextCursor")) is None:
-                break
+        """All pages. A list that changed between two of them, as hostile servers make it do, is read from its start."""
+        found: list[str] | None = None
+        with trio.fail_after(ANSWER_WITHIN):
+            while found is None:
+                found = await self._pages()
         own = sorted(name.removeprefix(self.prefix) for name in found if name.startswith(self.prefix))
         self.expect([tool["name"] for tool in answers.TOOLS], own)
+
+    async def _pages(self) -> list[str] | None:
+        """The names on all pages; None: the list changed meanwhile."""
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            try:
+                page = await self.ask("tools/list", {"cursor": cursor} if cursor is not None else {})
+            except WrongAnswerError as refused:
+                if cursor is None or "Stale cursor" not in str(refused):
+                    raise
+                return None
+            found += [tool["name"] for tool in page["tools"]]
+            if (cursor := page.get("nextCursor")) is None:
+                return found
 
     async def read(self) -> None:
         uri = self.rng.choice(answers.RESOURCES)["uri"]

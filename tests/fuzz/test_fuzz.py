@@ -150,7 +150,15 @@ def start(programs: Programs, folder: Path, seed: str) -> Running:
                 backends[name]["timeout"] = 3
     gateway = {
         "auth": {"tokens": TOKENS},
-        "limits": {"listDeadline": 2, "linkConnect": 10, "requestsPerPrincipal": 64, "sessionsPerPrincipal": 100},
+        "limits": {
+            "listDeadline": 2,
+            "linkConnect": 10,
+            "requestsPerPrincipal": 64,
+            "sessionsPerPrincipal": 100,
+            "linkIdle": 15,  # here and below: so that what attackers leave behind goes
+            "brokerIdle": 15,
+            "parkTtl": 20,
+        },
         "sessions": {"passivateAfter": 3},
     }
     config = {"mcpServers": backends, "gateway": gateway}
