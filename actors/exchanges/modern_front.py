@@ -243,10 +243,16 @@ class ModernFront(Front):
         link = self.link(backend)
         if link is None:
             return False
-        self.calls[call] = backend
+        self._goes_to(call, backend)
         mends = not self.untold(call)
         link.reply(Call(self.host.ctx.ref, call, method, params, progress, self.host.caller(call), mends))
         return True
+
+    def _goes_to(self, call: int, backend: str) -> None:
+        """From here on the deadline of this call is the backend's."""
+        self.calls[call] = backend
+        if call > 0:
+            self.host.routed(call)
 
     def untold(self, call: int) -> bool:
         """Whether this is a tool call of a client, and nobody has said yet which arguments its headers repeat."""
@@ -291,7 +297,7 @@ class ModernFront(Front):
         if link is None or backend not in self._brokers:
             self.refuse(call, request_state.invalid())
             return
-        self.calls[call] = backend
+        self._goes_to(call, backend)
         ref = self.host.ctx.ref
         link.reply(Resume(ref, call, incarnation, park, round, waiting.answers, progress, level))
 

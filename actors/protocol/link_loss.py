@@ -32,7 +32,7 @@ def fail(
     ran = link.phase is Phase.READY
     shown = diagnostics.unstarted if ran else diagnostics
     link, ended = end_calls(link, reason, message, shown)
-    error = failure(reason, message, "unknown", link.server, shown)
+    error = failure(reason, message, "unknown" if ran else "no", link.server, shown)
     down = ev.Down(reason, message, error, counts, diagnostics, ran)
     return _lost(link, [ev.StopClock(), ev.Hang(), *ended, down])
 

@@ -47,7 +47,7 @@ def fail(link: Link, reason: str, message: str, counts: bool = True, diagnostics
     shown = diagnostics.unstarted if ran or link.connected_before else diagnostics
     link, effects = _end_sent(link, reason, message, shown)
     link, more = _end_waiting(link, failure(reason, message, "no", link.server, shown))
-    error = failure(reason, message, "unknown", link.server, shown)
+    error = failure(reason, message, "unknown" if ran else "no", link.server, shown)
     down = ev.Down(reason, message, error, counts, diagnostics, ran)
     return _lost(link, [ev.StopClock(), StopTimer(PROBE_CLOCK), ev.Hang(), *effects, *more, down])
 
