@@ -201,6 +201,63 @@ def silent(world: World) -> None:
     world.alpha.fault = look
 
 
+def late_stream(seconds: float | None) -> Callable[[World], None]:
+    """The GET stream of each session is there only after so long, or never."""
+
+    def install(world: World) -> None:
+        connect = world.alpha.connect
+
+        def late(*args: Any) -> Any:
+            transport = connect(*args)
+            transport.holds_stream = True
+            listen = transport.listen
+
+            async def attach(after: float) -> None:
+                await trio.sleep(after)
+                transport.attach()
+
+            def listens() -> None:
+                world.fire("a stream that comes late")
+                listen()
+                if seconds is not None:
+                    world.tools.start_soon(attach, seconds)
+
+            transport.listen = listens
+            return transport
+
+        world.patches.callback(setattr, world.alpha, "connect", connect)
+        world.alpha.connect = late
+
+    return install
+
+
+def slow_start(seconds: float) -> Callable[[World], None]:
+    """Nothing is read before that."""
+
+    def install(world: World) -> None:
+        connect = world.alpha.connect
+
+        def slow(*args: Any) -> Any:
+            transport = connect(*args)
+            hand_over, waiting = transport._hand_over, []
+
+            async def start() -> None:
+                await trio.sleep(seconds)
+                transport._hand_over = hand_over
+                for sent in waiting:
+                    hand_over(sent)
+
+            world.fire("a slow start")
+            world.tools.start_soon(start)
+            transport._hand_over = waiting.append
+            return transport
+
+        world.patches.callback(setattr, world.alpha, "connect", connect)
+        world.alpha.connect = slow
+
+    return install
+
+
 def on_rest(fault: Callable[[LastingTransport, RequestId], None]) -> Callable[[World], None]:
     """It happens to the first request whose rest is asked for."""
 
@@ -287,4 +344,8 @@ PLANS = (
     _plan("has forgotten the session of whoever comes back", forgotten, "back", harmless=True),
     _plan("can't be reached", unreachable, "connects"),
     _plan("never finishes the handshake", silent, "connects", within=31.0),
+    _plan("opens its stream late", late_stream(0.8), "connects", within=31.0),
+    _plan("never opens its stream", late_stream(None), "connects", within=31.0),
+    _plan("starts slowly", slow_start(15.0), "connects", kind="stdio", within=31.0),
+    _plan("starts too slowly", slow_start(35.0), "connects", kind="stdio", within=66.0),
 )
