@@ -1,5 +1,5 @@
 """How much the logs of one session hold, and what goes first when they hold too much: streams that were written whole,
-then those that are finished, the oldest first; never one that is not finished."""
+then those that are finished and that nobody came for, the oldest first; never one that is not finished."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ class _Stream:
     bytes: int = 0
     until: float = 0.0
     """When it is forgotten, if it is finished."""
+    awaited: float = 0.0
+    """Till when its client is expected to come back for the rest, if it is finished."""
 
 
 class Usage:
@@ -72,6 +74,7 @@ class Usage:
         entry = self._live.pop(stream, None)
         if entry is not None:
             entry.until = now + self._limits.replay_ttl
+            entry.awaited = now + self._limits.replay_ttl_written
             self._finished[stream] = entry
 
     def written(self, stream: str, now: float) -> None:
@@ -90,16 +93,23 @@ class Usage:
 
     def spare(self, share: float, now: float) -> list[tuple[str, bool]]:
         """The streams to drop so that no more than this share of the caps is used, and whether each was written whole;
-        all that can go if that is not enough. They are forgotten."""
+        all that can go if that is not enough. They are forgotten.
+
+        One that was not written whole may hold an answer that its client comes back for: below the caps, where only
+        progress and log messages want room, it is kept as long as a written one is."""
         if not self._over(share):
             return []
         self._expire(now)
         dropped = []
-        for streams, whole in ((self._written, True), (self._finished, False)):
-            while streams and self._over(share):
-                oldest = next(iter(streams))
-                self.forget(oldest)
-                dropped.append((oldest, whole))
+        while self._written and self._over(share):
+            dropped.append((next(iter(self._written)), True))
+            self.forget(dropped[-1][0])
+        while self._finished and self._over(share):
+            oldest = next(iter(self._finished))
+            if share < 1.0 and now < self._finished[oldest].awaited:
+                break
+            dropped.append((oldest, False))
+            self.forget(oldest)
         return dropped
 
     def _expire(self, now: float) -> None:

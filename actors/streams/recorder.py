@@ -123,7 +123,7 @@ class Recorder:
         self._usage.load(heads, trio.current_time())
 
     def pressed(self) -> bool:
-        """Whether the logs are half full although all has gone that is finished: what may be shed gets no id then."""
+        """Whether the logs are half full although all has gone that may: what may be shed gets no id then."""
         self._make_room(HALF)
         return self._usage.pressed
 

@@ -56,10 +56,36 @@ async def test_what_nobody_came_for_goes_before_live_progress_is_dropped(autojum
             await call.next("notifications/progress")
             call.drop()
             await trio.sleep(1)
+        await trio.sleep(60)
         for _ in range(20):
             assert await told(client) == PROGRESS
             await trio.sleep(0.1)
         assert shed(gateway) == 0
+
+
+async def test_an_answer_that_was_not_written_is_kept_for_a_minute_before_it_makes_room_for_chatter(autojump_clock):
+    """One outcome stands above progress: its client is on its way back."""
+    backend = Backend("alpha", tools=("work",), held={"work"})
+    async with open_gateway(backend, log_events=100) as gateway:
+        client = await gateway.connect("alpha")
+        call = client.begin("tools/call", {"name": "work"}, progress=1)
+        request = await backend.next()
+        request.progress(1)
+        await call.next("notifications/progress")
+        call.drop()
+        for step in range(60):
+            request.progress(step + 2)
+            await trio.sleep(0.01)
+        request.text("worked")
+        gateway.nursery.start_soon(serve, backend)
+        await told(client)
+        await trio.sleep(50)
+        assert await told(client) < PROGRESS
+        rest = client.listen(next(event.id for event in call.events if event.id))
+        await rest.end()
+        assert rest.messages[-1]["result"]["content"][0]["text"] == "worked"
+        await trio.sleep(20)
+        assert await told(client) == PROGRESS, "now it makes room"
 
 
 async def test_what_is_live_fills_half_the_room_then_chatter_is_shed(autojump_clock):
