@@ -115,7 +115,8 @@ class _Pools:
 
 class HttpConnector:
     """Reaches HTTP endpoints over pools that each server has for itself: what comes over a connection is said by that
-    server, also where others share its host and port. All together have at most `connections` open.
+    server, also where others share its host and port. All have at most `connections` open together, of which at most
+    half are for streams, so that calls have the others: streams come and stay as sessions do.
 
     Needs `close` once all its transports have ended.
     """
@@ -166,7 +167,7 @@ class HttpConnector:
             pools = _Pools(
                 spec.target,
                 Pool(calls, tls=self._tls, connect=self._dial),
-                Pool(streams, tls=self._tls, connect=self._dial),
+                Pool(streams, tls=self._tls, connect=self._dial_stream, has_room=self._has_room_for_stream),
             )
             self._pools[spec.name] = pools
         return pools
@@ -179,6 +180,23 @@ class HttpConnector:
             if self._open > self._connections:
                 raise PoolFullError(f"{self._connections} connections to servers are open already")
         return await dial(origin, tls, within)
+
+    async def _dial_stream(self, origin: Origin, tls: SSLContext | None, within: float) -> WireStream:
+        """The same within the share of streams."""
+        if self._streams > self._connections // 2:
+            for pools in self._pools.values():
+                pools.streams.drop_idle()
+            if self._streams > self._connections // 2:
+                raise PoolFullError(f"{self._connections // 2} streams of servers are open already")
+        return await self._dial(origin, tls, within)
+
+    def _has_room_for_stream(self) -> bool:
+        return self._streams < self._connections // 2
+
+    @property
+    def _streams(self) -> int:
+        """As `_open`, of those for streams."""
+        return sum(pools.streams.open for pools in self._pools.values())
 
     @property
     def _open(self) -> int:

@@ -195,14 +195,21 @@ def _system_trust() -> ssl.SSLContext:
 
 
 class Pool:
-    """See the module. `tls` replaces the system's certificate authorities, `connect` the way to a stream."""
+    """See the module. `tls` replaces the system's certificate authorities, `connect` the way to a stream; `has_room`
+    says whether a connection may be taken over from another pool, where `connect` is not asked."""
 
     def __init__(
-        self, limits: PoolLimits | None = None, *, tls: ssl.SSLContext | None = None, connect: Dial = dial
+        self,
+        limits: PoolLimits | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        connect: Dial = dial,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         self._limits = limits or PoolLimits()
         self._tls = tls
         self._dial = connect
+        self._has_room = has_room
         self._origins: dict[Origin, OriginPool[Connection]] = {}
 
     def __repr__(self) -> str:
@@ -249,7 +256,7 @@ class Pool:
     def take_idle_of(self, other: "Pool", url: Url) -> None:
         """Takes over a connection to this origin that another pool keeps idle, if there is one and room for it."""
         home = self._home(url.origin)
-        if home.idle or not home.has_room:
+        if home.idle or not home.has_room or not self._has_room():
             return
         connection = other._home(url.origin).part_with_idle()
         if connection is not None:

@@ -5,7 +5,7 @@ import json
 import pytest
 import trio
 
-from actors.ports import FrameReceived, RequestFailed
+from actors.ports import FrameReceived, Listening, RequestFailed
 from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends.connector import HttpConnector
 from gateway.wire.pool import PoolLimits
@@ -80,4 +80,29 @@ async def test_where_all_places_are_taken_idle_connections_give_way_and_then_nob
         await events.next(FrameReceived)
         transports["three"].send(FRAME, id=1)
         await events.next(FrameReceived)
+    connector.close()
+
+
+async def test_streams_of_many_sessions_leave_connections_for_calls(backend, events, log, nursery):
+    connector = HttpConnector(log, connections=4)
+
+    async def answer(request) -> None:
+        if request.method == "GET":
+            await request.events()
+            await trio.sleep_forever()
+        await request.result({})
+
+    backend.handlers = [answer]
+    with trio.fail_after(10):
+        for _ in range(6):
+            transport = connector.connect(BackendSpec("one", HttpTarget(backend.url, ())), events)
+            nursery.start_soon(transport.run)
+            transport.send(FRAME, id=1)
+            await events.next(FrameReceived)
+            transport.listen()
+            await events.next(Listening)  # the stream is there, or is not to be had now
+        transport.send(FRAME, id=1)
+        await events.next(FrameReceived)
+    assert not events.of(RequestFailed)
+    assert sum(request.method == "GET" for request in backend.requests) == 2
     connector.close()
