@@ -204,10 +204,11 @@ class Uris(NamedTuple):
         """A backend's URI, or URI template, as clients see it.
 
         `https:` says that a client may fetch it itself, so it is kept; `ui://` names an app's page by its scheme, so
-        the backend becomes its first segment. Everything else is prefixed, which keeps templates intact.
+        the backend becomes its first segment. Everything else is prefixed, which keeps templates intact. What a backend
+        still says that has just left the configuration can't be asked for any more, and stays as it is.
         """
-        slug = self.slugs[backend]
-        if _WEB.match(uri):
+        slug = self.slugs.get(backend)
+        if slug is None or _WEB.match(uri):
             return uri
         if uri[: len(_UI)].lower() == _UI:
             return f"{_UI}{slug}/{uri[len(_UI) :]}"

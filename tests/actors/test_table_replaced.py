@@ -240,3 +240,17 @@ async def test_a_list_that_is_being_fetched_from_a_server_that_is_gone_is_nobody
         assert await client.names() == ["alpha__echo"]
         await trio.sleep(10)
         assert beta.open == []
+
+
+async def test_what_a_backend_says_in_the_moment_in_which_it_goes_harms_no_session(autojump_clock):
+    alpha, beta = Backend("alpha", **WORK), Backend("beta")
+    async with open_gateway(alpha, beta) as gateway:
+        client = await gateway.connect()
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        request.result({"content": [{"type": "resource_link", "uri": "test:///a", "name": "a"}]})
+        request.link.notify("notifications/resources/updated", {"uri": "test:///a"})
+        use(gateway, beta)
+        response = await call.response()
+        assert "result" in response or response["error"]["data"]["reason"] == "unconfigured"
+        assert await client.names() == ["beta__echo"]
