@@ -225,6 +225,7 @@ class Catalogue(Actor):
         entry = self._entries[key]
         for method, wanted in entry.lists.items():
             self._end_fetch(key, entry, method, wanted)
+            wanted.held = False
             self._answer(key, entry, method, wanted)
             self.ctx.cancel_timer(("again", key, method))
             self.ctx.cancel_timer(("check", key, method))
@@ -234,6 +235,16 @@ class Catalogue(Actor):
             self._unwatch(watcher, key)
         del self._entries[key]
         self._hellos.pop(key, None)
+        if key == neutral(key.backend):
+            self._release(key.backend)
+
+    def _release(self, backend: str) -> None:
+        """The connection that lists were held for is not there any more: whoever went without them gets them later."""
+        for key, entry in self._entries.items():
+            for method, wanted in entry.lists.items() if key.backend == backend else ():
+                if wanted.held:
+                    wanted.held = False
+                    self._answer(key, entry, method, wanted)
 
     def _replaced(self, backends: frozenset[str]) -> None:
         """They are no more, or are other servers now: nothing that is known of them counts."""
@@ -246,8 +257,8 @@ class Catalogue(Actor):
     def _fetch(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         if wanted.fetching:
             return
-        if self._behind(key):
-            wanted.held = True
+        wanted.held = not entry.ready and self._behind(key)
+        if wanted.held:
             return
         link = self._link(key, entry)
         if link is None:
@@ -519,8 +530,9 @@ class Catalogue(Actor):
 
     def _announce(self, entry: Entry, key: Key, notification: str, but: list[Ref] | None = None) -> None:
         """Tells those who watch, but for those who get the list itself."""
+        told = set(but or ())
         for watcher in entry.watchers:
-            if not but or watcher not in but:
+            if watcher not in told:
                 watcher.reply(CatalogueChanged(key.backend, notification))
 
     def _watch(self, caller: Ref, key: Key, entry: Entry) -> None:

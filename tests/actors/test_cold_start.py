@@ -359,3 +359,48 @@ async def test_what_a_server_said_to_nobody_in_particular_does_not_bound_what_a_
         client = await gateway.connect()
         assert {"tools", "prompts", "resources", "logging"} <= client.server["capabilities"].keys()
         assert "Use it well." in client.server["instructions"]
+
+
+async def test_a_list_that_was_held_for_the_first_connection_is_looked_after_like_any_other(
+    autojump_clock: Any,
+) -> None:
+    alpha = Backend("alpha", mute={"initialize", "tools/list"})
+    async with open_gateway(alpha, lists=Disk(), prestart=True) as gateway:
+        first = await alpha.next("initialize")
+        client, other = [await gateway.connect(capabilities={"roots": {}}) for _ in range(2)]
+        events = client.listen()
+        early = client.begin("tools/list")
+        await trio.sleep(1)
+        alpha._answer(first)
+        ahead = await alpha.next("tools/list")
+        alpha.mute.clear()
+        assert await other.names() == ["alpha__echo"]  # over a connection of these clients, which overtakes
+        alpha._list(ahead)
+        await early.result()
+        await trio.sleep(10)
+        events.messages.clear()
+        alpha.lists["tools/list"].append(tool("new"))
+        alpha.results["tools/list"] = lambda request: {"tools": "out of order"}
+        for link in alpha.open:
+            link.notify(CHANGED)
+        await trio.sleep(5)
+        alpha.results.clear()
+        await events.next(CHANGED)
+        assert await client.names() == ["alpha__echo", "alpha__new"]
+
+
+async def test_a_list_that_was_held_for_a_connection_that_was_let_go_is_fetched_all_the_same(
+    autojump_clock: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("actors.fronts.catalogue.MAX_ENTRIES", 4)
+    alpha, beta, gamma = Backend("alpha", mute={"initialize"}), Backend("beta"), Backend("gamma")
+    groups = {"one": ("alpha",), "more": ("beta", "gamma")}
+    async with open_gateway(alpha, beta, gamma, lists=Disk(), prestart=True, groups=groups) as gateway:
+        await alpha.next("initialize")
+        client = await gateway.connect("one", capabilities={"roots": {}})
+        events = client.listen()
+        assert await client.names() == []
+        alpha.mute.clear()
+        await (await gateway.connect("more", capabilities={"sampling": {}})).names()
+        await events.next(CHANGED)
+        assert await client.names() == ["alpha__echo"]
