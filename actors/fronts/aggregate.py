@@ -72,7 +72,7 @@ class Aggregate(Front):
         self.listing = Listing(self, tree.memo)
         self._methods: dict[int, str] = {}
         self._looking: set[int] = set()
-        """Calls that wait for lists to be fetched."""
+        """Calls that wait for lists to be fetched, and requests for lists."""
         self._announcing: set[str] = set()
         self._vain: dict[str, tuple[int, float]] = {}
         """By notification: how many looks in a row found nothing new, and when the last one was."""
@@ -88,8 +88,10 @@ class Aggregate(Front):
         return served.backends if served is not None else ()
 
     def catalogue_key(self, backend: str) -> Key:
-        """Whose view of the backend this session sees; all share that of a shared connection."""
-        if self.shares(backend):
+        """Whose view of the backend this session sees; all share that of a connection that is configured as shared. (On
+        one without sessions, which everybody shares too, each is told of the client for whom it is asked.)"""
+        spec = self.table.backends.get(backend)
+        if spec is not None and spec.sharing == "shared":
             return Key("", "", backend)
         bits = capabilities.bits_key(self.bits)
         if len(bits) > LONGEST_KEY:  # settings of extensions are as long as the client likes
@@ -117,7 +119,8 @@ class Aggregate(Front):
         elif row is None:
             self.refuse(effect.call, errors.method_not_found(effect.method))
         elif row.treatment is Treatment.MERGED:
-            self.listing.gather(effect.method, lambda: self._list(effect))
+            self._looking.add(effect.call)
+            self.listing.gather(effect.method, lambda: self._gathered(effect))
         elif effect.method == SET_LEVEL:
             self._set_level(effect)
         elif effect.method in tasks.ASKING:
@@ -280,6 +283,14 @@ class Aggregate(Front):
         return tuple(owner.name for owner in owners if owner is not None and owner.backend == backend)
 
     # Lists
+
+    def _gathered(self, effect: fx.Dispatch) -> None:
+        """What came for a request that was cancelled meanwhile, its client was not given: it is told instead."""
+        if effect.call in self._looking:
+            self._looking.discard(effect.call)
+            self._list(effect)
+        elif self._shown.get(effect.method, "") not in ("", self.listing.digest(effect.method)):
+            self.announce(LIST_CHANGED[effect.method])
 
     def _list(self, effect: fx.Dispatch) -> None:
         if self.listing.hopeless(effect.method):
@@ -459,7 +470,7 @@ class Aggregate(Front):
     def shrink(self) -> None:
         super().shrink()
         if not self.listing.busy:
-            self.listing = Listing(self, self.tree.memo)
+            self.listing.shrink()
 
     def go_on(self, effect: fx.Continue) -> None:
         self._methods[effect.call] = effect.method

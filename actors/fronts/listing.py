@@ -8,7 +8,7 @@ whose definitions are the same is the same to the byte (`steady`).
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -121,9 +121,10 @@ class Listing:
             self._gathering[method, looks] = _Gathering(waiting, [done], shows)
             seconds = LOOK_WITHIN if looks else self._front.services.limits.list_deadline
             ctx.set_timer(("gather", method, looks), seconds, GatherDue(method, looks))
+        nobody = not waiting  # what is there at once is taken out of it
         for backend in wanted:
             self._fetch(method, backend, fresh=bool(looks))
-        if not waiting:
+        if nobody:
             self._front.gathered(method)
             done()
 
@@ -168,6 +169,8 @@ class Listing:
             if error:
                 self._stale.add(key)
                 items = items if self._views.get(method, {}).get(backend) is None else None
+            if items is not None:
+                items = self._as_known(method, backend, items)
             self._arrived(method, backend, items, failed=items is None)
             if not error:
                 self._learned(method, backend)
@@ -175,6 +178,17 @@ class Listing:
                 front.list_changed(method)
 
         Paging(METHODS[method].items or "", ask, done).start()
+
+    def _as_known(self, method: str, backend: str, items: Items) -> Items:
+        """What comes over the session's own connection, in the order in which it is known: the client may have been
+        given it in an earlier life of its session, and others are given it by the catalogue."""
+        if self._views.get(method, {}).get(backend) is not None:
+            return items
+        last = self._last_known(method, backend)
+        return steady(last, items, NAMED_BY[method]) if last is not None else items
+
+    def _last_known(self, method: str, backend: str) -> Items | None:
+        return self._front.tree.known.items(self._front.catalogue_key(backend), method)
 
     def _learned(self, method: str, backend: str) -> None:
         """A list came, whole, over the session's own connection."""
@@ -263,11 +277,20 @@ class Listing:
             if LIST_CHANGED[method] == notification and backend in views:
                 self._stale.add((method, backend))
 
-    def forget(self, backends: Iterable[str]) -> None:
+    def forget(self, backends: Collection[str]) -> None:
         """These are no more, or are other servers now."""
         for backend in backends:
+            self._slow.pop(backend, None)
             for views in self._views.values():
                 views.pop(backend, None)
+        self._failed = {key for key in self._failed if key[1] not in backends}
+        self._naming = None
+
+    def shrink(self) -> None:
+        """Nobody was heard for a while: what the catalogue knows can be had again. What came over a connection of the
+        session's own stays as its client was given it."""
+        for method, views in self._views.items():
+            self._views[method] = {b: v for b, v in views.items() if v is not None and self._front.lists_itself(b)}
         self._naming = None
 
     # Looking

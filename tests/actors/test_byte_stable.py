@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from tests.actors.test_cold_start import Disk
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, tool
@@ -173,3 +174,78 @@ async def test_one_clients_look_at_a_list_does_not_keep_its_change_from_another(
         assert await clients[0].names() == ["alpha__echo", "alpha__new"]
         await trio.sleep(10)
         assert [[m["method"] for m in events.messages] for events in streams] == [[], [changed("tools")]]
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_list_whose_request_was_cancelled_is_announced_for_its_client_does_not_have_it(
+    autojump_clock: Any, own: bool
+) -> None:
+    alpha = Backend("alpha")
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        events = client.listen()
+        if own:
+            await client.tool("alpha__echo")
+        assert await client.names() == ["alpha__echo"]
+        await trio.sleep(1)
+        asked = len(alpha.asked_for("tools/list"))
+        alpha.lists["tools/list"].append(tool("new"))
+        alpha.mute.add("tools/list")
+        alpha.link.notify(changed("tools"))
+        await gateway.settle()
+        pending = client.begin("tools/list")
+        await gateway.settle()
+        (request,) = alpha.asked_for("tools/list")[asked:]
+        await client.cancel(pending)
+        await gateway.settle()
+        alpha.mute.clear()
+        alpha._list(request)
+        await trio.sleep(10)
+        assert [m["method"] for m in events.messages] == [changed("tools")]
+
+
+async def test_a_look_that_finds_nothing_new_is_one_look_also_where_the_server_need_not_be_asked(
+    autojump_clock: Any,
+) -> None:
+    alpha = Backend("alpha", capabilities={"tools": {"listChanged": True}})
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        await client.tool("alpha__echo")
+        await client.call("prompts/list")
+        await trio.sleep(5)
+        alpha.link.notify(changed("prompts"))
+        await trio.sleep(5)
+        assert (said(gateway, "sent"), said(gateway, "spared")) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+async def test_a_session_that_was_quiet_for_long_is_given_its_lists_in_the_same_order(
+    autojump_clock: Any, kind: Any
+) -> None:
+    alpha = Backend("alpha", tools=("a", "b", "c", "d"), kind=kind)
+    async with open_gateway(alpha, lists=Disk(), idle_ttl=86_400.0) as gateway:
+        client = await gateway.connect()
+        await client.tool("alpha__a")
+        before = await listed(client)
+        for seed in range(4):
+            random.Random(seed).shuffle(alpha.lists["tools/list"])
+            await trio.sleep(400)
+            events = client.listen()
+            assert await listed(client) == before
+            await client.tool("alpha__a")
+            await trio.sleep(5)
+            assert await listed(client) == before
+            assert events.messages == []
+            events.drop()
+
+
+async def test_over_a_connection_of_its_own_a_session_is_given_things_in_the_order_that_others_know(
+    autojump_clock: Any,
+) -> None:
+    alpha = Backend("alpha", tools=("a", "b", "c", "d"))
+    async with open_gateway(alpha, lists=Disk()) as gateway:
+        before = await (await gateway.connect()).names()
+        alpha.lists["tools/list"].reverse()
+        client = await gateway.connect()
+        await client.call("prompts/get", {"name": "alpha__hello"})
+        assert await client.names() == before

@@ -4,9 +4,10 @@ import pytest
 import trio
 
 from actors.ports import Principal
+from tests.actors.test_cold_start import Disk
 from tests.support.door_client import RpcError
 from tests.support.harness import open_gateway
-from tests.support.mcp_backend import Backend
+from tests.support.mcp_backend import Backend, tool
 from tests.support.modern_backend import ModernBackend, needs
 
 MAY_ALL = {"sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}, "roots": {"listChanged": True}}
@@ -336,3 +337,30 @@ async def test_nothing_is_left_of_sessions_that_have_ended(autojump_clock, kind)
         assert gateway.left() == before
         assert not alpha.open
         assert not alpha.live
+
+
+@KINDS
+@pytest.mark.parametrize("prestart", [False, True])
+async def test_a_list_for_clients_that_can_be_asked_is_not_that_of_others(autojump_clock, kind, prestart):
+    alpha = ModernBackend("alpha", kind=kind)
+
+    def listed(request):
+        declared = request.params["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+        return {"tools": [tool("echo"), *([tool("asks")] if declared else [])], **alpha.hints}
+
+    alpha.results["tools/list"] = listed
+    async with open_gateway(alpha, lists=Disk(), prestart=prestart) as gateway:
+        await trio.sleep(5)
+        ann = await gateway.connect(principal=Principal("ann"), capabilities={"sampling": {}})
+        events = ann.listen()
+        await ann.names()
+        await trio.sleep(5)
+        events.messages.clear()
+        bob = await gateway.connect(principal=Principal("bob"))
+        for _ in range(2):
+            assert await ann.names() == ["alpha__echo", "alpha__asks"]
+            assert await bob.names() == ["alpha__echo"]
+            for client in (ann, bob):
+                await client.tool("alpha__echo")
+            await trio.sleep(5)
+        assert events.messages == []
