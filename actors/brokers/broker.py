@@ -118,7 +118,8 @@ class BrokerActor(Evictable):
         if isinstance(message, Recorded):
             self._recorded(message)
         elif self._record.grant is None:
-            self._early.append(message)
+            if not isinstance(message, Evict):  # what waits here is in no mailbox; when it is owned it is idle anew
+                self._early.append(message)
         else:
             self._handle(message)
 
@@ -137,6 +138,7 @@ class BrokerActor(Evictable):
             early, self._early = self._early, []
             for kept in early:
                 self._handle(kept)
+            self._settled()
 
     def _disowned(self) -> None:
         """Another process holds this client's connections, or nobody can tell: what waits was not sent."""

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import trio
+import trio.testing
 
 from actors.brokers.brokers import key_of
+from actors.links.link_messages import Join
 from actors.ports import Failed, Record, Refused
 from actors.protocol.table import Limits
 from gateway.store.memory import MemoryStore
@@ -26,6 +28,8 @@ class Watched(MemoryStore):
         self.asked: list[str] = []
         self.refuses: dict[str, Failed] = {}
         self.keys: set[str] = set()
+        self.holds: Callable[[Callable[[], None]], object] | None = None
+        """Gets what is to be written later."""
 
     def _note(self, what: str, key: str, done: Callable[[Any], object]) -> bool:
         self.asked.append(what)
@@ -36,7 +40,9 @@ class Watched(MemoryStore):
         return refusal is not None
 
     def create(self, key: str, *rest: Any) -> None:
-        if not self._note("create", key, rest[-1]):
+        if self.holds is not None:
+            self.holds(lambda: MemoryStore.create(self, key, *rest))
+        elif not self._note("create", key, rest[-1]):
             super().create(key, *rest)
 
     def read(self, key: str, *rest: Any) -> None:
@@ -48,7 +54,9 @@ class Watched(MemoryStore):
             super().claim(key, *rest)
 
     def save(self, key: str, *rest: Any) -> None:
-        if not self._note("save", key, rest[-1]):
+        if self.holds is not None:
+            self.holds(lambda: self.save(key, *rest))
+        elif not self._note("save", key, rest[-1]):
             super().save(key, *rest)
 
     def touch(self, key: str, *rest: Any) -> None:
@@ -133,6 +141,28 @@ async def test_without_the_store_nothing_is_begun_and_the_next_call_tries_again(
         store.refuses = {}
         again = BrokerClient(gateway, brokers, "alpha")
         assert await again.text(again.tool("echo")) == "alpha: echo"
+
+
+async def test_what_waits_for_the_ownership_keeps_a_broker_from_being_evicted(autojump_clock: Any) -> None:
+    store = Watched()
+    async with open_gateway(Backend("alpha"), store=store, sessions_per_principal=1) as gateway:
+        brokers, held = brokers_of(gateway), []
+        store.holds = held.append
+        first = BrokerClient(gateway, brokers, "alpha", join=False)
+        assert first.broker.alive
+        life = first.broker
+        second = BrokerClient(gateway, brokers, "alpha", affinity="other", join=False)
+        assert second.broker.alive  # both are idle, which is one too many
+        await trio.testing.wait_all_tasks_blocked()
+        first.broker.reply(Join(first.ref))
+        call = first.tool("echo")
+        await trio.testing.wait_all_tasks_blocked()
+        creates = held.copy()
+        for create in creates:
+            create()
+        await trio.testing.wait_all_tasks_blocked()
+        assert life.alive
+        assert await first.text(call) == "alpha: echo"
 
 
 async def test_a_life_that_lost_its_record_ends_and_nothing_of_it_goes_on(autojump_clock: Any) -> None:
