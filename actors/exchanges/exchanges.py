@@ -119,6 +119,10 @@ class ExchangesActor(Evictable):
             accepted = running.exchange.accepted
             EFFECTS[xv.StartDeadline](self, call, running, xv.StartDeadline(accepted, accepted))
 
+    def leave(self, call: int, act: Callable[[], None]) -> None:
+        """There is no record."""
+        act()
+
     def caller(self, call: int) -> Caller:
         """On whose behalf a call is made: of the client whose request it is, else (what many share) of the gateway."""
         running = self.running.get(call)

@@ -219,7 +219,7 @@ class Aggregate(Front):
         def looked() -> None:
             if effect.call in self._looking:
                 self._looking.discard(effect.call)
-                self._route(effect, fresh=True)
+                self.host.leave(effect.call, lambda: self._route(effect, fresh=True))
 
         self._look(LOOKED_UP.get(effect.method, ()), looked, self._prefixed(effect) or "*")
 
@@ -475,6 +475,15 @@ class Aggregate(Front):
     def go_on(self, effect: fx.Continue) -> None:
         self._methods[effect.call] = effect.method
         super().go_on(effect)
+
+    def may_wait(self, call: int) -> bool:
+        return call in self._looking or super().may_wait(call)
+
+    def hold(self, call: int) -> None:
+        if call in self._looking:
+            self.host.event(ev.CallHeld(call))
+        else:
+            super().hold(call)
 
     def cancel(self, call: int, reason: str) -> None:
         self._methods.pop(call, None)

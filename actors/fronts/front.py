@@ -24,6 +24,7 @@ from actors.links.link_messages import (
     Cancel,
     Continue,
     GiveAnswer,
+    Hold,
     Join,
     LinkAsked,
     LinkDown,
@@ -33,6 +34,7 @@ from actors.links.link_messages import (
     LinkUnfit,
     LinkWithdrew,
     Notify,
+    Release,
 )
 from actors.links.subscriptions import SUBSCRIBE, Subscriptions
 from actors.protocol import capabilities, errors, session_record, tasks
@@ -180,6 +182,41 @@ class Front(ABC):
         link = self.links.get(backend) if backend is not None else None
         if link is not None:
             link.reply(Cancel(self.host.ctx.ref, call, reason))
+
+    def may_wait(self, call: int) -> bool:
+        """Whether a call may not have been sent yet: there is no connection, or it may have to wait for its turn."""
+        backend = self.calls.get(call)
+        if backend is None or backend in self.sessionless:
+            return False
+        return backend not in self.hellos or bool(self.bits)
+
+    def hold(self, call: int) -> None:
+        """Its request is recorded: if it was not sent yet, it is not to be before the record says so no more."""
+        link = self.links.get(self.calls.get(call, ""))
+        if link is not None:
+            link.reply(Hold(self.host.ctx.ref, call))
+
+    def release(self, call: int) -> None:
+        """A call that was held may be sent."""
+        link = self.links.get(self.calls.get(call, ""))
+        if link is not None:
+            link.reply(Release(self.host.ctx.ref, call))
+
+    def pass_on(self, backend: str, message: Call) -> None:
+        """A call that one link has given back unsent goes to another."""
+
+        def pass_on() -> None:
+            link = self.link(backend) if self.calls.get(message.call) == backend else None
+            if link is not None:
+                link.reply(message)
+                self.host.routed(message.call)
+            elif self.calls.pop(message.call, None) is not None:
+                self.refuse_linkless(message.call)
+
+        if message.call < 0:
+            pass_on()
+        else:
+            self.host.leave(message.call, pass_on)
 
     def broadcast(self, method: str, params: Raw) -> None:
         """A notification of the client for every backend that is connected to it alone, or whom it concerns."""

@@ -1,7 +1,7 @@
 """What a front has around it: its session's actor, and the actors that all sessions work with."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -69,6 +69,9 @@ class Host(Protocol):
 
     def routed(self, call: int) -> None:
         """A call that had to wait has found its backend."""
+
+    def leave(self, call: int, act: Callable[[], None]) -> None:
+        """Acts as soon as no record says of this call that it was not sent."""
 
     @property
     def client(self) -> Client | None:

@@ -76,7 +76,7 @@ class Sessionless:
             self._give_up(message)
             return
         for call in calls:
-            link.reply(replace(call, client=self.client(backend)))
+            front.pass_on(backend, replace(call, client=self.client(backend)))
         link.reply(Warm())
         front.resubscribe(backend)
 

@@ -26,12 +26,16 @@ from actors.links.link_messages import (
     Cancel,
     Continue,
     GiveAnswer,
+    Hold,
     Join,
     Leave,
+    LinkDue,
+    LinkHeld,
     LinkOutcome,
     LinkReady,
     Notify,
     PutDown,
+    Release,
     Warm,
 )
 from actors.links.link_own import LinkOwn
@@ -141,12 +145,10 @@ class LinkActor(Actor):
                 self._from_transport(said.event)
             case Call():
                 self._call(message)
-            case GiveAnswer(id, ok, payload):
-                self._step(ev.AnswerGiven(id, ok, payload))
             case Cancel(caller, call, reason):
                 self._abandon((caller, call), reason)
-            case Notify(method, params):
-                self._step(ev.Notified(method, params))
+            case GiveAnswer() | Notify() | Hold() | Release() | Warm():
+                self._step(AS_EVENT[type(message)](message))
             case Join(caller):
                 self._join(caller)
             case Granted():
@@ -167,8 +169,6 @@ class LinkActor(Actor):
                 if reason.abnormal and not self._audience.shared:
                     self._put_down()  # its next life goes on with the backend's session
                 self._left(ref)
-            case Warm():
-                self._step(ev.Wanted())
             case Leave(caller):
                 self.ctx.demonitor(caller)
                 self._left(caller)
@@ -363,6 +363,14 @@ class LinkActor(Actor):
             self._standing.connected()
         caller.reply(LinkOutcome(self._backend, call, effect.ok, effect.payload))
 
+    def _held(self, effect: ev.Held) -> None:
+        caller, call = key_of(effect.call)
+        caller.reply(LinkHeld(call))
+
+    def _due(self, effect: ev.Due) -> None:
+        caller, call = key_of(effect.call)
+        caller.reply(LinkDue(call))
+
     def _ask(self, effect: ev.Ask) -> None:
         effect = self._driver.asked(effect)
         if not self._telling.asks(effect):
@@ -402,6 +410,15 @@ class LinkActor(Actor):
         self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
 
 
+AS_EVENT: dict[type, Callable[[Any], ev.LinkEvent]] = {
+    GiveAnswer: lambda message: ev.AnswerGiven(message.id, message.ok, message.payload),
+    Notify: lambda message: ev.Notified(message.method, message.params),
+    Hold: lambda message: ev.Hold((message.caller, message.call)),
+    Release: lambda message: ev.Released((message.caller, message.call)),
+    Warm: lambda message: ev.Wanted(),
+}
+"""What the machine hears of messages that are for it alone."""
+
 EFFECTS: dict[type, Callable[[LinkActor, Any], None]] = {
     ev.Connect: lambda link, effect: link._standing.ask(),
     ev.Send: lambda link, effect: link._carrier.send(effect),
@@ -414,6 +431,8 @@ EFFECTS: dict[type, Callable[[LinkActor, Any], None]] = {
     ev.LetGo: lambda link, effect: link._carrier.let_go(effect),
     ev.HandOver: lambda link, effect: link._carrier.hand_over(effect),
     ev.Finish: LinkActor._finish,
+    ev.Held: LinkActor._held,
+    ev.Due: LinkActor._due,
     ev.Entrust: lambda link, effect: link._driver.entrusted(effect),
     ev.Ask: LinkActor._ask,
     ev.Withdraw: lambda link, effect: link._telling.withdraws(effect),

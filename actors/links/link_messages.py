@@ -51,6 +51,20 @@ class Cancel(Struct, frozen=True):
     reason: str
 
 
+class Hold(Struct, frozen=True):
+    """If this call was not sent yet, it is not to be before `Release`: LinkHeld follows, else nothing."""
+
+    caller: Ref
+    call: int
+
+
+class Release(Struct, frozen=True):
+    """A call that was held may be sent."""
+
+    caller: Ref
+    call: int
+
+
 class Continue(Struct, frozen=True):
     """A request of an earlier link in a session that was kept: LinkOutcome with the same `call` follows. `asked` are
     questions that came with it and wait for an answer."""
@@ -128,6 +142,18 @@ class LinkOutcome(Struct, frozen=True):
     call: int
     ok: bool
     payload: Raw
+
+
+class LinkHeld(Struct, frozen=True):
+    """This call was not sent, and will not be before it is released."""
+
+    call: int
+
+
+class LinkDue(Struct, frozen=True):
+    """This call is held, and could be sent."""
+
+    call: int
 
 
 class LinkAsked(Struct, frozen=True):

@@ -32,19 +32,21 @@ class RefusePost(Struct, frozen=True):
 
 class OpenStream(Struct, frozen=True):
     """Open a stream in the log, then give it to the waiting POST or GET. `first` is event 1 (b"": priming).
-    `requests` are recorded from here on, by their key."""
+    `requests` are recorded from here on, by their key. `calls` may not have been sent yet: whoever runs them is to hold
+    those that were not."""
 
     stream: str
     post: PostId | None
     connection: ConnectionId | None
     requests: dict[str, bytes]
     first: bytes | None
+    calls: tuple[CallId, ...] = ()
 
 
 class Append(Struct, frozen=True):
     """Append an event to the log and pass it to the attached connection; `finish` ends the stream after it (or, with no
     data, at once). The other members change the record in the same step; None deletes. (With neither data nor finish
-    only the record changes.)"""
+    only the record changes.) `clears`: `CallCleared` for this call follows when the store has acknowledged it."""
 
     stream: str
     seq: int
@@ -52,6 +54,7 @@ class Append(Struct, frozen=True):
     finish: bool = False
     requests: dict[str, bytes | None] = {}
     asked: dict[str, bytes | None] = {}
+    clears: CallId | None = None
 
 
 class Follow(Struct, frozen=True):
@@ -139,6 +142,12 @@ class AnswerBackend(Struct, frozen=True):
     ok: bool
     payload: Raw
     method: str = ""
+
+
+class Release(Struct, frozen=True):
+    """This call may be sent: the record does not say that it was not."""
+
+    call: CallId
 
 
 class StartTurnClock(Struct, frozen=True):

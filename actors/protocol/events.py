@@ -98,6 +98,24 @@ class CallPlaced(Struct, frozen=True):
     place: Place
 
 
+class CallHeld(Struct, frozen=True):
+    """A call has not been sent, and will not be before `CallDue` was answered with `Release`."""
+
+    call: CallId
+
+
+class CallDue(Struct, frozen=True):
+    """A call could be sent now."""
+
+    call: CallId
+
+
+class CallCleared(Struct, frozen=True):
+    """The store has acknowledged that the record no longer says of this call that it was not sent."""
+
+    call: CallId
+
+
 class CallEnded(Struct, frozen=True):
     """The outcome of a call: `payload` is its result or the JSON-RPC error object. `as_is` as in CallProgressed."""
 
@@ -166,6 +184,9 @@ SessionEvent: TypeAlias = (
     | AskExpired
     | CallProgressed
     | CallPlaced
+    | CallHeld
+    | CallDue
+    | CallCleared
     | CallEnded
     | Asked
     | AskWithdrawn

@@ -13,7 +13,7 @@ from actors.protocol import asks, codec, errors, lowering, payload, places, stre
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Error, Request, RequestId
-from actors.protocol.request_record import request_key
+from actors.protocol.request_record import of_request, request_key
 from actors.protocol.session_state import ClientRequest, Session
 
 Step = streams.Step
@@ -41,7 +41,8 @@ def turn_due(session: Session, event: ev.StreamTurnDue) -> Step:
         return session, []
     if post.broken:
         return streams.start_deadlines(session, post)
-    _, session, effects = streams.carrier(session, event.post)
+    calls = tuple(entry.call for id in post.open if (entry := session.requests.get(id)) is not None)
+    _, session, effects = streams.carrier(session, event.post, calls)
     return session, effects
 
 
@@ -51,6 +52,48 @@ def post_broken(session: Session, event: ev.PostBroken) -> Step:
     if post is None or post.stream is not None or post.broken:
         return session, []
     return replace(session, posts={**session.posts, event.post: replace(post, broken=True)}), []
+
+
+# Recorded before it is sent ----------------------------------------------------------------------------------
+
+
+def held(session: Session, event: ev.CallHeld) -> Step:
+    """It waits for a connection or its turn: the record says so, for the case that this life ends before it is sent."""
+    id = session.calls.get(event.call)
+    entry = session.requests[id] if id is not None else None
+    stream = session.posts[entry.post].stream if entry is not None else None
+    if entry is None or stream is None or entry.unsent or entry.clearing:
+        return session, []
+    entry = replace(entry, unsent=True)
+    session = replace(session, requests={**session.requests, entry.id: entry})
+    return streams.note(session, stream, {request_key(entry.id): of_request(entry, stream)})
+
+
+def due(session: Session, event: ev.CallDue) -> Step:
+    """It could be sent. What the record says of it is taken back first; where that can't be done any more, for the
+    stream is lost, it is not sent: nobody could hear of its answer."""
+    id = session.calls.get(event.call)
+    if id is None or session.requests[id].clearing:
+        return session, []
+    entry = session.requests[id]
+    if not entry.unsent:
+        return session, [fx.Release(event.call)]
+    stream = session.posts[entry.post].stream
+    if stream is None:
+        error = errors.internal("the answer has nowhere to go", reason="stream_lost", executed="no")
+        return give_up(session, entry, error, "nobody waits for it")
+    entry = replace(entry, unsent=False, clearing=True)
+    session = replace(session, requests={**session.requests, entry.id: entry})
+    return streams.note(session, stream, {request_key(entry.id): of_request(entry, stream)}, entry.call)
+
+
+def cleared(session: Session, event: ev.CallCleared) -> Step:
+    """The record holds nothing against it."""
+    id = session.calls.get(event.call)
+    if id is None or not session.requests[id].clearing:
+        return session, []
+    entry = replace(session.requests[id], clearing=False)
+    return replace(session, requests={**session.requests, entry.id: entry}), [fx.Release(event.call)]
 
 
 # Outcomes ----------------------------------------------------------------------------------------------------
@@ -136,8 +179,9 @@ def expired(session: Session, event: ev.CallExpired) -> Step:
     id = session.calls.get(event.call)
     if id is None:
         return session, []
-    error = errors.internal("the server did not answer in time", reason="timeout", executed="unknown")
-    return give_up(session, session.requests[id], error, "deadline exceeded")
+    entry = session.requests[id]
+    error = errors.internal("the server did not answer in time", reason="timeout", executed=entry.executed)
+    return give_up(session, entry, error, "deadline exceeded")
 
 
 def give_up(session: Session, entry: ClientRequest, error: errors.ProtocolError, reason: str) -> Step:

@@ -3,6 +3,10 @@
 On a transport that does not relate messages to requests (stdio) a question of the backend can be told to belong to a
 call only if there is one that could have raised it; so such *eligible* calls go one at a time where the client can be
 asked. That is the lease.
+
+A call that waits can be *held*: whoever made it has written down that it was not sent, and must take that back first.
+When such a call could be sent it is *due*, and keeps its place until it is released. Others do not wait for that, since
+nobody knows how long the store takes: one may be sent before it, once.
 """
 
 from msgspec import Raw
@@ -131,18 +135,45 @@ def _may_need_task(link: Link, hello: ev.Hello, pending: Pending) -> bool:
 
 
 def dispatch_waiting(link: Link) -> Step:
-    """READY: sends every waiting call that may go; calls that wait for the lease keep their order."""
+    """READY: sends every waiting call that may go; calls that wait for the lease keep their order. One that is held is
+    due instead; of those that wait for the lease, only the first."""
     if link.phase is not Phase.READY:
         return link, []
     effects: ev.Effects = []
     still: list[Pending] = []
+    first_due = False
     for pending in link.waiting:
         if pending.eligible and _lease_taken(link):
             still.append(pending)
             continue
+        if pending.held:
+            leased = pending.eligible and link.profile.leased and not link.related
+            due = pending.due or not (leased and first_due)
+            if due and not pending.due:
+                effects.append(ev.Due(pending.call))
+            first_due = first_due or leased
+            still.append(replace(pending, due=due))
+            continue
         link, sent = dispatch(link, pending)
         effects += sent
     return replace(link, waiting=tuple(still)), effects
+
+
+def hold(link: Link, event: ev.Hold) -> Step:
+    """What was not sent is not sent without leave. (What the backend refused once, unexecuted, was sent.)"""
+    waiting = tuple(
+        replace(p, held=True) if p.call == event.call and not p.retried and not p.held else p for p in link.waiting
+    )
+    if waiting == link.waiting:
+        return link, []
+    return replace(link, waiting=waiting), [ev.Held(event.call)]
+
+
+def released(link: Link, event: ev.Released) -> Step:
+    """Here is the leave; the call goes when its time has come."""
+    waiting = tuple(replace(p, held=False, due=False) if p.call == event.call else p for p in link.waiting)
+    link = replace(link, waiting=waiting)
+    return dispatch_waiting(link)
 
 
 # The way back ------------------------------------------------------------------------------------------------
@@ -207,7 +238,7 @@ def abandoned(link: Link, event: ev.Abandoned) -> Step:
         if pending.call == event.call:
             return _cancel(link, id, event.reason)
     waiting = tuple(p for p in link.waiting if p.call != event.call)
-    return (replace(link, waiting=waiting) if len(waiting) < len(link.waiting) else link), []
+    return dispatch_waiting(replace(link, waiting=waiting)) if len(waiting) < len(link.waiting) else (link, [])
 
 
 def _cancel(link: Link, id: RequestId, reason: str) -> Step:

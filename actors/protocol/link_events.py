@@ -94,6 +94,18 @@ class ConnectRefused(Struct, frozen=True):
     payload: Raw
 
 
+class Hold(Struct, frozen=True):
+    """If this call was not sent yet, it is not to be before it is `Released`; `Held` says so."""
+
+    call: CallKey
+
+
+class Released(Struct, frozen=True):
+    """A call that was held may be sent."""
+
+    call: CallKey
+
+
 class Continued(Struct, frozen=True):
     """A request that an earlier link sent under the id of `place`: the rest of its answer is wanted. `asked` are
     questions that came with it and have no answer yet."""
@@ -186,6 +198,8 @@ LinkEvent: TypeAlias = (
     Called
     | Wanted
     | Abandoned
+    | Hold
+    | Released
     | Continued
     | AnswerGiven
     | Notified
@@ -260,6 +274,18 @@ class Finish(Struct, frozen=True):
     call: CallKey
     ok: bool
     payload: Raw
+
+
+class Held(Struct, frozen=True):
+    """This call was not sent, and will not be before it is released."""
+
+    call: CallKey
+
+
+class Due(Struct, frozen=True):
+    """This call is held, and could be sent: `Released` is waited for."""
+
+    call: CallKey
 
 
 class Entrust(Struct, frozen=True):
@@ -367,6 +393,8 @@ LinkEffect: TypeAlias = (
     | LetGo
     | HandOver
     | Finish
+    | Held
+    | Due
     | Entrust
     | Ask
     | Withdraw

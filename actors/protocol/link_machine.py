@@ -48,6 +48,8 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     (Phase.LISTENING, ev.Notified): calls.notified,
     (Phase.READY, ev.Notified): calls.notified,
     **{(phase, ev.Abandoned): calls.abandoned for phase in Phase if phase is not Phase.CLOSED},
+    **{(phase, ev.Hold): calls.hold for phase in Phase if phase is not Phase.CLOSED},
+    **{(phase, ev.Released): calls.released for phase in Phase if phase is not Phase.CLOSED},
     # The handshake.
     (Phase.IDLE, ev.Wanted): calls.wanted_away,
     **{(phase, ev.Wanted): handshake.wanted_already for phase in LIVE},

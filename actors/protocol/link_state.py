@@ -37,6 +37,10 @@ class Pending(Struct, frozen=True):
     """The backend refused it once, for it did not know our session."""
     final: bool = False
     """As in `Called`."""
+    held: bool = False
+    """It is not sent before it is released."""
+    due: bool = False
+    """That was asked for."""
 
 
 class Link(Struct, frozen=True):

@@ -1,7 +1,9 @@
 """What the record holds of what is in flight: requests of the client (`q:`), and what a backend asked the client in the
 course of one (`o:`).
 
-An entry names its stream. Where the backend gives its events ids it also says how the rest of the answer can be had.
+An entry names its stream. Where the backend gives its events ids it also says how the rest of the answer can be had;
+of a request that waits to be sent, that it was not. That is taken back, and the store's acknowledgement waited for,
+before the request is sent: so it holds for whoever reads it after the end of the process.
 """
 
 from msgspec import DecodeError, Struct, json
@@ -10,9 +12,12 @@ from actors.protocol.events import Place
 from actors.protocol.messages import RequestId
 from actors.protocol.session_state import Ask, ClientRequest
 
+NAMES = {"stream": "s", "backend": "b", "upstream": "u", "unsent": "w"}
 
-class Recorded(Struct, frozen=True, omit_defaults=True, rename={"stream": "s", "backend": "b", "upstream": "u"}):
-    """A request of the client; `upstream` is its id there, and the answer goes on after the event `cursor`."""
+
+class Recorded(Struct, frozen=True, omit_defaults=True, rename=NAMES):
+    """A request of the client; `upstream` is its id there, and the answer goes on after the event `cursor`. `unsent`:
+    it was never sent."""
 
     stream: str
     backend: str = ""
@@ -21,6 +26,7 @@ class Recorded(Struct, frozen=True, omit_defaults=True, rename={"stream": "s", "
     method: str = ""
     token: int | str | None = None
     progress: float | None = None
+    unsent: bool = False
 
     @property
     def place(self) -> Place | None:
@@ -52,6 +58,8 @@ def request_id(key: str) -> RequestId:
 def of_request(entry: ClientRequest | None, stream: str) -> bytes:
     """The entry of a request on this stream."""
     place = entry.place if entry is not None else None
+    if entry is not None and entry.unsent:
+        return json.encode(Recorded(stream, unsent=True))
     if entry is None or place is None or place.cursor is None:
         return stream.encode()
     upstream = str(place.id)  # ours, so a text

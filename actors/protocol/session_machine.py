@@ -239,12 +239,12 @@ def _drain_overdue(session: Session, event: ev.DrainOverdue) -> Step:
 
 
 def _fail_requests(session: Session, message: str, reason: str, but: Collection[RequestId] = ()) -> Step:
-    """Every other request in flight gets an error that says it may have been executed."""
+    """Every other request in flight gets an error that says whether it may have been executed."""
     effects: fx.Effects = []
     for entry in session.requests.values():
         if entry.id in but:
             continue
-        error = errors.internal(message, reason=reason, executed="unknown")
+        error = errors.internal(message, reason=reason, executed=entry.executed)
         session, more = inflight.give_up(session, entry, error, message)
         effects += more
     return session, effects
@@ -283,6 +283,9 @@ HANDLERS: dict[type, Handler] = {
     ev.AskExpired: asks.expired,
     ev.CallProgressed: notices.told,
     ev.CallPlaced: places.placed,
+    ev.CallHeld: inflight.held,
+    ev.CallDue: inflight.due,
+    ev.CallCleared: inflight.cleared,
     ev.CallEnded: _call_ended,
     ev.Asked: asks.asked,
     ev.AskWithdrawn: asks.withdrawn,

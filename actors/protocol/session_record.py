@@ -2,8 +2,8 @@
 
 Fields are small and written on change only. A rebuilt session knows its client, its level, its subscriptions and its
 unfinished streams, and what waited in its box. What was in flight is continued where the backend can bring the rest of
-its answer; else the request gets one error on its stream, which says that it may have been executed, and questions of
-backends are withdrawn.
+its answer; else the request gets one error on its stream, which says that it may have been executed unless the record
+says that it was never sent, and questions of backends are withdrawn.
 """
 
 from collections.abc import Collection, Mapping
@@ -144,23 +144,26 @@ def _withdraw_questions(session: Session, record: RecordLike) -> tuple[Session, 
 def _settle_requests(session: Session, record: RecordLike) -> tuple[Session, fx.Effects]:
     """Unfinished streams of POSTs get the errors of their requests and end; GET streams stay open for their client."""
     effects: fx.Effects = []
-    carriers = {key: read_request(value).stream for key, value in record.requests.items()}
+    entries = {key: read_request(value) for key, value in record.requests.items()}
+    carriers = {key: entry.stream for key, entry in entries.items()}
     for name in [n for n in session.streams if n.startswith("p")]:
         keys = [k for k, carrier in carriers.items() if carrier == name and request_id(k) not in session.requests]
         last = keys[-1:] if session.streams[name].post is None else []
         for key in keys[: len(keys) - len(last)]:
-            session, more = streams.put(session, name, _lost(key), requests={key: None})
+            data = _lost(key, unsent=entries[key].unsent)
+            session, more = streams.put(session, name, data, requests={key: None})
             effects += more
         if session.streams[name].post is not None:
             continue  # others on it go on
-        data = _lost(last[0]) if last else None
-        session, more = streams.put(session, name, data, finish=True, requests=dict.fromkeys(last))
+        final = _lost(last[0], unsent=entries[last[0]].unsent) if last else None
+        session, more = streams.put(session, name, final, finish=True, requests=dict.fromkeys(last))
         effects += more
     return session, effects
 
 
-def _lost(key: str) -> bytes:
-    error = errors.internal("the gateway process that ran this request ended", reason="owner_lost", executed="unknown")
+def _lost(key: str, *, unsent: bool) -> bytes:
+    executed: errors.Executed = "no" if unsent else "unknown"
+    error = errors.internal("the gateway process that ran this request ended", reason="owner_lost", executed=executed)
     return codec.encode_error(request_id(key), error)
 
 

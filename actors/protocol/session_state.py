@@ -1,5 +1,7 @@
 """The state of a session: frozen values, changed only by `session_machine` and its parts."""
 
+from typing import Literal
+
 from msgspec import Raw, Struct
 
 from actors.protocol.capabilities import Capabilities, ClientBits
@@ -18,7 +20,9 @@ class Client(Struct, frozen=True):
 
 class ClientRequest(Struct, frozen=True):
     """A request of the client in flight. `token` is its progress token, if it gave one; `timed`: its deadline runs;
-    `place`: where it stands at its `backend`, as far as that is known; `level`: the log level that it asks for."""
+    `place`: where it stands at its `backend`, as far as that is known; `level`: the log level that it asks for.
+    `unsent`: the record says that it was not sent, so it must not be; `clearing`: until the store has acknowledged that
+    the record says so no more."""
 
     id: RequestId
     post: PostId
@@ -31,6 +35,13 @@ class ClientRequest(Struct, frozen=True):
     backend: str = ""
     place: Place | None = None
     level: str | None = None
+    unsent: bool = False
+    clearing: bool = False
+
+    @property
+    def executed(self) -> Literal["no", "unknown"]:
+        """Whether it may have been executed, as far as is known without an answer."""
+        return "no" if self.unsent else "unknown"
 
 
 class Post(Struct, frozen=True):

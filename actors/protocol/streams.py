@@ -51,24 +51,27 @@ def put(
     return replace(session, streams=streams), [effect]
 
 
-def note(session: Session, name: str, requests: dict[str, bytes | None]) -> Step:
+def note(session: Session, name: str, requests: dict[str, bytes | None], clears: ev.CallId | None = None) -> Step:
     """Changes the record in the order of the stream's events, without an event."""
-    return session, [fx.Append(name, session.streams[name].seq + 1, None, requests=requests)]
+    return session, [fx.Append(name, session.streams[name].seq + 1, None, requests=requests, clears=clears)]
 
 
 # Streams of POSTs --------------------------------------------------------------------------------------------
 
 
-def carrier(session: Session, post_id: ev.PostId) -> tuple[str | None, Session, fx.Effects]:
-    """The stream of a POST, opened if there is none yet; None if its connection broke before there was one."""
+def carrier(
+    session: Session, post_id: ev.PostId, calls: tuple[ev.CallId, ...] = ()
+) -> tuple[str | None, Session, fx.Effects]:
+    """The stream of a POST, opened if there is none yet; None if its connection broke before there was one. `calls` as
+    in `OpenStream`."""
     post = session.posts[post_id]
     if post.stream is not None or post.broken:
         return post.stream, session, []
-    session, effects = _open_for_post(session, post_id, post)
+    session, effects = _open_for_post(session, post_id, post, calls)
     return session.posts[post_id].stream, session, effects
 
 
-def _open_for_post(session: Session, post_id: ev.PostId, post: Post) -> Step:
+def _open_for_post(session: Session, post_id: ev.PostId, post: Post, calls: tuple[ev.CallId, ...]) -> Step:
     """Turns the answer of a POST into a stream: its requests are recorded from here on, and answers that waited for the
     others of a batch go first. (Those requests too, until the answers are in the log.)"""
     name = f"p{session.next_post_stream}"
@@ -83,7 +86,7 @@ def _open_for_post(session: Session, post_id: ev.PostId, post: Post) -> Step:
     recorded = {request_key(id): of_request(session.requests.get(id), name) for id in post.open}
     recorded |= {key: of_request(None, name) for key, _ in waited if key is not None}
     session, deadlines = start_deadlines(session, post)
-    effects = [fx.StopTurnClock(post_id), fx.OpenStream(name, post_id, post_id, recorded, first), *deadlines]
+    effects = [fx.StopTurnClock(post_id), fx.OpenStream(name, post_id, post_id, recorded, first, calls), *deadlines]
     for key, answer in waited:
         session, more = put(session, name, answer, requests={key: None} if key is not None else None)
         effects += more

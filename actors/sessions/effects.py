@@ -10,7 +10,7 @@ from actors.protocol import errors
 from actors.protocol.errors import ProtocolError, encode_error_body
 from actors.protocol.messages import RequestId
 from actors.runtime import NORMAL
-from actors.sessions.session_messages import AskDue, DeadlineDue, TurnDue
+from actors.sessions.session_messages import AskDue, DeadlineDue, StreamRecorded, TurnDue
 from actors.streams.connection import Connection
 from actors.streams.follower import Follower
 from actors.streams.recorder import handle
@@ -50,6 +50,10 @@ def _open_stream(session: "SessionActor", effect: fx.OpenStream) -> None:
 
     def opened(connection: Connection) -> None:  # perhaps after the actor's end
         owed.streamed(number)
+        if effect.calls and session.recorder.records(effect.stream):
+            calls = tuple(call for call in effect.calls if session.front.may_wait(call))
+            if calls:
+                session.ctx.ref.reply(StreamRecorded(effect.stream, calls))
         reply = waiting.pop(number, None)
         if reply is None or not reply.answer(Streaming(connection)):
             connection.close()
@@ -101,8 +105,14 @@ def _continue(session: "SessionActor", effect: fx.Continue) -> None:
     session.front.go_on(effect)
 
 
+def _release(session: "SessionActor", effect: fx.Release) -> None:
+    for act in session.leaving.pop(effect.call, ()):
+        act()
+
+
 def _cancel_call(session: "SessionActor", effect: fx.CancelCall) -> None:
     session.running.forget(effect.call)
+    session.leaving.pop(effect.call, None)
     session.front.cancel(effect.call, effect.reason)
 
 
@@ -193,6 +203,7 @@ EFFECTS: dict[type, Callable[["SessionActor", Any], None]] = {
     fx.CloseConnection: _close_connection,
     fx.Dispatch: _dispatch,
     fx.CancelCall: _cancel_call,
+    fx.Release: _release,
     fx.Continue: _continue,
     fx.Broadcast: _broadcast,
     fx.UseLevel: _use_level,

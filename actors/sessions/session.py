@@ -83,6 +83,8 @@ class SessionActor(Actor):
         self.owed = Owed()
         self.gets: dict[int, Reply] = {}
         self.ending: list[Reply] = []
+        self.leaving: dict[int, list[Callable[[], None]]] = {}
+        """What is to be done with calls as soon as the record does not say that they were not sent."""
         self.running = Durations(services.telemetry, services.shown)
         served = services.table.value.endpoints.get(identity.endpoint)
         transparent = served is not None and served.kind == "transparent"
@@ -162,6 +164,17 @@ class SessionActor(Actor):
         entry = self._state.requests.get(id) if id is not None else None
         if entry is not None and entry.timed:
             EFFECTS[fx.StartDeadline](self, fx.StartDeadline(call, entry.accepted, entry.accepted))
+        stream = self._state.posts[entry.post].stream if entry is not None else None
+        if stream is not None:
+            self._recorded(sm.StreamRecorded(stream, (call,)))
+
+    def leave(self, call: int, act: Callable[[], None]) -> None:
+        """Acts as soon as the record does not say of this call that it was not sent; never, if that can't be had or
+        nobody waits for it any more."""
+        self.leaving.setdefault(call, []).append(act)
+        self.event(ev.CallDue(call))
+        if call not in self._state.calls:
+            self.leaving.pop(call, None)
 
     def event(self, event: ev.SessionEvent) -> None:
         """Steps the machine and runs the effects; an outcome that must be in the record first waits for that."""
@@ -211,6 +224,7 @@ class SessionActor(Actor):
             words=self.owed.words,
             dropped=self._dropped,
             noted=self.keeper.take_noted,
+            cleared=lambda call: self.ctx.ref.reply(sm.CallCleared(call)),
             guard=self.ctx.guard,
         )
         self.quiet.heard()
@@ -327,6 +341,16 @@ class SessionActor(Actor):
         else:
             self.event(ev.CallPlaced(message.backend, message.call, message.place))
 
+    def _recorded(self, message: sm.StreamRecorded) -> None:
+        """From here on the record can say of them that they were not sent."""
+        for call in message.calls:
+            if call in self._state.calls and self.recorder.records(message.stream):
+                self.front.hold(call)
+
+    def _cleared(self, message: sm.CallCleared) -> None:
+        self.event(ev.CallCleared(message.call))
+        self.leaving.pop(message.call, None)  # of a call that is over
+
     def _told(self, message: lm.LinkTold) -> None:
         if message.call is None and message.place is not None:
             # Before what comes of it, which takes it along into the store.
@@ -361,7 +385,9 @@ HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     sm.EndSession: SessionActor._end_session,
     sm.PostGone: SessionActor._post_gone,
     sm.ConnectionGone: SessionActor._connection_gone,
+    sm.StreamRecorded: SessionActor._recorded,
     sm.StreamLost: SessionActor._stream_lost,
+    sm.CallCleared: SessionActor._cleared,
     sm.Saved: SessionActor._saved,
     sm.LogDue: lambda self, m: self.recorder.retry(m.stream),
     sm.SaveDue: lambda self, m: self.keeper.retry(),
@@ -375,6 +401,8 @@ HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     lm.LinkOutcome: lambda self, m: self.front.outcome(m),
     lm.LinkTold: SessionActor._told,
     lm.LinkPlaced: SessionActor._placed,
+    lm.LinkHeld: lambda self, m: self.event(ev.CallHeld(m.call)),
+    lm.LinkDue: lambda self, m: self.leave(m.call, lambda: self.front.release(m.call)),
     lm.LinkAsked: lambda self, m: self.front.asked(m),
     lm.LinkWithdrew: lambda self, m: self.front.withdrew(m),
     lm.LinkReady: lambda self, m: self.front.ready(m),

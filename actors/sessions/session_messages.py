@@ -63,6 +63,19 @@ class ConnectionGone(Struct, frozen=True):
 # From the store -----------------------------------------------------------------------------------------------
 
 
+class StreamRecorded(Struct, frozen=True):
+    """A stream is open in the log; these calls, whose answers it is to bring, may not have been sent yet."""
+
+    stream: str
+    calls: tuple[int, ...]
+
+
+class CallCleared(Struct, frozen=True):
+    """As the event."""
+
+    call: int
+
+
 class StreamLost(Struct, frozen=True):
     """A stream could not be opened or extended."""
 

@@ -59,6 +59,7 @@ class Recorder:
     `failed(stream, reason)`: its log is lost. `closed(connection)`: nobody writes it any more. `later(stream)`: call
     `retry` after a while. `words(connection)`: what to tell a client that was never given an id when its stream ends.
     `dropped(questions)`: nobody will see these. `noted()`: fields of the record that go with the next write.
+    `cleared(call)`: the append that was to clear it is acknowledged.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Recorder:
         words: Callable[[int], bytes],
         dropped: Callable[[tuple[str, ...]], object],
         noted: Callable[[], dict[str, bytes | None]],
+        cleared: Callable[[int], object],
         guard: Guard,
     ) -> None:
         self.key = key
@@ -92,6 +94,7 @@ class Recorder:
         self._words = words
         self._dropped = dropped
         self._noted = noted
+        self._cleared = cleared
         self._guard = guard
         self._tracks: dict[str, Track] = {}
         self._usage = Usage(limits)
@@ -145,6 +148,11 @@ class Recorder:
             track.pending.append(entry)
             self._make_room(1.0)
             self._issue(track, entry)
+
+    def records(self, stream: str) -> bool:
+        """Whether this stream of the present life is open in the log, and no doubt of it."""
+        track = self._tracks.get(stream)
+        return self._live and track is not None and track.recorded and track.opened is None
 
     def holds(self, stream: str) -> bool:
         """Whether events of it may be on their way into the log."""
@@ -304,6 +312,8 @@ class Recorder:
             return
         if not isinstance(outcome, Failed):
             track.pending.popleft()
+            if entry.effect.clears is not None and self._live:
+                self._cleared(entry.effect.clears)
             self._advance(entry.effect.stream, track, track.acked if entry.effect.data is None else entry.seq)
             return
         self._telemetry.count("stagedoor_store_errors_total", ("append", outcome.reason.value))

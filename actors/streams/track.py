@@ -29,8 +29,10 @@ class Entry:
 
     @property
     def answers(self) -> bool:
-        """It brings the outcome of a request, or the end of the stream: it is never dropped."""
+        """It brings the outcome of a request, what a call waits for, or the end of the stream: it is never dropped."""
         data = self.effect.data
+        if self.effect.clears is not None:
+            return True
         return self.effect.finish or bool(data and isinstance(codec.decode_message(data), Result | Error))
 
     def shrink(self) -> bool:

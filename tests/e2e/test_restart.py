@@ -5,15 +5,19 @@ Every test counts: each event of a stream comes once, in order, and each call ha
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tests.support.processes import ROOT, Gateway, Programs, accepts, free_port
-from tests.support.raw import RawSession, SseEvent
+from tests.support.raw import RawSession, SseEvent, Stream
 
 pytestmark = pytest.mark.e2e
 
@@ -96,6 +100,52 @@ def test_a_call_that_was_running_when_the_process_was_killed_has_one_explicit_ou
     assert outcome is not None
     assert ("result" in outcome) != ("error" in outcome)
     assert session.tools()
+
+
+@pytest.mark.redis
+def test_a_call_that_waited_for_its_server_when_the_process_was_killed_was_surely_not_executed(
+    redis_url: str, programs: Programs, tmp_path: Path
+) -> None:
+    fast = tmp_path / "fast"
+    fast.touch()
+    server = Path(__file__).with_name("slow_server.py")
+    start = f"[ -e {fast} ] && touch {tmp_path}/$$.go; exec {sys.executable} -S -E {server} {tmp_path} legacy"
+    config = {"mcpServers": {"slow": {"command": "sh", "args": ["-c", start]}}, "gateway": {"prestart": False}}
+    first = programs.gateway(config, "--store", redis_url)
+    session = RawSession(first.endpoint("slow"))
+    process = int(session.ask(1, "tools/call", {"name": "echo"})["result"]["content"][0]["text"])
+    fast.unlink()
+    os.kill(process, signal.SIGKILL)
+    for id in range(2, 50):  # at first it may not be known yet that the server is gone
+        params = {"name": "echo", "arguments": {}}
+        message = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+        connection = session.post_and_leave(message)
+        response = connection.getresponse()
+        if response.headers.get_content_type() == "text/event-stream":
+            break
+        connection.close()
+    with Stream(connection, response) as stream:
+        seen = next(event for event in stream.events() if event.id is not None)
+        wait_for_entry(redis_url, b'"w":true')
+        first.program.stop(signal.SIGKILL)
+    fast.touch()
+    programs.gateway(config, "--store", redis_url, in_place_of=first)
+    outcome = session.listen(after=seen.id).until_answer(id)[-1].message
+    assert outcome is not None
+    assert outcome["error"]["data"] == {"reason": "owner_lost", "executed": "no"}
+    assert session.ask(100, "tools/call", {"name": "echo"})["result"]
+
+
+def wait_for_entry(url: str, part: bytes, within: float = 60.0) -> None:
+    """Until some session's record has a request in flight that says this."""
+    client, give_up = redis.Redis.from_url(url), time.monotonic() + within
+    with client:
+        while True:
+            records = [client.hgetall(key) for key in client.scan_iter("*:s")]
+            if any(name.startswith(b"q:") and part in value for r in records for name, value in r.items()):
+                return
+            assert time.monotonic() < give_up, records
+            time.sleep(0.02)
 
 
 @pytest.mark.redis

@@ -298,3 +298,62 @@ def test_a_call_that_waited_for_the_handshake_does_too() -> None:
     driver.step(le.Started(False))
     driver.shake()
     assert "task" not in driver.wire["e.2"][1]
+
+
+# Calls that are held
+
+
+def test_a_call_that_was_sent_can_not_be_held(pipe: LinkDriver) -> None:
+    pipe.call("a")
+    assert pipe.step(le.Hold("a")) == []
+    assert pipe.step(le.Hold("nobody")) == []
+
+
+def test_a_held_call_is_due_when_it_could_be_sent_and_is_sent_when_it_is_released(pipe: LinkDriver) -> None:
+    pipe.call("a")
+    pipe.call("b")
+    assert pipe.step(le.Hold("b")) == [le.Held("b")]
+    assert pipe.step(le.Hold("b")) == [], "it is already"
+    effects = pipe.result(pipe.latest("tools/call"))
+    assert (all_of(le.Due, effects), sent(effects)) == ([le.Due("b")], [])
+    assert [m["method"] for m in sent(pipe.step(le.Released("b")))] == ["tools/call"]
+    assert pipe.step(le.Released("b")) == []
+
+
+def test_a_call_that_waits_for_a_connection_can_be_held() -> None:
+    link = LinkDriver()
+    link.call("a")
+    link.call("b", "tools/list")
+    assert link.step(le.Hold("a")) == [le.Held("a")]
+    link.step(le.Started(False))
+    effects = link.shake()
+    assert all_of(le.Due, effects) == [le.Due("a")]
+    assert [m["method"] for m in sent(effects)] == ["tools/list"]
+    assert finishes(link.step(le.Closed("gone", "gone")))["a"][1]["data"]["executed"] == "no"
+    assert link.step(le.Released("a")) == [], "its outcome was said"
+
+
+def test_of_held_calls_that_wait_for_their_turn_the_first_is_due(pipe: LinkDriver) -> None:
+    for key in "abc":
+        pipe.call(key)
+    pipe.step(le.Hold("b"))
+    pipe.step(le.Hold("c"))
+    assert all_of(le.Due, pipe.result(pipe.latest("tools/call"))) == [le.Due("b")]
+    assert pipe.step(le.Abandoned("b", "bored")) == [le.Due("c")]
+    assert len(sent(pipe.step(le.Released("c")))) == 1
+
+
+def test_nobody_waits_for_a_call_that_is_due(pipe: LinkDriver) -> None:
+    pipe.call("a")
+    pipe.call("b")
+    pipe.step(le.Hold("b"))
+    pipe.result(pipe.latest("tools/call"))
+    assert len(sent(pipe.call("c"))) == 1
+    assert pipe.step(le.Released("b")) == [], "now it is its turn that it waits for"
+    assert len(sent(pipe.result(pipe.latest("tools/call")))) == 1
+
+
+def test_what_was_refused_for_an_unknown_session_was_sent_and_is_not_held(http: LinkDriver) -> None:
+    http.call("a")
+    http.step(le.SessionForgotten(http.latest("tools/call")))
+    assert http.step(le.Hold("a")) == []

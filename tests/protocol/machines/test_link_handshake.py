@@ -32,6 +32,8 @@ EVENTS: dict[type, Any] = {
     le.Called: le.Called("k", "tools/list"),
     le.Wanted: le.Wanted(),
     le.Abandoned: le.Abandoned("nobody", "bored"),
+    le.Hold: le.Hold("nobody"),
+    le.Released: le.Released("nobody"),
     le.AnswerGiven: le.AnswerGiven(99, True, raw({})),
     le.Notified: le.Notified("notifications/roots/list_changed"),
     le.Started: le.Started(False),

@@ -236,3 +236,63 @@ def test_what_waits_before_the_handshake_is_over_is_recorded_with_it() -> None:
 def test_the_key_of_a_request_names_its_id(id: int | str) -> None:
     back = request_record.request_id(request_record.request_key(id))
     assert (type(back), back) == (type(id), id)
+
+
+# Recorded before it is sent
+
+
+def streamed(driver: Recorded, id: int = 1) -> int:
+    """A call that became a stream; its number."""
+    driver.post(call(id))
+    opened = only(fx.OpenStream, driver.step(ev.StreamTurnDue(driver.last)))
+    assert opened.calls == (driver.calls[id],)
+    return driver.calls[id]
+
+
+def test_a_call_that_was_not_sent_is_told_from_one_that_may_have_been(recorded: Recorded) -> None:
+    recorded.step(ev.CallHeld(streamed(recorded)))
+    streamed(recorded, 2)
+    effects = recorded.restart()
+    assert [m["error"]["data"]["executed"] for _, m in said(effects)] == ["no", "unknown"]
+
+
+def test_a_held_call_is_released_when_the_store_has_acknowledged_that_it_may_have_been_sent(recorded: Recorded) -> None:
+    number = streamed(recorded)
+    recorded.step(ev.CallHeld(number))
+    append = only(fx.Append, recorded.step(ev.CallDue(number)))
+    assert (append.clears, append.data) == (number, None)
+    assert recorded.step(ev.CallDue(number)) == [], "it is on its way"
+    assert recorded.step(ev.CallHeld(number)) == []
+    assert recorded.step(ev.CallCleared(number)) == [fx.Release(number)]
+    assert recorded.step(ev.CallCleared(number)) == []
+    effects = recorded.restart()
+    assert said(effects)[0][1]["error"]["data"]["executed"] == "unknown"
+
+
+def test_a_call_of_which_the_record_says_nothing_is_released_at_once(recorded: Recorded) -> None:
+    recorded.post(call(1))
+    number = recorded.calls[1]
+    assert recorded.step(ev.CallHeld(number)) == [], "there is no entry of it yet"
+    assert recorded.step(ev.CallDue(number)) == [fx.Release(number)]
+
+
+def test_a_held_call_whose_stream_is_lost_is_given_up_unsent(recorded: Recorded) -> None:
+    number = streamed(recorded)
+    recorded.step(ev.CallHeld(number))
+    recorded.step(ev.StreamFailed("p1", "seq"))
+    assert kinds(recorded.step(ev.CallDue(number))) == ["CancelCall", "StopDeadline", "StopTurnClock", "Tally"]
+    assert not recorded.session.requests
+
+
+def test_a_deadline_that_passes_while_a_call_is_held_says_that_it_was_not_executed(recorded: Recorded) -> None:
+    number = streamed(recorded)
+    recorded.step(ev.CallHeld(number))
+    [(_, answer)] = said(recorded.step(ev.CallExpired(number)))
+    assert answer["error"]["data"] == {"reason": "timeout", "executed": "no"}
+
+
+def test_a_reader_that_knows_nothing_of_the_mark_reads_the_entry_all_the_same(recorded: Recorded) -> None:
+    recorded.step(ev.CallHeld(streamed(recorded)))
+    assert recorded.store.requests == {"i:1": b'{"s":"p1","w":true}'}
+    recorded.store.requests = {"i:1": b'{"s":"p1","later":1}'}
+    assert said(recorded.restart())[0][1]["error"]["data"]["executed"] == "unknown"
