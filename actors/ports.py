@@ -286,6 +286,10 @@ class Store(Protocol):
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:
         """Ends the session for good: logs deleted, a tombstone for 10 minutes → None."""
 
+    def delete(self, key: SessionKey, grant: Grant, done: Done) -> None:
+        """Deletes the record and its logs, for a key that may be created again (at a higher epoch) → None, also when it
+        is gone."""
+
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
     ) -> Replay | Failed:

@@ -192,13 +192,13 @@ class BrokerActor(Evictable):
         self._calls.give_up()
         for line in self._lines.numbers():
             self._lines.drop(line)
-        self._record.release()
         self.ctx.stop(reason)
 
     def stopped(self, reason: Exit) -> None:
         """After a crash too."""
         self._connected.discard(self._key)
         self._calls.forget_parked()
+        self._record.delete()
 
     def _replaced(self, message: Replaced) -> None:
         """How calls are told apart depends on the server: for another one there is another broker, as soon as the links

@@ -1,7 +1,7 @@
 """The record of a broker: that this process owns what it holds, in words that every process understands.
 
 The connections of a broker hold a backend's hidden state, so they are owned like sessions are: one life at a time,
-named by its grant. A record outlives its broker; it says nothing that would be needed again.
+named by its grant. A record goes with its broker; it says nothing that would be needed again.
 """
 
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ class BrokerRecord:
                 self.lost = reason.value
 
     def _claim(self, record: Record) -> None:
-        """It was released, or its owner crashed. (The store knows who is alive.)"""
+        """Its owner crashed. (The store knows who is alive.)"""
         ref = self._ctx.ref
         self._services.store.claim(
             self._key, record.owner, record.epoch, token_hex(8), lambda out: ref.reply(Recorded("claim", out))
@@ -104,10 +104,10 @@ class BrokerRecord:
         else:
             store.save(self._key, self.grant, self._rev, Deltas(fields=self._fields), kept)
 
-    def release(self) -> None:
-        """Gives the ownership back: the next life may claim it, anywhere."""
+    def delete(self) -> None:
+        """This life is over; the next one may begin anywhere."""
         if self.grant is not None and not self.lost:
-            self._services.store.release(self._key, self.grant, _ignore)
+            self._services.store.delete(self._key, self.grant, _ignore)
 
 
 def _ignore(outcome: Any) -> None:

@@ -127,11 +127,6 @@ class KeptLinks:
         """The backends whose sessions go on, or will if this life leaves."""
         return self.reachable | {backend for backend, value in self._written.items() if value is not None}
 
-    @property
-    def any(self) -> bool:
-        """Whether a backend has a session that waits for this one, or will if it leaves."""
-        return bool(self.reachable) or any(value is not None and value[0] for value in self._written.values())
-
     def take(self, spec: BackendSpec) -> Resume | None:
         """What the session's first link to a backend begins with."""
         resume = self._waiting.pop(spec.name, None)

@@ -1,5 +1,6 @@
-"""Sessions that left memory still end when their idle time is over: the sessions of their backends are then ended too,
-as far as this process put them to rest and still runs. (Else the backends' own timeouts do it.)
+"""Sessions that left memory still end when their idle time is over, and with them what the store has of them and the
+sessions of their backends, as far as this process put them to rest and still runs. (Else the store forgets them later,
+and the backends' own timeouts end theirs.)
 
 The record of a session that left memory says when it was last heard of, so that nobody brings it back too late.
 """
@@ -12,7 +13,7 @@ from typing import Any
 
 from actors.links import kept
 from actors.links.farewell import farewell
-from actors.ports import Failed, Grant, Record, SessionKey
+from actors.ports import UNAVAILABLE, Failed, Grant, Record, SessionKey
 from actors.runtime import Actor, DynamicSupervisor
 from actors.services import Services
 
@@ -25,6 +26,8 @@ AT_ONCE = 20
 """Sessions that are ended in one turn, so that many which are due together do not hold others up."""
 PAUSE = 0.1
 """Seconds between two turns."""
+RETRY = 5.0
+"""Seconds after which the store is tried again that was away."""
 LATE = 1.0
 """Seconds by which two clocks of one machine may differ in what they measured."""
 
@@ -51,7 +54,7 @@ def end_upstream(key: SessionKey, record: Record, services: Services, links: Dyn
 
 @dataclass(frozen=True, slots=True)
 class Passivated:
-    """A session left memory, with sessions of backends; it ends after so many seconds if nobody comes."""
+    """A session left memory; it ends after so many seconds if nobody comes."""
 
     key: SessionKey
     seconds: float
@@ -116,8 +119,8 @@ class Expiry(Actor):
                 self._tick()
             case _Read(key, outcome):
                 self._read(key, outcome)
-            case _Claimed(key, outcome) if not isinstance(outcome, Failed):
-                self._end(key, *outcome)
+            case _Claimed(key, outcome):
+                self._claimed(key, outcome)
 
     def _wait(self, key: SessionKey, seconds: float) -> None:
         packed = bytes.fromhex(key)
@@ -163,13 +166,33 @@ class Expiry(Actor):
 
     def _read(self, key: SessionKey, outcome: Record | Failed) -> None:
         """It may be in memory again, or have been, or be gone."""
-        if isinstance(outcome, Failed) or outcome.owner is not None:
+        if isinstance(outcome, Failed):
+            self._failed(key, outcome)
+            return
+        if outcome.owner is not None:
             return
         left = remaining(outcome.fields, self._services)
         if left > LATE:
-            return  # it was in memory since, and is waited for
+            self._again(key, left)
+            return
         ref = self.ctx.ref
         self._services.store.claim(key, None, outcome.epoch, token_hex(8), lambda out: ref.reply(_Claimed(key, out)))
+
+    def _claimed(self, key: SessionKey, outcome: tuple[Grant, Record] | Failed) -> None:
+        if isinstance(outcome, Failed):
+            self._failed(key, outcome)
+        else:
+            self._end(key, *outcome)
+
+    def _failed(self, key: SessionKey, failed: Failed) -> None:
+        """It is gone, or another's; or the store can't say now."""
+        if failed.reason in UNAVAILABLE:
+            self._again(key, RETRY)
+
+    def _again(self, key: SessionKey, seconds: float) -> None:
+        """Looks later, unless it was in memory since, and is waited for."""
+        if bytes.fromhex(key) not in self._due:
+            self._wait(key, seconds)
 
     def _end(self, key: SessionKey, grant: Grant, record: Record) -> None:
         end_upstream(key, record, self._services, self._links)

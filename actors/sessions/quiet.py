@@ -103,9 +103,8 @@ class Quiet:
     def _go(self) -> None:
         session = self._session
         put_down(session.front)
-        if session.kept.any:
-            left = session.services.limits.idle_ttl - (session.ctx.now() - self.active)
-            session.tree.expiry.reply(Passivated(session.identity.key, left))
+        left = session.services.limits.idle_ttl - (session.ctx.now() - self.active)
+        session.tree.expiry.reply(Passivated(session.identity.key, left))
         session.ctx.stop()
 
     def reclaimed(self, outcome: Any) -> None:

@@ -146,6 +146,8 @@ class MemoryStore:
         self._now = now
         self._sessions: dict[SessionKey, _Session] = {}
         self._tombs: dict[SessionKey, tuple[Grant, float]] = {}
+        self._deleted = 0
+        """The highest epoch of a record that was deleted."""
         # (when, key, stream or "") of everything that may expire, earliest first; entries that are out of date
         # are renewed or dropped when their time comes.
         self._due: list[tuple[float, SessionKey, str]] = []
@@ -179,6 +181,9 @@ class MemoryStore:
 
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:
         done(self._end(key, grant))
+
+    def delete(self, key: SessionKey, grant: Grant, done: Done) -> None:
+        done(self._delete(key, grant))
 
     # Logs
 
@@ -288,7 +293,7 @@ class MemoryStore:
             return _EXISTS
         if len(self._sessions) >= self._most:
             return _FULL_OF_SESSIONS
-        session = _Session(self.owner, next_epoch(0, now), fields, now + YOUNG_TTL)
+        session = _Session(self.owner, next_epoch(self._deleted, now), fields, now + YOUNG_TTL)
         self._sessions[key] = session
         heappush(self._due, (session.expires, key, ""))
         return Grant(self.owner, session.epoch)
@@ -343,6 +348,14 @@ class MemoryStore:
         self._tombs.pop(key, None)
         self._tombs[key] = (grant, now + TOMBSTONE_TTL)
         self._forget_tombs(now)
+        return None
+
+    def _delete(self, key: SessionKey, grant: Grant) -> Failed | None:
+        session = self._fenced(key, grant)
+        if isinstance(session, Failed):
+            return None if session is _GONE else session
+        del self._sessions[key]
+        self._deleted = max(self._deleted, session.epoch)
         return None
 
     def _open(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -85,7 +86,7 @@ async def test_a_life_costs_the_store_two_writes_however_many_calls_there_are(au
         assert (record.owner, record.tries, record.fields["kind"]) == (store.owner, 0, b"broker")
 
 
-async def test_the_record_lives_as_long_as_its_broker_and_is_given_back(autojump_clock: Any) -> None:
+async def test_the_record_lives_as_long_as_its_broker_and_no_longer(autojump_clock: Any) -> None:
     store = Watched()
     async with open_gateway(Backend("alpha"), store=store) as gateway:
         client = BrokerClient(gateway, brokers_of(gateway), "alpha")
@@ -94,11 +95,37 @@ async def test_the_record_lives_as_long_as_its_broker_and_is_given_back(autojump
         assert store.record().owner == store.owner
         client.ref.stop()
         await trio.sleep(1_000)
-        assert store.record().owner is None
-        assert store.asked[-1] == "release"
+        assert len(store) == 0
 
 
-async def test_the_next_life_has_another_name(autojump_clock: Any) -> None:
+async def test_a_broker_that_crashes_leaves_no_record(autojump_clock: Any) -> None:
+    store = Watched()
+    async with open_gateway(Backend("alpha"), store=store) as gateway:
+        client = BrokerClient(gateway, brokers_of(gateway), "alpha")
+        await client.outcome(client.tool("echo"))
+        broker = client.broker
+        broker.cell.actor._handle = None  # type: ignore[attr-defined]
+        client.tool("echo")
+        await gateway.settle()
+        assert not broker.alive
+        assert gateway.crashes
+        gateway.crashes.clear()
+        assert len(store) == 0
+
+
+async def test_brokers_that_have_ended_take_no_room_in_the_store(autojump_clock: Any) -> None:
+    store = MemoryStore(Limits(sessions=3), trio.current_time)
+    async with open_gateway(Backend("alpha"), store=store) as gateway:
+        brokers = brokers_of(gateway)
+        for number in range(10):
+            client = BrokerClient(gateway, brokers, "alpha", affinity=str(number))
+            assert await client.text(client.tool("echo")) == "alpha: echo"
+            client.ref.stop()
+            await trio.sleep(gateway.services.limits.broker_idle + 10)
+
+
+@pytest.mark.parametrize("pause", [0, 2_000])
+async def test_the_next_life_has_another_name(autojump_clock: Any, pause: float) -> None:
     store = Watched()
     async with open_gateway(Backend("alpha", tools=("ask",), held={"ask"}), store=store) as gateway:
         brokers = brokers_of(gateway)
@@ -109,10 +136,23 @@ async def test_the_next_life_has_another_name(autojump_clock: Any) -> None:
             request = await gateway.backends["alpha"].next()
             request.ask("elicitation/create", FORM)
             seen.append((await client.parked(call)).incarnation)
-            client.ref.stop()
-            await trio.sleep(2_000)
-        assert store.asked.count("claim") == 1
+            if pause:
+                client.ref.stop()
+                await trio.sleep(pause)
+            else:
+                client.broker.stop()
+                await gateway.settle()
+            assert len(store) == 0
         assert len(set(seen)) == 2
+
+
+async def test_a_record_that_a_process_left_behind_is_taken_over(autojump_clock: Any) -> None:
+    store = Watched()
+    async with open_gateway(Backend("alpha"), store=store) as gateway:
+        client = BrokerClient(gateway, brokers_of(gateway), "alpha", join=False)
+        MemoryStore.create(store, key_of("alpha", client.patron), {}, lambda grant: None)
+        assert await client.text(client.tool("echo")) == "alpha: echo"
+        assert store.asked.count("claim") == 1
 
 
 async def test_connections_that_another_process_holds_are_not_made_twice(autojump_clock: Any) -> None:

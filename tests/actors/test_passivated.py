@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from actors.ports import Failed, Refused
 from gateway.store.memory import MemoryStore
 from tests.support.door_client import Client
 from tests.support.harness import Gateway, open_gateway
@@ -167,6 +168,54 @@ async def test_after_its_idle_time_it_is_unknown_and_its_backends_are_told(autoj
         assert told.messages == []
         assert await client.begin("tools/list").head() == 404
         assert gateway.telemetry.total("stagedoor_sessions_ended_total", "idle") == 1
+
+
+@pytest.mark.parametrize("life", ["without calls", "server lost its session", "event stream cut", "asked in vain"])
+async def test_after_its_idle_time_the_store_has_nothing_of_it(autojump_clock, life):
+    """Also where no server has a session of its that waits."""
+    alpha = http(tools=("echo", "ask"), held={"ask"})
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("" if life == "without calls" else "alpha", capabilities={"elicitation": {}})
+        if life == "event stream cut":
+            events = client.listen()
+            await gateway.settle()
+            alpha.link.notify("notifications/tools/list_changed")
+            await gateway.settle()
+            events.drop()
+        elif life == "server lost its session":
+            await client.tool("echo")
+            alpha.link.die("the server was killed")
+        elif life == "asked in vain":
+            call = client.begin("tools/call", {"name": "ask"})
+            (await alpha.next()).ask("elicitation/create", {"message": "?", "requestedSchema": {"type": "object"}})
+            await gateway.settle()
+            call.drop()
+            while gateway.actors.ledger.total:
+                await trio.sleep(1)
+        await trio.sleep(OVER - QUIET)
+        assert gateway.store._sessions
+        assert in_memory(gateway) == 0
+        await trio.sleep(QUIET + 10)
+        assert not gateway.store._sessions
+        assert await client.begin("tools/list").head() == 404
+        assert gateway.telemetry.total("stagedoor_sessions_ended_total", "idle") == 1
+
+
+@pytest.mark.parametrize("step", ["read", "claim"])
+async def test_its_end_waits_for_a_store_that_is_away(autojump_clock, step):
+    alpha = http()
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        await client.tool("echo")
+        await leaves(gateway, client)
+        done = getattr(gateway.store, step)
+        setattr(gateway.store, step, lambda *args: args[-1](Failed(Refused.AWAY)))
+        await trio.sleep(OVER)
+        assert record(gateway)
+        setattr(gateway.store, step, done)
+        await trio.sleep(10)
+        assert not gateway.store._sessions
+        assert [link for link in alpha.links if ended(link)]
 
 
 async def test_what_is_heard_meanwhile_puts_its_end_off(autojump_clock):

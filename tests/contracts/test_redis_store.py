@@ -122,6 +122,15 @@ async def test_keys_expire_with_what_they_hold(server, opened, client, ask, new_
         assert 590_000 < client.pttl(record) <= 600_000
 
 
+async def test_of_a_deleted_record_no_key_is_left(server, opened, client, session, ask):
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        assert client.exists(f"sd:{{{key}}}:s", f"sd:{{{key}}}:l:p1") == 2
+        assert await ask(store.delete, key, grant) is None
+        assert not list(client.scan_iter(f"sd:{{{key}}}:*"))
+        await eventually(lambda: not client.exists(f"sd:r:{{{store.owner}}}:owned"))
+
+
 async def test_a_touch_keeps_the_record_and_its_unfinished_logs(server, opened, client, session, ask):
     async with opened(server.url) as store:
         key, grant = await session(store)

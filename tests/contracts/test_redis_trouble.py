@@ -150,6 +150,7 @@ async def test_a_full_redis_refuses_sessions_holds_events_and_lets_go_of_what_en
         key, grant = await session(store)
         other, other_grant = await session(store)
         free, free_grant = await session(store)
+        spent, spent_grant = await session(store)
         with server.client() as client:
             client.config_set("maxmemory", "1mb")
             assert refused(await ask(store.create, new_key(), {})) is Refused.STORE_FULL
@@ -158,6 +159,7 @@ async def test_a_full_redis_refuses_sessions_holds_events_and_lets_go_of_what_en
             store.append(key, grant, "p1", 3, [b"3"], held)
             assert await ask(store.release, free, free_grant) is None
             assert await ask(store.end, other, other_grant, "why") is None
+            assert await ask(store.delete, spent, spent_grant) is None
             assert (await ask(store.read, key)).fields == {"state": b"new"}
             assert store.state == "full"
             assert held.all == []

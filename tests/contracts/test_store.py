@@ -63,6 +63,7 @@ async def test_every_write_of_another_owner_or_epoch_is_fenced(world, ask, stale
         await ask(store.drop, key, other, "p1"),
         await ask(store.release, key, other),
         await ask(store.end, key, other, "why"),
+        await ask(store.delete, key, other),
     ]
     assert {refused(outcome) for outcome in outcomes} == {Refused.FENCED}
     assert await ask(store.read, key) == before
@@ -154,11 +155,27 @@ async def test_an_ended_session_refuses_everything_for_good(world, ask):
         await ask(store.drop, key, grant, "p1"),
         await ask(store.release, key, grant),
         await ask(store.end, key, Grant("0" * 16, grant.epoch), "again"),
+        await ask(store.delete, key, grant),
     ]
     assert {refused(outcome) for outcome in outcomes} == {Refused.ENDED}
     assert refused(await store.replay(key, "p1", 0, 0, 10)) is Refused.GONE
     assert refused(await ask(store.create, key, {})) is Refused.EXISTS
     assert await ask(store.end, key, grant, "deleted") is None
+
+
+async def test_of_a_deleted_record_nothing_is_left_and_its_next_life_has_a_higher_epoch(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"one")
+    assert await ask(store.delete, key, grant) is None
+    assert await ask(store.delete, key, grant) is None
+    assert refused(await ask(store.read, key)) is Refused.GONE
+    assert refused(await ask(store.touch, key, grant)) is Refused.GONE
+    await world.pass_time(0.01)
+    again = await ask(store.create, key, {"state": b"new"})
+    assert again.epoch > grant.epoch
+    assert (await ask(store.read, key)).streams == {}
+    assert refused(await ask(store.delete, key, grant)) is Refused.FENCED
+    assert refused(await store.replay(key, "p1", 0, 0, 10)) is Refused.GONE
 
 
 # Logs

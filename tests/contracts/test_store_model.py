@@ -267,6 +267,15 @@ class StoreMachine(RuleBasedStateMachine):
         elif self.agree(outcome, self.refusal(key, grant)) and session is not None:
             session.ended = True
 
+    @rule(key=keys, back=backs, really=seldom)
+    def delete(self, key: str, back: int, really: bool) -> None:
+        if not really:
+            return
+        grant, refusal = self.grant(key, back), self.refusal(key, self.grant(key, back))
+        outcome = self.ask(self.store.delete, self.names[key], grant)
+        if self.agree(outcome, None if refusal is Refused.GONE else refusal):
+            self.model.pop(key, None)
+
     @rule(key=keys, stream=streams, back=backs, seq=numbers, limit=st.integers(1, 4))
     def replayed(self, key: str, stream: str, back: int, seq: int, limit: int) -> None:
         epoch, session = self.grant(key, back).epoch, self.model.get(key)

@@ -14,7 +14,7 @@ EVERY = 10_000
 """Times."""
 
 WRITES = frozenset({"open", "append", "save", "touch", "drop"})
-ALL = WRITES | {"create", "read", "claim", "release", "end", "replay"}
+ALL = WRITES | {"create", "read", "claim", "release", "end", "delete", "replay"}
 
 
 def rule(*methods: str, **rule: Any) -> Callable[[World], None]:

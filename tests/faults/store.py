@@ -139,6 +139,9 @@ class FaultyStore:
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:
         self._call("end", key, partial(self.inner.end, key, grant, reason), done)
 
+    def delete(self, key: SessionKey, grant: Grant, done: Done) -> None:
+        self._call("delete", key, partial(self.inner.delete, key, grant), done)
+
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
     ) -> Replay | Failed:

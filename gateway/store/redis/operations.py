@@ -186,6 +186,11 @@ class Operations:
         command = ("EVALSHA", SHA["end"], 1, record_key(key), *_by(grant), reason, _ms(TOMBSTONE_TTL))
         return Operation(key, command, done, when_full=True)
 
+    def delete(self, key: SessionKey, grant: Grant, done: Done) -> Operation:
+        """→ None."""
+        command = ("EVALSHA", SHA["delete"], 1, record_key(key), *_by(grant))
+        return Operation(key, command, done, when_full=True)
+
 
 def _read(reply: list[Any]) -> Record:
     return decode_record(reply[1], reply[2])

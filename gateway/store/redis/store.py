@@ -99,6 +99,9 @@ class RedisStore:
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:
         self._writer.submit(self._operations.end(key, grant, reason, partial(self._given_up, key, done)))
 
+    def delete(self, key: SessionKey, grant: Grant, done: Done) -> None:
+        self._writer.submit(self._operations.delete(key, grant, partial(self._given_up, key, done)))
+
     # Logs
 
     def open(
@@ -133,7 +136,7 @@ class RedisStore:
         return await self._reader.replay(key, stream, after_epoch, after_seq, limit)
 
     def _note_owned(self, command: str, key: SessionKey) -> None:
-        # Before a create or claim, after a release or end: the set may name too many sessions, never too few.
+        # Before a create or claim, after a release, end or delete: the set may name too many sessions, never too few.
         self._writer.submit(Operation(key, (command, owned_key(self.owner), key), _ignore, when_full=command == "SREM"))
 
     def _given_up(self, key: SessionKey, done: Done, outcome: Any) -> None:

@@ -9,10 +9,7 @@ local row = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch')
 if row[1] == 'ended' and row[2] == ARGV[1] and row[3] == ARGV[2] then return 'OK' end
 local refused = refusal(row[1], row[2], row[3])
 if refused then return refused end
-for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
-  if string.sub(name, 1, 2) == 'h:' then redis.call('UNLINK', log_of(string.sub(name, 3))) end
-end
-redis.call('DEL', KEYS[1])
+wipe()
 redis.call('HSET', KEYS[1], 'state', 'ended', 'owner', ARGV[1], 'epoch', ARGV[2], 'reason', ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 return 'OK'

@@ -30,6 +30,14 @@ end
 
 local function log_of(stream) return string.sub(KEYS[1], 1, -2) .. 'l:' .. stream end
 
+-- Deletes the record and its logs.
+local function wipe()
+  for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+    if string.sub(name, 1, 2) == 'h:' then redis.call('UNLINK', log_of(string.sub(name, 3))) end
+  end
+  redis.call('DEL', KEYS[1])
+end
+
 -- The reason why this owner at this epoch may not write, or nil (CLUSTER §3).
 local function refusal(state, owner, epoch)
   if not state then return {'GONE'} end
