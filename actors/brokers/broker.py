@@ -88,6 +88,8 @@ class BrokerActor(Evictable):
         self._audience = Audience(True, self._drop)
         self._early: list[Any] = []
         self._stale = False
+        self._used = 0.0
+        """When the last use of the connections ended, as far as that is known."""
 
     def __repr__(self) -> str:
         return f"<BrokerActor {self._backend}: {len(self._calls.running)} calls, {len(self._lines)} connections>"
@@ -104,14 +106,14 @@ class BrokerActor(Evictable):
             self._lines,
             self._parks,
             self.ctx,
-            self._settled,
+            self._rests,
             self._closed,
             self._audience.subscribed,
         )
         fields = {"kind": b"broker", "backend": self._backend.encode()}
         self._record = BrokerRecord(self._key, fields, self._services, self.ctx)
         self._record.open()
-        self._settled()
+        self._rests()
 
     def receive(self, message: Any) -> None:
         """Nothing is done before this life owns what it is about to hold."""
@@ -156,13 +158,19 @@ class BrokerActor(Evictable):
                     pass
         self._end(NORMAL)
 
+    def _rests(self) -> None:
+        """No call is left."""
+        self._used = self.ctx.now()
+        self._settled()
+
     def _settled(self) -> None:
         """Something is over: if nobody needs the connections any more, they are kept for a while."""
         if self._stale:
             self.ctx.set_timer("stale", 0.0, _Due.STALE)
         elif not self._calls.running and not self._audience.members:
             self.idle()
-            self.ctx.set_timer("idle", self._services.limits.broker_idle, _Due.IDLE)
+            left = self._used + self._services.limits.broker_idle - self.ctx.now()
+            self.ctx.set_timer("idle", max(0.0, left), _Due.IDLE)
 
     def _due(self, what: _Due) -> None:
         if what is _Due.OWED:
@@ -225,6 +233,8 @@ class BrokerActor(Evictable):
         for uri in self._audience.leave(ref):
             if first is not None:
                 self._calls.own.make(first.ref, UNSUBSCRIBE, json.dumps({"uri": uri}), lambda ok: None)
+        # Whoever has nothing in hand leaves after `link_idle`; until then it may have had a subscription here.
+        self._used = max(self._used, self.ctx.now() - self._services.limits.link_idle)
         self._settled()
 
     def _leave(self, message: Leave) -> None:

@@ -105,6 +105,10 @@ class ScriptedTransport:
         """Whether it has ended, or has been told to."""
         return self._ending.is_set()
 
+    async def wait_closed(self) -> None:
+        """Until it has ended, or has been told to."""
+        await self._ending.wait()
+
     # The owner's side
 
     async def run(self) -> None:

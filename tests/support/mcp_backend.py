@@ -100,6 +100,8 @@ class Backend:
         """By method; goes before what is answered otherwise."""
         self.down = False
         self.silent = False
+        self.holds_stream = False
+        """Over HTTP: the GET stream of connections to come is not answered."""
         self.links: list[Link] = []
         self.requests: list[Request] = []
         self.spec = BackendSpec(name, self._target(), **spec)
@@ -158,6 +160,7 @@ class Backend:
         """As in the port `Connector`."""
         link = Link(self, spec, emit)
         link.transport.warm = self.kind == "stdio" and bool(self.links) and self.links[-1].transport.handed_over
+        link.transport.holds_stream = self.holds_stream
         self.links.append(link)
         if self.down:
             link.transport.end("spawn_failed", "scripted: down")
