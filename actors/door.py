@@ -88,7 +88,7 @@ class SessionDoor:
             case classify.ModernRequest():
                 return await self._modern.request(post, route)
             case classify.ModernNotification():
-                return Answer(202)
+                return await self._modern.notification(post, route)
 
     async def get(self, get: Get) -> Reply:
         """A GET: a new event stream, or the rest of one."""

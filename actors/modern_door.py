@@ -8,13 +8,15 @@ import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 
-from actors.exchanges.exchange_messages import Begin
+from actors.exchanges.exchange_messages import Begin, Inform
 from actors.exchanges.exchanges import ExchangesActor, Kind
 from actors.links.shares import NoShareLeft, Shares
 from actors.ports import Answer, Post, Reply
 from actors.protocol import capabilities, errors
-from actors.protocol.classify import ModernRequest
+from actors.protocol.classify import ModernNotification, ModernRequest
 from actors.protocol.errors import ProtocolError
+from actors.protocol.messages import RequestId
+from actors.protocol.modern import ladder
 from actors.runtime import ActorDown, AtCapacity, MailboxFull, NotTaken, Ref, Registry, SystemClosed
 from actors.services import Services
 
@@ -48,12 +50,12 @@ class ModernDoor:
         """A request that has passed the ladder."""
         request, envelope = route.request, route.envelope
         if self._overloaded():
-            return _refused(errors.overloaded(), route)
+            return _refused(errors.overloaded(), request.id)
         kind = Kind(post.endpoint, post.principal, envelope.bits, post.headers.get(AFFINITY_HEADER, ""))
         for _ in range(ATTEMPTS):
             found = self._find(kind)
             if isinstance(found, ProtocolError):
-                return _refused(found, route)
+                return _refused(found, request.id)
             try:
                 reply: Reply = await found.call(
                     lambda reply: Begin(request, envelope, post.headers, reply), self._services.limits.admission
@@ -61,13 +63,42 @@ class ModernDoor:
                 return reply
             except (MailboxFull, NotTaken):
                 self._services.telemetry.count("stagedoor_mailbox_refusals_total", ("exchanges",))
-                return _refused(errors.overloaded(), route)
+                return _refused(errors.overloaded(), request.id)
             except ActorDown as down:
                 if down.taken:
                     # It may have been given to a backend: said so, never tried again.
                     error = errors.internal("the request was lost", reason="crashed", executed="unknown")
-                    return _refused(error, route)
-        return _refused(errors.overloaded(), route)
+                    return _refused(error, request.id)
+        return _refused(errors.overloaded(), request.id)
+
+    async def notification(self, post: Post, route: ModernNotification) -> Answer:
+        """A notification. It passes where what it means is between the client and one server; elsewhere nobody could
+        say whose it is, so that it is accepted and dropped. Nothing says what became of it."""
+        notification = route.notification
+        served = self._services.table.value.endpoints.get(post.endpoint)
+        if served is None or served.kind != "transparent" or not ladder.between_peers(notification.method):
+            self._services.telemetry.count("stagedoor_messages_dropped_total", ("unknown_notification",))
+            return Answer(202)
+        if self._overloaded():
+            return _refused(errors.overloaded())
+        # It says nothing of its client that a server could be told.
+        kind = Kind(post.endpoint, post.principal, frozenset(), post.headers.get(AFFINITY_HEADER, ""))
+        for _ in range(ATTEMPTS):
+            found = self._find(kind)
+            if isinstance(found, ProtocolError):
+                return _refused(found)
+            try:
+                answer: Answer = await found.call(
+                    lambda reply: Inform(notification, reply), self._services.limits.admission
+                )
+                return answer
+            except (MailboxFull, NotTaken):
+                self._services.telemetry.count("stagedoor_mailbox_refusals_total", ("exchanges",))
+                return _refused(errors.overloaded())
+            except ActorDown as down:
+                if down.taken:  # it may have been given to a backend
+                    return _refused(errors.internal("the notification was lost", reason="crashed", executed="unknown"))
+        return _refused(errors.overloaded())
 
     def _find(self, kind: Kind) -> Ref | ProtocolError:
         """The actor for such requests, which is started if there is none."""
@@ -103,6 +134,6 @@ def _name(endpoint: str, principal: str, bits: capabilities.ClientBits, affinity
     return f"exchanges-{digest.hexdigest()[:32]}"
 
 
-def _refused(error: ProtocolError, route: ModernRequest) -> Answer:
+def _refused(error: ProtocolError, id: RequestId | None = None) -> Answer:
     error = errors.for_modern(error)
-    return Answer(error.status, errors.encode_error_body(error, route.request.id), error.headers)
+    return Answer(error.status, errors.encode_error_body(error, id), error.headers)

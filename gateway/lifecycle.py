@@ -101,7 +101,8 @@ class NativeConnector:
 
     def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
         """As in `Connector`."""
-        return NativeTransport(spec, emit, log=self._log, message_bytes=self._limits.message_bytes)
+        message_bytes = self._limits.message_bytes
+        return NativeTransport(spec, emit, log=self._log, message_bytes=message_bytes, shared=modern)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from actors.protocol.messages import Request
+from actors.protocol.messages import Notification, Request
 from actors.protocol.modern.meta import Envelope
 from actors.runtime import Reply
 
@@ -19,6 +19,13 @@ class Begin(Struct, frozen=True):
     request: Request
     envelope: Envelope
     headers: Mapping[str, str]
+    reply: Reply
+
+
+class Inform(Struct, frozen=True):
+    """A notification without a session, for the one server behind the endpoint. The reply gets an Answer."""
+
+    notification: Notification
     reply: Reply
 
 

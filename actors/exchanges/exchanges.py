@@ -289,6 +289,15 @@ class ExchangesActor(Evictable):
         )
         self._run(call, Running(exchange, envelope, message.headers, reply))
 
+    def _inform(self, message: xm.Inform) -> None:
+        """Accepted as soon as it is with the link: what comes after it from this client comes after it there."""
+        if self._draining:
+            message.reply.answer(_refused(errors.draining(), None))
+        else:
+            self.front.inform(message.notification.method, message.notification.params)
+            message.reply.answer(ports.Answer(202))
+        self._settled()
+
     def _run(self, call: int, running: Running) -> None:
         self.running[call] = running
         self.ledger.add(self.principal, 1)
@@ -378,6 +387,7 @@ _DISCONNECTED, _FLUSH = sv.Disconnected(), sv.FlushDue()
 
 HANDLERS: dict[type, Callable[[ExchangesActor, Any], None]] = {
     xm.Begin: ExchangesActor._begin,
+    xm.Inform: ExchangesActor._inform,
     xm.Gone: ExchangesActor._gone,
     xm.IdleDue: ExchangesActor._idle,
     Evict: ExchangesActor._evict,
@@ -408,6 +418,6 @@ def _nothing(fields: dict[str, bytes | None]) -> None:
     """There is no record."""
 
 
-def _refused(error: errors.ProtocolError, id: RequestId) -> ports.Answer:
+def _refused(error: errors.ProtocolError, id: RequestId | None) -> ports.Answer:
     error = errors.for_modern(error)
     return ports.Answer(error.status, errors.encode_error_body(error, id), error.headers)

@@ -248,6 +248,10 @@ class ModernFront(Front):
         link.reply(Call(self.host.ctx.ref, call, method, params, progress, self.host.caller(call), mends))
         return True
 
+    def inform(self, method: str, params: Raw) -> None:
+        """A notification of the client for the server behind the endpoint, if there is one that it may go to."""
+        self.services.telemetry.count("stagedoor_messages_dropped_total", ("unknown_notification",))
+
     def _goes_to(self, call: int, backend: str) -> None:
         """From here on the deadline of this call is the backend's."""
         self.calls[call] = backend

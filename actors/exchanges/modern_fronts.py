@@ -16,7 +16,7 @@ from actors.fronts.front import OwnDue, Waiter
 from actors.fronts.host import Tree
 from actors.fronts.listing import TOOLS
 from actors.fronts.transparent import Transparent
-from actors.links.link_messages import LinkOutcome, LinkTold
+from actors.links.link_messages import LinkOutcome, LinkTold, PeerNotified
 from actors.links.paging import Items, Page, Paging
 from actors.protocol import aggregate, capabilities, errors
 from actors.protocol import effects as fx
@@ -78,6 +78,13 @@ class ModernTransparent(ModernFront, Transparent):
             self.end(effect.call, hello is not None, _welcome(hello) if hello is not None else error)
 
         self.when_ready(backend, ready)
+
+    def inform(self, method: str, params: Raw) -> None:
+        backend = self._backend()
+        # Between the eras only what is known, and the mailbox is everybody's.
+        link = self.link(backend) if backend is not None and self.modern(backend) else None
+        if link is None or not link.cast(PeerNotified(method, params)):
+            super().inform(method, params)
 
     def as_is(self, backend: str) -> bool:
         known = self._known.get(backend)

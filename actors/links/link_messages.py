@@ -92,6 +92,13 @@ class Notify(Struct, frozen=True):
     params: Raw = EMPTY
 
 
+class PeerNotified(Struct, frozen=True):
+    """A notification of a client without a session, for a server that has none either: as it is."""
+
+    method: str
+    params: Raw = EMPTY
+
+
 class Leave(Struct, frozen=True):
     """The caller needs it no more; the last one to leave closes it, gracefully."""
 

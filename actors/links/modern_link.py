@@ -31,6 +31,7 @@ from actors.links.link_messages import (
     LinkTold,
     LinkUnfit,
     LinkWithdrew,
+    PeerNotified,
     Warm,
 )
 from actors.links.modern_heard import Garbled, heard
@@ -110,6 +111,9 @@ class ModernLinkActor(Actor):
                 self._step(mv.AnswerGiven(id, ok, payload))
             case Cancel(caller, call, reason):
                 self._abandon((caller, call), reason)
+            case PeerNotified(method, params):
+                self._reconsider()
+                self._step(ev.Notified(method, params))
             case Join():
                 self._join(message)
             case mv.TimerDue():

@@ -58,7 +58,8 @@ class ModernRequest(Struct, frozen=True):
 
 
 class ModernNotification(Struct, frozen=True):
-    """A notification of that era: on HTTP there is none that means anything, so it is acknowledged and dropped."""
+    """A notification of that era. On HTTP the revision has none that means anything; what it does not know may mean
+    something to the one server behind an endpoint (`ladder.between_peers`)."""
 
     notification: Notification
 

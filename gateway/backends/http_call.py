@@ -42,6 +42,8 @@ class HttpLimits:
     """The same in bytes."""
     accept: float = 30.0
     """For a notification or a response, until the backend has accepted it."""
+    apart: float = 1.0
+    """The same over a transport that all clients share, until the next one is sent all the same."""
     refusal: float = 10.0
     """For the body of a refusal."""
     linger: float = 1.0

@@ -4,6 +4,9 @@ Each request is a POST of its own with headers of its own, and has its answer th
 that ends with it. To give a request up is to close its connection, and that is how a cancel is said. A broken stream is
 not gone on with: the revision has no means for it. A JSON-RPC error is an answer whatever HTTP status it has; redirects
 are not followed. The configured headers are credentials and are not logged.
+
+What clients notify are POSTs too, in order as far as the backend accepts them in time; whether it does is nobody's to
+know.
 """
 
 from collections import deque
@@ -19,12 +22,14 @@ from actors.ports import FrameReceived, Headers, Log, RequestFailed, TransportCl
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.protocol.table import HttpTarget
-from actors.runtime.boundary import boundary
+from actors.runtime.boundary import Boundary, boundary
 from gateway.backends.bound import BoundTransport
 from gateway.backends.http_call import ERROR_BODY, HttpLimits, reason_of
 from gateway.backends.http_events import EventTrail, read_events
 from gateway.backends.http_rules import OURS_ONLY, Kind, answers, error_code, executed_by, kind_of, worded
 from gateway.backends.http_session import OURS
+from gateway.backends.outbox import Outbox
+from gateway.backends.outbox import Outgoing as Notice
 from gateway.wire.errors import SizeError, WireError
 from gateway.wire.http1_client import encode_headers
 from gateway.wire.pool import Pool, Response
@@ -85,6 +90,7 @@ class ModernHttpTransport(BoundTransport):
         self._running: dict[RequestId, trio.CancelScope] = {}
         self._listening: dict[RequestId, trio.CancelScope] = {}
         self._waiting: deque[Outgoing] = deque()
+        self._notices = Outbox(limits.waiting, limits.waiting_bytes)
         self._ending = trio.Event()
         self._told = False
 
@@ -97,10 +103,11 @@ class ModernHttpTransport(BoundTransport):
     # The port's synchronous half
 
     def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
-        """Starts the request, or lets it wait for its turn; what does not fit fails, unexecuted. Nothing else is said
-        over this wire."""
+        """Starts the request, or lets it wait for its turn; what does not fit fails, unexecuted. A notification that
+        does not fit is dropped."""
         if id is None:
-            self._log.debug("backend_message_dropped", backend=self._end.name, why="only requests go over this wire")
+            if not self._notices.put(Notice(frame, headers=headers)) and not self._ending.is_set():
+                self._log.warning("backend_message_dropped", backend=self._end.name, why="outbox full")
             return
         if self._told:
             return
@@ -134,7 +141,8 @@ class ModernHttpTransport(BoundTransport):
         """Nothing to do: there is no session."""
 
     def close(self) -> None:
-        """Gives up what is under way."""
+        """Gives up what is under way, but for what was notified: that has a moment."""
+        self._notices.close()
         self._ending.set()
 
     # The IO
@@ -146,12 +154,17 @@ class ModernHttpTransport(BoundTransport):
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self._start_waiting()
+                notified = trio.Event()
+                nursery.start_soon(self._notify_in_order, nursery, notified)
                 await self._ending.wait()
                 closed = True
+                with trio.move_on_after(self._end.limits.flush):
+                    await notified.wait()
                 nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
             self._ending.set()
+            self._notices.clear()
             for outgoing in self._waiting:
                 self._end.emit(RequestFailed(outgoing.id, "not_sent", f"{self._end.name} was closed", "no"))
             self._waiting.clear()
@@ -183,6 +196,42 @@ class ModernHttpTransport(BoundTransport):
                 del running[outgoing.id]
         if not self._ending.is_set():
             self._start_waiting()
+
+    # Notifications
+
+    async def _notify_in_order(self, nursery: trio.Nursery, over: trio.Event) -> None:
+        """One after the other, unless the backend takes long over one: it may be another client's."""
+        while batch := await self._notices.take(1):
+            for notice in batch:
+                accepted = trio.Event()
+                nursery.start_soon(self._notify, notice, accepted)
+                with trio.move_on_after(self._end.limits.apart):
+                    await accepted.wait()
+        over.set()
+
+    async def _notify(self, notice: Notice, accepted: trio.Event) -> None:
+        trouble = "the exchange crashed"
+        with Boundary() as inside:
+            trouble = await self._post(notice)
+        if inside.exit.error is not None:
+            self._log.error("backend_exchange_crashed", backend=self._end.name, exc_info=inside.exit.error)
+        if trouble:
+            self._log.warning("backend_post_refused", backend=self._end.name, why=trouble)
+        accepted.set()
+
+    async def _post(self, notice: Notice) -> str:
+        """What kept the backend from accepting it, if anything did."""
+        end = self._end
+        with trio.move_on_after(end.limits.accept):
+            try:
+                response = await end.calls.request("POST", end.url, end.own + _lines(notice.headers), notice.frame)
+            except WireError as error:
+                return error.detail
+            with response:
+                with trio.move_on_after(end.limits.refusal), suppress(WireError):
+                    await response.read(ERROR_BODY)  # so that the connection can be used again
+                return "" if 200 <= response.status < 300 else f"HTTP {response.status}"
+        return f"not accepted within {end.limits.accept:g} s"
 
 
 def _own(configured: Headers) -> bytes:

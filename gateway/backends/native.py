@@ -89,6 +89,7 @@ class NativeTransport(BoundTransport):
         *,
         log: Log,
         message_bytes: int = _LIMITS.message_bytes,
+        shared: bool = False,
     ) -> None:
         assert isinstance(spec.target, NativeTarget), "the connector chooses by target"
         self._server: NativeServer = spec.target.server
@@ -96,6 +97,7 @@ class NativeTransport(BoundTransport):
         self._emit = emit
         self._log = log
         self._message_bytes = message_bytes
+        self._shared = shared
         self._closing = False
         self._overflowed = False
         self._sessions = 0
@@ -111,12 +113,14 @@ class NativeTransport(BoundTransport):
 
     def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
         """Hands the frame over. With no room for it a request fails, and any other message, which nobody could be
-        told is lost, ends the session."""
+        told is lost, ends the session; that of all clients goes on, and what one of them notifies is lost."""
         if self._session.receive(frame):
             if tag is not None:
                 self._emit(FrameAccepted(tag))
         elif id is not None:
             self._emit(RequestFailed(id, "full", f"{self._name} takes no more messages", executed="no"))
+        elif self._shared:
+            self._log.warning("backend_message_dropped", backend=self._name, why="inbox full")
         elif not self._closing:
             self._overflowed = True
             self.close()

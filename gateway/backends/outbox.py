@@ -6,6 +6,7 @@ from typing import Final
 
 import trio
 
+from actors.ports import Headers
 from actors.protocol.messages import RequestId
 
 FRAMES_PER_TURN: Final = 16
@@ -22,6 +23,8 @@ class Outgoing:
     id: RequestId | None = None
     tag: int | None = None
     after: str | None = None
+    headers: Headers = ()
+    """Those of this message alone."""
 
 
 class Outbox:

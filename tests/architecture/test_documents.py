@@ -41,6 +41,7 @@ def test_every_declared_metric_is_emitted_somewhere() -> None:
 
 
 def test_the_limits_in_the_guarantees_are_the_defaults() -> None:
+    from actors.protocol.modern.link_entry import UNSAID_MAX
     from actors.protocol.table import Limits
 
     text = (ROOT / "docs" / "guarantees.md").read_text()
@@ -59,6 +60,7 @@ def test_the_limits_in_the_guarantees_are_the_defaults() -> None:
         (int(limits.link_connect), r"a connection to a server \| {} s"),
         (int(limits.server_request_wait), r"without a stream to carry it \| {} s"),
         (int(limits.drain_deadline), r"the drain \| {} s"),
+        (UNSAID_MAX, r"{} notifications of clients"),
     ]:
         assert re.search(words.format(number), text), words.format(number)
 

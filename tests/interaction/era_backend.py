@@ -145,6 +145,10 @@ class ModernConnection(Connection):
             asked = message["params"]["protocolVersion"]
             data = {"supported": self.backend.supported, "requested": asked}
             Connection.say(self, {"id": message["id"], "error": {**self.backend.refusal, "data": data}}, message["id"])
+        elif "id" not in message and message["method"] in self.backend.extensions:
+            if self._headers is not None:
+                said = {k: self._headers.get(k) for k in ("mcp-protocol-version", "mcp-method", "mcp-name")}
+                assert said == {"mcp-protocol-version": MODERN, "mcp-method": message["method"], "mcp-name": None}
         elif "id" not in message:
             assert_valid(message, MODERN, "client")
             assert self._headers is None, f"nothing but requests is said over HTTP: {message}"

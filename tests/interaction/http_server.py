@@ -14,6 +14,7 @@ import trio
 from tests.interaction.backend import Backend, Connection, HttpAnswer, Id
 from tests.interaction.era_backend import ModernConnection
 from tests.support import modern_rules as rules
+from tests.support.schemas import MODERN
 
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError)
 
@@ -99,6 +100,12 @@ class _Endpoint:
         special = self._backend.http_answers.get(message.get("method"))
         if special:
             await self._answer_specially(wire, session, special.pop(0))
+        elif session is None and "id" not in message and self._backend.modern:
+            if headers["mcp-protocol-version"] == MODERN:
+                connection = self._without_session().connection
+                assert isinstance(connection, ModernConnection)
+                connection.feed(body, headers)
+            await wire.answer(202)
         elif session is None and self._modern(message):
             await self._exchange(wire, self._without_session(), headers, message, body)
         elif session is None and message.get("method") != "initialize":

@@ -31,6 +31,9 @@ SESSIONS = pytest.mark.cells(
 WITHOUT = pytest.mark.cells((*(Cell(MODERN, "memory", kind, "modern") for kind in ("inproc", "http")),))
 """Neither end has sessions."""
 
+EVERY_WITHOUT = pytest.mark.cells((*(Cell(MODERN, "memory", kind, "modern") for kind in ("inproc", "stdio", "http")),))
+"""The same, over each transport."""
+
 SEARCH, LOOKUP, BEAT = "acme/search", "acme/lookup", "acme/heartbeat"
 PAGE = {"mode": "url", "message": "Sign in first", "url": "https://example.com/in?x=1", "elicitationId": "e-1"}
 
@@ -288,6 +291,71 @@ async def test_without_sessions_too_what_a_server_says_in_a_call_passes(stage: S
     await call.complete()
     assert [m["method"] for m in call.messages[:-1]] == [BEAT, *["notifications/progress"] * 3]
     assert [p["progress"] for p in call.seen("notifications/progress")] == [1, 1, 0.5]
+
+
+@EVERY_WITHOUT
+@pytest.mark.requirement("transparent-notifications")
+async def test_without_sessions_too_what_a_client_notifies_reaches_the_server(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.extensions |= {BEAT, "notifications/progress"}
+    client = stage.modern("/mcp/alpha")
+    await client.notify(BEAT, {"seq": 1, "_meta": {"of": "mine"}})  # with it the connection is made
+    connection = await backend.connection(1)
+    assert (await connection.wait_for(BEAT))["params"] == {"seq": 1, "_meta": {"of": "mine"}}
+    for seq in (2, 3):
+        await client.notify(BEAT, {"seq": seq})
+    assert (await connection.wait_for(BEAT, 3))["params"] == {"seq": 3}
+    assert [m["params"].get("seq") for m in connection.of(BEAT)] == [1, 2, 3]
+    token = {"progressToken": "known elsewhere", "progress": 1}
+    await client.notify("notifications/progress", token)
+    assert (await connection.wait_for("notifications/progress"))["params"] == token
+    assert all("id" not in m for m in connection.of(BEAT))
+    assert len(backend.connections) == 1
+
+
+@EVERY_WITHOUT
+@pytest.mark.requirement("transparent-notifications", "bridge-posted-cancel")
+async def test_without_sessions_only_what_no_table_knows_is_passed_on(stage: Stage, cell: Cell) -> None:
+    backend = await stage.backend()
+    backend.extensions |= {BEAT, "a\x01b"}
+    backend.result("echo", text("yes"))
+    client = stage.modern("/mcp/alpha")
+    await client.call("echo")
+    before = len(backend.connections[-1].received)
+    for method in (
+        "notifications/cancelled",
+        "notifications/initialized",
+        "notifications/roots/list_changed",
+        "notifications/tasks",
+        "tools/call",
+        "tasks/cancel",
+    ):
+        await client.notify(method, {"requestId": 1, "name": "echo"}, mcp_name=None)
+    await stage.modern("/mcp").notify(BEAT, {"seq": 1})
+    await client.notify("a\x01b", mcp_method="strange")  # no header carries it
+    await client.notify(BEAT, {"seq": 2})
+    connection = backend.connections[-1]
+    assert (await connection.wait_for(BEAT))["params"] == {"seq": 2}
+    said = [m["method"] for m in connection.received[before:] if "id" not in m]
+    assert said == ([BEAT] if cell.transport == "http" else ["a\x01b", BEAT])
+
+
+@pytest.mark.cells((Cell(MODERN),))
+@pytest.mark.requirement("transparent-notifications")
+async def test_a_notification_that_nobody_here_knows_does_not_cross_the_eras(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.result("echo", text("yes"))
+    client = stage.modern("/mcp/alpha")
+    for _ in "12":  # before the era of the server is known, and after
+        await client.notify(BEAT)
+        await client.call("echo")
+    assert not [m for c in backend.connections for m in c.of(BEAT)]
+    other = await stage.modern_backend("beta", era="modern")
+    other.result("echo", text("yes"))
+    session = await stage.connect("/mcp/beta", revision=NEWEST)
+    await session.notify(BEAT)
+    await session.call("echo")
+    assert not [m for c in other.connections for m in c.of(BEAT)]
 
 
 @WITHOUT

@@ -77,6 +77,9 @@ class Drive:
     asks: list[ev.Ask] = field(default_factory=list)
     told: list[tuple[Any, str, Any]] = field(default_factory=list)
     """Whom (a call, a caller, None for all), and what."""
+    notified: list[tuple[str, Any, dict[str, str]]] = field(default_factory=list)
+    """Notifications that were sent: method, params, headers."""
+    tallied: list[str] = field(default_factory=list)
     timers: dict[Any, float] = field(default_factory=dict)
     returned: list[mv.Called] = field(default_factory=list)
 
@@ -106,6 +109,8 @@ class Drive:
                 self.told.append((call, method, json.loads(params)))
             case mv.TellCaller(caller, method, params):
                 self.told.append((caller, method, json.loads(params)))
+            case ev.Tally(what):
+                self.tallied.append(what)
             case mv.StartTimer(key, seconds):
                 self.timers[key] = seconds
             case mv.StartRetry(key, attempt):
@@ -118,7 +123,9 @@ class Drive:
     def _send(self, frame: bytes, id: Any, headers: Any) -> None:
         message = codec.decode_message(frame)
         if isinstance(message, Notification):
-            assert not self.related, "nothing is notified over HTTP"
+            assert id is None
+            assert self.related is bool(headers), "over HTTP only what clients say is notified"
+            self.notified.append((message.method, json.loads(message.params), dict(headers)))
             return
         assert isinstance(message, Request)
         assert isinstance(id, str)
@@ -141,6 +148,10 @@ class Drive:
         """An answer to a question; None: an error."""
         payload = json.dumps(result if result is not None else {"code": -1, "message": "rejected"})
         self.step(mv.AnswerGiven(ask.id, result is not None, payload))
+
+    def inform(self, method: str, **params: Any) -> None:
+        """A notification of a client."""
+        self.step(ev.Notified(method, json.dumps(params)))
 
     # What the backend does
 

@@ -324,6 +324,12 @@ class ModernWire:
         """Sends a request that a test has made, with headers that a test has made."""
         return ModernCall(self, self.post(message, **overrides), message)
 
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None, **overrides: str | None) -> None:
+        """A notification that no revision has, which is accepted."""
+        said = {"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": dict(params)})}
+        exchange = self.post(said, **{"mcp_protocol_version": self.revision, "mcp_method": method, **overrides})
+        assert (await exchange.head(), await exchange.whole()) == (202, b"")
+
     def retry(
         self, call: ModernCall, required: Mapping[str, Any], answers: Mapping[str, Any] | None = None, **more: Any
     ) -> ModernCall:

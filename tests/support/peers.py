@@ -30,6 +30,7 @@ from actors.links.link_messages import (
     LinkReady,
     LinkTold,
     LinkUnfit,
+    PeerNotified,
     Warm,
 )
 from actors.protocol.link_events import Hello
@@ -131,6 +132,8 @@ class FakeLink(Actor):
         self.fit = fit
         self.up = False
         self.members: list[Ref] = []
+        self.notified: list[str] = []
+        """The methods of what clients without sessions have notified."""
         self.key: object = None
 
     def started(self) -> None:
@@ -149,6 +152,8 @@ class FakeLink(Actor):
             case Call(caller=caller):
                 if self._connect(caller, (message,)):
                     self.peer.came(Asked(self, message))
+            case PeerNotified(method):
+                self.notified.append(method)
             case Resume():
                 self.peer.resumes.append(Asked(self, message))
                 self.peer._lot.unpark_all()

@@ -14,7 +14,7 @@ from actors.protocol.errors import ProtocolError, Refusal
 from actors.protocol.messages import Notification, Request
 from actors.protocol.methods import METHODS, Kind, Sender, known
 from actors.protocol.modern import headers as mirrored
-from actors.protocol.modern import meta
+from actors.protocol.modern import meta, tasks
 from actors.protocol.modern.headers import Headers
 from actors.protocol.versions import MODERN_VERSIONS, SERVED
 
@@ -41,6 +41,14 @@ def modern(
         return _request(frame, headers, accepts_sse, extensions, extra_methods)
     except Refusal as refusal:
         return Rejection(errors.for_modern(refusal.error), frame.id)
+
+
+def between_peers(method: str) -> bool:
+    """Whether a client's notification goes to the one server behind an endpoint, if that is of this era too: what no
+    table knows, and progress, which nobody here asked for. A posted cancel means nothing on HTTP, where the disconnect
+    cancels, and ids are not unique to a caller."""
+    strange = method not in METHODS and method not in tasks.METHODS and method != tasks.NOTIFICATION
+    return strange or method == "notifications/progress"
 
 
 def mismatch(detail: str) -> ProtocolError:

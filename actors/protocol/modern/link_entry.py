@@ -1,13 +1,16 @@
 """How a call comes in, and how it is given up."""
 
+from typing import Final
+
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import errors
+from actors.protocol import codec, errors
 from actors.protocol import link_events as ev
 from actors.protocol.bridge import raising
 from actors.protocol.capabilities import LEVELS
 from actors.protocol.link_calls import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, member
+from actors.protocol.modern import headers
 from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern import link_loop as loop
 from actors.protocol.modern.link_calls import connect, drop, send
@@ -40,13 +43,48 @@ def called_away(link: Link, event: Called) -> Step:
 
 
 def dispatch_waiting(link: Link) -> Step:
-    """READY: sends every call that waited for the connection."""
+    """READY: sends every notification and every call that waited for the connection."""
     effects: ev.Effects = []
+    unsaid, link = link.unsaid, replace(link, unsaid=())
+    for event in unsaid:
+        link, sent = notified(link, event)
+        effects += sent
     waiting, link = link.waiting, replace(link, waiting=())
     for held in waiting:
         link, sent = called(link, held) if isinstance(held, Called) else send(link, held)
         effects += sent
     return link, effects
+
+
+# Notifications -----------------------------------------------------------------------------------------------
+
+UNSAID_MAX: Final = 256
+"""Notifications that wait for the connection; further ones are dropped."""
+UNSAID_BYTES: Final = 16 * 1024 * 1024
+"""The same, in bytes of their params; one alone may have more."""
+
+
+def notified(link: Link, event: ev.Notified) -> Step:
+    """READY: of a client of this era, as it is. One that no header carries no server over HTTP can mean."""
+    try:
+        own = headers.outbound(event.method, event.params) if link.related else ()
+    except errors.Malformed:
+        return link, [ev.Tally("unsendable_notification")]
+    return link, [ev.Send(codec.encode_notification(event.method, event.params), headers=own)]
+
+
+def notified_early(link: Link, event: ev.Notified) -> Step:
+    """On the way to READY: it waits."""
+    size = sum(len(held.params) for held in link.unsaid) + len(event.params)
+    if len(link.unsaid) >= UNSAID_MAX or (link.unsaid and size > UNSAID_BYTES):
+        return link, [ev.Tally("too_many_notifications")]
+    return replace(link, unsaid=(*link.unsaid, event)), []
+
+
+def notified_away(link: Link, event: ev.Notified) -> Step:
+    """No connection: it brings one."""
+    link, _ = notified_early(link, event)
+    return connect(link)
 
 
 # What only the era with sessions has -------------------------------------------------------------------------

@@ -94,6 +94,7 @@ Event: TypeAlias = (
     | Spoke
     | TimerDue
     | Reconsidered
+    | ev.Notified
     | ev.Wanted
     | ev.Abandoned
     | ev.Started

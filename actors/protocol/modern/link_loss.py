@@ -35,9 +35,10 @@ def _end_sent(link: Link, reason: str, message: str, diagnostics: Diagnostics = 
 
 
 def _end_waiting(link: Link, error: Raw) -> Step:
-    """Calls that were not sent."""
+    """Calls that were not sent. Of notifications nobody is told."""
     effects: ev.Effects = [_finish(waiting, error) for waiting in (*link.waiting, *link.rebuilding)]
-    return replace(link, waiting=(), rebuilding=()), effects
+    effects += [ev.Tally("lost_notification") for _ in link.unsaid]
+    return replace(link, waiting=(), rebuilding=(), unsaid=()), effects
 
 
 def fail(link: Link, reason: str, message: str, counts: bool = True, diagnostics: Diagnostics = NO_DIAGNOSTICS) -> Step:
@@ -92,13 +93,13 @@ def unfit(link: Link, case: Case) -> Step:
     reason, message = "era_changed", f"{link.named} speaks another protocol revision than before"
     error = failure(reason, message, "unknown", link.server)
     link, returned = take_changes(link)
-    effects: ev.Effects = []
+    effects: ev.Effects = [ev.Tally("unknown_notification") for _ in link.unsaid]
     for waiting in (*link.waiting, *link.rebuilding):
         if isinstance(waiting, Called) or waiting.fresh:
             returned.append(waiting if isinstance(waiting, Called) else waiting.called)
         else:
             effects.append(_finish(waiting, error))
-    link, ended = end_courses(replace(link, waiting=(), rebuilding=()), error)
+    link, ended = end_courses(replace(link, waiting=(), rebuilding=(), unsaid=()), error)
     link, more = end_all(link, error)
     link, sent = _end_sent(link, reason, message)
     leave = ev.HandOver() if case in REFUSALS and link.hello is None else ev.Hang()

@@ -45,6 +45,11 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     (Phase.READY, mv.Called): entry.called,
     (Phase.UNFIT, mv.Called): loss.called_unfit,
     (Phase.CLOSED, mv.Called): loss.called_closed,
+    (Phase.IDLE, ev.Notified): entry.notified_away,
+    (Phase.WAITING, ev.Notified): entry.notified_away,
+    (Phase.CONNECTING, ev.Notified): entry.notified_early,
+    (Phase.PROBING, ev.Notified): entry.notified_early,
+    (Phase.READY, ev.Notified): entry.notified,
     **{(phase, ev.Abandoned): entry.abandoned for phase in _OPEN},
     **{(phase, mv.AnswerGiven): loop.answered for phase in _OPEN},
     **{(phase, mv.Joined): entry.joined for phase in _OPEN if phase is not Phase.UNFIT},
@@ -73,4 +78,5 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     (Phase.WAITING, ev.RetryDue): loss.retry,
     **{(phase, ev.Shut): loss.shut for phase in _OPEN},
 }
-"""Who serves what. Not here, by intent: late timers, and what a transport says after its end."""
+"""Who serves what. Not here, by intent: late timers, what a transport says after its end, and notifications where there
+will be no connection of this era."""

@@ -7,7 +7,7 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from actors.protocol.capabilities import NOTHING, Capabilities
-from actors.protocol.link_events import CallKey, Effects, Hello
+from actors.protocol.link_events import CallKey, Effects, Hello, Notified
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern.caller import Caller
 from actors.protocol.modern.filter import Filter
@@ -140,6 +140,8 @@ class Link(Struct, frozen=True):
     pending: PersistentMap[RequestId, Pending] = field(default_factory=PersistentMap)
     """All callers' calls: as many as there may be at once."""
     waiting: tuple[Called | Running, ...] = ()
+    unsaid: tuple[Notified, ...] = ()
+    """Notifications of clients that wait for the connection."""
     asking: dict[CallKey, Asking] = {}
     pausing: dict[CallKey, Running] = {}
     rebuilding: tuple[Running, ...] = ()

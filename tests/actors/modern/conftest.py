@@ -36,6 +36,8 @@ class Door:
         )
         if isinstance(route, classify.ModernRequest):
             return await self._door.request(post, route)
+        if isinstance(route, classify.ModernNotification):
+            return await self._door.notification(post, route)
         assert isinstance(route, classify.Rejection), route
         return Answer(route.status, route.body)
 

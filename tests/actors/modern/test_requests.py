@@ -287,6 +287,28 @@ async def test_a_drain_lets_requests_end_and_gives_the_rest_an_error(modern: Ope
         assert second.cancelled.is_set()
 
 
+async def test_a_notification_is_no_work_that_waits_and_none_is_taken_in_a_drain(
+    modern: Open, autojump_clock: MockClock
+) -> None:
+    async with modern(Peer("alpha")) as at:
+        said = {"jsonrpc": "2.0", "method": "acme/beat"}
+        headers = {"mcp-protocol-version": "2026-07-28"}
+        client = at.client("alpha")
+        assert await client.post(said, headers).head() == 202
+        [link] = at["alpha"].links
+        await at.gateway.settle()
+        assert link.notified == ["acme/beat"]
+        assert len(at.supervisor) == 1
+        await trio.sleep(400)
+        assert len(at.supervisor) == 0
+        pending = client.begin("tools/call", {"name": "echo"})
+        await at["alpha"].next()
+        at.gateway.nursery.start_soon(at.gateway.system.drain, 5.0)
+        await at.gateway.settle()
+        assert await client.post(said, headers).head() == 503
+        await pending.error()
+
+
 async def test_what_is_measured(modern: Open, autojump_clock: MockClock) -> None:
     async with modern(Peer("alpha")) as at:
         pending = at.client("alpha").begin("tools/call", {"name": "echo"})

@@ -218,12 +218,115 @@ async def test_the_end_is_told_once_and_last(open_transport, backend, events):
     assert len(events.all) == 1
 
 
-async def test_nothing_but_requests_goes_over_the_wire(open_transport, backend, log):
+BEAT = (("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "acme/beat"))
+
+
+def beat(seq: int) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "method": "acme/beat", "params": {"seq": seq}}).encode()
+
+
+def beats(backend) -> list[int]:
+    return [r.message["params"]["seq"] for r in backend.requests if r.headers["mcp-method"] == "acme/beat"]
+
+
+async def test_notifications_are_posts_of_their_own_in_order_and_tell_nothing(open_transport, backend, events, log):
+    async def answer(request) -> None:
+        if request.id is None:
+            await request.error(500, -32603) if request.message["params"]["seq"] == 2 else await request.accepted()
+        else:
+            await request.result({"ok": 1})
+
+    backend.handlers = [answer]
+    transport = open_transport(backend.url, Authorization="Bearer x")
+    for seq in range(1, 6):
+        transport.send(beat(seq), headers=BEAT)
+    await backend.wait_requests(5)
+    assert beats(backend) == [1, 2, 3, 4, 5]
+    headers = backend.requests[0].headers
+    assert (headers["mcp-protocol-version"], headers["mcp-method"]) == ("2026-07-28", "acme/beat")
+    assert headers["authorization"] == "Bearer x"
+    assert "mcp-session-id" not in headers
+    transport.send(frame("a"), id="a", headers=HEADERS)
+    assert (await events.next()).related == "a"
+    assert [line["why"] for line in log.of("backend_post_refused")] == ["HTTP 500"]
+
+
+async def test_a_notification_that_is_not_accepted_holds_up_neither_the_next_nor_requests(
+    open_transport, backend, events, log
+):
+    async def answer(request) -> None:
+        if request.id is not None:
+            await request.result({"ok": 1})
+        elif request.message["params"]["seq"] == 1:
+            await trio.sleep_forever()
+        else:
+            await request.accepted()
+
+    backend.handlers = [answer]
+    transport = open_transport(backend.url, HttpLimits(apart=0.05, accept=0.5))
+    for seq in (1, 2):
+        transport.send(beat(seq), headers=BEAT)
+    transport.send(frame("a"), id="a", headers=HEADERS)
+    assert (await events.next()).related == "a"
+    await backend.wait_requests(3)
+    assert beats(backend) == [1, 2]
+    while not log.of("backend_post_refused"):
+        await trio.sleep(0.01)
+    assert [line["why"] for line in log.of("backend_post_refused")] == ["not accepted within 0.5 s"]
+
+
+async def test_notifications_that_wait_are_bounded_and_requests_are_not_held_to_it(
+    open_transport, backend, events, log
+):
+    accepting = trio.Event()
+
+    async def answer(request) -> None:
+        if request.id is not None:
+            await request.result({"ok": 1})
+            return
+        await accepting.wait()
+        await request.accepted()
+
+    backend.handlers = [answer]
+    transport = open_transport(backend.url, HttpLimits(waiting=2, apart=100))
+    transport.send(beat(1), headers=BEAT)
+    await backend.wait_requests()
+    for seq in (2, 3, 4):
+        transport.send(beat(seq), headers=BEAT)
+    assert len(log.of("backend_message_dropped")) == 1
+    transport.send(frame("a"), id="a", headers=HEADERS)
+    assert (await events.next()).related == "a"
+    accepting.set()
+    await backend.wait_requests(4)
+    assert beats(backend) == [1, 2, 3]
+
+
+async def test_a_notification_that_cannot_be_written_harms_nothing_else(open_transport, backend, events, log):
+    async def answer(request) -> None:
+        await request.result({"ok": 1})
+
+    backend.handlers = [answer]
     transport = open_transport(backend.url)
-    transport.send(b'{"jsonrpc":"2.0","method":"notifications/cancelled"}')
+    transport.send(beat(1), headers=(("Mcp-Method", "x\ny"),))
+    transport.send(frame("a"), id="a", headers=HEADERS)
+    assert (await events.next()).related == "a"
+    assert len(backend.requests) == 1
+    assert log.of("backend_post_refused")
+
+
+async def test_what_was_notified_before_the_end_is_still_sent(open_transport, backend, events):
+    async def answer(request) -> None:
+        await request.accepted()
+
+    backend.handlers = [answer]
+    transport = open_transport(backend.url)
+    for seq in (1, 2, 3):
+        transport.send(beat(seq), headers=BEAT)
     await trio.testing.wait_all_tasks_blocked()
-    assert not backend.requests
-    assert log.of("backend_message_dropped")
+    transport.close()
+    transport.send(beat(4), headers=BEAT)
+    assert isinstance(await events.next(), TransportClosed)
+    assert beats(backend) == [1, 2, 3]
 
 
 # Answers to the probe, as real servers give them -------------------------------------------------------------

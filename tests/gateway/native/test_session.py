@@ -338,6 +338,15 @@ async def test_what_there_is_no_room_for_is_refused_or_ends_the_session(unstarte
     assert [event.reason for event in client.closed] == ["overflow"]
 
 
+async def test_a_session_of_all_clients_outlives_what_one_of_them_notifies(unstarted: Any) -> None:
+    client = unstarted(busy_server(), shared=True)
+    for _ in range(1030):
+        client.notify("notifications/x")
+    assert client.closed == []
+    client.post("ping", id="full")
+    assert [event.id for event in client.events] == ["full"]
+
+
 async def test_every_frame_says_which_request_it_belongs_to(connect: Any) -> None:
     client = await connect(busy_server())
     id = client.post("tools/call", {"name": "count", "arguments": {"to": 0}}, id="q")

@@ -6,6 +6,7 @@ from msgspec import Raw
 from actors.protocol import link_events as ev
 from actors.protocol.modern import link_events as mv
 from actors.protocol.modern.link_calls import MIRRORS_MAX
+from actors.protocol.modern.link_entry import UNSAID_BYTES, UNSAID_MAX
 from tests.support.modern_link import Drive, client
 
 HEADED = {
@@ -63,6 +64,58 @@ def test_a_method_that_no_header_carries_goes_to_servers_without_headers_only(dr
         assert drive.outcomes[1][1]["code"] == -32601
     else:
         assert drive.last("x\ny")
+
+
+def test_a_notification_of_a_client_passes_with_headers_of_its_own(drive):
+    drive.inform("acme/beat", seq=1, _meta={"of": "mine"})
+    headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "acme/beat"} if drive.related else {}
+    assert drive.notified == [("acme/beat", {"seq": 1, "_meta": {"of": "mine"}}, headers)]
+
+
+def test_a_notification_that_no_header_carries_goes_to_servers_without_headers_only(drive):
+    drive.inform("x\ny")
+    assert [method for method, _, _ in drive.notified] == ([] if drive.related else ["x\ny"])
+    assert drive.tallied == (["unsendable_notification"] if drive.related else [])
+
+
+@pytest.mark.parametrize("related", [True, False])
+def test_a_notification_brings_a_connection_and_waits_for_it_but_not_without_bound(related):
+    drive = Drive(related)
+    drive.inform("acme/beat", seq=0)
+    assert drive.count("server/discover") == 1
+    for seq in range(1, UNSAID_MAX + 3):
+        drive.inform("acme/beat", seq=seq)
+    assert not drive.notified
+    assert drive.tallied == ["too_many_notifications"] * 3
+    drive.call(1)
+    drive.discovered()
+    assert [params["seq"] for _, params, _ in drive.notified] == list(range(UNSAID_MAX))
+    drive.inform("acme/beat", seq="next")
+    assert drive.notified[-1][1] == {"seq": "next"}
+
+
+def test_what_waits_of_notifications_is_bounded_in_bytes_and_one_alone_has_room():
+    drive = Drive()
+    drive.inform("acme/beat", text="x" * UNSAID_BYTES)
+    drive.inform("acme/beat", text="x")
+    assert drive.tallied == ["too_many_notifications"]
+    drive.discovered()
+    assert len(drive.notified) == 1
+
+
+@pytest.mark.parametrize("era", [True, False])
+def test_a_notification_for_a_server_that_does_not_come_or_is_of_the_other_era_is_dropped(era):
+    drive = Drive()
+    drive.inform("acme/beat")
+    if era:
+        drive.step(ev.Closed("connection_lost", "gone"))
+    else:
+        drive.error(drive.last("server/discover").id, -32601, 404)
+        drive.inform("acme/beat")
+    assert not drive.link.unsaid
+    assert not drive.notified
+    dropped = ["lost_notification"] if era else ["unknown_notification", "Notified while unfit"]
+    assert drive.tallied == dropped
 
 
 def test_a_result_without_a_type_is_complete(drive):
