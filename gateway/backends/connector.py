@@ -22,7 +22,7 @@ from gateway.backends.http_call import HttpLimits
 from gateway.backends.modern_http import ModernHttpTransport
 from gateway.backends.stdio import Offers, StdioLimits, StdioTransport
 from gateway.backends.streamable_http import StreamableHttpTransport
-from gateway.wire.errors import PoolFullError
+from gateway.wire.errors import NoRoomError, PoolFullError
 from gateway.wire.pool import Pool, PoolLimits
 from gateway.wire.streams import WireStream, dial
 from gateway.wire.url import Origin
@@ -173,22 +173,28 @@ class HttpConnector:
         return pools
 
     async def _dial(self, origin: Origin, tls: SSLContext | None, within: float) -> WireStream:
-        """Where all that may be open are, those that are idle give way, and then nobody."""
-        if self._open > self._connections:
-            for pools in self._pools.values():
-                pools.drop_idle()
-            if self._open > self._connections:
-                raise PoolFullError(f"{self._connections} connections to servers are open already")
+        """Where all that may be open are, those that are idle give way, and then nobody: one waits for a connection of
+        the same server."""
+        if not self._has_room():
+            raise NoRoomError(f"{self._connections} connections to servers are open already")
         return await dial(origin, tls, within)
 
     async def _dial_stream(self, origin: Origin, tls: SSLContext | None, within: float) -> WireStream:
-        """The same within the share of streams."""
+        """The same within the share of streams. None comes free soon, so it is not waited for."""
         if self._streams > self._connections // 2:
             for pools in self._pools.values():
                 pools.streams.drop_idle()
-            if self._streams > self._connections // 2:
-                raise PoolFullError(f"{self._connections // 2} streams of servers are open already")
-        return await self._dial(origin, tls, within)
+        if self._streams > self._connections // 2 or not self._has_room():
+            raise PoolFullError(
+                f"{self._connections} connections to servers, or half as many streams, are open already"
+            )
+        return await dial(origin, tls, within)
+
+    def _has_room(self) -> bool:
+        if self._open > self._connections:
+            for pools in self._pools.values():
+                pools.drop_idle()
+        return self._open <= self._connections
 
     def _has_room_for_stream(self) -> bool:
         return self._streams < self._connections // 2

@@ -33,6 +33,10 @@ class PoolFullError(WireError):
         super().__init__(message, sent=False)
 
 
+class NoRoomError(PoolFullError):
+    """No connection may be opened now, whatever the origin: one that is there may come free."""
+
+
 class HeaderError(WireError, ValueError):
     """A header that would break the framing. The text does not show its value."""
 

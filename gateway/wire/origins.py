@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from gateway.wire.errors import PoolFullError
+from gateway.wire.errors import NoRoomError, PoolFullError
 
 
 class Pooled(Protocol):
@@ -84,17 +84,30 @@ class OriginPool(Generic[C]):
         """A fresh connection, or one that came free while waiting for a place. PoolFullError; what `connect` raises."""
         if self.open < self._connections:
             self.open += 1
-        elif (connection := await self._queue()) is not None:
+            try:
+                return await self._connect(connect)
+            except NoRoomError:
+                if not self.open:
+                    raise  # nothing here can come free
+        if (connection := await self._queue()) is not None:
             if connection.is_usable():
                 return connection
             connection.close()  # its place is ours
-        connected = False
+        return await self._connect(connect)
+
+    async def _connect(self, connect: Callable[[], Awaitable[C]]) -> C:
+        """A fresh connection in a place that is ours."""
+        settled = False
         try:
             connection = await connect()
-            connected = True
+            settled = True
             return connection
+        except NoRoomError:
+            settled = True
+            self.open -= 1  # whoever waits could do no more with it
+            raise
         finally:
-            if not connected:
+            if not settled:
                 self._give_up_place()
 
     def release(self, connection: C) -> None:

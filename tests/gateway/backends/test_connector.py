@@ -4,6 +4,7 @@ import json
 
 import pytest
 import trio
+import trio.testing
 
 from actors.ports import FrameReceived, Listening, RequestFailed
 from actors.protocol.table import BackendSpec, HttpTarget
@@ -105,4 +106,29 @@ async def test_streams_of_many_sessions_leave_connections_for_calls(backend, eve
         await events.next(FrameReceived)
     assert not events.of(RequestFailed)
     assert sum(request.method == "GET" for request in backend.requests) == 2
+    connector.close()
+
+
+async def test_where_all_places_are_taken_calls_wait_for_a_connection_of_their_server(backend, events, log, nursery):
+    connector = HttpConnector(log, connections=2)
+    going = trio.Event()
+
+    async def answer(request) -> None:
+        await going.wait()
+        await request.result({})
+
+    backend.handlers = [answer]
+    transport = connector.connect(BackendSpec("one", HttpTarget(backend.url, ())), events)
+    nursery.start_soon(transport.run)
+    with trio.fail_after(10):
+        for id in range(1, 6):
+            transport.send(FRAME.replace(b'"id": 1', b'"id": %d' % id), id=id)
+        await backend.wait_requests(2)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not events.of(RequestFailed)
+        going.set()
+        for _ in range(5):
+            await events.next(FrameReceived)
+    assert not events.of(RequestFailed)
+    assert backend.connections == 2
     connector.close()
