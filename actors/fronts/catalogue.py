@@ -253,6 +253,8 @@ class Catalogue(Actor):
                 self._keep(wanted, ())
                 wanted.items = None
             self._forget(key)
+        for key in [k for k in self._hellos if k.backend in backends]:  # of servers without sessions too
+            del self._hellos[key]
 
     def _fetch(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         if wanted.fetching:

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 import trio
 
-from actors.protocol.table import Endpoint, StdioTarget
+from actors.protocol.table import Endpoint, HttpTarget, StdioTarget
 from tests.support.door_client import Pending, RpcError
 from tests.support.harness import Gateway, open_gateway, table_of
 from tests.support.mcp_backend import Backend, tool
+from tests.support.modern_backend import ModernBackend
+from tests.support.modern_client import ModernClient
 
 KINDS = ("tools", "prompts", "resources")
 WORK = {"tools": ("echo", "work"), "held": {"work"}}
@@ -254,3 +256,17 @@ async def test_what_a_backend_says_in_the_moment_in_which_it_goes_harms_no_sessi
         response = await call.response()
         assert "result" in response or response["error"]["data"]["reason"] == "unconfigured"
         assert await client.names() == ["beta__echo"]
+
+
+async def test_what_a_server_without_sessions_said_of_itself_does_not_count_for_its_successor(autojump_clock):
+    alpha = ModernBackend("alpha", kind="http", capabilities={"tools": {}}, welcome={"instructions": "the old one"})
+    async with open_gateway(alpha) as gateway:
+        old, new = [ModernClient(gateway.actors.door, gateway.nursery, capabilities=c) for c in ({}, {"sampling": {}})]
+        await old.call("tools/list")
+        assert "the old one" in (await old.call("server/discover"))["instructions"]
+        alpha.capabilities, alpha.welcome = {"tools": {}, "prompts": {}}, {}
+        spec = gateway.services.table.value.backends["alpha"]
+        gateway.change(backends={"alpha": replace(spec, target=HttpTarget("http://other.test/mcp"))})
+        await gateway.settle()
+        assert (await new.call("prompts/list"))["prompts"]
+        assert "instructions" not in await new.call("server/discover")
