@@ -116,7 +116,7 @@ class ModernListing(Listing):
         view = self._views.get(TOOLS, {}).get(backend)
         if view is None:
             return ()
-        found = self._memo.get(("mirrors", view.version), lambda: _Mirrored(mirrors_of(view.items)))
+        found = self._memo.get(("mirrors", view.version), lambda: _Mirrored(mirrors_of(view.items)), [view.items])
         assert isinstance(found, _Mirrored)
         return found.by_tool.get(tool, ())
 

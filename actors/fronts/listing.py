@@ -246,7 +246,7 @@ class Listing:
             items = steady(before.items, fetched.items, NAMED_BY[method])
             return View(items, self._memo.version(items))
 
-        value = self._memo.get(("steady", method, before.version, fetched.version), make)
+        value = self._memo.get(("steady", method, before.version, fetched.version), make, [fetched.items])
         assert isinstance(value, View)
         return value
 
@@ -316,7 +316,8 @@ class Listing:
     def merged(self, method: str) -> list[Raw]:
         """The items of all backends, in their order, under their exposed names."""
         views, naming = self._present(method), self.naming
-        value = self._memo.get(self._key("merged", method, views), lambda: self._merge(method, views, naming))
+        items = (view.items for _, view in views)
+        value = self._memo.get(self._key("merged", method, views), lambda: self._merge(method, views, naming), items)
         assert isinstance(value, list)
         return value
 
@@ -362,7 +363,7 @@ class Listing:
             lists = [(b, [n for i in self._visible(method, b, v) if (n := item_name(i))]) for b, v in views]
             return build_names(lists, separator, configured)
 
-        value = self._memo.get(self._key("names", method, views), make)
+        value = self._memo.get(self._key("names", method, views), make, (view.items for _, view in views))
         assert isinstance(value, Names)
         return value
 
@@ -374,7 +375,7 @@ class Listing:
             return build_uris(self._front.backends, lists)
 
         key = ("uris", self._front.endpoint, self._front.table.digest, *((m, b, v.version) for m, b, v in views))
-        value = self._memo.get(key, make)
+        value = self._memo.get(key, make, (view.items for _, _, view in views))
         assert isinstance(value, Uris)
         return value
 

@@ -249,3 +249,20 @@ async def test_over_a_connection_of_its_own_a_session_is_given_things_in_the_ord
         client = await gateway.connect()
         await client.call("prompts/get", {"name": "alpha__hello"})
         assert await client.names() == before
+
+
+async def test_long_lists_that_are_others_each_time_do_not_fill_the_memory(
+    autojump_clock: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("actors.fronts.memo.MEMO_BYTES", 1_000_000)
+    alpha = Backend("alpha", tools=("a",))
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        for n in range(30):
+            alpha.lists["tools/list"] = [tool("a", description="x" * 100_000 + str(n))]
+            alpha.link.notify(changed("tools")) if alpha.links else None
+            await gateway.settle()
+            (item,) = (await client.call("tools/list"))["tools"]
+            assert item["description"].endswith(f"x{n}")
+        values = gateway.actors.tree.memo.values.values()
+        assert sum(len(item) for value in values if isinstance(value, list) for item in value) < 1_100_000
