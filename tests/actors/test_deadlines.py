@@ -202,6 +202,40 @@ async def overdue(scene: Scene, client: Client | ModernClient, seconds: float) -
     await scene.told_to_cancel(asked)
 
 
+async def request_of_any_kind(scene: Scene) -> None:
+    kinds = {
+        "resources/read": {"uri": scene.uri("test:///a")},
+        "prompts/get": {"name": scene.name("hello")},
+        "completion/complete": {
+            "ref": {"type": "ref/prompt", "name": scene.name("hello")},
+            "argument": {"name": "a", "value": "b"},
+        },
+    }
+    if not scene.cell.merged:
+        kinds["tools/list"] = {}
+        # What nobody knows is not passed on to a server of the other era.
+        kinds |= {"x/unknown": {}} if not scene.cell.bridged else {}
+    client = await scene.ready()
+    scene.alpha.mute |= set(kinds)
+    for method, params in kinds.items():
+        watch = Stopwatch()
+        error = await client.begin(method, params).error()
+        watch.shows(5)
+        assert (method, error.code, error.data["reason"]) == (method, -32603, "timeout")
+
+
+async def request_to_a_server_that_starts(scene: Scene) -> None:
+    """The time until it is there counts."""
+    client = await scene.asking()
+    scene.alpha.silent = True
+    watch = Stopwatch()
+    error = await client.begin("resources/read", {"uri": scene.uri("test:///a")}).error()
+    watch.shows(5)
+    assert (error.code, error.data["reason"]) == (-32603, "timeout")
+    # Whether a call of a client without sessions was sent, its connection alone knows.
+    assert error.data["executed"] in (("no",) if scene.cell.client == "sessions" else ("no", "unknown"))
+
+
 async def request_with_progress(scene: Scene) -> None:
     client = await scene.ready()
     watch = Stopwatch()
@@ -529,6 +563,10 @@ def needs_no_session(cell: Cell) -> str | None:
     return "the client has a session" if cell.client == "sessions" else None
 
 
+def needs_a_first_request(cell: Cell) -> str | None:
+    return "initialize waits for the connection" if cell.client == "sessions" and not cell.merged else None
+
+
 def needs_merging(cell: Cell) -> str | None:
     return "what one server lists and names is its own" if not cell.merged else None
 
@@ -581,7 +619,13 @@ ROWS: Mapping[str, Row] = {
     "an answer, before it becomes a stream": Row((0.25, 15), (Proof(stream),)),
     "a request": Row(
         (300, HOUR),
-        (Proof(request), Proof(request_with_a_timeout, server={"timeout": 5.0}), Proof(request_with_progress)),
+        (
+            Proof(request),
+            Proof(request_with_a_timeout, server={"timeout": 5.0}),
+            Proof(request_of_any_kind, server={"timeout": 5.0}),
+            Proof(request_to_a_server_that_starts, needs_a_first_request, server={"timeout": 5.0}),
+            Proof(request_with_progress),
+        ),
     ),
     "a merged list, for one server": Row((3, 60), (Proof(merged_list, needs_merging),)),
     "a call, for the lists on which its name may be": Row((10,), (Proof(lookup, needs_merging),)),
