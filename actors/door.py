@@ -224,6 +224,8 @@ class SessionDoor:
         if failed is None:
             self._services.telemetry.count("stagedoor_resumes_total", ("hit",))
             self._services.telemetry.count("stagedoor_events_replayed_total", (), follower.replayed)
+            if follower.gap is not None:
+                self._services.telemetry.count("stagedoor_gaps_total", ("trimmed",))
             return Streaming(follower)
         self._services.telemetry.count("stagedoor_resumes_total", ("missed",))
         if not session.alive:

@@ -277,6 +277,10 @@ class Store(Protocol):
         """A finished stream was written whole: its log may go after `replay_ttl_written`, and is the first to go for
         want of room. A hint."""
 
+    def trim(self, key: SessionKey, grant: Grant, stream: str, seq: int, done: Done) -> None:
+        """Deletes the events of an unfinished stream before number `seq`, which were written (caps) → None. A cursor
+        at `seq` or later can still be followed. SEQ: there is no event `seq`."""
+
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
         """Deletes the log of a finished stream (caps) → None."""
 
@@ -293,8 +297,9 @@ class Store(Protocol):
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
     ) -> Replay | Failed:
-        """Up to `limit` entries after the cursor, for whoever holds a connection. GONE: no such stream, or the
-        cursor is not one of its events; SEQ: a hole right after the cursor that no floor explains."""
+        """Up to `limit` entries after the cursor, for whoever holds a connection; after one that was trimmed those
+        that are left, and what is missing is `lost`. GONE: no such stream, or the cursor is not one of its events; SEQ:
+        a hole right after the cursor that no floor explains."""
 
 
 # --------------------------------------------------------------------------------------------------------------

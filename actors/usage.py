@@ -1,14 +1,26 @@
 """How much the logs of one session hold, and what goes first when they hold too much: streams that were written whole,
-then those that are finished and that nobody came for, the oldest first; never one that is not finished."""
+then what live streams have written but for their newest part, then those that are finished and that nobody came for,
+the oldest first; never what was not written of a live one."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TypeAlias
 
 from actors.ports import StreamHead
 from actors.protocol.table import Limits
 
 HALF = 0.5
-"""Of the caps: above it what may be shed gets no room that something finished takes."""
+"""Of the caps: above it what may be shed gets no room that something else can make."""
+
+TAIL = 0.25
+"""Of the caps: the newest part of what a live stream has written stays, for its client may not have received it. With
+what is on its way it fits below half."""
+
+Reached: TypeAlias = Callable[[str], int]
+"""Up to which number the events of a live stream may go."""
 
 
 @dataclass(slots=True)
@@ -19,6 +31,18 @@ class _Stream:
     """When it is forgotten, if it is finished."""
     awaited: float = 0.0
     """Till when its client is expected to come back for the rest, if it is finished."""
+    floor: int = 0
+    sizes: "array[int]" = field(default_factory=lambda: array("I"))
+    """Of the events after `floor`, while it is live."""
+
+    def spare(self, reached: int, events: int, size: int) -> int:
+        """How many of its events up to `reached` may go, so that about so many or so large ones of them stay."""
+        written = min(reached - self.floor, self.events)
+        spare = max(0, written - events)
+        if written > 1 and self.bytes > size:
+            sums = [*accumulate(self.sizes[:written])]
+            spare = max(spare, min(bisect_right(sums, sums[-1] - size), written - 1))
+        return spare
 
 
 class Usage:
@@ -37,8 +61,9 @@ class Usage:
     def load(self, heads: Mapping[str, StreamHead], now: float) -> None:
         """What an earlier life has left. (Of its bytes nothing is known.)"""
         for name, head in heads.items():
-            self._live[name] = _Stream(head.seq)
-            self._events += head.seq
+            held = head.seq - head.floor
+            self._live[name] = _Stream(held, floor=head.floor, sizes=array("I", bytes(4 * held)))
+            self._events += held
             if head.finished:
                 self.finish(name, now)
             if head.written:
@@ -55,12 +80,18 @@ class Usage:
 
     def add(self, stream: str, size: int) -> None:
         """An event is on its way into the log."""
-        self._count(self._live.setdefault(stream, _Stream()), 1, size)
+        entry = self._live.get(stream)
+        if entry is None:
+            entry = self._live[stream] = _Stream()
+        entry.sizes.append(size)
+        self._count(entry, 1, size)
 
     def take_back(self, stream: str, size: int) -> None:
         """It did not get there."""
         entry = self._live.get(stream)
-        if entry is not None:
+        if entry is not None and entry.sizes:
+            # What is on its way may be out of order by this, what was written never is.
+            entry.sizes.pop()
             self._count(entry, -1, -size)
 
     def _count(self, entry: _Stream, events: int, size: int) -> None:
@@ -75,6 +106,7 @@ class Usage:
         if entry is not None:
             entry.until = now + self._limits.replay_ttl
             entry.awaited = now + self._limits.replay_ttl_written
+            entry.sizes = array("I")
             self._finished[stream] = entry
 
     def written(self, stream: str, now: float) -> None:
@@ -91,19 +123,21 @@ class Usage:
             if entry is not None:
                 self._count(entry, -entry.events, -entry.bytes)
 
-    def spare(self, share: float, now: float) -> list[tuple[str, bool]]:
-        """The streams to drop so that no more than this share of the caps is used, and whether each was written whole;
-        all that can go if that is not enough. They are forgotten.
+    def spare(self, share: float, now: float, reached: Reached) -> list[tuple[str, bool | int]]:
+        """What is to go so that no more than this share of the caps is used; all that may go if that is not enough.
+        Streams to drop, and whether each was written whole; live ones to trim, and the number of the first event that
+        stays. They are forgotten.
 
-        One that was not written whole may hold an answer that its client comes back for: below the caps, where only
-        progress and log messages want room, it is kept as long as a written one is."""
+        A finished one that was not written whole may hold an answer that its client comes back for: below the caps,
+        where only progress and log messages want room, it is kept as long as a written one is."""
         if not self._over(share):
             return []
         self._expire(now)
-        dropped = []
+        dropped: list[tuple[str, bool | int]] = []
         while self._written and self._over(share):
             dropped.append((next(iter(self._written)), True))
             self.forget(dropped[-1][0])
+        dropped += self.trim(share, reached)
         while self._finished and self._over(share):
             oldest = next(iter(self._finished))
             if share < 1.0 and now < self._finished[oldest].awaited:
@@ -111,6 +145,27 @@ class Usage:
             dropped.append((oldest, False))
             self.forget(oldest)
         return dropped
+
+    def trim(self, share: float, reached: Reached) -> list[tuple[str, bool | int]]:
+        """The largest live streams are left with a quarter of the caps, and if that is not enough, with less; all of
+        them have a quarter in the end."""
+        trimmed: dict[str, bool | int] = {}
+        tail, least = TAIL, TAIL / max(1, len(self._live))
+        while self._over(share):
+            events, size = max(1, int(tail * self._limits.log_events)), int(tail * self._limits.log_bytes)
+            for name, entry in sorted(self._live.items(), key=lambda item: -item[1].events):
+                if not self._over(share):
+                    break
+                gone = entry.spare(reached(name), events, size)
+                if gone:
+                    self._count(entry, -gone, -sum(entry.sizes[:gone]))
+                    del entry.sizes[:gone]
+                    entry.floor += gone
+                    trimmed[name] = entry.floor + 1
+            if tail <= least:
+                break
+            tail = max(least, tail / 2)
+        return [*trimmed.items()]
 
     def _expire(self, now: float) -> None:
         for streams in (self._written, self._finished):

@@ -225,6 +225,7 @@ class SessionActor(Actor):
             dropped=self._dropped,
             noted=self.keeper.take_noted,
             cleared=lambda call: self.ctx.ref.reply(sm.CallCleared(call)),
+            open_asks=lambda: self._state.asks,
             guard=self.ctx.guard,
         )
         self.quiet.heard()

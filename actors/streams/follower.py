@@ -4,16 +4,30 @@ The rule that makes it right whatever is lost or late on the way: event *n + 1* 
 is read.
 """
 
+import re
+from typing import Any
+
+from msgspec import Raw
+
 from actors.ports import Failed, Refused, Replay, SessionKey, Store
-from actors.protocol import sse
+from actors.protocol import codec, payload, sse
+from actors.protocol.errors import Malformed
+from actors.protocol.messages import Error, Result
 from actors.streams.connection import Connection
 
 PAGE = 256
 """Events read at once; more would hold the reader's memory for a slow client."""
 
+_MESSAGE = re.compile(rb"^data: (\{.*)$", re.MULTILINE)
+"""A message in an event of ours, which is one line."""
+
 
 class Follower:
-    """An `EventSource`. `begin` must be awaited first: it says whether the cursor is one that can be followed."""
+    """An `EventSource`. `begin` must be awaited first: it says whether the cursor is one that can be followed.
+
+    The stream of a POST is also followed from a cursor that was trimmed, from what is left: no other connection could
+    bring its answers. They say then what is missing.
+    """
 
     def __init__(
         self,
@@ -35,16 +49,31 @@ class Follower:
         self._page: bytes = b""
         self._handed = 0
         self._more = True
+        self.gap: dict[str, Any] | None = None
+        """What answers say is missing."""
         self.lost: tuple[int, int] | None = None
         self.replayed = 0
         """Events that came from the log so far."""
 
     async def begin(self) -> Failed | None:
         """Reads the first page; a failure means that nothing can be delivered."""
-        return await self._read()
+        cursor = self._seq
+        failed = await self._read()
+        if failed is not None:
+            self.close()
+        elif self._connection is not None and self.lost is None:
+            self._connection.wrote(cursor)  # its client has it
+        return failed
 
     async def receive(self) -> bytes | None:
         """The next events."""
+        chunk = await self._next()
+        gap = self.gap
+        if chunk is None or gap is None:
+            return chunk
+        return _MESSAGE.sub(lambda found: b"data: " + _with_gap(found[1], gap), chunk)
+
+    async def _next(self) -> bytes | None:
         if self._connection is not None:
             self._connection.wrote(self._handed)
         while True:
@@ -55,13 +84,13 @@ class Follower:
             if not self._more:
                 return await self._connection.receive() if self._connection is not None else None
             failed = await self._read()
-            if failed is not None:
+            if failed is not None or self.lost is not None:
+                self.close()
                 return None
 
     async def _read(self) -> Failed | None:
         outcome = await self._store.replay(self._key, self._stream, self._epoch, self._seq, PAGE)
         if isinstance(outcome, Failed):
-            self.close()
             return outcome
         self._take(outcome)
         if self._connection is None and not self._more and not outcome.finished:
@@ -71,7 +100,10 @@ class Follower:
 
     def _take(self, replay: Replay) -> None:
         """Up to the head known at the attach; what is later comes live, and is not written twice."""
-        self.lost = self.lost or replay.lost
+        if replay.lost is not None and self._stream.startswith("p"):
+            self.gap = {"after": replay.lost[0], "resumed": replay.lost[1], "reason": "trimmed"}
+        else:
+            self.lost = self.lost or replay.lost
         entries = replay.entries
         if self._connection is not None:
             entries = [e for e in entries if e.seq <= self._head]
@@ -86,3 +118,21 @@ class Follower:
         """The reader is gone."""
         if self._connection is not None:
             self._connection.close()
+
+
+def _with_gap(data: bytes, gap: dict[str, Any]) -> bytes:
+    """An answer that says which events are missing before it; anything else as it is."""
+    try:
+        message = codec.decode_message(data)
+        if isinstance(message, Result):
+            meta = payload.meta_of(message.result)
+            told = payload.dumps({**(payload.members(meta) if meta else {}), "stagedoor/gap": gap})
+            return codec.encode(Result(message.id, payload.replace_members(message.result, {"_meta": told})))
+        if isinstance(message, Error):
+            more = payload.members(message.error).get("data", Raw(b"{}"))
+            if payload.is_object(more):
+                told = payload.replace_members(more, {"gap": payload.dumps(gap)})
+                return codec.encode(Error(message.id, payload.replace_members(message.error, {"data": told})))
+    except Malformed:
+        pass  # too many members to look into: the answer is worth more than the note
+    return data

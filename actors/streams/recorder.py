@@ -7,7 +7,7 @@ events are kept, and they are tried again until they are in the log.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TypeAlias
 
 import trio
@@ -60,6 +60,7 @@ class Recorder:
     `retry` after a while. `words(connection)`: what to tell a client that was never given an id when its stream ends.
     `dropped(questions)`: nobody will see these. `noted()`: fields of the record that go with the next write.
     `cleared(call)`: the append that was to clear it is acknowledged.
+    `open_asks()`: the questions that are open.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Recorder:
         dropped: Callable[[tuple[str, ...]], object],
         noted: Callable[[], dict[str, bytes | None]],
         cleared: Callable[[int], object],
+        open_asks: Callable[[], Container[str]],
         guard: Guard,
     ) -> None:
         self.key = key
@@ -95,9 +97,12 @@ class Recorder:
         self._dropped = dropped
         self._noted = noted
         self._cleared = cleared
+        self._open_asks = open_asks
         self._guard = guard
         self._tracks: dict[str, Track] = {}
         self._usage = Usage(limits)
+        # Of questions whose end is not in the log: their stream, and the event.
+        self._asked: dict[str, tuple[str, int]] = {}
         self._live = True
 
     # Effects
@@ -134,7 +139,7 @@ class Recorder:
         """Appends one event (or only the finish), and shows it to the reader once it is in the log."""
         track = self._tracks.get(effect.stream)
         if track is None:  # opened in an earlier life
-            track = self._tracks[effect.stream] = Track(acked=effect.seq - 1, next=effect.seq)
+            track = self._tracks[effect.stream] = Track(acked=effect.seq - 1, next=effect.seq, fence=1)
         track.finished = track.finished or effect.finish
         entry = Entry(effect)
         if not track.recorded:
@@ -161,7 +166,7 @@ class Recorder:
     def follow(self, effect: fx.Follow, connection: int) -> tuple[Connection, int]:
         """A live stream goes on over a new connection: the events still on their way into the log are its first; what
         is before them (up to the number returned) is for the reader to fetch from the log."""
-        track = self._tracks.setdefault(effect.stream, Track(acked=effect.head, next=effect.head + 1))
+        track = self._tracks.setdefault(effect.stream, Track(acked=effect.head, next=effect.head + 1, fence=1))
         if track.connection is not None:
             track.connection.cut()  # the newest attach wins, though the machine may have done with the stream
         carrier = self._connect(connection, effect.stream)
@@ -219,6 +224,7 @@ class Recorder:
             if track.connection is not None:
                 self._put(track.connection, entry)
         asked = track.take_asked(entry)
+        self._note(stream, track, entry)
         entry.fields |= self._noted()
         self._store.append(
             self.key,
@@ -232,6 +238,31 @@ class Recorder:
             if effect.requests or asked or entry.fields
             else NO_DELTAS,
         )
+
+    def _note(self, stream: str, track: Track, entry: Entry) -> None:
+        """What must not be trimmed of the stream of a POST."""
+        effect = entry.effect
+        if effect.requests and effect.data is not None:
+            track.fence = min(track.fence or entry.seq, entry.seq)
+        for ask, value in effect.asked.items():
+            if value is None:
+                self._asked.pop(ask, None)
+            else:
+                self._asked[ask] = (stream, entry.seq)
+
+    def _reached(self, stream: str) -> int:
+        """Up to which event a live stream may be trimmed: what was written. Of a POST's, whose client could come back
+        for nothing else, its answers and open questions stay. (What an earlier life has written nobody knows.)"""
+        track = self._tracks.get(stream)
+        if track is None:
+            return 0
+        # What a client that came back gets once more was not written until then.
+        reached = track.written if track.connection is None else track.connection.written
+        if kind_of(stream) == "get":
+            return reached
+        asks = self._open_asks()
+        kept = [seq for ask, (where, seq) in self._asked.items() if where == stream and ask in asks]
+        return min([reached, *(seq - 1 for seq in kept), *([track.fence - 1] if track.fence else [])])
 
     def _again(self, track: Track) -> None:
         """Brings everything on its way anew; outcomes of what was on its way before count no more."""
@@ -271,11 +302,17 @@ class Recorder:
         track.pending.append(entry)
 
     def _make_room(self, share: float) -> None:
-        """Above this share of the caps finished streams go; a resume of one of them gets the gap error."""
-        for stream, written in self._usage.spare(share, trio.current_time()):
-            if not written:
-                self._telemetry.count("stagedoor_gaps_total", ("cap",))
-            self._store.drop(self.key, self.grant, stream, _ignore)
+        """Above this share of the caps what was written goes, and finished streams; a resume that needs it is told."""
+        self._give_way(self._usage.spare(share, trio.current_time(), self._reached))
+
+    def _give_way(self, spare: Iterable[tuple[str, bool | int]]) -> None:
+        for stream, kept in spare:
+            if isinstance(kept, bool):
+                if not kept:
+                    self._telemetry.count("stagedoor_gaps_total", ("cap",))
+                self._store.drop(self.key, self.grant, stream, _ignore)
+            else:
+                self._store.trim(self.key, self.grant, stream, kept, _ignore)
 
     # What comes back
 
@@ -337,7 +374,10 @@ class Recorder:
     def _shed(self, track: Track, entry: Entry) -> None:
         """The log has no room for this: an event that nobody has seen is dropped, an answer made small, and if it is,
         room will come."""
-        if not entry.answers:
+        trimmed = self._usage.trim(0.0, self._reached)
+        if trimmed:  # what earlier lives have left is larger than it was thought to be
+            self._give_way(trimmed)
+        elif not entry.answers:
             self._drop(track, entry, "full")
         elif entry.shrink():
             self._telemetry.count("stagedoor_events_shed_total", ("answer",))
@@ -416,6 +456,7 @@ class Recorder:
         track = self._tracks.get(connection.stream)
         if track is not None and track.connection is connection:
             track.connection = None
+            track.written = connection.written or track.written
         elif track is None and whole and self._live:
             self._usage.written(connection.stream, trio.current_time())
             self._store.written(self.key, self.grant, connection.stream)

@@ -56,7 +56,9 @@ class Track:
 
     `recorded`: the stream is in the log; else its events go out at once, without ids. `stalled`: the store is away, and
     nothing is on its way until it is tried again. `attempt` tells late outcomes of an earlier try. `opened` is to be
-    called when the stream is open.
+    called when the stream is open. `written`: what went out on the last connection.
+    `fence`: the first event that must stay as long as the stream of a POST is live, if there is one; it brings an
+    answer.
     """
 
     acked: int = 0
@@ -67,6 +69,8 @@ class Track:
     finished: bool = False
     attempt: int = 0
     next: int = 1
+    written: int = 0
+    fence: int = 0
     opened: Callable[[], None] | None = None
     asked: dict[str, bytes | None] = field(default_factory=dict)
     """Changes of the record that came with events which were dropped: they go with the next one."""

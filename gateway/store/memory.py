@@ -47,26 +47,33 @@ _FULL_OF_SESSIONS = Failed(Refused.FULL, "no room for another session")
 
 
 class _Stream:
-    """One log. `epochs` says from which sequence number on which epoch wrote."""
+    """One log; `data` begins after the event `floor`. `epochs` says from which sequence number on which epoch wrote."""
 
-    __slots__ = ("bytes", "data", "epochs", "opened", "until", "written")
+    __slots__ = ("bytes", "data", "epochs", "floor", "opened", "until", "written")
 
     def __init__(self, opened: tuple[int, int]) -> None:
         self.opened = opened
         self.data: list[bytes] = []
         self.epochs: tuple[tuple[int, int], ...] = ()
         self.bytes = 0
+        self.floor = 0
         self.until: float | None = None
         self.written = False
 
     @property
+    def seq(self) -> int:
+        """The number of its last event."""
+        return self.floor + len(self.data)
+
+    @property
     def head(self) -> StreamHead:
         """What a record says of it."""
-        return StreamHead(len(self.data), self.until is not None, written=self.written)
+        return StreamHead(self.seq, self.until is not None, self.floor, self.written)
 
     def entry(self, seq: int) -> LogEntry:
         """The event with this number."""
-        return LogEntry(next(epoch for first, epoch in reversed(self.epochs) if first <= seq), seq, self.data[seq - 1])
+        epoch = next(epoch for first, epoch in reversed(self.epochs) if first <= seq)
+        return LogEntry(epoch, seq, self.data[seq - self.floor - 1])
 
 
 class _Session:
@@ -218,13 +225,16 @@ class MemoryStore:
                 log.until = until
                 heappush(self._due, (until, key, stream))
 
+    def trim(self, key: SessionKey, grant: Grant, stream: str, seq: int, done: Done) -> None:
+        done(self._trim(key, grant, stream, seq))
+
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
         session = self._fenced(key, grant)
         log = None if isinstance(session, Failed) or not session.streams else session.streams.get(stream)
         if isinstance(session, Failed):
             done(session)
         elif log is not None and log.until is None:
-            done(Failed(Refused.SEQ, "the stream is not finished", len(log.data)))
+            done(Failed(Refused.SEQ, "the stream is not finished", log.seq))
         else:
             session.forget(stream)
             done(None)
@@ -240,10 +250,12 @@ class MemoryStore:
         log = session.streams.get(stream) if session.streams else None
         if log is None or (log.until is not None and log.until <= now):
             return _NO_STREAM
-        head = len(log.data)
-        known = 0 < after_seq <= head and log.entry(after_seq).epoch == after_epoch
-        entries = [log.entry(seq) for seq in range(after_seq + 1, min(head, after_seq + limit) + 1)]
-        return replay_after(StreamHead(head, log.until is not None), after_seq, known, entries)
+        known = log.floor < after_seq <= log.seq and log.entry(after_seq).epoch == after_epoch
+        after = max(after_seq, log.floor)
+        entries = [log.entry(seq) for seq in range(after + 1, min(log.seq, after + limit) + 1)]
+        if 0 < after_seq <= log.floor and entries and entries[0].epoch < after_epoch:
+            entries = []  # a cursor of another history, in which later events had an earlier epoch
+        return replay_after(log.head, after_seq, known, entries)
 
     # Expiry
 
@@ -394,7 +406,7 @@ class MemoryStore:
         log = session.streams.get(stream) if session.streams else None
         if log is None:
             return _NO_STREAM
-        head, last = len(log.data), seq + len(data) - 1
+        head, last = log.seq, seq + len(data) - 1
         if seq > head + 1 or (finish and log.until is None and last < head):
             return Failed(Refused.SEQ, "", head)
         if last > head:
@@ -411,9 +423,27 @@ class MemoryStore:
         session.apply(deltas)
         return None
 
+    def _trim(self, key: SessionKey, grant: Grant, stream: str, seq: int) -> Failed | None:
+        session = self._fenced(key, grant)
+        if isinstance(session, Failed):
+            return session
+        log = session.streams.get(stream) if session.streams else None
+        if log is None or log.until is not None:
+            return None
+        if seq > log.seq:
+            return Failed(Refused.SEQ, "", log.seq)
+        gone = max(0, seq - 1 - log.floor)
+        size = sum(map(len, log.data[:gone]))
+        del log.data[:gone]
+        log.floor += gone
+        log.bytes -= size
+        session.bytes -= size
+        session.events -= gone
+        return None
+
     def _extend(self, session: _Session, log: _Stream, epoch: int, fresh: Sequence[bytes], size: int) -> None:
         if not log.epochs or log.epochs[-1][1] != epoch:
-            log.epochs += ((len(log.data) + 1, epoch),)
+            log.epochs += ((log.seq + 1, epoch),)
         log.data.extend(fresh)
         log.bytes += size
         session.bytes += size

@@ -64,13 +64,14 @@ def next_epoch(stored: int, now: float) -> int:
 def replay_after(head: StreamHead, after_seq: int, known: bool, entries: Sequence[LogEntry]) -> Replay | Failed:
     """Checks that `entries` go on where the cursor stands, so that no hole is passed over in silence (§4).
 
-    `known` says whether the cursor is an entry of the log; 0 is the place before the first one.
+    `known` says whether the cursor is an entry of the log; 0 is the place before the first one. Of one that was trimmed
+    nobody can say any more whether it was an event of this log, so something may be lost after the last of them too.
     """
     if after_seq > head.seq or not (known or after_seq == 0 or after_seq <= head.floor):
         return Failed(Refused.GONE, "the cursor is not an event of this stream", head.seq)
     resumed = entries[0].seq if entries else head.seq + 1
     lost = None
-    if resumed != after_seq + 1:
+    if resumed != after_seq + 1 or 0 < after_seq <= head.floor:
         if resumed - 1 > head.floor:
             return Failed(Refused.SEQ, f"events {after_seq + 1} to {resumed - 1} are missing", head.seq)
         lost = (after_seq, resumed)

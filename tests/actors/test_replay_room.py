@@ -1,11 +1,16 @@
 """What goes when the replay logs of a session are full: what was written whole, then what is finished, and only then
 what is new and may be missed."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
 import trio
 
-from tests.support.door_client import Client
+from actors.ports import ANONYMOUS, Get, Streaming
+from tests.support.door_client import Client, Pending, parse_events
 from tests.support.harness import Gateway, open_gateway
-from tests.support.mcp_backend import Backend
+from tests.support.mcp_backend import Backend, Request
 
 PROGRESS = 10
 """Notifications in the course of each call."""
@@ -25,7 +30,7 @@ async def told(client: Client) -> int:
     """The notifications that came with one call."""
     call = client.begin("tools/call", {"name": "work"}, progress=1)
     await call.result()
-    return sum(m.get("method") == "notifications/progress" for m in call.messages)
+    return len(call.seen("notifications/progress"))
 
 
 def shed(gateway: Gateway) -> int:
@@ -88,22 +93,129 @@ async def test_an_answer_that_was_not_written_is_kept_for_a_minute_before_it_mak
         assert await told(client) == PROGRESS, "now it makes room"
 
 
-async def test_what_is_live_fills_half_the_room_then_chatter_is_shed(autojump_clock):
-    """Neither can go; the answer comes all the same."""
+async def test_what_is_live_and_not_written_fills_half_the_room_then_chatter_is_shed(autojump_clock):
+    """It can't go; the answer comes all the same."""
     backend = Backend("alpha", tools=("work",), held={"work"})
     async with open_gateway(backend, log_events=100) as gateway:
         client = await gateway.connect("alpha")
         call = client.begin("tools/call", {"name": "work"}, progress=1)
         request = await backend.next()
-        for step in range(200):
+        request.progress(1)
+        await call.next("notifications/progress")
+        call.drop()
+        await gateway.settle()
+        for step in range(1, 200):
             request.progress(step + 1)
             await trio.sleep(0.01)
         request.text("done")
-        await call.result()
-        assert 45 <= sum(m.get("method") == "notifications/progress" for m in call.messages) <= 51
+        await gateway.settle()
+        rest = client.listen(call.events[-1].id)
+        await rest.end()
+        assert 45 <= len(rest.seen("notifications/progress")) <= 51
+        assert rest.messages[-1]["id"] == call.id
         assert shed(gateway) > 100
         gateway.nursery.start_soon(serve, backend)
+        await trio.sleep(61)
         assert await told(client) == PROGRESS, "it is finished, and goes"
+
+
+async def long_call(client: Client, backend: Backend, steps: int) -> tuple[Pending, Request]:
+    """A call that has said so many times how far it is."""
+    call = client.begin("tools/call", {"name": "work"}, progress=1)
+    request = await backend.next()
+    for step in range(steps):
+        request.progress(step + 1)
+        await trio.sleep(0.01)
+    return call, request
+
+
+def steps(pending: Pending) -> list[int]:
+    return [m["params"]["progress"] for m in pending.seen("notifications/progress")]
+
+
+async def test_a_long_call_that_is_read_gets_all_its_progress(autojump_clock):
+    backend = Backend("alpha", tools=("work",), held={"work"})
+    async with open_gateway(backend, log_events=1_000) as gateway:
+        client = await gateway.connect("alpha")
+        call, request = await long_call(client, backend, 4_000)
+        request.text("done")
+        assert (await call.result()).get("_meta") is None
+        assert steps(call) == [*range(1, 4_001)]
+        assert shed(gateway) == 0
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["live", "from the log"])
+@pytest.mark.parametrize("outcome", ["result", "error"])
+async def test_the_answer_of_a_long_call_says_what_a_late_resume_has_missed(autojump_clock, live, outcome):
+    backend = Backend("alpha", tools=("work",), held={"work"})
+    async with open_gateway(backend, log_events=1_000) as gateway:
+        client = await gateway.connect("alpha")
+        call, request = await long_call(client, backend, 1_500)
+        call.drop()
+        await gateway.settle()
+
+        def answer() -> None:
+            if outcome == "result":
+                request.result({"content": [], "_meta": {"mine": 1}})
+            else:
+                request.error(-32000, "no", {"mine": 1})
+
+        async def resumed(index: int) -> Pending:
+            again = client.listen(call.events[index].id)
+            assert await again.head() == 200
+            await gateway.settle()
+            return again
+
+        if not live:
+            answer()
+            await gateway.settle()
+        late = await resumed(2)
+        if live:
+            answer()
+            await gateway.settle()
+        *_, response = late.messages
+        told = response["result"]["_meta"] if outcome == "result" else response["error"]["data"]
+        first, *_ = seen = steps(late)
+        assert first <= 1_500 - 200
+        assert seen == [*range(first, 1_501)]
+        gap = {"after": 3, "resumed": first + 1, "reason": "trimmed"}
+        assert told == {"mine": 1, "stagedoor/gap" if outcome == "result" else "gap": gap}
+        assert gateway.telemetry.total("stagedoor_gaps_total", "trimmed") == 1
+        soon = await resumed(-200)
+        assert steps(soon) == [*range(1_302, 1_501)]
+        assert soon.messages[-1]["id"] == call.id
+        assert "gap" not in str(soon.messages[-1])
+
+
+async def test_a_question_and_an_answer_on_the_stream_of_a_post_stay_until_they_are_not_needed(autojump_clock):
+    """A client that comes back late may have got neither, and nothing else would bring them."""
+    backend = Backend("alpha", tools=("work",), held={"work"})
+    async with open_gateway(backend, log_events=1_000) as gateway:
+        client = await gateway.connect("alpha", capabilities={"sampling": {}})
+        call = client.begin("tools/call", {"name": "work"}, progress=1)
+        request = await backend.next()
+        question = request.ask("sampling/createMessage", {"messages": [], "maxTokens": 1})
+        asked = await call.next("sampling/createMessage")
+        for step in range(800):
+            request.progress(step + 1)
+            await trio.sleep(0.01)
+        assert shed(gateway) > 0
+        call.drop()
+        await gateway.settle()
+        again = client.listen(call.events[0].id)
+        await again.next("sampling/createMessage")
+        await client.respond(asked, {"role": "assistant", "content": {"type": "text", "text": ""}, "model": "m"})
+        await question.outcome()
+        await gateway.settle()
+        before = shed(gateway)
+        for step in range(800, 2_400):
+            request.progress(step + 1)
+            await trio.sleep(0.01)
+        await gateway.settle()
+        assert shed(gateway) == before
+        request.text("done")
+        await gateway.settle()
+        assert again.messages[-1]["id"] == call.id
 
 
 async def test_a_later_life_makes_room_among_the_streams_of_earlier_ones(autojump_clock):
@@ -122,3 +234,121 @@ async def test_a_later_life_makes_room_among_the_streams_of_earlier_ones(autojum
             assert await told(client) == PROGRESS
             await trio.sleep(0.1)
         assert shed(gateway) == 0
+
+
+def numbers(pending: Pending) -> list[int]:
+    """What was logged there, in order."""
+    return [m["params"]["data"] for m in pending.seen("notifications/message")]
+
+
+async def talk(backend: Backend, begin: int, end: int) -> None:
+    """Logs so many numbers, sixty a second."""
+    for number in range(begin, end):
+        backend.link.notify("notifications/message", {"level": "info", "data": number})
+        await trio.sleep(1 / 60)
+
+
+async def test_a_get_stream_that_is_read_gets_all_its_logs_and_calls_their_progress_for_good(autojump_clock):
+    backend = Backend("alpha", tools=("work",), held={"work"})
+    async with open_gateway(backend) as gateway:
+        gateway.nursery.start_soon(serve, backend)
+        client = await gateway.connect("alpha")
+        events = client.listen()
+        await gateway.settle()
+        calls = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(talk, backend, 0, 10_000)
+            for _ in range(150):
+                calls.append(client.begin("tools/call", {"name": "work"}, progress=1))
+                await calls[-1].result()
+                assert len(calls[-1].seen("notifications/progress")) == PROGRESS
+                await trio.sleep(1)
+        await gateway.settle()
+        said_with_calls = [number for call in calls for number in numbers(call)]
+        assert sorted(numbers(events) + said_with_calls) == [*range(10_000)]
+        assert shed(gateway) == 0
+        assert gateway.telemetry.total("stagedoor_gaps_total") == 0
+
+
+@asynccontextmanager
+async def read_long(gateway: Gateway, backend: Backend, count: int) -> AsyncIterator[tuple[Client, Pending]]:
+    """A GET stream that was read for so many logs, until its connection broke."""
+    client = await gateway.connect("alpha")
+    events = client.listen()
+    await gateway.settle()
+    await talk(backend, 0, count)
+    await gateway.settle()
+    events.drop()
+    await gateway.settle()
+    yield client, events
+
+
+async def test_after_a_long_time_the_newest_events_can_still_be_resumed_without_a_hole(autojump_clock):
+    backend = Backend("alpha")
+    async with (
+        open_gateway(backend, log_events=1_000) as gateway,
+        read_long(gateway, backend, 1_500) as (client, events),
+    ):
+        for back in (1, 100, 240):
+            again = client.listen(events.events[-1 - back].id)
+            assert await again.head() == 200
+            await gateway.settle()
+            assert numbers(again) == [*range(1_500 - back, 1_500)]
+            again.drop()
+            await gateway.settle()
+
+
+async def test_a_resume_from_before_what_was_trimmed_is_told_of_the_gap(autojump_clock):
+    backend = Backend("alpha")
+    async with (
+        open_gateway(backend, log_events=1_000) as gateway,
+        read_long(gateway, backend, 1_500) as (client, events),
+    ):
+        statuses = []
+        for event in events.events[::20]:
+            again = client.listen(event.id)
+            statuses.append(await again.head())
+            if statuses[-1] == 400:
+                assert "no longer kept" in again.messages[0]["error"]["message"]
+                continue
+            await gateway.settle()
+            assert numbers(again) == [*range(1_500 - len(numbers(again)), 1_500)]
+            again.drop()
+            await gateway.settle()
+        assert statuses == sorted(statuses, reverse=True), "too old, then not"
+        assert set(statuses) == {400, 200}
+
+
+async def test_a_client_that_came_too_late_and_begins_anew_gets_all_its_logs(autojump_clock):
+    """What it has left behind makes room."""
+    backend = Backend("alpha")
+    async with (
+        open_gateway(backend, log_events=1_000) as gateway,
+        read_long(gateway, backend, 1_000) as (client, events),
+    ):
+        assert await client.listen(events.events[5].id).head() == 400
+        fresh = client.listen()
+        await gateway.settle()
+        await talk(backend, 1_000, 4_000)
+        await gateway.settle()
+        assert numbers(fresh) == [*range(1_000, 4_000)]
+        assert shed(gateway) == 0
+
+
+async def test_what_was_not_written_is_never_trimmed(autojump_clock):
+    """The reader takes nothing; what is live fills half the room, and chatter is shed."""
+    backend = Backend("alpha")
+    async with open_gateway(backend, log_events=400, outbox_events=10_000) as gateway:
+        client = await gateway.connect("alpha")
+        headers = {"mcp-session-id": client.session or "", "mcp-protocol-version": client.version}
+        reply = await gateway.actors.door.get(Get(client.endpoint, ANONYMOUS, headers))
+        assert isinstance(reply, Streaming)
+        await reply.source.receive()
+        await talk(backend, 0, 1_000)
+        await gateway.settle()
+        assert shed(gateway) > 700
+        chunk = await reply.source.receive()
+        reply.source.close()
+        kept = [e.message["params"]["data"] for e in parse_events(chunk or b"") if e.message is not None]
+        assert kept == [*range(len(kept))]
+        assert 195 <= len(kept) <= 200

@@ -143,6 +143,9 @@ async def lives_through(store: Store, ask: Any, key: str) -> None:
     grant = await ask(store.create, key, {"state": b"new"})
     assert await ask(store.save, key, grant, 1, Deltas(fields={"a": b"1"})) is None
     assert await ask(store.open, key, grant, "p1", {"r": b"q"}, b"one") is None
+    assert await ask(store.open, key, grant, "g1", {}, b"one") is None
+    assert await ask(store.append, key, grant, "g1", 2, [b"two"]) is None
+    assert await ask(store.trim, key, grant, "g1", 2) is None
     finished = Deltas(requests={"r": None})
     assert await ask(store.append, key, grant, "p1", 2, [b"two"], finish=True, deltas=finished) is None
     replay = await store.replay(key, "p1", grant.epoch, 1, 10)

@@ -268,6 +268,68 @@ async def test_a_cursor_that_is_no_event_of_the_stream_is_gone(world, ask):
         assert refused(await store.replay(key, stream, epoch, seq, 10)) is Refused.GONE
 
 
+async def test_a_trimmed_log_is_followed_from_what_stays_and_says_so_to_an_older_cursor(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "g1", {}, b"")
+    await ask(store.append, key, grant, "g1", 2, [b"2", b"3", b"4", b"5"])
+    assert await ask(store.trim, key, grant, "g1", 4) is None
+    assert (await ask(store.read, key)).streams == {"g1": StreamHead(5, floor=3)}
+    for cursor, left in [(4, [5]), (5, [])]:
+        replay = await store.replay(key, "g1", grant.epoch, cursor, 10)
+        assert (seqs(replay), replay.lost) == (left, None)
+    for cursor in (0, 1, 2, 3):
+        replay = await store.replay(key, "g1", grant.epoch if cursor else 0, cursor, 1)
+        assert (list(replay.entries), replay.lost) == ([LogEntry(grant.epoch, 4, b"4")], (cursor, 4))
+    assert refused(await store.replay(key, "g1", grant.epoch + 1, 2, 10)) is Refused.SEQ, "of another history"
+    assert refused(await store.replay(key, "g1", grant.epoch - 1, 4, 10)) is Refused.GONE, "another life's"
+
+
+async def test_a_trim_is_done_once_by_who_may_and_leaves_an_event(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "g1", {}, b"1")
+    await ask(store.append, key, grant, "g1", 2, [b"2", b"3"])
+    for seq in (2, 2, 1):
+        assert await ask(store.trim, key, grant, "g1", seq) is None
+        assert (await ask(store.read, key)).streams == {"g1": StreamHead(3, floor=1)}
+    assert refused(await ask(store.trim, key, grant, "g1", 4)) is Refused.SEQ
+    assert refused(await ask(store.trim, key, Grant(grant.owner, grant.epoch - 1), "g1", 3)) is Refused.FENCED
+    assert await ask(store.trim, key, grant, "g2", 9) is None, "it is gone anyway"
+    await ask(store.append, key, grant, "g1", 4, [], finish=True)
+    assert await ask(store.trim, key, grant, "g1", 3) is None
+    assert (await ask(store.read, key)).streams == {"g1": StreamHead(3, True, 1)}
+    assert seqs(await store.replay(key, "g1", grant.epoch, 2, 10)) == [3]
+
+
+async def test_what_was_trimmed_makes_room_in_events_and_bytes(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "g1", {}, b"x" * 5_000)
+    for first in range(2, 60, 2):
+        if first > 2:
+            assert await ask(store.trim, key, grant, "g1", first - 1) is None
+        assert await ask(store.append, key, grant, "g1", first, [b"x" * 20_000] * 2) is None, first
+    assert refused(await ask(store.append, key, grant, "g1", 60, [b"x" * 2_000])) is Refused.FULL
+    assert await ask(store.trim, key, grant, "g1", 59) is None
+    assert await ask(store.append, key, grant, "g1", 60, [b""] * 11) is None
+    assert refused(await ask(store.append, key, grant, "g1", 71, [b""])) is Refused.FULL
+
+
+@pytest.mark.parametrize("how", ["drop", "expiry", "its name is taken"])
+async def test_a_trimmed_log_that_goes_gives_back_what_it_held(world, ask, how):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"1")
+    await ask(store.append, key, grant, "p1", 2, [b"x" * 5_000] * 10)
+    assert await ask(store.trim, key, grant, "p1", 9) is None
+    await ask(store.append, key, grant, "p1", 12, [], finish=True)
+    if how == "drop":
+        assert await ask(store.drop, key, grant, "p1") is None
+    else:
+        await world.pass_time(2.2)
+    name = "p2" if how != "its name is taken" else "p1"
+    assert await ask(store.open, key, grant, name, {}, b"") is None
+    assert await ask(store.append, key, grant, name, 2, [b"x" * 5_400] * 11) is None
+    assert refused(await ask(store.append, key, grant, name, 13, [b""])) is Refused.FULL
+
+
 # Retention and caps
 
 

@@ -34,6 +34,12 @@ class Log:
     events: list[tuple[int, bytes]] = field(default_factory=list)
     finished: bool = False
     written: bool = False
+    floor: int = 0
+
+    @property
+    def held(self) -> list[bytes]:
+        """What was not trimmed."""
+        return [data for _, data in self.events[self.floor :]]
 
 
 @dataclass
@@ -54,7 +60,7 @@ class Session:
     def fits(self, fresh: list[bytes], *, unfinished: bool = False) -> bool:
         """Beside all logs, or only beside those that are not finished."""
         logs = [log for log in self.logs.values() if not (unfinished and log.finished)]
-        held = [data for log in logs for _, data in log.events] + fresh
+        held = [data for log in logs for data in log.held] + fresh
         return len(held) <= LIMITS.log_events and sum(map(len, held)) <= LIMITS.log_bytes
 
     def lose(self, gone: set[str], fresh: list[bytes]) -> None:
@@ -76,7 +82,9 @@ class Session:
                     mine[name] = value
 
     def record(self) -> Record:
-        heads = {name: StreamHead(len(log.events), log.finished, 0, log.written) for name, log in self.logs.items()}
+        heads = {
+            name: StreamHead(len(log.events), log.finished, log.floor, log.written) for name, log in self.logs.items()
+        }
         return Record(self.owner, self.epoch, self.rev, self.tries, self.fields, self.requests, self.asked, heads)
 
 
@@ -229,6 +237,17 @@ class StoreMachine(RuleBasedStateMachine):
         elif self.agree(outcome, expected) and session is not None:
             session.logs.pop(stream, None)
 
+    @rule(key=keys, back=backs, stream=streams, seq=numbers)
+    def trim(self, key: str, back: int, stream: str, seq: int) -> None:
+        grant, session = self.grant(key, back), self.model.get(key)
+        outcome = self.ask(self.store.trim, self.names[key], grant, stream, seq)
+        expected = self.refusal(key, grant)
+        log = session.logs.get(stream) if session else None
+        if expected is None and log is not None and not log.finished and seq > len(log.events):
+            self.agree(outcome, Refused.SEQ, len(log.events))
+        elif self.agree(outcome, expected) and log is not None and not log.finished:
+            log.floor = max(log.floor, seq - 1)
+
     @rule(key=keys, back=backs, stream=streams)
     def touch_and_written(self, key: str, back: int, stream: str) -> None:
         grant = self.grant(key, back)
@@ -281,13 +300,19 @@ class StoreMachine(RuleBasedStateMachine):
         epoch, session = self.grant(key, back).epoch, self.model.get(key)
         outcome = self.replay(self.names[key], stream, epoch, seq, limit)
         log = session.logs.get(stream) if session and not session.ended else None
-        if log is None or (seq and (seq > len(log.events) or log.events[seq - 1][0] != epoch)):
+        trimmed = log is not None and seq <= log.floor > 0
+        if log is not None and trimmed and seq and log.events[log.floor][0] < epoch:
+            self.agree(outcome, Refused.SEQ, len(log.events))
+            return
+        if log is None or (not trimmed and seq and (seq > len(log.events) or log.events[seq - 1][0] != epoch)):
             self.agree(outcome, Refused.GONE)
             return
         assert isinstance(outcome, Replay)
+        lost = (seq, log.floor + 1) if trimmed else None
+        seq = max(seq, log.floor)
         assert [(entry.epoch, entry.data) for entry in outcome.entries] == log.events[seq : seq + limit]
         assert [entry.seq for entry in outcome.entries] == [*range(seq + 1, seq + 1 + len(outcome.entries))]
-        assert (outcome.head, outcome.finished, outcome.lost) == (len(log.events), log.finished, None)
+        assert (outcome.head, outcome.finished, outcome.lost) == (len(log.events), log.finished, lost)
 
     @invariant()
     def records_agree(self) -> None:

@@ -130,6 +130,9 @@ class FaultyStore:
     def written(self, key: SessionKey, grant: Grant, stream: str) -> None:
         self.inner.written(key, grant, stream)
 
+    def trim(self, key: SessionKey, grant: Grant, stream: str, seq: int, done: Done) -> None:
+        self._call("trim", key, partial(self.inner.trim, key, grant, stream, seq), done)
+
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
         self._call("drop", key, partial(self.inner.drop, key, grant, stream), done)
 

@@ -171,6 +171,11 @@ class Operations:
         keys = (record_key(key), log_key(key, stream))
         return Operation(key, ("EVALSHA", SHA["written"], 2, *keys, *_by(grant), stream, self._written), done)
 
+    def trim(self, key: SessionKey, grant: Grant, stream: str, seq: int, done: Done) -> Operation:
+        """→ None."""
+        keys = (record_key(key), log_key(key, stream))
+        return Operation(key, ("EVALSHA", SHA["trim"], 2, *keys, *_by(grant), stream, seq), done, when_full=True)
+
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> Operation:
         """→ None."""
         keys = (record_key(key), log_key(key, stream))

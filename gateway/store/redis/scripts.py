@@ -6,7 +6,7 @@ from importlib.resources import files
 
 NAMES = (
     "append", "beat", "claim", "create", "delete", "drop", "end", "open", "probe", "read", "register", "release",
-    "save", "touch", "written",
+    "save", "touch", "trim", "written",
 )  # fmt: skip
 
 

@@ -127,6 +127,9 @@ class RedisStore:
     def written(self, key: SessionKey, grant: Grant, stream: str) -> None:
         self._writer.submit(self._operations.written(key, grant, stream, _ignore))
 
+    def trim(self, key: SessionKey, grant: Grant, stream: str, seq: int, done: Done) -> None:
+        self._writer.submit(self._operations.trim(key, grant, stream, seq, done))
+
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
         self._writer.submit(self._operations.drop(key, grant, stream, done))
 

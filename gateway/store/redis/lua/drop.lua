@@ -12,6 +12,6 @@ if not head then return 'OK' end
 if not head.finished then return {'SEQ', head.seq} end
 redis.call('UNLINK', KEYS[2])
 redis.call('HDEL', KEYS[1], 'h:' .. ARGV[3])
-redis.call('HINCRBY', KEYS[1], 'events', 0 - head.seq) -- not -0, which Redis can't read
+redis.call('HINCRBY', KEYS[1], 'events', head.floor - head.seq) -- not -0, which Redis can't read
 redis.call('HINCRBY', KEYS[1], 'bytes', 0 - head.bytes)
 return 'OK'

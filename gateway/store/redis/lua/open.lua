@@ -17,7 +17,7 @@ if head and head.finished and head.till <= now() then
   -- Expired, and not purged yet: its name is free.
   redis.call('UNLINK', KEYS[2])
   redis.call('HDEL', KEYS[1], 'h:' .. stream)
-  row[6], row[7], head = row[6] - head.seq, row[7] - head.bytes, nil
+  row[6], row[7], head = row[6] - head.seq + head.floor, row[7] - head.bytes, nil
   redis.call('HSET', KEYS[1], 'events', row[6], 'bytes', row[7])
 end
 if head then
@@ -35,7 +35,7 @@ else
     events, bytes = room(1, size, tonumber(ARGV[7]), tonumber(ARGV[8]), events, bytes)
     if not events then return {'FULL'} end
   end
-  head = {seq = 0, bytes = 0, epoch = ARGV[2], till = 0, floor = '0', opener = ARGV[2], print = ARGV[9], written = ''}
+  head = {seq = 0, bytes = 0, epoch = ARGV[2], till = 0, floor = 0, opener = ARGV[2], print = ARGV[9], written = ''}
   if first then
     redis.call('XADD', KEYS[2], ARGV[2] .. '-1', 'd', ARGV[11])
     redis.call('PEXPIRE', KEYS[2], row[1] == 'live' and ARGV[4] or redis.call('PTTL', KEYS[1]))

@@ -5,7 +5,8 @@
 --   seq bytes epoch till floor opener print [w]
 -- where `bytes` is what the log holds, `epoch` that of the last event, `till` the time in ms at which a finished stream
 -- is forgotten (0: it is not finished), `opener` the epoch that opened it, `print` the checksum of what it was opened
--- with, and `w` says that it was written whole to its client. A stream counts as many events as its `seq` says.
+-- with, and `w` says that it was written whole to its client. Events up to `floor` were trimmed: a stream counts
+-- `seq - floor` events.
 -- A number that becomes text costs Redis as much as a lookup: what can stay text does. (Lua writes integers out plainly
 -- below 10^14: times in ms are.)
 local function now()
@@ -18,7 +19,7 @@ local function parse(text)
   local seq, bytes, epoch, till, floor, opener, print, written =
     string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
   return {
-    seq = seq + 0, bytes = bytes + 0, epoch = epoch, till = till + 0, finished = till ~= '0', floor = floor,
+    seq = seq + 0, bytes = bytes + 0, epoch = epoch, till = till + 0, finished = till ~= '0', floor = floor + 0,
     opener = opener, print = print, written = written,
   }
 end
@@ -71,7 +72,7 @@ local function purge(time)
         redis.call('HDEL', KEYS[1], row[i])
         redis.call('UNLINK', log_of(string.sub(row[i], 3)))
       else
-        events, bytes = events + head.seq, bytes + head.bytes
+        events, bytes = events + head.seq - head.floor, bytes + head.bytes
         if head.finished and (due == 0 or head.till < due) then due = head.till end
       end
     end
@@ -103,7 +104,7 @@ local function room(events, bytes, most, most_bytes, held, held_bytes)
   local gone = 0
   while gone < #done and (held + events > most or held_bytes + bytes > most_bytes) do
     gone = gone + 1
-    held, held_bytes = held - done[gone].seq, held_bytes - done[gone].bytes
+    held, held_bytes = held - done[gone].seq + done[gone].floor, held_bytes - done[gone].bytes
   end
   if held + events > most or held_bytes + bytes > most_bytes then return nil end
   for i = 1, gone do
