@@ -78,6 +78,8 @@ class Aggregate(Front):
         """By notification: how many looks in a row found nothing new, and when the last one was."""
         self._shown: dict[str, str] = {}
         """By method: the digest of the list that the client was given last, or told of."""
+        self._recalled: set[str] = set()
+        """Those that it was given in an earlier life of its session."""
         self._looked: dict[str, str] = {}
         """The same of lists that it was not given, but which were looked into for it."""
 
@@ -328,6 +330,7 @@ class Aggregate(Front):
     def _show(self, method: str) -> None:
         """The client is given this list: what is different from it from now on is news."""
         digest = self.listing.digest(method)
+        self._recalled.discard(method)
         if self._shown.get(method) != digest:
             self._shown[method] = digest
             self.host.save({SHOWN: msgspec.json.encode(self._shown)})
@@ -338,9 +341,13 @@ class Aggregate(Front):
             self._looked.setdefault(method, self.listing.digest(method))
 
     def recall(self, fields: Mapping[str, bytes]) -> None:
-        """The session was rebuilt: the lists that its client has are those of its earlier life."""
+        """The session was rebuilt: the lists that its client has are those of its earlier life. Nobody told it of
+        changes meanwhile, and nobody would from here on: it looks, and watches."""
         if SHOWN in fields:
             self._shown = msgspec.json.decode(fields[SHOWN], type=dict[str, str])
+            self._recalled = set(self._shown)
+            for notification in sorted({LIST_CHANGED[method] for method in self._shown}):
+                self.announce(notification)
 
     def _cursor(self, method: str, items: list[Raw], offset: int) -> cursors.Cursor:
         """Where the next page begins."""
@@ -428,7 +435,7 @@ class Aggregate(Front):
 
     def _compare(self, notification: str, methods: list[str]) -> None:
         """A client that has these very lists is not told that they have changed."""
-        different = [m for m in methods if self._had(m) != self.listing.digest(m)]
+        different = [m for m in methods if self._had(m) != self.listing.digest(m) and not self._unsettled(m)]
         vain = 0 if different else self._vain.get(notification, (0, 0.0))[0] + 1
         self._vain[notification] = (vain, self.host.ctx.now())
         for method in different:
@@ -437,6 +444,10 @@ class Aggregate(Front):
             self._tell(notification)
         else:
             self._count(notification, "spared")
+
+    def _unsettled(self, method: str) -> bool:
+        """A list of an earlier life is not another one for the lack of a server that has not answered yet."""
+        return method in self._recalled and "pending" in self.listing.missing(method).values()
 
     def _had(self, method: str) -> str | None:
         """The digest of the list that the client has, as far as is known."""

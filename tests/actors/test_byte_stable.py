@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from tests.actors.test_cold_start import Disk
+from tests.actors.test_lazy_lists import crash_catalogue
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, tool
@@ -266,3 +267,45 @@ async def test_long_lists_that_are_others_each_time_do_not_fill_the_memory(
             assert item["description"].endswith(f"x{n}")
         values = gateway.actors.tree.memo.values.values()
         assert sum(len(item) for value in values if isinstance(value, list) for item in value) < 1_100_000
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+async def test_a_session_that_was_not_in_memory_is_told_of_what_changed_meanwhile_and_of_what_changes_later(
+    autojump_clock: Any, meanwhile: bool
+) -> None:
+    alpha = Backend("alpha")
+    async with open_gateway(alpha, idle_ttl=86_400.0) as gateway:
+        client = await gateway.connect()
+        await client.names()
+        await trio.sleep(100)
+        assert gateway.left()["sessions"] == 0
+        if meanwhile:
+            alpha.lists["tools/list"].append(tool("new"))
+            alpha.link.notify(changed("tools"))
+        events = client.listen()
+        await trio.sleep(20)
+        assert [m["method"] for m in events.messages] == [changed("tools")] * meanwhile
+        alpha.lists["tools/list"].append(tool("newer"))
+        alpha.link.notify(changed("tools"))
+        await trio.sleep(20)
+        assert [m["method"] for m in events.messages] == [changed("tools")] * (1 + meanwhile)
+
+
+async def test_a_session_that_comes_back_is_not_told_of_a_change_while_a_server_is_still_starting(
+    autojump_clock: Any,
+) -> None:
+    alpha, beta = Backend("alpha"), Backend("beta")
+    async with open_gateway(alpha, beta, idle_ttl=86_400.0) as gateway:
+        client = await gateway.connect()
+        await client.names()
+        await trio.sleep(400)
+        await crash_catalogue(gateway)
+        alpha.mute.add("initialize")
+        events = client.listen()
+        request = await alpha.next("initialize")
+        request = await alpha.next("initialize")
+        await trio.sleep(15)
+        assert events.messages == []
+        alpha._answer(request)
+        await trio.sleep(15)
+        assert events.messages == []
