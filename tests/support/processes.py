@@ -241,7 +241,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
 
 
-def _need(there: bool, what: str) -> None:
+def need(there: bool, what: str) -> None:
     """A missing tool skips the test on somebody's machine, and fails it where everything must run."""
     if there:
         return
@@ -264,7 +264,7 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
 @pytest.fixture
 def redis_url() -> Iterator[str]:
     """The URL of a redis-server of the test's own."""
-    _need(installed(), "redis-server is")
+    need(installed(), "redis-server is")
     with RedisServer() as server:
         yield server.url
 
@@ -272,12 +272,12 @@ def redis_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def node() -> Path:
     """The private node, with the packages of tests/node beside it."""
-    _need((NODE_PACKAGES / ".bin" / "node").exists(), "the node packages of tests/node are")
+    need((NODE_PACKAGES / ".bin" / "node").exists(), "the node packages of tests/node are")
     return NODE_PACKAGES / ".bin" / "node"
 
 
 @pytest.fixture(scope="session")
 def pypi_servers() -> Path:
     """The folder with mcp-server-time and mcp-server-git."""
-    _need((PYPI_SERVERS / "mcp-server-time").exists(), "the servers of tests/servers are")
+    need((PYPI_SERVERS / "mcp-server-time").exists(), "the servers of tests/servers are")
     return PYPI_SERVERS
