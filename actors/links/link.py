@@ -8,7 +8,7 @@ import functools
 import secrets
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, assert_never
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -70,6 +70,7 @@ class _Due(Enum):
     CONNECT = "connect"
     OWED = "owed"
     CLOSE = "close"
+    DRAIN = "drain"
 
 
 PREFIX_BYTES = 8
@@ -155,12 +156,8 @@ class LinkActor(Actor):
                 self._connect()
             case Denied(payload):
                 self._denied(payload)
-            case _Due.CONNECT:
-                self._step(ev.ConnectExpired(self._carrier.diagnostics))
             case ev.RetryDue() | ev.Listening():
                 self._step(message)
-            case _Due.OWED:
-                self._telling.settle()
             case TaskEnded():
                 self._task_ended(message)
             case Continue():
@@ -182,12 +179,27 @@ class LinkActor(Actor):
                 self._standing.counted(link.phase, holds=carrier.holds_process, asks=asks)
             case PollDue():
                 self._driver.poll(message)
-            case _Due.CLOSE:
-                self.ctx.stop(NORMAL)
+            case _Due():
+                self._timer(message)
         self._end_if_done()
 
+    def _timer(self, due: _Due) -> None:
+        match due:
+            case _Due.CONNECT:
+                self._step(ev.ConnectExpired(self._carrier.diagnostics))
+            case _Due.OWED:
+                self._telling.settle()
+            case _Due.CLOSE:
+                self.ctx.stop(NORMAL)
+            case _Due.DRAIN:
+                self._shut()
+            case _:
+                assert_never(due)
+
     def drain(self, deadline: float) -> None:
-        self._shut()  # whoever used it has ended
+        # Whoever used it has ended. A drain goes before what waits in the mailbox, where a session may have said that
+        # the backend's session is to be left for its next life: that is read first.
+        self.ctx.ref.reply(_Due.DRAIN)
 
     # Callers
 

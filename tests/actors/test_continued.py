@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import trio
 
+from actors.links.link_messages import PutDown
 from actors.ports import Failed, Refused
 from actors.protocol.table import Limits
+from actors.runtime.cell import Drain
 from gateway.store.memory import MemoryStore
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_gateway
@@ -257,6 +259,20 @@ async def drained_after(
         after = second.client("alpha", **client)
         after.session, after.version = before.session, before.version
         yield after, came, second
+
+
+async def test_a_drain_that_overtakes_the_word_of_a_session_leaves_its_backend_s_session_all_the_same(autojump_clock):
+    """The urgent lane is read first; what the session said last still waits in the mailbox of its connection."""
+    alpha = Backend("alpha", kind="http")
+    async with open_gateway(alpha, store=LastingStore(Limits(), trio.current_time)) as gateway:
+        client = await gateway.connect("alpha")
+        assert await client.tool("echo") == "alpha: echo"
+        [link] = [ref for name, ref in gateway.system.registry._refs.items() if name.startswith("LinkActor")]
+        [session] = [ref for name, ref in gateway.system.registry._refs.items() if name.startswith("SessionActor")]
+        link.reply(PutDown(session))
+        link.urgent(Drain(trio.current_time() + 8))
+        await trio.sleep(1)
+        assert alpha.link.transport.let_go_of
 
 
 async def test_at_the_deadline_of_a_drain_it_is_left_for_the_next_process(autojump_clock):
