@@ -84,7 +84,8 @@ class BrokerActor(Evictable):
         self._connected = connected
         """The keys of all brokers that have a connection."""
         self._related = not isinstance(spec.target, StdioTarget)
-        self._rules = Rules(leased(spec, patron.bits), 1 + services.limits.overflow_connections)
+        lines = 1 + services.limits.overflow_connections
+        self._rules = Rules(leased(spec, patron.bits), lines, server=spec.name)
         self._audience = Audience(True, self._drop)
         self._early: list[Any] = []
         self._stale = False
@@ -146,7 +147,10 @@ class BrokerActor(Evictable):
         """Another process holds this client's connections, or nobody can tell: what waits was not sent."""
         self._services.log.warning("broker_not_owned", backend=self._backend, reason=self._record.lost)
         error = errors.internal(
-            "the state of this client's connections can't be had", reason="not_owned", executed="no"
+            "the state of this client's connections can't be had",
+            reason="not_owned",
+            executed="no",
+            backend=self._backend,
         ).raw
         for message in self._early:
             match message:

@@ -260,7 +260,8 @@ class BrokerCalls:
         running.line = effect.line
         line = self._open(effect.line, running.level)
         if line is None:
-            error = errors.internal("no connection to the server can be made", reason="no_link", executed="no")
+            text, backend = "no connection to the server can be made", self._state.rules.server
+            error = errors.internal(text, reason="no_link", executed="no", backend=backend)
             self.step(ev.Ended(effect.call, False, error.raw))
             return
         if running.level is not None:

@@ -92,7 +92,7 @@ def clock_due(actor: "ExchangesActor", message: ClockDue) -> None:
         return
     running.looks_at, now = math.inf, actor.ctx.now()
     if running.due <= now:
-        actor.step(message.call, ev.DeadlineDue())
+        actor.step(message.call, ev.DeadlineDue(actor.front.calls.get(message.call)))
         return
     if running.head_due <= now:
         running.head_due = math.inf

@@ -167,8 +167,8 @@ class ExchangesActor(Evictable):
         try:
             return retry.finished(request, backend, outcome, self.kind.bits, self.services.sealer, expose)
         except errors.Malformed:
-            error = errors.internal("the server's result is malformed", reason="malformed", backend=backend.name)
-            return False, error.raw
+            text = "the server's result is malformed"
+            return False, errors.internal(text, reason="malformed", executed="yes", backend=backend.name).raw
         except errors.Refusal as refused:
             return False, refused.error.raw
 

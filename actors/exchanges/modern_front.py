@@ -203,8 +203,9 @@ class ModernFront(Front):
             link.reply(Warm())
             return
         self._unfit.pop(backend, None)
-        text = f"server {backend!r} speaks no known protocol revision"
-        error = errors.internal(text, reason="no_common_version", executed="no", backend=backend).raw
+        failure = self.tree.eras.neither(backend, self.table.backends.get(backend))
+        self.tree.backends.reply(failure)
+        error = errors.internal(failure.message, reason=failure.reason, executed="no", backend=backend).raw
         for call in calls:
             self.outcome(LinkOutcome(backend, call.call, False, error))
         self._tell_waiting(backend, None, error)
@@ -233,7 +234,7 @@ class ModernFront(Front):
             if served is None or backend not in served.backends or not self.modern(backend):
                 self.refuse(effect.call, tasks.unknown())
             elif not self.call(effect.call, backend, effect.method, routed.params, False):
-                self.refuse_linkless(effect.call)
+                self.refuse_linkless(effect.call, backend)
 
     def call(self, call: int, backend: str, method: str, params: Raw, progress: bool) -> bool:
         refusal = self._misdirected(call, backend, method, params)

@@ -124,7 +124,9 @@ class Watches:
         if watch.call:
             self._by_call[watch.call] = watch
         else:
-            self._failed(watch, errors.internal("no connection can be made", reason="no_link", executed="no").raw)
+            text = f"no connection to server {watch.backend!r} can be made"
+            error = errors.internal(text, reason="no_link", executed="no", backend=watch.backend)
+            self._failed(watch, error.raw)
 
     def _subscribe(self, watch: Watch, hello: Hello) -> None:
         """At a backend with sessions."""

@@ -15,7 +15,7 @@ from actors.fronts.catalogue_messages import DEBOUNCE, LIST_CHANGED, CatalogueCh
 from actors.fronts.front import NEWS, SET_LEVEL, Front
 from actors.fronts.host import Host, Tree
 from actors.fronts.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Listing, hash_of
-from actors.links.backends import unreachable
+from actors.links.backends import all_unreachable, unreachable
 from actors.links.link_messages import LinkAsked, LinkOutcome, LinkReady, LinkTold
 from actors.protocol import aggregate, capabilities, cursors, errors, tasks
 from actors.protocol import effects as fx
@@ -176,7 +176,7 @@ class Aggregate(Front):
             if fresh:
                 self.host.routed(effect.call)
         else:
-            self.refuse_linkless(effect.call)
+            self.refuse_linkless(effect.call, backend)
 
     def _routed(self, effect: fx.Dispatch, *, fresh: bool) -> aggregate.Routed | None:
         """Where a request goes; None if that can't be said before the lists are `fresh`. A tool may be called by its
@@ -296,7 +296,7 @@ class Aggregate(Front):
 
     def _list(self, effect: fx.Dispatch) -> None:
         if self.listing.hopeless(effect.method):
-            self.refuse(effect.call, errors.internal("no server could be asked", reason="backends_down", executed="no"))
+            self.refuse(effect.call, all_unreachable(self.backends, self.tree.status))
             return
         items = self.listing.merged(effect.method)
         try:

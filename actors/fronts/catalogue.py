@@ -528,6 +528,8 @@ class Catalogue(Actor):
         if other is not None:
             other.reply(Warm())
         else:
+            spec = self._services.table.value.backends.get(key.backend)
+            self._backends.reply(self._eras.neither(key.backend, spec))
             self._disconnected(key, entry)
 
     def _announce(self, entry: Entry, key: Key, notification: str, but: list[Ref] | None = None) -> None:

@@ -370,7 +370,7 @@ class Front(ABC):
         waiter, backend = self.waiters.get(call), self.calls.get(call, "")
         self.cancel(call, "deadline exceeded")
         if waiter is not None:
-            waiter(LinkOutcome(backend, call, False, errors.internal("timeout", reason="timeout").raw))
+            waiter(LinkOutcome(backend, call, False, errors.unanswered(backend or None).raw))
 
     def set_level(self, backend: str, level: str) -> None:
         """Tells a connected backend the log level, if it has logging."""
@@ -448,6 +448,7 @@ class Front(ABC):
         """Gives a call an error of ours."""
         self.end(call, False, error.raw)
 
-    def refuse_linkless(self, call: int) -> None:
+    def refuse_linkless(self, call: int, backend: str) -> None:
         """No link can be had: at a bound, or while the gateway ends."""
-        self.refuse(call, errors.internal("no connection to the server can be made", reason="no_link", executed="no"))
+        text = f"no connection to server {backend!r} can be made"
+        self.refuse(call, errors.internal(text, reason="no_link", executed="no", backend=backend))

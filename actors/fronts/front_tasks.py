@@ -84,7 +84,7 @@ class FrontTasks:
         else:
             if front.call(effect.call, backend, effect.method, params, effect.progress):
                 return True
-            front.refuse_linkless(effect.call)
+            front.refuse_linkless(effect.call, backend)
         return False
 
     def _whose(self, method: str, id: str) -> Owner:

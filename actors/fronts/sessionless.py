@@ -84,9 +84,10 @@ class Sessionless:
         """It speaks neither era, or another one each time."""
         front, backend = self._front, message.backend
         del self._unfit[backend]
-        text = f"server {backend!r} speaks no known protocol revision"
-        error = errors.internal(text, reason="no_common_version", executed="no", backend=backend).raw
+        failure = front.tree.eras.neither(backend, front.table.backends.get(backend))
+        front.tree.backends.reply(failure)
+        error = errors.internal(failure.message, reason=failure.reason, executed="no", backend=backend).raw
         for call in message.calls:
             if front.calls.get(call.call) == backend:
                 front.outcome(LinkOutcome(backend, call.call, False, error))
-        front.down(LinkDown(message.link, backend, text, error))
+        front.down(LinkDown(message.link, backend, failure.message, error))

@@ -51,7 +51,7 @@ class Transparent(Front):
         if refusal is not None:
             self.refuse(effect.call, refusal)
         elif not self.call(effect.call, backend, effect.method, params, effect.progress):
-            self.refuse_linkless(effect.call)
+            self.refuse_linkless(effect.call, backend)
 
     def _checked(self, backend: str, effect: fx.Dispatch) -> errors.ProtocolError | None:
         """What the configuration hides can't be called either."""
@@ -96,7 +96,7 @@ class Transparent(Front):
     def _begin(self, call: int, backend: str) -> None:
         link = self.link(backend)
         if link is None:
-            self.refuse_linkless(call)
+            self.refuse_linkless(call, backend)
             return
         self._initialize = call
         link.reply(Warm())
@@ -141,7 +141,8 @@ class Transparent(Front):
                 visible = [tool for tool in json.elements(tools) if shown(spec, _name(tool))]
                 payload = json.replace_members(payload, {"tools": json.dumps(visible)})
         except errors.Malformed:
-            ok, payload = False, errors.internal("the server's list is malformed", reason="malformed").raw
+            ok, text = False, "the server's list is malformed"
+            payload = errors.internal(text, reason="malformed", executed="yes", backend=spec.name).raw
         self.end(outcome.call, ok, payload)
 
 

@@ -5,7 +5,7 @@ call. After a crash the links that live are counted anew; until all have answere
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -305,12 +305,50 @@ def _server(hello: Hello) -> tuple[str, str]:
 
 
 def unreachable(backend: str, status: Status | None) -> errors.ProtocolError:
-    """For those who can't even try. The standard error of a process that ran belongs to those whom it served."""
+    """For those who can't even try."""
     failure = status.failure if status is not None else None
     why = failure.message if failure is not None else "it could not be reached"
-    shown: dict[str, Any] = {}
-    if failure is not None:
-        shown = (failure.diagnostics.unstarted if failure.ran else failure.diagnostics).shown
     return errors.internal(
-        f"server {backend!r} is down: {why}", reason="backend_down", executed="no", backend=backend, **shown
+        f"server {backend!r} is down: {why}",
+        reason="backend_down",
+        executed="no",
+        backend=backend,
+        **(_shown(failure) if failure is not None else {}),
     )
+
+
+def _shown(failure: Failure) -> dict[str, Any]:
+    """The standard error of a process that ran belongs to those whom it served."""
+    return (failure.diagnostics.unstarted if failure.ran else failure.diagnostics).shown
+
+
+SERVERS_TOLD = 20
+"""Servers that one error tells of; `more` says how many others there are."""
+LINES_TOLD = 5
+"""The last lines of the standard error of each."""
+CHARACTERS_TOLD = 300
+"""Of each line and sentence."""
+
+
+def all_unreachable(backends: Sequence[str], status: Mapping[str, Status]) -> errors.ProtocolError:
+    """For those who wanted something of several servers, none of which works: why each of them does not."""
+    told = [_told(backend, status.get(backend)) for backend in backends[:SERVERS_TOLD]]
+    more = len(backends) - len(told)
+    return errors.internal(
+        "no server could be asked", reason="backends_down", executed="no", servers=told, more=more or None
+    )
+
+
+def _told(backend: str, status: Status | None) -> dict[str, Any]:
+    failure = status.failure if status is not None else None
+    if failure is None:
+        return {"backend": backend, "message": "it could not be asked"}
+    shown = _shown(failure)
+    told = {
+        "backend": backend,
+        "reason": failure.reason,
+        "message": failure.message[:CHARACTERS_TOLD],
+        "status": shown["status"],
+        "stderr": [line[:CHARACTERS_TOLD] for line in (shown["stderr"] or ())[-LINES_TOLD:]],
+    }
+    return {key: value for key, value in told.items() if value}

@@ -5,9 +5,14 @@ by `initialize`, in the other by `server/discover`. A verdict holds for the targ
 versioning), until something contradicts it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from actors.links.standing import Failure
+from actors.protocol.diagnostics import Diagnostics, without_addresses
 from actors.protocol.table import BackendSpec, Target
+
+NO_COMMON_VERSION = "no_common_version"
+"""The reason of a failure: server and gateway have no protocol revision in common."""
 
 
 @dataclass(slots=True)
@@ -17,6 +22,8 @@ class _Known:
     legacy: bool | None = None
     silent: bool = False
     """Not `modern` by its silence alone."""
+    refusals: dict[str, str] = field(default_factory=dict)
+    """By era: why it does not speak it, as it said."""
 
     @property
     def neither(self) -> bool:
@@ -40,24 +47,32 @@ class Eras:
         known = self._of(spec)
         return None if known.neither else known.legacy
 
-    def found_modern(self, spec: BackendSpec, speaks: bool | None, *, sure: bool = True) -> None:
+    def found_modern(self, spec: BackendSpec, speaks: bool | None, *, sure: bool = True, said: str = "") -> None:
         """What `server/discover` has shown; None: what was known of it is in doubt. Not `sure` is what follows from a
-        silence: it holds until the other era is refused."""
+        silence: it holds until the other era is refused. `said`: what it answered, if it refused."""
         known = self._of(spec)
+        known.refusals["modern"] = said
         known.modern, known.silent = speaks, speaks is False and not sure
 
     def found_legacy(self, spec: BackendSpec) -> None:
         """`initialize` was answered."""
         self._of(spec).legacy = True
 
-    def refused_legacy(self, spec: BackendSpec, *, surely: bool) -> bool:
-        """`initialize` was refused; whether to look in the other era. If that was done and nothing was found, only
-        whoever comes next does so again, unless the first look was not answered in time, or the words of the
-        refusal are those of the other era (`surely`)."""
+    def refused_legacy(self, spec: BackendSpec, *, surely: bool, said: str = "") -> bool:
+        """`initialize` was refused by what it `said`; whether to look in the other era. If that was done and nothing
+        was found, only whoever comes next does so again, unless the first look was not answered in time, or the words
+        of the refusal are those of the other era (`surely`)."""
         known = self._of(spec)
+        known.refusals["legacy"] = said
         looks = surely or known.silent or known.modern is not False
         known.legacy, known.modern, known.silent = False, known.modern or None, False
         return looks
+
+    def neither(self, backend: str, spec: BackendSpec | None) -> Failure:
+        """That a server speaks no revision of ours, with what it said to `server/discover` and to `initialize`."""
+        said = [text for text in self._of(spec).refusals.values() if text] if spec is not None else []
+        detail = "; ".join([f"server {backend!r} speaks no known protocol revision", *said])
+        return Failure(backend, NO_COMMON_VERSION, without_addresses(detail), Diagnostics(detail=detail))
 
     def _of(self, spec: BackendSpec) -> _Known:
         known = self._known.get(spec.name)

@@ -5,6 +5,7 @@ from actors.links.eras import Eras
 from actors.protocol import codec, errors
 from actors.protocol.bridge import eras as rules
 from actors.protocol.bridge.eras import Case, Verdict
+from actors.protocol.link_loss import refusal_of
 from actors.protocol.messages import Error
 from actors.services import Services
 
@@ -33,7 +34,8 @@ class Fitness:
             return False
         case = rules.of_error(message.error, said.status)
         looks = rules.INITIALIZE[case] is Verdict.LOOK
-        return looks and self._eras.refused_legacy(spec, surely=case in SURE)
+        why = f"server {spec.name!r} refused to initialize: {refusal_of(message.error)}"
+        return looks and self._eras.refused_legacy(spec, surely=case in SURE, said=why)
 
     def ready(self) -> None:
         """The handshake is over."""

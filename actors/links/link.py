@@ -134,7 +134,7 @@ class LinkActor(Actor):
         self._standing = Standing(self.ctx.ref, self._backend, self._backends)
         later = functools.partial(self.ctx.set_timer, "owed", OWED_AGAIN, _Due.OWED)
         self._telling = Telling(self.ctx.ref, self._backend, self._audience, later)
-        self._own = LinkOwn(self.ctx, self._step, self._services.limits.request_deadline)
+        self._own = LinkOwn(self._backend, self.ctx, self._step, self._services.limits.request_deadline)
         self._driver = TaskDriver(self.ctx, self._services, self._own, self._step, self._finish)
         self._standing.moved(self._link.phase)
         if self._link.phase is Phase.WAITING:
@@ -348,11 +348,9 @@ class LinkActor(Actor):
         if self._link.phase is not Phase.CONNECTING or self._carrier.up:
             self._give_back()  # it was given up meanwhile
         elif spec is None:
-            self._denied(
-                errors.internal(
-                    f"{self._link.named} is no longer configured", reason="unconfigured", backend=self._backend
-                ).raw
-            )
+            text = f"{self._link.named} is no longer configured"
+            error = errors.internal(text, reason="unconfigured", executed="no", backend=self._backend)
+            self._denied(error.raw)
         else:
             resumed = self._carrier.connect(self.ctx, spec)
             relates, listens, warm = self._carrier.relates, self._carrier.kind == "http", self._carrier.warm

@@ -16,7 +16,8 @@ Then = Callable[[bool, Raw], None]
 class LinkOwn:
     """Of one link; `step` steps its machine, `deadline` is in seconds."""
 
-    def __init__(self, ctx: Context, step: Callable[[ev.LinkEvent], None], deadline: float) -> None:
+    def __init__(self, backend: str, ctx: Context, step: Callable[[ev.LinkEvent], None], deadline: float) -> None:
+        self.backend = backend
         self._ctx = ctx
         self._step = step
         self._deadline = deadline
@@ -66,8 +67,7 @@ class LinkOwn:
     def overdue(self, call: int) -> None:
         """A backend that never answers must not be waited for."""
         self._step(ev.Abandoned((self._ctx.ref, call), "deadline exceeded"))
-        error = errors.internal("the server did not answer in time", reason="timeout", executed="unknown")
-        self.outcome(call, False, error.raw)
+        self.outcome(call, False, errors.unanswered(self.backend).raw)
 
     def drop(self, call: int, reason: str) -> None:
         """The outcome is of no use any more."""

@@ -283,11 +283,9 @@ class ModernLinkActor(Actor):
         if self._link.phase is not Phase.CONNECTING or self._carrier.up:
             self._give_back()  # it was given up meanwhile
         elif spec is None:
-            self._denied(
-                errors.internal(
-                    f"{self._link.named} is no longer configured", reason="unconfigured", backend=self._backend
-                ).raw
-            )
+            text = f"{self._link.named} is no longer configured"
+            error = errors.internal(text, reason="unconfigured", executed="no", backend=self._backend)
+            self._denied(error.raw)
         else:
             self._carrier.connect(self.ctx, spec, modern=True)
             kind, warm = self._carrier.kind, self._carrier.warm
@@ -326,7 +324,7 @@ class ModernLinkActor(Actor):
         if effect.modern is not True:
             self._answers.clear()
         if (spec := self._spec) is not None:
-            self._eras.found_modern(spec, effect.modern, sure=effect.sure)
+            self._eras.found_modern(spec, effect.modern, sure=effect.sure, said=effect.said)
 
     def _ask(self, effect: ev.Ask) -> None:
         assert effect.call is not None

@@ -87,7 +87,7 @@ class TaskDriver:
             self._look()
         elif tool_name(call.params) in self._required:
             seconds = self._limits.request_deadline_cap
-            drive, effects = task_drive.start(call.params, self._server, seconds)
+            drive, effects = task_drive.start(call.params, self._server, seconds, self._own.backend)
             self._driven[call.call] = _Driven(drive, call.progress)
             self._run(call.call, effects)
         else:

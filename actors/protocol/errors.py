@@ -242,6 +242,11 @@ def internal(
     return refusal("internal", detail, backend=backend, reason=reason, executed=executed, **data)
 
 
+def unanswered(backend: str | None = None, executed: Executed = "unknown") -> ProtocolError:
+    """The deadline of a request has passed; unless it was never sent, nobody knows how far the server got."""
+    return internal("the server did not answer in time", backend=backend, reason="timeout", executed=executed)
+
+
 def too_large(limit: int) -> ProtocolError:
     return refusal("too_large", f"more than {limit} bytes")
 

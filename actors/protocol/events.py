@@ -65,9 +65,10 @@ class StreamTurnDue(Struct, frozen=True):
 
 
 class CallExpired(Struct, frozen=True):
-    """The deadline of a call has passed."""
+    """The deadline of a call has passed; `backend` is who has not answered it, as far as known."""
 
     call: CallId
+    backend: str | None = None
 
 
 class AskExpired(Struct, frozen=True):

@@ -180,8 +180,7 @@ def expired(session: Session, event: ev.CallExpired) -> Step:
     if id is None:
         return session, []
     entry = session.requests[id]
-    error = errors.internal("the server did not answer in time", reason="timeout", executed=entry.executed)
-    return give_up(session, entry, error, "deadline exceeded")
+    return give_up(session, entry, errors.unanswered(event.backend, entry.executed), "deadline exceeded")
 
 
 def give_up(session: Session, entry: ClientRequest, error: errors.ProtocolError, reason: str) -> Step:

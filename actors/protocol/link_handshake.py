@@ -21,7 +21,7 @@ from actors.protocol.link_calls import (
     upstream_id,
 )
 from actors.protocol.link_loss import closed as loss_closed
-from actors.protocol.link_loss import end_calls, fail, reason_of
+from actors.protocol.link_loss import end_calls, fail, refusal_of
 from actors.protocol.link_messages import pong, refuse
 from actors.protocol.link_resume import changes, dropped, goes_on, resumed
 from actors.protocol.link_state import Link, Pending, Step, moved
@@ -67,9 +67,8 @@ def message(link: Link, event: ev.Incoming) -> Step:
         message.id is None or message.id in link.pending or event.related in link.pending
     ):
         # Nothing else is on its way, so an error without an id is about `initialize` too.
-        why = without_addresses(reason_of(message.error))
-        detail = told_by(message.error, f"{link.named} refused to initialize: {reason_of(message.error)}")
-        return fail(link, "initialize_refused", f"{link.named} refused to initialize: {why}", diagnostics=detail)
+        said = f"{link.named} refused to initialize: {refusal_of(message.error)}"
+        return fail(link, "initialize_refused", without_addresses(said), diagnostics=told_by(message.error, said))
     if isinstance(message, Request):
         early = errors.invalid_request("no request may come before the handshake is over")
         return link, [pong(message) if message.method == "ping" else refuse(message, early)]

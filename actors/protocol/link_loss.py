@@ -97,6 +97,7 @@ def wanted_closed(link: Link, event: ev.Wanted) -> Step:
 
 class _ErrorObject(msgspec.Struct):
     message: str = ""
+    code: int = 0
 
 
 def reason_of(error: Raw) -> str:
@@ -105,3 +106,12 @@ def reason_of(error: Raw) -> str:
         return msgspec.json.decode(error, type=_ErrorObject).message[:500]
     except (msgspec.DecodeError, RecursionError):
         return "malformed error"
+
+
+def refusal_of(error: Raw) -> str:
+    """What a server says that refuses to speak with us: the message and the code of its JSON-RPC error."""
+    try:
+        said = msgspec.json.decode(error, type=_ErrorObject)
+    except (msgspec.DecodeError, RecursionError):
+        return "malformed error"
+    return f"{said.message[:500]} (error {said.code})"

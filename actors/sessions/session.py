@@ -397,7 +397,7 @@ HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
     sm.QuietDue: lambda self, m: self.quiet.due(),
     sm.DrainDue: lambda self, m: self.draining.due(),
     sm.TurnDue: lambda self, m: self.event(ev.StreamTurnDue(m.post)),
-    sm.DeadlineDue: lambda self, m: self.event(ev.CallExpired(m.call)),
+    sm.DeadlineDue: lambda self, m: self.event(ev.CallExpired(m.call, self.front.calls.get(m.call))),
     sm.AskDue: lambda self, m: self.event(ev.AskExpired(m.ask)),
     lm.LinkOutcome: lambda self, m: self.front.outcome(m),
     lm.LinkTold: SessionActor._told,

@@ -1,11 +1,16 @@
 """Why a server does not work: who is told what, and how often."""
 
+from contextlib import asynccontextmanager
+
+import pytest
 import trio
 
 from actors.ports import RequestFailed
 from tests.support.door_client import RpcError
 from tests.support.harness import open_gateway
 from tests.support.mcp_backend import Backend
+from tests.support.modern_backend import ModernBackend
+from tests.support.modern_client import ModernClient
 
 LINES = ("Error: no database at 127.0.0.1:5432", "giving up")
 INFO = {"name": "test", "version": "1"}
@@ -135,3 +140,156 @@ async def test_the_status_that_a_server_answers_with_is_in_the_error_and_in_that
             assert (error.data["backend"], error.data["status"]) == ("alpha", 401)
         assert error.data["reason"] == "backend_down"
         assert gateway.actors.backends.status["alpha"].last_error == "detail"
+
+
+@asynccontextmanager
+async def lister(gateway, era, endpoint=""):
+    """Lists the tools of an endpoint as a client of an era does: the error that comes of it."""
+    async with trio.open_nursery() as nursery:
+        if era == "legacy":
+            client = await gateway.connect(endpoint)
+            yield lambda: client.begin("tools/list").error()
+        else:
+            modern = ModernClient(gateway.actors.door, nursery, endpoint)
+            yield lambda: modern.begin("tools/list").error()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_with_every_server_dead_a_list_says_why_each_of_them_is(autojump_clock, era):
+    alpha, beta = Backend("alpha"), Backend("beta", kind="http")
+    alpha.silent = beta.silent = True
+
+    async def fails():
+        """One exits, the other one answers 401, as often as they are asked."""
+        while True:
+            for backend in (alpha, beta):
+                for link in backend.open:
+                    for sent in link.transport.sent:
+                        if backend is beta:
+                            said = "beta answered 401"
+                            link.transport._say(
+                                RequestFailed(sent.id, "http_status", said, "no", 401, f"http://10.0.0.7: {said}")
+                            )
+                        else:
+                            link.transport.end("exited", "alpha exited with status 1", stderr=LINES)
+            await trio.sleep(0.05)
+
+    async with open_gateway(alpha, beta) as gateway, trio.open_nursery() as nursery:
+        nursery.start_soon(fails)
+        async with lister(gateway, era) as ask:
+            error = await ask()
+            assert (error.data["reason"], error.data["executed"]) == ("backends_down", "no")
+            first, second = error.data["servers"]
+            assert (first["backend"], first["reason"]) == ("alpha", "exited")
+            assert "exited with status 1" in first["message"]
+            assert first["stderr"] == ["Error: no database at [address]", "giving up"]
+            assert (second["backend"], second["reason"], second["status"]) == ("beta", "http_status", 401)
+            assert "stderr" not in second
+            assert "10.0.0.7" not in str(error.data)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_what_a_list_says_of_dead_servers_is_bounded_however_many_and_talkative_they_are(autojump_clock, era):
+    backends = [Backend(f"s{n}") for n in range(30)]
+    for backend in backends:
+        backend.silent = True
+
+    async def fails():
+        while True:
+            for backend in backends:
+                for link in backend.open:
+                    link.transport.end("exited", f"{backend.name} exited with status 1", stderr=("x" * 1000,) * 50)
+            await trio.sleep(0.05)
+
+    async with open_gateway(*backends) as gateway, trio.open_nursery() as nursery:
+        nursery.start_soon(fails)
+        async with lister(gateway, era) as ask:
+            error = await ask()
+            told = error.data["servers"]
+            assert [server["backend"] for server in told] == [f"s{n}" for n in range(len(told))]
+            assert 10 <= len(told) < 30
+            assert error.data["more"] == 30 - len(told)
+            assert len(str(error.data)) < 50_000
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_what_a_server_wrote_while_it_served_others_is_in_no_list_of_reasons(autojump_clock, era):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha, groups={"all": ("alpha",)}) as gateway:
+        await gateway.connect("alpha")
+        alpha.down = True
+        alpha.link.transport.end("exited", "alpha exited with status 1", stderr=("somebody's secret",))
+        await gateway.settle()
+        assert "secret" in str(gateway.actors.backends.status["alpha"].failure)
+        async with lister(gateway, era, "all") as ask:
+            error = await ask()
+        assert error.data["servers"][0]["backend"] == "alpha"
+        assert "secret" not in str(error.data)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("endpoint", ["alpha", ""])
+@pytest.mark.parametrize("sessions", [True, False])
+async def test_a_call_that_is_not_answered_in_time_names_its_server(autojump_clock, era, endpoint, sessions):
+    kind = Backend if sessions else ModernBackend
+    alpha = kind("alpha", tools=("slow",), held={"slow"}, timeout=5.0)
+    tool = "slow" if endpoint else "alpha__slow"
+    async with open_gateway(alpha) as gateway, trio.open_nursery() as nursery:
+        if era == "legacy":
+            client = await gateway.connect(endpoint)
+            error = await client.begin("tools/call", {"name": tool}).error()
+        else:
+            modern = ModernClient(gateway.actors.door, nursery, endpoint)
+            error = await modern.begin("tools/call", {"name": tool}).error()
+        assert (error.data["backend"], error.data["reason"], error.data["executed"]) == ("alpha", "timeout", "unknown")
+        nursery.cancel_scope.cancel()
+
+
+REFUSALS = [(-32022, -32000), (-32020, -32602), (-32022, -32022)]
+
+
+class Refuses(Backend):
+    """A server that refuses both eras, with errors of its own."""
+
+    def __init__(self, initialize, discover, **more):
+        super().__init__("alpha", **more)
+        self.codes = {"initialize": initialize, "server/discover": discover}
+
+    def _answer(self, request):
+        code = self.codes[request.method]
+        data = {"supported": ["2099-01-01"]} if code == -32022 else None
+        request.error(code, f"no license for {request.method} at http://10.0.0.7:80/x " + "y" * 5000, data)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize(("initialize", "discover"), [*REFUSALS, (-32001, -32000), (-32000, -32020)])
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+async def test_a_server_that_refuses_both_eras_is_heard_in_its_own_words(
+    autojump_clock, era, initialize, discover, kind
+):
+    alpha = Refuses(initialize, discover, kind=kind)
+    async with open_gateway(alpha) as gateway, trio.open_nursery() as nursery:
+        if era == "legacy":
+            params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": INFO}
+            error = await gateway.client("alpha").begin("initialize", params).error()
+        else:
+            modern = ModernClient(gateway.actors.door, nursery, "alpha")
+            error = await modern.begin("tools/call", {"name": "echo"}).error()
+        assert (error.data["backend"], error.data["executed"]) == ("alpha", "no")
+        refused = [
+            m for m, code in (("initialize", initialize), ("server/discover", discover)) if str(code) in error.message
+        ]
+        assert refused, error.message
+        assert all(f"no license for {method} at [address]" in error.message for method in refused)
+        if error.data["reason"] == "no_common_version":
+            assert len(refused) == 2, "both are said"
+        assert len(error.message) < 1500
+        failure = gateway.actors.backends.status["alpha"].failure
+        assert failure.reason == error.data["reason"]
+        assert "http://10.0.0.7:80/x" in gateway.actors.backends.status["alpha"].last_error
+        async with lister(gateway, era) as ask:
+            assert "no license" in (await ask()).data["servers"][0]["message"]
+        nursery.cancel_scope.cancel()

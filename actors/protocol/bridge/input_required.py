@@ -66,12 +66,16 @@ def read(result: Raw) -> InputRequired | None:
     try:
         asking = msgspec.json.decode(result, type=_Result)
     except BROKEN as broken:
-        raise Malformed(errors.internal(f"the server's questions are malformed: {broken}")) from None
+        raise Malformed(_malformed(f"the server's questions are malformed: {broken}")) from None
     if not asking.inputRequests and asking.requestState is None:
-        raise Malformed(errors.internal("the server asks for nothing"))
+        raise Malformed(_malformed("the server asks for nothing"))
     if len(asking.inputRequests) > QUESTIONS_MAX:
-        raise Malformed(errors.internal("the server asks too much at once"))
+        raise Malformed(_malformed("the server asks too much at once"))
     return InputRequired({key: (q.method, q.params) for key, q in asking.inputRequests.items()}, asking.requestState)
+
+
+def _malformed(detail: str) -> errors.ProtocolError:
+    return errors.internal(detail, reason="malformed", executed="unknown")
 
 
 def exposed(result: Raw, expose: Callable[[str, Raw], Raw]) -> Raw:

@@ -77,7 +77,7 @@ def error_from_modern(
     try:
         error = errors.parse_error_member(payload)
     except ValueError:
-        return errors.internal("the server's error is malformed", reason="malformed").raw
+        return errors.internal("the server's error is malformed", reason="malformed", executed="unknown").raw
     if error.code == errors.INVALID_PARAMS and method == "resources/read" and _names_uri(error.data, uri):
         return ProtocolError(errors.RESOURCE_NOT_FOUND, error.message, error.data).raw
     if error.code == errors.MISSING_CLIENT_CAPABILITY:

@@ -79,7 +79,12 @@ def _gather_over(calls: Calls, event: ev.GatherOver) -> Step:
     if held is None:
         return calls, []
     if not event.room:
-        error = errors.internal("too many calls wait for answers of this client", reason="parked", executed="unknown")
+        error = errors.internal(
+            "too many calls wait for answers of this client",
+            reason="parked",
+            executed="unknown",
+            backend=calls.rules.server,
+        )
         refused: ev.Effects = [ev.Outcome(held.owner, False, error.raw)]
         calls, effects = _give_up(calls, event.call, "no room", "too many calls wait for answers")
         return calls, refused + effects
@@ -207,7 +212,9 @@ def _wait_over(calls: Calls, event: ev.WaitOver) -> Step:
         if call in holders:
             calls, effects = _expired(calls, ev.Expired(call))
             return calls, [*effects, ev.StartWait(event.call)]
-    error = errors.internal("other calls to this server wait for their client", reason="busy", executed="no")
+    error = errors.internal(
+        "other calls to this server wait for their client", reason="busy", executed="no", backend=calls.rules.server
+    )
     calls = lines.dequeue(put(calls, event.call, moved(held, "waited too long")), event.call)
     return calls, [ev.Outcome(held.owner, False, error.raw), ev.Forget(event.call)]
 
@@ -245,7 +252,12 @@ def _gone(calls: Calls, line: int) -> Step:
             continue
         calls = put(calls, call, moved(held, "connection gone"))
         if held.owner is not None:
-            error = errors.internal("the connection to the server ended", reason="link_ended", executed="unknown")
+            error = errors.internal(
+                "the connection to the server ended",
+                reason="link_ended",
+                executed="unknown",
+                backend=calls.rules.server,
+            )
             effects.append(ev.Outcome(held.owner, False, error.raw))
         if held.phase in (Phase.PARKED, Phase.KEPT):
             effects.append(ev.Unpark(call))

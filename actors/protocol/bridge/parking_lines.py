@@ -25,7 +25,9 @@ def enqueue(calls: Calls, call: int) -> Step:
         calls, line = first(calls)
         return _send(calls, call, line)
     if len(calls.waiting) >= calls.rules.waiting:
-        error = errors.internal("too many calls wait for this server", reason="busy", executed="no")
+        error = errors.internal(
+            "too many calls wait for this server", reason="busy", executed="no", backend=calls.rules.server
+        )
         calls = put(calls, call, moved(held, "waited too long"))
         return calls, [ev.Outcome(held.owner, False, error.raw), ev.Forget(call)]
     calls, effects = serve(replace(calls, waiting=(*calls.waiting, call)))

@@ -13,11 +13,13 @@ __all__ = ["Calls", "Held", "Phase", "Question", "Rules", "Step", "moved", "put"
 
 class Rules(Struct, frozen=True):
     """`leased`: on this transport a question can be told to belong to a call only if no other could have raised it, so
-    eligible calls take turns on each line. `lines`: how many there may be. `waiting`: calls that may wait."""
+    eligible calls take turns on each line. `lines`: how many there may be. `waiting`: calls that may wait.
+    `server` is the name of the backend."""
 
     leased: bool
     lines: int = 1
     waiting: int = 256
+    server: str | None = None
 
 
 class Question(Struct, frozen=True):

@@ -82,7 +82,7 @@ def error_to_modern(
     try:
         error = errors.parse_error_member(payload)
     except ValueError:
-        return errors.internal("the server's error is malformed", reason="malformed").raw
+        return errors.internal("the server's error is malformed", reason="malformed", executed="unknown").raw
     if error.code == errors.RESOURCE_NOT_FOUND and method == "resources/read":
         return ProtocolError(errors.INVALID_PARAMS, error.message, _with_uri(error.data, uri)).raw
     if error.code == errors.MISSING_CLIENT_CAPABILITY and era_of(backend_version) is Era.MODERN:

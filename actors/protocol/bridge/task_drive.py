@@ -68,7 +68,7 @@ TRANSITIONS: Final[dict[tuple[Phase, str], Phase]] = {
 
 class Drive(Struct, frozen=True):
     """`request` is the number of the newest request, `wait` the seconds until the next poll, `failures` those in a row;
-    `can_cancel`: the server said that tasks can be."""
+    `can_cancel`: the server said that tasks can be; `server` is its name."""
 
     phase: Phase = Phase.CREATING
     request: int = 0
@@ -76,6 +76,7 @@ class Drive(Struct, frozen=True):
     wait: float = POLL_DEFAULT
     failures: int = 0
     can_cancel: bool = False
+    server: str | None = None
 
 
 # Events ------------------------------------------------------------------------------------------------------
@@ -161,10 +162,11 @@ def needs_task(tool: Raw, server: Capabilities) -> bool:
 # The machine -------------------------------------------------------------------------------------------------
 
 
-def start(params: Raw, server: Capabilities, ttl: float | None = None) -> Step:
-    """Begins with the call; `ttl`: the seconds after which nobody will want the result. Raises Malformed."""
+def start(params: Raw, server: Capabilities, ttl: float | None = None, name: str | None = None) -> Step:
+    """Begins with the call to the server of this name; `ttl`: the seconds after which nobody will want the result.
+    Raises Malformed."""
     task = dumps({} if ttl is None else {"ttl": int(1000 * ttl)})
-    drive = Drive(can_cancel=server.has(("tasks", "cancel")))
+    drive = Drive(can_cancel=server.has(("tasks", "cancel")), server=name)
     return drive, [Send(0, "tools/call", replace_members(params, {"task": task}))]
 
 
@@ -212,7 +214,7 @@ def _polled(drive: Drive, event: Answered) -> Step:
     if task is not None and task[0] == drive.task:
         return _looked(drive, task[1])
     if not event.ok and not event.lost and _code(event.payload) == errors.INVALID_PARAMS:
-        gone = errors.internal("the task is gone", reason="task_gone", executed="unknown")
+        gone = errors.internal("the task is gone", reason="task_gone", executed="unknown", backend=drive.server)
         return _finish(drive, False, gone.raw)
     return _failed(drive, event.payload if not event.ok else EMPTY)
 
@@ -236,8 +238,9 @@ def _looked(drive: Drive, task: dict[str, Raw]) -> Step:
 def _failed(drive: Drive, payload: Raw) -> Step:
     drive = replace(drive, failures=drive.failures + 1)
     if drive.failures >= FAILURES_MAX:
-        error = payload or errors.internal("the server's task is malformed", reason="malformed", executed="unknown").raw
-        return _finish(drive, False, error)
+        text, server = "the server's task is malformed", drive.server
+        error = errors.internal(text, reason="malformed", executed="unknown", backend=server)
+        return _finish(drive, False, payload or error.raw)
     return _moved(drive, "failed"), [StartPoll(drive.wait)]
 
 

@@ -139,8 +139,7 @@ def _clocks(exchange: Exchange) -> ev.Effects:
 
 
 def _overdue(exchange: Exchange, event: ev.DeadlineDue, to: Phase) -> Step:
-    error = errors.internal("the server did not answer in time", reason="timeout", executed="unknown")
-    return _give_up(exchange, error, "deadline exceeded", to)
+    return _give_up(exchange, errors.unanswered(event.backend), "deadline exceeded", to)
 
 
 def _drained(exchange: Exchange, event: ev.DrainOverdue, to: Phase) -> Step:

@@ -37,7 +37,9 @@ class HeadDue(Struct, frozen=True):
 
 
 class DeadlineDue(Struct, frozen=True):
-    """The backend takes too long."""
+    """The backend takes too long; its name, as far as known."""
+
+    backend: str | None = None
 
 
 class DrainOverdue(Struct, frozen=True):

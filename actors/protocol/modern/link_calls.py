@@ -182,8 +182,10 @@ def give_up(link: Link, running: Running, error: errors.ProtocolError) -> Step:
 
 def malformed(link: Link, running: Running) -> Step:
     """The backend answered, but not with what can be passed on."""
-    error = errors.internal("the server's answer is malformed", reason="malformed", executed="yes")
-    return give_up(link, running, error)
+    text = "the server's answer is malformed"
+    return give_up(
+        link, running, errors.internal(text, reason="malformed", executed="yes", backend=link.server or None)
+    )
 
 
 def refused(link: Link, running: Running, error: Raw, status: int | None) -> Step:
@@ -196,7 +198,8 @@ def refused(link: Link, running: Running, error: Raw, status: int | None) -> Ste
         if not running.doubted:
             return doubt(link, running)
         if not stale:
-            return give_up(link, running, errors.internal("the server refused the protocol version", reason="version"))
+            text, server = "the server refused the protocol version", link.server or None
+            return give_up(link, running, errors.internal(text, reason="version", executed="no", backend=server))
     called = running.called
     if called.client.drives:
         uri = member(called.params, "uri") if called.method == "resources/read" else None
@@ -289,7 +292,8 @@ def _rebuild(link: Link, running: Running) -> Step:
     """The backend misses a header, or found another value: once, the list of tools is fetched anew."""
     called = running.called
     if not link.related or called.method != "tools/call" or running.rebuilt or not called.mends:
-        error = errors.internal("the server and the gateway disagree about headers", reason=HEADERS, executed="no")
+        text, server = "the server and the gateway disagree about headers", link.server or None
+        error = errors.internal(text, reason=HEADERS, executed="no", backend=server)
         return give_up(link, running, error)
     link = replace(link, rebuilding=(*link.rebuilding, replace(running, rebuilt=True)))
     if any(isinstance(pending, Refresh) for pending in link.pending.values()):

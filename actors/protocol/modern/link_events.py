@@ -135,10 +135,11 @@ class Keep(Struct, frozen=True):
 
 class Judged(Struct, frozen=True):
     """Whether the backend speaks this era. None: what was known of it is in doubt. `sure`: by what it said, and not by
-    its silence."""
+    its silence. `said` is that, in a sentence that may hold addresses."""
 
     modern: bool | None
     sure: bool = True
+    said: str = ""
 
 
 class Unfit(Struct, frozen=True):

@@ -101,7 +101,8 @@ def _pause(link: Link, running: Running, pauses: tuple[float, ...], most: int) -
 
 
 def _too_many(link: Link, running: Running) -> Step:
-    error = errors.internal("the server needs input without end", reason="input_rounds", executed="unknown")
+    text, server = "the server needs input without end", link.server or None
+    error = errors.internal(text, reason="input_rounds", executed="unknown", backend=server)
     return link, [ev.Finish(running.called.call, False, error.raw)]
 
 
@@ -167,7 +168,8 @@ def _stopped(link: Link, asking: Asking, error: Raw) -> Step:
     try:
         message = errors.parse_error_member(error).message
     except ValueError:
-        message, error = "the client's answer is malformed", errors.internal("the client's answer is malformed").raw
+        message = "the client's answer is malformed"
+        error = errors.internal(message, reason="malformed_answer", executed="unknown", backend=link.server or None).raw
     if called.method != "tools/call":
         return link, [*effects, ev.Finish(called.call, False, error)]
     words = [{"type": "text", "text": f"The client did not provide what the tool needs: {message}"}]

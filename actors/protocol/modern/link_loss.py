@@ -86,10 +86,10 @@ def retry(link: Link, event: ev.RetryDue) -> Step:
 # The other era -----------------------------------------------------------------------------------------------
 
 
-def unfit(link: Link, case: Case) -> Step:
-    """The backend speaks the other era: what was not sent goes back to those who want it, subscriptions too. Calls in
-    the middle of their course can't be taken up elsewhere. A process that has done nothing but refuse the probe can
-    serve whoever speaks that era."""
+def unfit(link: Link, case: Case, said: str) -> Step:
+    """The backend speaks the other era, by what it `said`: what was not sent goes back to those who want it,
+    subscriptions too. Calls in the middle of their course can't be taken up elsewhere. A process that has done nothing
+    but refuse the probe can serve whoever speaks that era."""
     reason, message = "era_changed", f"{link.named} speaks another protocol revision than before"
     error = failure(reason, message, "unknown", link.server)
     link, returned = take_changes(link)
@@ -104,7 +104,7 @@ def unfit(link: Link, case: Case) -> Step:
     link, sent = _end_sent(link, reason, message)
     leave = ev.HandOver() if case in REFUSALS and link.hello is None else ev.Hang()
     link = replace(moved(link, "other era"), lost={}, wishes={}, hello=None)
-    judged = Judged(False, sure=case is not Case.SILENT)
+    judged = Judged(False, sure=case is not Case.SILENT, said=said)
     before: ev.Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), leave, judged]
     return link, [*before, *effects, *ended, *more, *sent, Unfit(tuple(returned))]
 

@@ -9,7 +9,7 @@ from actors.protocol import link_events as ev
 from actors.protocol.bridge import eras
 from actors.protocol.bridge.eras import Case, Verdict
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics, without_addresses
-from actors.protocol.link_loss import reason_of
+from actors.protocol.link_loss import refusal_of
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern import meta
@@ -98,10 +98,9 @@ def _hello(found: _Discovered, result: Raw) -> ev.Hello:
 def refused(link: Link, id: RequestId, error: Raw, status: int | None) -> Step:
     """A JSON-RPC error."""
     case = eras.of_error(error, status)
-    why = reason_of(error)
-    message = f"{link.named} refused the probe: {without_addresses(why)}"
-    detail = Diagnostics(status, detail=f"{link.named} refused the probe: {why}")
-    return _judged(taken(replace(link, starts=False), id), case, "probe_refused", message, detail)
+    said = f"{link.named} refused the probe: {refusal_of(error)}"
+    detail = Diagnostics(status, detail=said)
+    return _judged(taken(replace(link, starts=False), id), case, "probe_refused", without_addresses(said), detail)
 
 
 def failed(link: Link, event: Failed) -> Step:
@@ -143,7 +142,7 @@ def closed(link: Link, event: ev.Closed) -> Step:
 def _judged(link: Link, case: Case, reason: str, message: str, diagnostics: Diagnostics = NO_DIAGNOSTICS) -> Step:
     verdict = eras.PROBE[case]
     if verdict is Verdict.LEGACY:
-        return unfit(link, case)
+        return unfit(link, case, diagnostics.detail or message)
     if verdict is Verdict.MODERN and link.probes < ATTEMPTS:
         return probe(link)
     return fail(link, reason, message, diagnostics=diagnostics)

@@ -111,8 +111,9 @@ def _refused(method: str, present: dict[str, Raw], bits: ClientBits) -> errors.P
     if method not in MAY_ASK:
         return errors.internal("the server asks where it may not", reason="malformed", executed="unknown")
     if "inputRequests" not in present:
-        stateless = "requestState" not in present
-        return errors.internal("the server asks for nothing", reason="malformed") if stateless else None
+        if "requestState" in present:
+            return None
+        return errors.internal("the server asks for nothing", reason="malformed", executed="unknown")
     try:
         asked = [json.members(question) for question in json.members(present["inputRequests"]).values()]
     except errors.Malformed:

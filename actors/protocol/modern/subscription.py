@@ -97,7 +97,9 @@ def _ended(subscription: Subscription, event: ev.Ended, to: Phase) -> Step:
 def _overflowed(subscription: Subscription, event: ev.Overflowed, to: Phase) -> Step:
     """The client comes back, and takes it that everything has changed."""
     if subscription.phase is Phase.OPENING:
-        return _refused(subscription, ev.Refused(errors.internal("too many changes", reason="overflow")), to)
+        return _refused(
+            subscription, ev.Refused(errors.internal("too many changes", reason="overflow", executed="no")), to
+        )
     return replace(subscription, phase=to, gathered={}), [ev.Unwatch(), ev.Close(_result(subscription), cut=True)]
 
 

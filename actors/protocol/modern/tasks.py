@@ -134,9 +134,11 @@ def created(method: str, result: Raw, bits: ClientBits, backend: str, sealer: Se
     or without the extension), and for one that is malformed."""
     task = text_or_none(members(result).get("taskId"))
     if method != "tools/call" or not declared(bits):
-        raise Refusal(errors.internal("the server made a task where none may be", reason="malformed", executed="yes"))
+        text = "the server made a task where none may be"
+        raise Refusal(errors.internal(text, reason="malformed", executed="yes", backend=backend))
     if task is None or text_or_none(members(result).get("status")) not in STATUSES:
-        raise Refusal(errors.internal("the server's task is malformed", reason="malformed", executed="yes"))
+        text = "the server's task is malformed"
+        raise Refusal(errors.internal(text, reason="malformed", executed="yes", backend=backend))
     return replace_members(result, {"taskId": dumps(seal(backend, principal, task, sealer))})
 
 

@@ -26,7 +26,7 @@ class World:
     """Both ends, and the clocks. `said` holds the effects of the last step."""
 
     def __init__(self, *, leased: bool = True, lines: int = 2, waiting: int = 256, room: int = 100) -> None:
-        self.calls = Calls(Rules(leased, lines, waiting))
+        self.calls = Calls(Rules(leased, lines, waiting, server="alpha"))
         self.room = room
         self.said: ev.Effects = []
         self.exchanges: dict[str, str] = {}
@@ -150,7 +150,12 @@ class World:
         owner = str(effect.owner)
         assert self.exchanges[owner] == "open", f"{owner} is {self.exchanges[owner]}"
         self.exchanges[owner] = "answered"
-        self.outcomes[owner] = (effect.ok, loads(effect.payload))
+        outcome = loads(effect.payload)
+        self.outcomes[owner] = (effect.ok, outcome)
+        said = outcome.get("data", {})
+        if not effect.ok and "reason" in said:  # of our own making
+            assert said["backend"] == "alpha"
+            assert said["executed"] in ("no", "unknown", "yes")
 
     def _park(self, effect: ev.Park) -> None:
         owner = str(effect.owner)

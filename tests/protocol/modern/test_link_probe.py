@@ -30,13 +30,20 @@ def test_a_modern_server_is_introduced_as_any_other(drive):
     assert not drive.timers
 
 
+def verdict(drive):
+    """What was made of the answer, the only time."""
+    (judged,) = [effect for effect in drive.effects if isinstance(effect, mv.Judged)]
+    return judged
+
+
 @pytest.mark.parametrize("code", [-32601, -32602, -32000, -32600])
 def test_a_server_that_does_not_know_the_probe_gets_nothing_else(drive, code):
     drive.call(1)
     drive.error(drive.last("server/discover").id, code, 400)
     assert drive.link.phase is Phase.UNFIT
     assert [called.call for called in drive.returned] == [1]
-    assert mv.Judged(False) in drive.effects
+    assert (verdict(drive).modern, verdict(drive).sure) == (False, True)
+    assert f"(error {code})" in verdict(drive).said
     assert not drive.outcomes
     assert len(drive.sent) == 1
 
@@ -51,7 +58,7 @@ def test_silence_is_an_answer(drive):
     drive.call(1)
     drive.due("probe")
     assert drive.link.phase is Phase.UNFIT
-    assert mv.Judged(False, sure=False) in drive.effects
+    assert (verdict(drive).modern, verdict(drive).sure) == (False, False)
 
 
 def starting(**more):
@@ -69,14 +76,14 @@ def test_the_silence_of_a_process_counts_from_its_first_sign_of_life():
     assert drive.timers == {("probe",): 5.0}
     drive.due("probe")
     assert drive.link.phase is Phase.UNFIT
-    assert mv.Judged(False, sure=False) in drive.effects
+    assert (verdict(drive).modern, verdict(drive).sure) == (False, False)
 
 
 def test_a_process_that_says_nothing_at_all_has_the_connect_deadline():
     drive = starting()
     drive.step(ev.ConnectExpired())
     assert drive.link.phase is Phase.UNFIT
-    assert mv.Judged(False, sure=False) in drive.effects
+    assert (verdict(drive).modern, verdict(drive).sure) == (False, False)
     assert [called.call for called in drive.returned] == [1]
 
 
@@ -120,7 +127,7 @@ def test_a_process_that_refuses_the_probe_may_serve_the_other_era(code):
     drive.error(drive.last("server/discover").id, code, supported=["2025-11-25"])
     assert ev.HandOver() in drive.effects
     assert ev.Hang() not in drive.effects
-    assert mv.Judged(False) in drive.effects
+    assert (verdict(drive).modern, verdict(drive).sure) == (False, True)
 
 
 def test_one_that_is_silent_or_talks_nonsense_is_ended():
