@@ -41,6 +41,12 @@ PAUSE = 0.5
 """Seconds before a list that lacks servers which are still starting is asked for again."""
 MISSING = "stagedoor/missing"
 """In the `_meta` of a list: why servers are not in it, by name."""
+EXECUTED = {
+    "no": "the call was not executed",
+    "unknown": "the call may have been executed",
+    "yes": "the call was executed, and its result was lost",
+}
+"""What `data.executed` means, in plain words."""
 ADMIN_WAIT = 3.0
 """Seconds for an admin listener to answer."""
 ANSWER_BYTES = 16 * 1024 * 1024
@@ -59,15 +65,15 @@ class DoorClient:
         self._server: dict[str, Any] | None = None
         self.missing: dict[str, str] = {}
 
-    async def begin(self) -> dict[str, Any]:
-        """The handshake, once; what the server said of itself."""
+    async def begin(self, *, acts: bool = False) -> dict[str, Any]:
+        """The handshake, once; what the server said of itself. `acts`: as in `_request`, of what is to follow."""
         if self._server is None:
             params = {
                 "protocolVersion": LATEST_HANDSHAKE,
                 "capabilities": {},
                 "clientInfo": {"name": "stagedoor-cli", "version": "1"},
             }
-            self._server = await self._request("initialize", params)
+            self._server = await self._request("initialize", params, acts=acts)
             await self._post({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return self._server
 
@@ -134,20 +140,21 @@ class DoorClient:
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The result of a tool."""
-        await self.begin()
-        return await self._request("tools/call", {"name": name, "arguments": arguments})
+        await self.begin(acts=True)
+        return await self._request("tools/call", {"name": name, "arguments": arguments}, acts=True)
 
-    async def _request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _request(self, method: str, params: dict[str, Any], *, acts: bool = False) -> dict[str, Any]:
+        """The result; `acts`: whether it was executed matters, if there is none."""
         id = self._next_id
         self._next_id += 1
         reply = await self._post({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
         answer = await self._answer(reply, id)
         if "error" in answer:
-            raise ClientFailedError(self._told(answer["error"]))
+            raise ClientFailedError(self._told(answer["error"], acts=acts))
         result: dict[str, Any] = answer.get("result", {})
         return result
 
-    def _told(self, error: dict[str, Any]) -> str:
+    def _told(self, error: dict[str, Any], *, acts: bool) -> str:
         """An error for people, who may know the address, with what is known of the server's end."""
         message = str(error.get("message", "the server answered with an error")).removeprefix("Internal error: ")
         data = error.get("data")
@@ -155,9 +162,23 @@ class DoorClient:
         status = self._actors.backends.status.get(str(data.get("backend")))
         if status is not None and status.failure is not None and status.failure.message in message:
             message = message.replace(status.failure.message, status.last_error)
-        stderr = data.get("stderr")
-        lines = [str(line) for line in stderr] if isinstance(stderr, list) else []
-        return "\n".join([message, *(f"  {line}" for line in lines)])
+        lines = [message, *(f"  {line}" for line in _texts(data.get("stderr")))]
+        servers = data.get("servers")
+        for server in servers if isinstance(servers, list) else ():
+            if isinstance(server, dict):
+                lines.append(self._told_of(server))
+        if data.get("more"):
+            lines.append(f"  and {data['more']} more")
+        executed = EXECUTED.get(str(data.get("executed"))) if acts else None
+        return "\n".join([*lines, *([f"  {executed}"] if executed else [])])
+
+    def _told_of(self, server: dict[str, Any]) -> str:
+        """One server of several that don't work."""
+        name, message, stderr = str(server.get("backend")), str(server.get("message")), _texts(server.get("stderr"))
+        status = self._actors.backends.status.get(name)
+        if status is not None and status.failure is not None:
+            message, stderr = status.last_error, [*status.failure.diagnostics.stderr]
+        return "\n".join([f"  server {name!r}: {message}", *(f"    {line}" for line in stderr)])
 
     async def _post(self, message: dict[str, Any]) -> Reply:
         headers = {"mcp-session-id": self._session} if self._session is not None else {}
@@ -182,6 +203,10 @@ class DoorClient:
         finally:
             reply.source.close()
         raise ClientFailedError("the stream ended without an answer")
+
+
+def _texts(value: object) -> list[str]:
+    return [str(line) for line in value] if isinstance(value, list) else []
 
 
 def table_of(target: Target) -> tuple[Table, Limits]:

@@ -211,7 +211,7 @@ class Front(ABC):
                 link.reply(message)
                 self.host.routed(message.call)
             elif self.calls.pop(message.call, None) is not None:
-                self.refuse_linkless(message.call)
+                self.refuse_linkless(message.call, backend)
 
         if message.call < 0:
             pass_on()

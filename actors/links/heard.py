@@ -56,4 +56,4 @@ def _messages(said: ports.FrameReceived, most: int) -> Iterator[ev.LinkEvent | G
             yield Garbled(message, said.related)
         else:
             # The place is behind all of them, and none may be behind it.
-            yield ev.Incoming(message, said.related, said.cursor if n == len(messages) else None)
+            yield ev.Incoming(message, said.related, said.cursor if n == len(messages) else None, said.status)

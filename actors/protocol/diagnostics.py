@@ -41,13 +41,13 @@ class _Error(Struct):
     data: _Data | None = None
 
 
-def told_by(error: Raw, detail: str) -> Diagnostics:
-    """With what the error of another gateway says of the server behind it."""
+def told_by(error: Raw, detail: str, status: int | None = None) -> Diagnostics:
+    """With what the error of another gateway says of the server behind it; `status`: that of the answer itself."""
     try:
         data = msgspec.json.decode(error, type=_Error).data or _Data()
     except (msgspec.DecodeError, RecursionError):
         data = _Data()
-    return Diagnostics(data.status, tuple(line[:CHARACTERS] for line in data.stderr[:LINES]), detail)
+    return Diagnostics(data.status or status, tuple(line[:CHARACTERS] for line in data.stderr[:LINES]), detail)
 
 
 LINES: Final = 20

@@ -119,11 +119,12 @@ class Continued(Struct, frozen=True):
 
 
 class Incoming(Struct, frozen=True):
-    """A message of the backend, decoded; `related` and `cursor` as in `FrameReceived`."""
+    """A message of the backend, decoded; `related`, `cursor` and `status` as in `FrameReceived`."""
 
     message: Message
     related: RequestId | None = None
     cursor: str | None = None
+    status: int | None = None
 
 
 class Moved(Struct, frozen=True):

@@ -68,7 +68,8 @@ def message(link: Link, event: ev.Incoming) -> Step:
     ):
         # Nothing else is on its way, so an error without an id is about `initialize` too.
         said = f"{link.named} refused to initialize: {refusal_of(message.error)}"
-        return fail(link, "initialize_refused", without_addresses(said), diagnostics=told_by(message.error, said))
+        detail = told_by(message.error, said, event.status)
+        return fail(link, "initialize_refused", without_addresses(said), diagnostics=detail)
     if isinstance(message, Request):
         early = errors.invalid_request("no request may come before the handshake is over")
         return link, [pong(message) if message.method == "ping" else refuse(message, early)]

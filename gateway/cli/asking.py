@@ -21,6 +21,9 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "prompts": ("name", "arguments", "description"),
 }
 
+_MISSING = {"failed": "its list can't be had", "pending": "it has not answered yet"}
+"""What a list says of the servers that are not in it, in plain words."""
+
 
 def _where(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say whom to ask."""
@@ -66,7 +69,7 @@ def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
 
 @click.command()
 @click.argument("what", type=click.Choice(list(_COLUMNS)), default="servers")
-@click.option("--admin", metavar="URL", help="With `servers --url`: the gateway's admin listener, if it isn't found.")
+@click.option("--admin", metavar="URL", help="With --url: the gateway's admin listener, if it isn't found.")
 @_where
 @json_option
 @click.pass_obj
@@ -88,7 +91,7 @@ def ls(
         entries = _servers(parts, target, admin)
         troubles = {entry["name"]: _trouble(entry) for entry in entries if entry.get("error")}
     else:
-        entries, troubles = _entries(parts, target, what)
+        entries, troubles = _entries(parts, target, what, admin)
     if as_json:
         print_json(entries)
     else:
@@ -96,11 +99,18 @@ def ls(
     tell_troubles(troubles)
 
 
-def _entries(parts: Callable[[], Parts], target: Target, kind: Kind) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def _entries(
+    parts: Callable[[], Parts], target: Target, kind: Kind, admin: str | None
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
     async def question(client: Client) -> tuple[list[dict[str, Any]], dict[str, str]]:
         return await client.list(kind), client.missing
 
-    return ask(parts, target, question)
+    entries, missing = ask(parts, target, question)
+    known: dict[str, str] = {}
+    if isinstance(target, UrlTarget) and missing:  # why is for operators to know, and for clients that call them
+        servers = trio.run(parts().ask_gateway, target.url, admin) or ()
+        known = {str(entry["name"]): _trouble(entry) for entry in servers if entry.get("error")}
+    return entries, {name: known.get(name, _MISSING.get(why, why)) for name, why in missing.items()}
 
 
 def _servers(parts: Callable[[], Parts], target: Target, admin: str | None) -> list[dict[str, Any]]:

@@ -164,7 +164,7 @@ async def test_connections_that_another_process_holds_are_not_made_twice(autojum
         MemoryStore.create(store, key, {}, lambda grant: None)
         store.refuses = {"claim": Failed(Refused.FENCED)}  # as it does while the other process is alive
         error = await client.error(client.tool("echo"))
-        assert error["data"] == {"reason": "not_owned", "executed": "no"}
+        assert error["data"] == {"backend": "alpha", "reason": "not_owned", "executed": "no"}
         assert not backend.links
 
 

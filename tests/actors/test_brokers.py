@@ -316,7 +316,7 @@ async def test_where_another_connection_may_not_be_a_call_waits_for_a_time(autoj
         request.ask("elicitation/create", FORM)
         await client.parked(call)
         error = await client.error(client.tool("echo"))
-        assert (error["code"], error["data"]) == (-32603, {"reason": "busy", "executed": "no"})
+        assert (error["code"], error["data"]) == (-32603, {"backend": "alpha", "reason": "busy", "executed": "no"})
         assert it.executed == 1
 
 

@@ -163,7 +163,7 @@ async def test_a_backend_that_never_answers_is_told_to_cancel_at_the_deadline(au
         request = await alpha.next()
         error = await call.error()
         assert 20 <= trio.current_time() - before < 21
-        assert error.data == {"reason": "timeout", "executed": "unknown"}
+        assert error.data == {"reason": "timeout", "executed": "unknown", "backend": "alpha"}
         await request.cancelled.wait()
         request.text("too late")
         assert await client.tool("alpha__echo") == "alpha: echo"

@@ -1,11 +1,12 @@
 """Why a server does not work: who is told what, and how often."""
 
+import json
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
-from actors.ports import RequestFailed
+from actors.ports import FrameReceived, RequestFailed
 from tests.support.door_client import RpcError
 from tests.support.harness import open_gateway
 from tests.support.mcp_backend import Backend
@@ -246,6 +247,20 @@ async def test_a_call_that_is_not_answered_in_time_names_its_server(autojump_clo
             error = await modern.begin("tools/call", {"name": tool}).error()
         assert (error.data["backend"], error.data["reason"], error.data["executed"]) == ("alpha", "timeout", "unknown")
         nursery.cancel_scope.cancel()
+
+
+async def test_an_error_that_comes_with_a_status_has_both_in_the_reason(autojump_clock):
+    alpha = Backend("alpha", kind="http", mute={"initialize", "server/discover"})
+    async with open_gateway(alpha) as gateway:
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": INFO}
+        call = gateway.client("alpha").begin("initialize", params)
+        for method in ("initialize", "server/discover", "initialize"):
+            request = await alpha.next(method)
+            refusal = {"jsonrpc": "2.0", "id": request.id, "error": {"code": -32001, "message": "no seat left"}}
+            request.link.transport._say(FrameReceived(json.dumps(refusal).encode(), request.id, status=418))
+        error = await call.error()
+        assert "no seat left (error -32001)" in error.message
+        assert (error.data["backend"], error.data["status"]) == ("alpha", 418)
 
 
 REFUSALS = [(-32022, -32000), (-32020, -32602), (-32022, -32022)]

@@ -64,6 +64,30 @@ def test_what_is_listed_and_called_without_a_gateway_says_it_too(config: Path, s
     assert COMPLAINT in called.stderr
 
 
+@pytest.fixture
+def dead(tmp_path: Path) -> Path:
+    """A configuration of which nothing works."""
+    file = tmp_path / "dead.json"
+    file.write_text(json.dumps({"mcpServers": {name: SERVERS[name] for name in ("broken", "missing")}}))
+    return file
+
+
+def test_with_every_server_dead_a_list_says_the_reason_of_each(dead: Path, stagedoor: Run, programs: Programs) -> None:
+    gateway: Gateway = programs.gateway(dead)
+    for where in (("--url", gateway.endpoint()), ("--config", str(dead))):
+        listed = stagedoor("ls", "tools", *where)
+        assert (listed.returncode, listed.stdout) == (1, "")
+        assert "broken exited with status 1" in listed.stderr
+        assert COMPLAINT in listed.stderr
+        assert "server 'missing': " in listed.stderr
+
+
+def test_a_call_that_failed_says_whether_it_was_executed(dead: Path, stagedoor: Run, programs: Programs) -> None:
+    gateway: Gateway = programs.gateway(dead)
+    called = stagedoor("call", "x", "--url", gateway.endpoint("broken"))
+    assert "the call was not executed" in called.stderr
+
+
 def test_a_running_gateway_is_asked_by_the_address_that_clients_use(
     config: Path, stagedoor: Run, programs: Programs
 ) -> None:

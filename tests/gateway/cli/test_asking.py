@@ -196,6 +196,21 @@ def test_ls_of_things_says_which_servers_are_missing_and_exits_with_one(
     assert (result.exit_code, result.stderr) == (1, TOLD)
 
 
+def test_what_a_running_gateway_s_list_lacks_is_explained_by_its_admin_listener(
+    stagedoor: Callable[..., Result], composition: Any
+) -> None:
+    composition.entries["tools"] = TOOLS
+    composition.missing = {"fx": "failed", "late": "pending"}
+    composition.gateway = [DEAD, {"name": "late", "transport": "stdio", "status": "unused"}]
+    result = stagedoor("ls", "tools", "--url", "http://h:1/mcp", "--admin", "http://h:9")
+    assert composition.asked == [("http://h:1/mcp", "http://h:9")]
+    late = "server 'late': it has not answered yet\n"
+    assert (result.exit_code, result.stderr) == (1, TOLD + late)
+    composition.gateway = None
+    failed = "server 'fx': its list can't be had\n"
+    assert stagedoor("ls", "tools").stderr == failed + late
+
+
 def test_the_servers_of_a_running_gateway_are_those_that_its_admin_listener_names(
     stagedoor: Callable[..., Result], composition: Any
 ) -> None:
