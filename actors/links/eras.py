@@ -24,6 +24,7 @@ class _Known:
     """Not `modern` by its silence alone."""
     refusals: dict[str, str] = field(default_factory=dict)
     """By era: why it does not speak it, as it said."""
+    handshake: float | None = None
 
     @property
     def neither(self) -> bool:
@@ -54,9 +55,17 @@ class Eras:
         known.refusals["modern"] = said
         known.modern, known.silent = speaks, speaks is False and not sure
 
-    def found_legacy(self, spec: BackendSpec) -> None:
-        """`initialize` was answered."""
-        self._of(spec).legacy = True
+    def handshake(self, spec: BackendSpec) -> float | None:
+        """Seconds from the start of a connection until the handshake was over, where that has been seen: how long this
+        server takes to start."""
+        return self._of(spec).handshake
+
+    def found_legacy(self, spec: BackendSpec, took: float | None = None) -> None:
+        """`initialize` was answered, so many seconds after the connection was begun."""
+        known = self._of(spec)
+        known.legacy = True
+        if took is not None:
+            known.handshake = max(took, known.handshake or 0.0)
 
     def refused_legacy(self, spec: BackendSpec, *, surely: bool, said: str = "") -> bool:
         """`initialize` was refused by what it `said`; whether to look in the other era. If that was done and nothing

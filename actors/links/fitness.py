@@ -37,8 +37,8 @@ class Fitness:
         why = f"server {spec.name!r} refused to initialize: {refusal_of(message.error)}"
         return looks and self._eras.refused_legacy(spec, surely=case in SURE, said=why)
 
-    def ready(self) -> None:
-        """The handshake is over."""
+    def ready(self, took: float) -> None:
+        """The handshake is over, so many seconds after the connection was begun."""
         spec = self._services.table.value.backends.get(self._backend)
         if self._eras is not None and spec is not None:
-            self._eras.found_legacy(spec)
+            self._eras.found_legacy(spec, took)

@@ -124,6 +124,7 @@ class LinkActor(Actor):
         self._audience = Audience(spec.sharing == "shared", self._drop)
         self._calls = CallTimes(spec.name, services.telemetry, services.shown)
         self._fitness = Fitness(spec.name, services, eras)
+        self._begun = 0.0
         self._unreachable = False
         self._closing = False
 
@@ -353,6 +354,7 @@ class LinkActor(Actor):
             self._denied(error.raw)
         else:
             resumed = self._carrier.connect(self.ctx, spec)
+            self._begun = self.ctx.now()
             relates, listens, warm = self._carrier.relates, self._carrier.kind == "http", self._carrier.warm
             self._step(ev.Started(relates, fresh=not resumed, warm=warm, listens=listens))
 
@@ -399,7 +401,7 @@ class LinkActor(Actor):
             self.ctx.set_timer("listen", LISTEN_WITHIN, ev.Listening())
 
     def _ready(self, effect: ev.Ready) -> None:
-        self._fitness.ready()
+        self._fitness.ready(self.ctx.now() - self._begun)
         self._driver.ready(effect.hello)
         self._unreachable = self._link.kept  # nothing was said to the backend yet
         if not self._unreachable:

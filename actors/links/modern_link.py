@@ -40,9 +40,11 @@ from actors.links.telling import Telling, key_of
 from actors.named import Named
 from actors.protocol import breaker, errors
 from actors.protocol import link_events as ev
+from actors.protocol.bridge.eras import SILENCE
 from actors.protocol.messages import EMPTY
 from actors.protocol.modern import link_events as mv
 from actors.protocol.modern.caller import Caller
+from actors.protocol.modern.link_calls import PROBE_CLOCK
 from actors.protocol.modern.link_machine import step
 from actors.protocol.modern.link_state import Link
 from actors.protocol.modern.link_table import LIVE, SHOWN, Phase
@@ -55,6 +57,10 @@ CLOSE_WITHIN = 6.0
 """Seconds for a graceful close; then the transport's task is cancelled."""
 OWED_AGAIN = 0.1
 """Seconds after which what found no room in a mailbox is offered again."""
+STARTS = 3.0
+"""Times the seconds that a process took to answer `initialize`, in which it would have answered a probe too."""
+LOOK_AGAIN = 1.0
+"""Seconds after which a process that has said nothing is looked at again."""
 
 
 class _Due(Enum):
@@ -62,6 +68,7 @@ class _Due(Enum):
     RETRY = "retry"
     OWED = "owed"
     CLOSE = "close"
+    MUTE = "mute"
 
 
 class ModernLinkActor(Actor):
@@ -86,6 +93,7 @@ class ModernLinkActor(Actor):
         self._calls = CallTimes(spec.name, services.telemetry, services.shown)
         self._answers = Answers()
         self._unreachable = False
+        self._begun = 0.0
         self._closing = False
 
     def __repr__(self) -> str:
@@ -145,6 +153,8 @@ class ModernLinkActor(Actor):
                 self._standing.counted(SHOWN[self._link.phase], holds=self._carrier.holds_process, asks=asks)
             case _Due.CLOSE:
                 self.ctx.stop(NORMAL)
+            case _Due.MUTE:
+                self._still_mute()
         self._end_if_done()
 
     def drain(self, deadline: float) -> None:
@@ -292,6 +302,22 @@ class ModernLinkActor(Actor):
             settled = self._eras.legacy(spec) is False
             started = ev.Started(kind == "http", warm=warm, starts=kind == "stdio" and not warm, settled=settled)
             self._step(started)
+            if started.starts:
+                self._begun = self.ctx.now()
+                self.ctx.set_timer("mute", SILENCE, _Due.MUTE)
+
+    def _still_mute(self) -> None:
+        """A process of which nothing was heard may yet be starting; or it has sessions, and says nothing to a probe. Of
+        one that has answered `initialize` it is known how long it takes to start, and three times that is silence; of
+        any other only the connect deadline tells."""
+        link, spec = self._link, self._spec
+        if link.phase is not Phase.PROBING or not link.starts or link.settled or spec is None:
+            return
+        took = self._eras.handshake(spec)
+        if took is not None and self.ctx.now() - self._begun >= STARTS * took:
+            self._step(mv.TimerDue(PROBE_CLOCK))
+        else:
+            self.ctx.set_timer("mute", LOOK_AGAIN, _Due.MUTE)
 
     def _denied(self, payload: Raw) -> None:
         self._step(ev.ConnectRefused(payload))

@@ -162,6 +162,21 @@ async def test_a_silent_server_counts_as_one_with_sessions_after_a_while(autojum
         assert await alice.of(LinkUnfit)
 
 
+@pytest.mark.parametrize(("took", "silence"), [(0.2, 5.0), (4.0, 12.0)])
+async def test_a_process_known_to_start_faster_is_not_waited_for_so_long(autojump_clock, took, silence):
+    """It has answered `initialize`, and would have answered the probe in that time too."""
+    backend = ModernBackend(kind="stdio", mute={"server/discover"})
+    async with open_gateway(backend) as gateway:
+        eras = Eras()
+        eras.found_legacy(backend.spec, took)
+        alice = User(gateway, eras, "alice")
+        alice.begin("tools/call", name="echo")
+        await trio.sleep(silence - 0.1)
+        assert not await alice.of(LinkUnfit)
+        await trio.sleep(0.2)
+        assert await alice.of(LinkUnfit)
+
+
 async def test_what_was_found_out_is_looked_at_again_when_it_is_contradicted(autojump_clock, kind):
     backend = ModernBackend(kind=kind, mute={"server/discover"})
     async with open_gateway(backend) as gateway:
