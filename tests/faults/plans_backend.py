@@ -209,6 +209,8 @@ def late_stream(seconds: float | None) -> Callable[[World], None]:
 
         def late(*args: Any) -> Any:
             transport = connect(*args)
+            if transport.kind != "http":  # only there is a stream of its own for what belongs to no request
+                return transport
             transport.holds_stream = True
             listen = transport.listen
 
