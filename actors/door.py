@@ -91,7 +91,13 @@ class SessionDoor:
                 return await self._modern.notification(post, route)
 
     async def get(self, get: Get) -> Reply:
-        """A GET: a new event stream, or the rest of one."""
+        """A GET: a new event stream, or the rest of one. Where the session ended while its stream was looked for, that
+        is done once more: whether it ended for good is found out by coming back."""
+        reply = await self._get(get) or await self._get(get)
+        return reply or refuse(errors.overloaded("the session is being restored"))
+
+    async def _get(self, get: Get) -> Reply | None:
+        """None: the session ended meanwhile, and its logs with it."""
         found = await self._find_checked(get)
         if not isinstance(found, Ref):
             return found
@@ -108,8 +114,9 @@ class SessionDoor:
             )
         except (MailboxFull, NotTaken):
             return refuse(errors.overloaded())
-        except ActorDown:
-            return refuse(errors.overloaded("the session is being restored"))
+        except ActorDown as down:
+            # What an actor crashes of may be this very message: it is not given to the next life at once.
+            return refuse(errors.overloaded("the session is being restored")) if down.reason.abnormal else None
         return await self._begin(outcome, found) if isinstance(outcome, Follower) else outcome
 
     async def delete(self, delete: Delete) -> Answer:
@@ -211,7 +218,8 @@ class SessionDoor:
 
     # Resumption
 
-    async def _begin(self, follower: Follower, session: Ref) -> Reply:
+    async def _begin(self, follower: Follower, session: Ref) -> Reply | None:
+        """None: the session has ended."""
         begun = False
         try:
             failed = await follower.begin()
@@ -228,10 +236,7 @@ class SessionDoor:
                 self._services.telemetry.count("stagedoor_gaps_total", ("trimmed",))
             return Streaming(follower)
         self._services.telemetry.count("stagedoor_resumes_total", ("missed",))
-        if not session.alive:
-            # It ended meanwhile, and its logs with it; whether for good is found out by coming back.
-            return refuse(errors.overloaded("the session is being restored"))
-        return refuse(_resume_refusal(failed))
+        return refuse(_resume_refusal(failed)) if session.alive else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,8 +282,9 @@ class SessionActor(Actor):
             reply.answer(self.owed.answer(post))
         restored = errors.overloaded("the session is being restored")
         error = errors.session_not_found() if self._state.phase is Phase.CLOSED else restored
-        for reply in self.gets.values():
-            reply.answer(refusal(error))
+        if reason.abnormal or self._state.phase is Phase.CLOSED:
+            for reply in self.gets.values():
+                reply.answer(refusal(error))
         self.recorder.stop(crashed=reason.error is not None)
         if self._state.phase is Phase.CLOSED:
             seconds = self.ctx.now() - self._began
