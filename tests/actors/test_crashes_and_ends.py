@@ -4,6 +4,8 @@ import pytest
 import trio
 
 from actors.ports import Principal
+from actors.runtime import SHUTDOWN
+from actors.runtime.exits import Exit, ExitKind
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
 
@@ -125,3 +127,15 @@ async def test_a_drain_closes_every_connection_gracefully(autojump_clock):
         for link in (*alpha.links, *beta.links):
             assert link.transport._end is not None
             assert link.transport._end.reason == "closed"
+
+
+@pytest.mark.parametrize(("reason", "status"), [(SHUTDOWN, 200), (Exit(ExitKind.CRASHED, ValueError("of this")), 503)])
+async def test_who_comes_for_a_stream_as_the_session_goes_finds_its_next_life(autojump_clock, reason, status):
+    """Unless it went because of that: then its client comes again, if it likes."""
+    async with open_gateway(Backend("alpha")) as gateway:
+        client = await gateway.connect("alpha")
+        [session] = gateway.actors.sessions.table.values()
+        actor = session.ref.cell.actor
+        actor.receive = lambda message: actor.ctx.stop(reason)
+        assert await client.listen().head() == status
+        gateway.crashes.clear()
