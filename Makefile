@@ -44,8 +44,8 @@ bench: setup redis .venv-peers/fastmcp/.stamp .venv-peers/mcp-proxy/.stamp ## Me
 	$(BIN)/python -m loadtest.run $(ARGS)
 
 chaos: setup test-tools ## Run the long fault-injection tests, and the property tests on examples that nobody tried yet.
-	$(BIN)/python -m pytest -m chaos $(ARGS)
-	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest tests/protocol tests/runtime tests/contracts $(ARGS)
+	$(BIN)/python -m pytest -o faulthandler_timeout=7200 -m chaos $(ARGS)
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -o faulthandler_timeout=7200 tests/protocol tests/runtime tests/contracts $(ARGS)
 
 lock: ## Resolve every lock file anew (needs uv).
 	scripts/lock.sh

@@ -15,12 +15,11 @@ for folder in tests/*/; do
   [[ " ${programs[*]} " == *" $folder "* ]] || rest+=("$folder")
 done
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'cat "$log"; rm -f "$log"' EXIT
 "$python" -m pytest -m "not chaos" --durations=10 -p no:cacheprovider "${rest[@]}" >"$log" 2>&1 &
 other=$!
 "$python" -m pytest -m "not chaos" --durations=10 -p no:cacheprovider "${programs[@]}"
 first=$?
 wait "$other"
 second=$?
-cat "$log"
 exit $((first > second ? first : second))

@@ -84,15 +84,19 @@ async def pause() -> None:
 
 
 async def until(done: Callable[[], bool], slow: Slow, clock: MockClock) -> None:
-    """Lets processes start, one after the other or at once, until this is so."""
+    """Lets processes start, one after the other or at once, until this is so. From then on the clock goes by itself: a
+    process that is still starting is ended, and that has its deadlines."""
     give_up = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < give_up, f"{len(slow.began)} starts"
-        if slow.look(trio.current_time()):
-            clock.jump(STEP)
-            await wait_all_tasks_blocked()
-        else:
-            await pause()
+    try:
+        while not done():
+            assert time.monotonic() < give_up, f"{len(slow.began)} starts"
+            if slow.look(trio.current_time()):
+                clock.jump(STEP)
+                await wait_all_tasks_blocked()
+            else:
+                await pause()
+    finally:
+        clock.rate = 1.0
 
 
 async def served(gateway: Gateway, kind: str, route: str) -> str:
