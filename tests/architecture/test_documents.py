@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,7 @@ def script(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -28,6 +29,17 @@ def test_the_table_of_metrics_is_the_code_s() -> None:
 def test_the_page_on_compatibility_is_the_matrix_s_table() -> None:
     compatibility = script("compatibility")
     assert compatibility.DOCUMENT.read_text() == compatibility.render(), "run scripts/compatibility.py"
+
+
+def test_the_way_of_every_flow_can_be_traced_and_has_a_row_in_the_document() -> None:
+    trace_calls = script("trace_calls")
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in trace_calls.DOCUMENT.read_text().splitlines()]
+    assert [row for row in rows if row in trace_calls.FLOWS] == list(trace_calls.FLOWS)
+    ways = {name: trace_calls.trace(name) for name in trace_calls.FLOWS}
+    assert all("gate" in way.way[0] or "door" in way.way[0] for way in ways.values()), ways
+    assert all(0 < way.runtime < len(way.calls) for way in ways.values())
+    name = next(iter(ways))
+    assert trace_calls.trace(name).calls == ways[name].calls, "the same code has another trace"
 
 
 def test_every_declared_metric_is_emitted_somewhere() -> None:
