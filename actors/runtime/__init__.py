@@ -2,11 +2,10 @@
 
 from actors.runtime.actor import Actor, Context
 from actors.runtime.boundary import Boundary, boundary, thread_boundary
-from actors.runtime.dynamic import DynamicSupervisor
+from actors.runtime.cell import Down
 from actors.runtime.exits import (
     CANCELLED,
     NORMAL,
-    PASSIVATED,
     SHUTDOWN,
     ActorDown,
     AlreadyStarted,
@@ -19,20 +18,16 @@ from actors.runtime.exits import (
     SystemFailed,
     crashed,
 )
-from actors.runtime.intensity import Intensity
 from actors.runtime.mailbox import MailboxStatistics
-from actors.runtime.ref import Ref
-from actors.runtime.registry import Down, Registry
+from actors.runtime.ref import Ref, Registry
 from actors.runtime.reply import Reply
-from actors.runtime.supervisor import RESTARTS, Child, Restart, Strategy, Supervisor
+from actors.runtime.supervisor import Child, DynamicSupervisor, Supervisor
 from actors.runtime.system import System, SystemStatistics, open_system
 from actors.runtime.tasks import Task, TaskEnded
 
 __all__ = [
     "CANCELLED",
     "NORMAL",
-    "PASSIVATED",
-    "RESTARTS",
     "SHUTDOWN",
     "Actor",
     "ActorDown",
@@ -45,15 +40,12 @@ __all__ = [
     "DynamicSupervisor",
     "Exit",
     "ExitKind",
-    "Intensity",
     "MailboxFull",
     "MailboxStatistics",
     "NotTaken",
     "Ref",
     "Registry",
     "Reply",
-    "Restart",
-    "Strategy",
     "Supervisor",
     "System",
     "SystemClosed",

@@ -5,6 +5,7 @@ the enqueue and cleared with the emptiness check, each in one synchronous step.
 """
 
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVarTuple
 
@@ -15,7 +16,6 @@ from actors.runtime.boundary import Boundary
 from actors.runtime.exits import Exit, ExitKind
 from actors.runtime.mailbox import Mailbox, MailboxStatistics, Place
 from actors.runtime.ref import Ended, Ref
-from actors.runtime.registry import Monitor
 from actors.runtime.tasks import Task, TaskEnded
 from actors.runtime.timers import Timer
 
@@ -28,6 +28,35 @@ Ts = TypeVarTuple("Ts")
 BURST_MESSAGES = 32
 BURST_SECONDS = 0.002
 """An actor's turn ends with the first of the two, then others have theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """An actor that the receiver monitors has ended."""
+
+    ref: Ref
+    reason: Exit
+
+
+class Monitor(Place):
+    """One actor's interest in the end of another, and the place of the Down that ends it."""
+
+    __slots__ = ("_ref", "_watcher")
+
+    def __init__(self, watcher: "Cell", ref: Ref) -> None:
+        self._watcher, self._ref = watcher, ref
+
+    def down(self, reason: Exit) -> None:
+        """Tells the watcher."""
+        self._watcher.put(Down(self._ref, reason), self)
+
+    def taken(self) -> None:
+        del self._watcher.monitors[self._ref]
+
+    def drop(self) -> None:
+        """Nobody is to be told any more."""
+        if isinstance(self._ref.cell, Cell):
+            self._ref.cell.watchers.pop(self, None)
 
 
 class Owner(Protocol):
@@ -80,6 +109,7 @@ class Cell:
         "system",
         "tasks",
         "timers",
+        "watchers",
     )
 
     def __init__(self, system: "System", actor: Actor, name: str, owner: Owner) -> None:
@@ -95,6 +125,8 @@ class Cell:
         self.timers: dict[Hashable, _TimerPlace] = {}
         self.tasks: dict[Task, None] = {}
         self.monitors: dict[Ref, Monitor] = {}
+        self.watchers: dict[Monitor, None] = {}
+        """Others' monitors of this actor, in the order in which they were set."""
         self._fresh = True
         self._running = False
         self._scheduled = False
@@ -232,7 +264,9 @@ class Cell:
         self._drop_possessions()
         if reason.error is not None:
             self.system.report(self.ref.name, reason.error)
-        self.system.registry.tell(self.ref.name, reason)
+        for monitor in self.watchers:
+            monitor.down(reason)
+        self.watchers.clear()
         if self._ended is not None:
             self._ended.set()
         self.owner.child_ended(self.ref, reason)
@@ -260,7 +294,7 @@ class Cell:
         for task in self.tasks:
             task.cancel()
         for monitor in self.monitors.values():
-            self.system.registry.unwatch(monitor)
+            monitor.drop()
         self.monitors.clear()
 
     def statistics(self) -> MailboxStatistics:
@@ -325,15 +359,15 @@ class Cell:
         if ref in self.monitors or self.reason is not None:
             return
         monitor = self.monitors[ref] = Monitor(self, ref)
-        reason = ref.reason
-        if reason is None or reason.kind is ExitKind.PASSIVATED:
-            self.system.registry.watch(monitor)
-        else:
-            monitor.down(reason)
+        cell = ref.cell
+        if cell.reason is not None:
+            monitor.down(cell.reason)
+        elif isinstance(cell, Cell):
+            cell.watchers[monitor] = None
 
     def demonitor(self, ref: Ref) -> None:
         """See Context."""
         monitor = self.monitors.pop(ref, None)
         if monitor is not None:
-            self.system.registry.unwatch(monitor)
+            monitor.drop()
             self.mailbox.revoke(monitor)

@@ -7,14 +7,12 @@ from enum import Enum
 
 
 class ExitKind(Enum):
-    """The ways to end. Restart rules are tabulated over them."""
+    """The ways to end."""
 
     NORMAL = "normal"
     """It had nothing more to do."""
     SHUTDOWN = "shutdown"
     """It was told to end."""
-    PASSIVATED = "passivated"
-    """It left memory but lives on elsewhere, in a record: monitors are not told, they stay with its name."""
     CANCELLED = "cancelled"
     """Its cancel scope was cancelled, or the process was interrupted (tasks, connections)."""
     CRASHED = "crashed"
@@ -41,7 +39,6 @@ class Exit:
 
 NORMAL = Exit(ExitKind.NORMAL)
 SHUTDOWN = Exit(ExitKind.SHUTDOWN)
-PASSIVATED = Exit(ExitKind.PASSIVATED)
 CANCELLED = Exit(ExitKind.CANCELLED)
 
 
@@ -73,9 +70,9 @@ class NotTaken(Exception):
 
 
 class AlreadyStarted(Exception):
-    """The name belongs to a living actor; `ref` is its address, or None while it is being restarted."""
+    """The name belongs to a living actor; `ref` is its address."""
 
-    def __init__(self, name: str, ref: object = None) -> None:
+    def __init__(self, name: str, ref: object) -> None:
         super().__init__(f"the name {name!r} is taken")
         self.name = name
         self.ref = ref

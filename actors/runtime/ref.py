@@ -1,11 +1,11 @@
-"""The address of an actor: all that others hold of it."""
+"""The address of an actor: all that others hold of it, and the names by which addresses are found."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from actors.runtime.exits import SHUTDOWN, ActorDown, Exit
+from actors.runtime.exits import SHUTDOWN, ActorDown, AlreadyStarted, Exit
 from actors.runtime.mailbox import MailboxStatistics, Place
 from actors.runtime.reply import Reply
 
@@ -119,3 +119,27 @@ class Ref:
     def statistics(self) -> MailboxStatistics:
         """What is in its mailbox."""
         return self.cell.statistics()
+
+
+class Registry:
+    """The names of one system. Every actor has a unique one from its start to its end; nobody else gives it back."""
+
+    def __init__(self) -> None:
+        self._refs: dict[str, Ref] = {}
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def whereis(self, name: str) -> Ref | None:
+        """The living actor with this name."""
+        return self._refs.get(name)
+
+    def add(self, ref: Ref) -> None:
+        """The runtime's own: an actor is being started. Raises AlreadyStarted if its name is taken."""
+        if ref.name in self._refs:
+            raise AlreadyStarted(ref.name, self._refs[ref.name])
+        self._refs[ref.name] = ref
+
+    def forget(self, ref: Ref) -> None:
+        """The runtime's own: the actor has ended."""
+        del self._refs[ref.name]

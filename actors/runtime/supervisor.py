@@ -1,48 +1,24 @@
-"""A fixed set of children, restarted by rule.
+"""Who starts actors, and starts them again.
 
-Children start in order, inside the spawn of their supervisor, and end in the opposite order when it ends. Who may be
-restarted is a table. A supervisor that has to restart too often ends itself, with the reason of the last child, and
-leaves the matter to its own supervisor; at the top, the system fails.
+A `Supervisor` has fixed children, which start in order inside its spawn and end in the opposite order; whichever ends
+is started again alone. One that has to do so too often ends itself, with the reason of the last child, and leaves the
+matter to its own supervisor; at the top, the system fails. A `DynamicSupervisor` has children that come and go, up to a
+bound; none of them is started again.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from types import MappingProxyType
 from typing import Any
 
 from actors.runtime.actor import Actor
-from actors.runtime.exits import SHUTDOWN, Exit, ExitKind
-from actors.runtime.intensity import Intensity, Restarts
+from actors.runtime.exits import SHUTDOWN, AtCapacity, Exit, SystemClosed
 from actors.runtime.ref import Ref
 
-
-class Restart(Enum):
-    """Whether a child that ended is started again; see RESTARTS."""
-
-    PERMANENT = "permanent"
-    TRANSIENT = "transient"
-    TEMPORARY = "temporary"
-
-
-RESTARTS: Mapping[Restart, frozenset[ExitKind]] = MappingProxyType(
-    {
-        Restart.PERMANENT: frozenset({ExitKind.CRASHED, ExitKind.NORMAL, ExitKind.SHUTDOWN}),
-        Restart.TRANSIENT: frozenset({ExitKind.CRASHED}),
-        Restart.TEMPORARY: frozenset(),
-    }
-)
-"""The exits after which a child is started again. PASSIVATED is never among them: such a child comes back by need."""
-
-
-class Strategy(Enum):
-    """Who else is restarted with a child."""
-
-    ONE_FOR_ONE = "one_for_one"
-    """Nobody."""
-    REST_FOR_ONE = "rest_for_one"
-    """Those started after it, which may depend on it."""
+RESTARTS = 3
+RESTARTS_WITHIN = 5.0
+"""More restarts than this within so many seconds end the supervisor: its children do not recover by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +27,6 @@ class Child:
 
     name: str
     factory: Callable[[], Actor]
-    restart: Restart = Restart.PERMANENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +56,11 @@ class BaseSupervisor(Actor, ABC):
 class Supervisor(BaseSupervisor):
     """Starts `children`, keeps them running, ends them. A factory that raises is a crash of the supervisor."""
 
-    def __init__(
-        self,
-        children: Sequence[Child],
-        strategy: Strategy = Strategy.ONE_FOR_ONE,
-        intensity: Intensity = Intensity(),  # noqa: B008 - frozen
-    ) -> None:
+    def __init__(self, children: Sequence[Child]) -> None:
         self._specs = {child.name: child for child in children}
         if len(self._specs) != len(children):
             raise ValueError(f"two children have one name: {[child.name for child in children]}")
-        self._strategy = strategy
-        self._restarts = Restarts(intensity)
+        self._restarts: deque[float] = deque()
         self._refs: dict[str, Ref] = {}
 
     def started(self) -> None:
@@ -100,24 +69,22 @@ class Supervisor(BaseSupervisor):
             self._start(name)
 
     def receive(self, message: Any) -> None:
-        """Applies the rule to a child that ended."""
+        """Starts a child that ended again, unless that was needed too often."""
         assert isinstance(message, _Ended)
-        spec = self._specs[message.name]
-        if self.closing or spec.name in self._refs or message.reason.kind not in RESTARTS[spec.restart]:
+        if self.closing:
             return
-        if not self._restarts.allow(self.ctx.now()):
+        if self._too_often(self.ctx.now()):
             self.ctx.stop(message.reason)
-            return
-        for name in self._with(spec.name):
-            self._end(name)
-        for name in self._with(spec.name):
-            self._start(name)
+        else:
+            self._start(message.name)
 
     def stopped(self, reason: Exit) -> None:
         """Ends the children, last first."""
         self.closing = True
         for name in reversed(self._specs):
-            self._end(name)
+            ref = self._refs.pop(name, None)
+            if ref is not None:
+                ref.cell.end(SHUTDOWN)
 
     def child_ended(self, ref: Ref, reason: Exit) -> None:
         """Leaves the decision to the supervisor's own turn."""
@@ -131,20 +98,60 @@ class Supervisor(BaseSupervisor):
             if name in self._refs:
                 yield [self._refs[name]]
 
-    def _with(self, name: str) -> list[str]:
-        """The children that are restarted when this one is, in starting order."""
-        if self._strategy is Strategy.ONE_FOR_ONE:
-            return [name]
-        names = list(self._specs)
-        return names[names.index(name) :]
-
     def _start(self, name: str) -> None:
-        spec = self._specs[name]
-        cell = self.ctx.system.create(spec.factory(), name, self)
+        cell = self.ctx.system.create(self._specs[name].factory(), name, self)
         self._refs[name] = cell.ref
         cell.start()
 
-    def _end(self, name: str) -> None:
-        ref = self._refs.pop(name, None)
-        if ref is not None:
+    def _too_often(self, now: float) -> bool:
+        """Whether one more restart is one too many; it is counted if not."""
+        times = self._restarts
+        while times and now - times[0] >= RESTARTS_WITHIN:
+            times.popleft()
+        times.append(now)
+        return len(times) > RESTARTS
+
+
+class DynamicSupervisor(BaseSupervisor):
+    """Starts children on demand; spawn it before use. One child's crash is no other child's business."""
+
+    def __init__(self, max_children: int) -> None:
+        if max_children < 1:
+            raise ValueError("max_children must be at least 1")
+        self._max_children = max_children
+        self._children: dict[str, Ref] = {}
+
+    def __len__(self) -> int:
+        """How many are alive."""
+        return len(self._children)
+
+    def children(self) -> list[Ref]:
+        """Those that are alive."""
+        return [*self._children.values()]
+
+    def start_child(self, actor: Actor, name: str | None = None) -> Ref:
+        """Starts `actor`. Raises AtCapacity, AlreadyStarted, or SystemClosed when it is ending or draining."""
+        if self.closing:
+            raise SystemClosed(f"{self.ctx.name} is ending")
+        if len(self._children) >= self._max_children:
+            raise AtCapacity(f"{self.ctx.name} has {self._max_children} children")
+        cell = self.ctx.system.create(actor, name, self)
+        self._children[cell.ref.name] = cell.ref
+        cell.start()
+        return cell.ref
+
+    def child_ended(self, ref: Ref, reason: Exit) -> None:
+        """Frees its place at once."""
+        if self._children.get(ref.name) is ref:
+            del self._children[ref.name]
+
+    def stopped(self, reason: Exit) -> None:
+        """Ends the children, last first."""
+        self.closing = True
+        children, self._children = self._children, {}
+        for ref in reversed(children.values()):
             ref.cell.end(SHUTDOWN)
+
+    def phases(self) -> Iterator[Sequence[Ref]]:
+        """All together."""
+        yield self.children()

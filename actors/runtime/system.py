@@ -16,10 +16,8 @@ from actors.runtime.boundary import Boundary, forget_frames, unwrapped
 from actors.runtime.cell import Cell, Owner
 from actors.runtime.dispatcher import Dispatcher
 from actors.runtime.drain import drain
-from actors.runtime.dynamic import DynamicSupervisor
 from actors.runtime.exits import SHUTDOWN, Exit, SystemClosed, SystemFailed
-from actors.runtime.ref import Ref
-from actors.runtime.registry import Registry
+from actors.runtime.ref import Ref, Registry
 from actors.runtime.supervisor import BaseSupervisor
 from actors.runtime.timers import Timers
 
@@ -58,14 +56,12 @@ class System:
         self._numbers: Counter[str] = Counter()
         self._closed = False
 
-    def spawn(self, actor: Actor, name: str | None = None, supervisor: DynamicSupervisor | None = None) -> Ref:
-        """Starts an actor; without a name it gets a unique one, made from its class.
+    def spawn(self, actor: Actor, name: str | None = None) -> Ref:
+        """Starts an actor at the top; without a name it gets a unique one, made from its class.
 
-        Under a supervisor it is a temporary child. At the top it is restarted by nobody, and if it is a supervisor, its
-        crash ends the system with SystemFailed. Raises AlreadyStarted, AtCapacity, SystemClosed.
+        It is restarted by nobody, and if it is a supervisor, its crash ends the system with SystemFailed. Raises
+        AlreadyStarted, SystemClosed.
         """
-        if supervisor is not None:
-            return supervisor.start_child(actor, name)
         if self._closed:
             raise SystemClosed("the system is ending")
         cell = self.create(actor, name, self)
@@ -92,7 +88,7 @@ class System:
     def create(self, actor: Actor, name: str | None, owner: Owner) -> Cell:
         """An actor with a name, not started yet."""
         cell = Cell(self, actor, self._unique(type(actor).__name__) if name is None else name, owner)
-        self.registry.add(cell.ref.name, cell.ref)
+        self.registry.add(cell.ref)
         return cell
 
     def child_ended(self, ref: Ref, reason: Exit) -> None:

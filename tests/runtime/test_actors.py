@@ -298,19 +298,6 @@ async def test_an_actor_without_a_name_gets_one_from_its_class(system: System, r
     assert names == ["Recorder-1", "Recorder-3"]
 
 
-async def test_an_alias_names_an_actor_too_and_vanishes_with_it(system: System, recorder: Any) -> None:
-    ref = system.spawn(recorder(), "door")
-    system.registry.register("entrance", ref)
-    assert system.registry.whereis("entrance") is ref
-    with pytest.raises(AlreadyStarted):
-        system.registry.register("entrance", ref)
-    ref.stop()
-    await ref.ended()
-    assert len(system.registry) == 0
-    with pytest.raises(ValueError, match="ended"):
-        system.registry.register("entrance", ref)
-
-
 async def test_an_actor_object_lives_once(system: System, recorder: Any) -> None:
     actor = recorder()
     system.spawn(actor, "one")

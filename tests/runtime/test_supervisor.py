@@ -11,25 +11,18 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.runtime import (
     NORMAL,
-    PASSIVATED,
-    RESTARTS,
     SHUTDOWN,
     Actor,
     ActorDown,
     Child,
     Exit,
-    ExitKind,
-    Intensity,
     Ref,
-    Restart,
-    Strategy,
     Supervisor,
     System,
     SystemFailed,
     crashed,
     open_system,
 )
-from actors.runtime.intensity import Restarts
 
 CRASH = crashed(ValueError("x"))
 
@@ -67,8 +60,8 @@ def where(system: System) -> Callable[[str], Ref]:
     return whereis
 
 
-def parts(life: list[str], names: str, restart: Restart = Restart.PERMANENT) -> list[Child]:
-    return [Child(name, lambda: Part(life), restart) for name in names]
+def parts(life: list[str], names: str) -> list[Child]:
+    return [Child(name, lambda: Part(life)) for name in names]
 
 
 async def test_children_are_there_when_the_spawn_of_their_supervisor_returns_and_start_in_order(
@@ -101,45 +94,26 @@ async def test_one_for_one_restarts_only_who_ended(system: System, life: list[st
     assert where("b") is not before
 
 
-async def test_rest_for_one_restarts_also_those_started_after(system: System, life: list[str], where: Any) -> None:
-    system.spawn(Supervisor(parts(life, "abc"), Strategy.REST_FOR_ONE), "core")
-    await wait_all_tasks_blocked()
-    life.clear()
-    where("b").cast(CRASH)
-    await wait_all_tasks_blocked()
-    assert life == ["-b", "-c", "+b", "+c"]
-
-
 async def test_two_crashes_at_once_restart_each_child_once(system: System, life: list[str], where: Any) -> None:
-    system.spawn(Supervisor(parts(life, "abc"), Strategy.REST_FOR_ONE), "core")
+    system.spawn(Supervisor(parts(life, "abc")), "core")
     await wait_all_tasks_blocked()
     life.clear()
     where("a").cast(CRASH)
     where("c").cast(CRASH)
     await wait_all_tasks_blocked()
-    assert sorted(life) == ["+a", "+b", "+c", "-a", "-b", "-c"]
+    assert sorted(life) == ["+a", "+c", "-a", "-c"]
     assert [where(name).alive for name in "abc"] == [True] * 3
 
 
-@pytest.mark.parametrize("reason", [NORMAL, SHUTDOWN, PASSIVATED, CRASH], ids=lambda reason: reason.kind.value)
-@pytest.mark.parametrize("restart", list(Restart))
-async def test_whether_a_child_is_restarted_is_in_the_table(
-    system: System, life: list[str], where: Any, restart: Restart, reason: Exit
+@pytest.mark.parametrize("reason", [NORMAL, SHUTDOWN, CRASH], ids=lambda reason: reason.kind.value)
+async def test_a_child_is_started_again_whatever_ended_it(
+    system: System, life: list[str], where: Any, reason: Exit
 ) -> None:
-    system.spawn(Supervisor(parts(life, "a", restart)), "core")
+    system.spawn(Supervisor(parts(life, "a")), "core")
     where("a").cast(reason)
     await wait_all_tasks_blocked()
-    restarted = reason.kind in RESTARTS[restart]
-    assert life == (["+a", "-a", "+a"] if restarted else ["+a", "-a"])
-    assert (system.registry.whereis("a") is not None) is restarted
-
-
-def test_the_table_is_this() -> None:
-    assert {
-        Restart.PERMANENT: {ExitKind.NORMAL, ExitKind.SHUTDOWN, ExitKind.CRASHED},
-        Restart.TRANSIENT: {ExitKind.CRASHED},
-        Restart.TEMPORARY: set(),
-    } == RESTARTS
+    assert life == ["+a", "-a", "+a"]
+    assert where("a").alive
 
 
 async def crash_often(where: Any, name: str, times: int, pause: float = 0.0) -> None:
@@ -152,7 +126,7 @@ async def crash_often(where: Any, name: str, times: int, pause: float = 0.0) -> 
 async def test_restarts_within_the_intensity_go_on_for_ever(
     system: System, life: list[str], where: Any, autojump_clock: MockClock
 ) -> None:
-    ref = system.spawn(Supervisor(parts(life, "a"), intensity=Intensity(3, 5.0)), "core")
+    ref = system.spawn(Supervisor(parts(life, "a")), "core")
     await crash_often(where, "a", 20, pause=1.7)
     assert ref.alive
 
@@ -163,7 +137,7 @@ async def test_over_intensity_a_supervisor_ends_with_its_children_and_the_reason
     names: list[str] = []
     with pytest.raises(SystemFailed) as failed:
         async with open_system(on_crash=lambda name, error: names.append(name)) as system:
-            system.spawn(Supervisor(parts(life, "ab"), intensity=Intensity(3, 5.0)), "core")
+            system.spawn(Supervisor(parts(life, "ab")), "core")
             await wait_all_tasks_blocked()
             while True:
                 ref = system.registry.whereis("a")
@@ -183,12 +157,12 @@ async def test_a_supervisor_under_a_supervisor_is_restarted_with_all_its_childre
 ) -> None:
     core = Supervisor(
         [
-            Child("inner", lambda: Supervisor(parts(life, "ab"), intensity=Intensity(1, 5.0))),
+            Child("inner", lambda: Supervisor(parts(life, "ab"))),
             *parts(life, "c"),
         ]
     )
     ref = system.spawn(core, "core")
-    await crash_often(where, "a", 1)
+    await crash_often(where, "a", 3)
     first = where("inner")
     await crash_often(where, "a", 1)
     assert where("inner") is not first
@@ -252,14 +226,3 @@ async def test_callers_of_a_crashed_child_are_told_and_the_next_call_finds_the_n
 def test_two_children_with_one_name_are_a_mistake() -> None:
     with pytest.raises(ValueError, match="one name"):
         Supervisor(parts([], "aa"))
-
-
-@pytest.mark.parametrize(("restarts", "seconds"), [(-1, 5.0), (3, 0.0)])
-def test_an_intensity_allows_something(restarts: int, seconds: float) -> None:
-    with pytest.raises(ValueError, match="less than nothing"):
-        Intensity(restarts, seconds)
-
-
-def test_restarts_are_counted_in_a_sliding_window() -> None:
-    counter = Restarts(Intensity(2, 5.0))
-    assert [counter.allow(now) for now in (0.0, 1.0, 4.9, 5.0, 5.9, 6.0)] == [True, True, False, True, False, True]
