@@ -4,20 +4,21 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.architecture.source import below, none, tree
+
 TO_SERVERS = {"call_ended", "too_many", "no_client", "session_ended", "content_not_expressible", "no_answer"}
 """Reasons of errors that a server gets for a question of its own: nothing was to be executed."""
-OF_A_QUESTION = ROOT / "actors/protocol/asks.py"
+OF_A_QUESTION = Path("actors/protocol/asks.py")
 
 
 def made() -> Iterator[tuple[str, dict[str, ast.expr]]]:
     """Every error of a fault on this side: where it is made, and its keywords."""
-    for file in sorted((ROOT / "actors").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+    for file in below("actors"):
+        for node in ast.walk(tree(file)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("errors.internal", "internal") and node.args:
                 keywords = {keyword.arg or "**": keyword.value for keyword in node.keywords}
                 if file != OF_A_QUESTION:
-                    yield f"{file.relative_to(ROOT)}:{node.lineno}", keywords
+                    yield f"{file}:{node.lineno}", keywords
 
 
 def test_every_error_after_a_failure_has_a_reason_and_says_whether_the_request_may_have_been_executed() -> None:
@@ -29,4 +30,4 @@ def test_every_error_after_a_failure_has_a_reason_and_says_whether_the_request_m
         to_server = isinstance(reason, ast.Constant) and reason.value in TO_SERVERS
         if reason is None or not ("executed" in keywords or to_server):
             silent.append(where)
-    assert silent == []
+    none(silent)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-OURS = ("actors", "gateway", "stagedoor")
+from tests.architecture.source import CODE, OURS, below, imports, none
 
 LIBRARIES: dict[str, set[str]] = {
     "actors/protocol": {"msgspec"},
@@ -49,26 +45,12 @@ ACTOR_ROOMS: dict[str, set[str]] = {
 
 ADAPTERS = ("http", "admin", "backends", "wire", "store", "native", "observability", "config", "sealing")
 SHARED_ADAPTERS = {"observability", "wire"}
-COMPOSITION = {f"gateway/{name}.py" for name in ("app", "descriptors", "lifecycle", "opening", "sampling")}
 COMPOSED_BY = {
     "gateway/cli": {"config", "observability", "native"},
 }
 """Adapters that a room of the composition layer may use directly."""
 
-
-def sources() -> list[Path]:
-    return sorted(p.relative_to(ROOT) for top in OURS for p in (ROOT / top).rglob("*.py"))
-
-
-def imports(path: Path) -> Iterator[str]:
-    """Every module that the file imports, wherever it does."""
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            assert node.level == 0, f"{path}: relative import"
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+IN_ONE_FOLDER = ("redis", "hypercorn", "httptools", "quart", "prometheus_client", "structlog", "cryptography", "yaml")
 
 
 def room(path: Path) -> str:
@@ -76,63 +58,93 @@ def room(path: Path) -> str:
     return max(found, key=len)
 
 
-@pytest.mark.parametrize("path", sources(), ids=str)
-def test_a_file_imports_only_the_libraries_of_its_room(path: Path) -> None:
-    tops = {name.partition(".")[0] for name in imports(path)}
-    third_party = tops - set(sys.stdlib_module_names) - set(OURS) - {"__future__"}
-    allowed = LIBRARIES[room(path)] | EVERYWHERE
-    assert third_party <= allowed, f"{path} imports {third_party - allowed}"
+def within(names: Iterable[str], *packages: str) -> set[str]:
+    """The names that are these packages, or in them."""
+    return {name for name in names for package in packages if name == package or name.startswith(f"{package}.")}
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if p.parts[0] == "actors"], ids=str)
-def test_the_arrow_never_points_from_the_actors_to_the_gateway(path: Path) -> None:
-    names = set(imports(path))
-    assert not {n for n in names if n.partition(".")[0] in ("gateway", "stagedoor")}
-    if path.parts[1] == "protocol":
-        assert not names & PURE_FORBIDDEN
-        assert not {n for n in names if n.startswith("actors.") and not n.startswith("actors.protocol")}
-    if path.parts[1] == "runtime":
-        assert not {n for n in names if n.startswith("actors.") and not n.startswith("actors.runtime")}
-        assert "msgspec" not in names
-    if path.as_posix() == "actors/ports.py":
-        assert not {n for n in names if n.startswith("actors.") and not n.startswith("actors.protocol")}
+def too_far(path: Path, names: set[str]) -> list[str]:
+    """A line for each import that should not be there."""
+    return [f"{path} imports {name}" for name in sorted(names)]
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if p.parts[1] in ACTOR_ROOMS], ids=str)
-def test_the_rooms_of_the_actors_look_one_way(path: Path) -> None:
-    rooms = {n.split(".")[1] for n in imports(path) if n.startswith("actors.")} & set(ACTOR_ROOMS)
-    assert rooms - {path.parts[1]} <= ACTOR_ROOMS[path.parts[1]]
+def test_every_folder_has_its_rules() -> None:
+    ruled = {f"actors/{name}" for name in (*ACTOR_ROOMS, "protocol", "runtime")}
+    ruled |= {f"gateway/{name}" for name in (*ADAPTERS, "cli")}
+    folders = {"/".join(path.parts[:2]) for path in below("actors", "gateway") if len(path.parts) > 2}
+    none(sorted(folders ^ ruled))
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in sources() if p.parts[0] == "gateway" and len(p.parts) > 2 and p.parts[1] in ADAPTERS], ids=str
-)
-def test_adapters_do_not_know_each_other(path: Path) -> None:
-    mine = path.parts[1]
-    others = {n.split(".")[1] for n in imports(path) if n.startswith("gateway.") and len(n.split(".")) > 1}
-    assert others <= {mine} | SHARED_ADAPTERS, f"{path} imports {others - {mine}}"
+def test_no_import_is_relative() -> None:
+    none([line for path in CODE for line in too_far(path, {n for n in imports(path) if n.startswith(".")})])
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if p.as_posix().startswith("gateway/cli/")], ids=str)
-def test_the_command_line_knows_the_configuration_and_gets_the_rest_from_composition(path: Path) -> None:
-    others = {n.split(".")[1] for n in imports(path) if n.startswith("gateway.") and len(n.split(".")) > 1}
-    assert others <= {"cli", "app"} | COMPOSED_BY["gateway/cli"]
+def test_a_file_imports_only_the_libraries_of_its_room() -> None:
+    found = []
+    for path in CODE:
+        tops = {name.partition(".")[0] for name in imports(path)}
+        third_party = tops - set(sys.stdlib_module_names) - set(OURS) - {"__future__"}
+        found += too_far(path, third_party - LIBRARIES[room(path)] - EVERYWHERE)
+    none(found)
+
+
+def test_the_arrow_never_points_from_the_actors_to_the_gateway() -> None:
+    none([line for path in below("actors") for line in too_far(path, within(imports(path), "gateway", "stagedoor"))])
+
+
+def test_the_protocol_and_the_ports_know_no_actor_and_the_protocol_is_pure() -> None:
+    found = []
+    for path in (*below("actors/protocol"), Path("actors/ports.py")):
+        names = imports(path)
+        found += too_far(path, within(names, "actors") - within(names, "actors.protocol") - {"actors"})
+        if path.parts[1] == "protocol":
+            found += too_far(path, set(names & PURE_FORBIDDEN))
+    none(found)
+
+
+def test_the_runtime_knows_nothing_of_the_rest() -> None:
+    found = []
+    for path in below("actors/runtime"):
+        names = imports(path)
+        found += too_far(path, within(names, "actors") - within(names, "actors.runtime") | within(names, "msgspec"))
+    none(found)
+
+
+def test_the_rooms_of_the_actors_look_one_way() -> None:
+    found = []
+    for name, allowed in ACTOR_ROOMS.items():
+        others = [f"actors.{other}" for other in set(ACTOR_ROOMS) - allowed - {name}]
+        found += [line for path in below(f"actors/{name}") for line in too_far(path, within(imports(path), *others))]
+    none(found)
+
+
+def of_the_gateway(path: Path) -> set[str]:
+    """The rooms of the gateway that it imports from."""
+    return {name.split(".")[1] for name in within(imports(path), "gateway") - {"gateway"}}
+
+
+def test_adapters_do_not_know_each_other() -> None:
+    found = []
+    for adapter in ADAPTERS:
+        allowed = {adapter} | SHARED_ADAPTERS
+        found += [line for p in below(f"gateway/{adapter}") for line in too_far(p, of_the_gateway(p) - allowed)]
+    none(found)
+
+
+def test_the_command_line_knows_the_configuration_and_gets_the_rest_from_composition() -> None:
+    allowed = {"cli", "app"} | COMPOSED_BY["gateway/cli"]
+    none([line for path in below("gateway/cli") for line in too_far(path, of_the_gateway(path) - allowed)])
 
 
 def test_every_library_lives_in_one_folder_of_the_gateway() -> None:
     homes: dict[str, set[str]] = {}
-    for path in sources():
-        if path.parts[0] == "gateway":
-            for name in {n.partition(".")[0] for n in imports(path)}:
-                homes.setdefault(name, set()).add(room(path))
-    for library in (
-        "redis",
-        "hypercorn",
-        "httptools",
-        "quart",
-        "prometheus_client",
-        "structlog",
-        "cryptography",
-        "yaml",
-    ):
-        assert len(homes.get(library, {"?"})) == 1, f"{library} is imported in {homes.get(library)}"
+    for path in below("gateway"):
+        for name in {n.partition(".")[0] for n in imports(path)}:
+            homes.setdefault(name, set()).add(room(path))
+    none(
+        [
+            f"{library} is in {sorted(homes.get(library, {'no folder'}))}"
+            for library in IN_ONE_FOLDER
+            if len(homes.get(library, ())) != 1
+        ]
+    )
