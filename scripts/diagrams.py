@@ -18,7 +18,7 @@ DOCUMENT = ROOT / "actors" / "protocol" / "README.md"
 Table = Mapping[tuple[Enum, str], Enum]
 
 DIAGRAMS: dict[str, tuple[Table, Enum]] = {
-    "session": (session_table.TRANSITIONS, session_table.Phase.NEW),
+    "session": (session_table.TRANSITIONS, session_table.SessionPhase.NEW),
     "request": (session_table.REQUEST_TRANSITIONS, session_table.RequestPhase.PENDING),
     "stream": (session_table.STREAM_TRANSITIONS, session_table.StreamPhase.ATTACHED),
     "link": (link_table.TRANSITIONS, link_table.Phase.IDLE),

@@ -10,51 +10,39 @@ from actors.protocol import events as ev
 from actors.protocol.messages import Error, Request, Result
 from actors.protocol.methods import METHODS, Kind, Sender, known
 from actors.protocol.session_state import Session
-from actors.protocol.session_table import Phase
+from actors.protocol.session_table import REFUSALS
 from actors.protocol.versions import can_use
 
 
-def refusal_of_post(session: Session, event: ev.Posted) -> fx.RefusePost | None:
-    """What refuses a POST as a whole, before anything of it is done."""
-    requests = [m for m in event.messages if isinstance(m, Request)]
+def refusal_of_post(session: Session, event: ev.Posted, requests: list[Request]) -> fx.RefusePost | None:
+    """What refuses a POST, with these requests in it, as a whole, before anything of it is done."""
     if event.batch:
         if not can_use(session.version, "batches"):
             return fx.RefusePost(event.post, errors.batch_refused())
         if any(m.method == "initialize" for m in requests):
             return fx.RefusePost(event.post, errors.invalid_request("initialize can't be part of a batch"))
-    ids = [m.id for m in requests]
+    ids = [request.id for request in requests]
     for id in ids:
         if id in session.requests or ids.count(id) > 1:
             return fx.RefusePost(event.post, errors.invalid_request("a request with this id is in flight"), id)
     for message in event.messages:
         if isinstance(message, Result | Error) and not asks.was_issued(session, message.id):
             return fx.RefusePost(event.post, errors.invalid_request("a response to no request of this server"))
-    error = _refusal_of_work(session, [m.method for m in requests if m.method != "ping"])
+    work = [request.method for request in requests if request.method != "ping"]
+    error = _refusal_of_work(session, work) if work else None
     return fx.RefusePost(event.post, error, ids[0]) if error is not None else None
 
 
 def _refusal_of_work(session: Session, methods: list[str]) -> errors.ProtocolError | None:
     """Requests need a phase that takes them, and room. (A ping needs neither: 2025-11-25 utilities/ping.)"""
-    if not methods:
-        return None
-    if session.phase is Phase.DRAINING:
-        return errors.draining()
-    if session.phase is Phase.NEW:
-        return None if methods[0] == "initialize" else errors.not_initialized()
-    if "initialize" in methods:
-        return errors.already_initialized()
-    if unborn(session):
-        return errors.not_initialized()
+    refusal = REFUSALS.get((session.phase, "initialize" if "initialize" in methods else "request"))
+    if refusal is not None:
+        return refusal()
     if len(methods) > session.rules.requests:
         return errors.invalid_request(f"a batch may hold {session.rules.requests} requests")
     if len(session.requests) + len(methods) > session.rules.requests:
         return errors.too_many_requests()
     return None
-
-
-def unborn(session: Session) -> bool:
-    """Whether `initialize` was received and has no answer yet."""
-    return session.server is None and any(entry.method == "initialize" for entry in session.requests.values())
 
 
 def refusal_of_request(session: Session, request: Request) -> errors.ProtocolError | None:

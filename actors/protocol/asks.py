@@ -177,9 +177,9 @@ def withdraw_of_call(session: Session, call: ev.CallId) -> Step:
     return _withdraw_where(session, {i: a for i, a in session.asks.items() if a.call == call}, "the call has ended")
 
 
-def withdraw_of_backend(session: Session, backend: str) -> Step:
+def backend_lost(session: Session, event: ev.BackendLost) -> Step:
     """A link is down: whatever its backend asked is void."""
-    mine = {i: a for i, a in session.asks.items() if a.backend == backend}
+    mine = {i: a for i, a in session.asks.items() if a.backend == event.backend}
     return _withdraw_where(session, mine, "the server is gone")
 
 

@@ -124,11 +124,9 @@ def settle(session: Session, entry: ClientRequest, frame: bytes) -> Step:
         session, effects = asks.withdraw_of_call(session, entry.call)
     if entry.timed:
         effects.append(fx.StopDeadline(entry.call))
-    session = replace(
-        session,
-        requests={i: r for i, r in session.requests.items() if i != entry.id},
-        calls={c: i for c, i in session.calls.items() if c != entry.call},
-    )
+    requests, calls = session.requests.copy(), session.calls.copy()
+    del requests[entry.id], calls[entry.call]
+    session = replace(session, requests=requests, calls=calls)
     session, more = answer(session, entry.post, entry.id, frame)
     return session, effects + more
 
@@ -136,8 +134,8 @@ def settle(session: Session, entry: ClientRequest, frame: bytes) -> Step:
 def answer(session: Session, post_id: ev.PostId, id: RequestId, frame: bytes) -> Step:
     """Puts an answer where its POST expects it; the last one ends the POST."""
     post = session.posts[post_id]
-    rest = tuple(other for other in post.open if other != id)
-    posts = dict(session.posts)
+    rest = tuple([other for other in post.open if other != id]) if len(post.open) > 1 else ()
+    posts = session.posts.copy()
     if rest:
         kept = (*post.answers, frame) if post.stream is None and not post.broken else post.answers
         posts[post_id] = replace(post, open=rest, answers=kept)

@@ -1,12 +1,13 @@
-"""The machine of a session-era session, as the client sees it (revisions 2024-11-05 to 2025-11-25).
+"""The machine of a legacy session, as the client sees it (revisions 2024-11-05 to 2025-11-25).
 
-`step(session, event)` gives the next session and the effects: no clock, no randomness, no IO. An event that the phase
-does not serve is refused and leaves the state untouched. Here is the lifecycle and the way in; requests are in
-`inflight`, questions of backends in `asks`, their notifications in `notices`, streams in `streams`.
+`step(session, event)` gives the next session and the effects: no clock, no randomness, no IO. TABLE says which function
+serves which event in which phase; an event that has no row there is refused and leaves the state untouched. Changes of
+phase are looked up in `session_table`. Here are the lifecycle and the way in; requests are in `inflight`, questions of
+backends in `asks`, their notifications in `notices`, streams in `streams`.
 """
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 from msgspec import Raw
@@ -28,10 +29,10 @@ from actors.protocol import (
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.continuation import continuable
-from actors.protocol.messages import Error, Message, Notification, Request, RequestId
+from actors.protocol.messages import Error, Notification, Request, RequestId, Result
 from actors.protocol.methods import Sender
 from actors.protocol.session_state import Client, Post, Session
-from actors.protocol.session_table import SERVED, TRANSITIONS, Phase
+from actors.protocol.session_table import TRANSITIONS, SessionPhase
 from actors.protocol.versions import negotiate
 
 Step = streams.Step
@@ -45,9 +46,8 @@ RETRY_MS = 1000
 
 def step(session: Session, event: ev.SessionEvent) -> Step:
     """One event. Never raises for anything that a client or a backend can send."""
-    if type(event) not in SERVED[session.phase]:
-        return _refused(session, event)
-    return HANDLERS[type(event)](session, event)
+    handler = TABLE.get((session.phase, type(event)))
+    return handler(session, event) if handler is not None else _refused(session, event)
 
 
 def _refused(session: Session, event: ev.SessionEvent) -> Step:
@@ -68,19 +68,28 @@ def _refused(session: Session, event: ev.SessionEvent) -> Step:
 
 
 def _posted(session: Session, event: ev.Posted) -> Step:
-    refusal = admission.refusal_of_post(session, event)
+    requests = [message for message in event.messages if isinstance(message, Request)]
+    refusal = admission.refusal_of_post(session, event, requests)
     if refusal is not None:
         return session, [refusal]
-    opened = tuple(m.id for m in event.messages if isinstance(m, Request))
     effects: fx.Effects = []
-    if opened:
-        post = Post(opened, event.batch, answers=_answers_to_refused(event))
+    if requests:
+        refused = _answers_to_refused(event) if event.refused else ()
+        post = Post(tuple([request.id for request in requests]), event.batch, answers=refused)
         session = replace(session, posts={**session.posts, event.post: post})
         effects.append(fx.StartTurnClock(event.post))
     for message in event.messages:
-        session, more = _message(session, event, message)
+        match message:
+            case Request():
+                session, more = _request(session, event, message)
+            case Notification():
+                session, more = _notification(session, message)
+            case Result() | Error():
+                session, more = asks.answered(session, message)
+            case _:
+                assert_never(message)
         effects += more
-    if not opened:
+    if not requests:
         effects.append(_receipt(event))
     return session, effects
 
@@ -94,14 +103,6 @@ def _receipt(event: ev.Posted) -> fx.AnswerPost | fx.Accept:
 
 def _answers_to_refused(event: ev.Posted) -> tuple[bytes, ...]:
     return tuple(codec.encode(Error(id, error)) for id, error in event.refused)
-
-
-def _message(session: Session, event: ev.Posted, message: Message) -> Step:
-    if isinstance(message, Request):
-        return _request(session, event, message)
-    if isinstance(message, Notification):
-        return _notification(session, message)
-    return asks.answered(session, message)
 
 
 def _request(session: Session, event: ev.Posted, request: Request) -> Step:
@@ -170,22 +171,26 @@ def client_of(declared: Raw, info: Raw, version: str) -> Client:
     return Client(parsed, capabilities.client_bits(parsed.raw, version), Raw(bytes(info)))
 
 
-def _call_ended(session: Session, event: ev.CallEnded) -> Step:
-    if not admission.unborn(session) or event.call not in session.calls:
+def _initialize_ended(session: Session, event: ev.CallEnded) -> Step:
+    """No other call is in flight before `initialize` has its answer."""
+    if event.call not in session.calls:
         return inflight.ended(session, event)
     if not event.ok:
-        session, effects = inflight.ended(session, event)
-        session, more = _end(session, ev.Ended("initialize_failed"))
-        return session, effects + more
+        return _not_initialized(*inflight.ended(session, event))
     declared = capabilities.of_initialize_result(event.payload)
     kept = capabilities.parse(Raw(bytes(declared.raw)))
-    return inflight.ended(replace(session, server=kept), event)
+    phase = TRANSITIONS[session.phase, "initialize answered"]
+    return inflight.ended(replace(session, phase=phase, server=kept), event)
 
 
-def _call_expired(session: Session, event: ev.CallExpired) -> Step:
-    if not admission.unborn(session) or event.call not in session.calls:
+def _initialize_expired(session: Session, event: ev.CallExpired) -> Step:
+    if event.call not in session.calls:
         return inflight.expired(session, event)
-    session, effects = inflight.expired(session, event)
+    return _not_initialized(*inflight.expired(session, event))
+
+
+def _not_initialized(session: Session, effects: fx.Effects) -> Step:
+    """The client has its error; a session without an answer to `initialize` is none."""
     session, more = _end(session, ev.Ended("initialize_failed"))
     return session, effects + more
 
@@ -204,13 +209,13 @@ def _notification(session: Session, message: Notification) -> Step:
 
 def _initialized(session: Session) -> Step:
     """The handshake is over: from here on a session can be rebuilt, and the client be told what waited."""
-    if session.server is None:
-        return session, [fx.Tally("early_initialized")]
     following = TRANSITIONS.get((session.phase, "notifications/initialized"))
     if following is not None:
         session = replace(session, phase=following)
-    elif session.phase is not Phase.DRAINING:
-        return session, []
+    elif session.phase is SessionPhase.OPERATION:
+        return session, []  # said twice
+    elif session.phase is not SessionPhase.DRAINING:
+        return session, [fx.Tally("early_initialized")]
     # In a drain too: whoever has the session next needs to know.
     save = fx.Save(session_record.handshake(session))
     session, effects = streams.deliver(session)
@@ -224,9 +229,7 @@ def _drain(session: Session, event: ev.DrainStarted) -> Step:
 
 def _drain_overdue(session: Session, event: ev.DrainOverdue) -> Step:
     """What is in flight in either direction gets its error, or is left for the next life, with the questions that came
-    with it. A session without an answer to `initialize` is none."""
-    if admission.unborn(session):
-        return _end(session, ev.Ended("shutdown"))
+    with it."""
     left = continuable(session, event.lasting)
     session, effects = _fail_requests(session, "the gateway is shutting down", "shutdown", left)
     calls = {entry.call for entry in left.values()}
@@ -273,25 +276,43 @@ def _stream_failed(session: Session, event: ev.StreamFailed) -> Step:
 
 Handler = Callable[[Session, Any], Step]
 
-HANDLERS: dict[type, Handler] = {
-    ev.Posted: _posted,
-    ev.PostBroken: inflight.post_broken,
-    ev.Attached: streams.attached,
-    ev.Detached: streams.detached,
-    ev.StreamTurnDue: inflight.turn_due,
-    ev.CallExpired: _call_expired,
-    ev.AskExpired: asks.expired,
-    ev.CallProgressed: notices.told,
-    ev.CallPlaced: places.placed,
-    ev.CallHeld: inflight.held,
-    ev.CallDue: inflight.due,
-    ev.CallCleared: inflight.cleared,
-    ev.CallEnded: _call_ended,
-    ev.Asked: asks.asked,
-    ev.AskWithdrawn: asks.withdrawn,
-    ev.BackendLost: lambda session, event: asks.withdraw_of_backend(session, event.backend),
-    ev.StreamFailed: _stream_failed,
-    ev.DrainStarted: _drain,
-    ev.DrainOverdue: _drain_overdue,
-    ev.Ended: _end,
+INITIALIZING = (SessionPhase.INITIALIZING, SessionPhase.DRAINING_INITIALIZING)
+SERVING = (SessionPhase.CONFIRMING, SessionPhase.OPERATION, SessionPhase.DRAINING)
+BEGUN = (*INITIALIZING, *SERVING)
+
+TABLE: dict[tuple[SessionPhase, type], Handler] = {
+    # The client.
+    **{(phase, ev.Posted): _posted for phase in (SessionPhase.NEW, *BEGUN)},
+    **{(phase, ev.PostBroken): inflight.post_broken for phase in BEGUN},
+    **{(phase, ev.StreamTurnDue): inflight.turn_due for phase in BEGUN},
+    (SessionPhase.INITIALIZING, ev.Attached): streams.attached,
+    (SessionPhase.CONFIRMING, ev.Attached): streams.attached,
+    (SessionPhase.OPERATION, ev.Attached): streams.attached,
+    (SessionPhase.DRAINING_INITIALIZING, ev.Attached): streams.attached_in_drain,
+    (SessionPhase.DRAINING, ev.Attached): streams.attached_in_drain,
+    **{(phase, ev.Detached): streams.detached for phase in BEGUN},
+    # Its requests. Until `initialize` is answered there is no other, and that one is sent to nobody.
+    **{(phase, ev.CallEnded): _initialize_ended for phase in INITIALIZING},
+    **{(phase, ev.CallEnded): inflight.ended for phase in SERVING},
+    **{(phase, ev.CallExpired): _initialize_expired for phase in INITIALIZING},
+    **{(phase, ev.CallExpired): inflight.expired for phase in SERVING},
+    **{(phase, ev.CallPlaced): places.placed for phase in SERVING},
+    **{(phase, ev.CallHeld): inflight.held for phase in SERVING},
+    **{(phase, ev.CallDue): inflight.due for phase in SERVING},
+    **{(phase, ev.CallCleared): inflight.cleared for phase in SERVING},
+    # What backends say, and ask.
+    **{(phase, ev.CallProgressed): notices.told for phase in BEGUN},
+    **{(phase, ev.Asked): asks.asked for phase in BEGUN},
+    **{(phase, ev.AskWithdrawn): asks.withdrawn for phase in BEGUN},
+    **{(phase, ev.AskExpired): asks.expired for phase in BEGUN},
+    **{(phase, ev.BackendLost): asks.backend_lost for phase in BEGUN},
+    # The end.
+    **{(phase, ev.StreamFailed): _stream_failed for phase in BEGUN},
+    (SessionPhase.INITIALIZING, ev.DrainStarted): _drain,
+    (SessionPhase.CONFIRMING, ev.DrainStarted): _drain,
+    (SessionPhase.OPERATION, ev.DrainStarted): _drain,
+    (SessionPhase.DRAINING_INITIALIZING, ev.DrainOverdue): lambda session, event: _end(session, ev.Ended("shutdown")),
+    (SessionPhase.DRAINING, ev.DrainOverdue): _drain_overdue,
+    **{(phase, ev.Ended): _end for phase in (SessionPhase.NEW, *BEGUN)},
 }
+"""Who serves what. A session that is over serves nothing, a new one only its first message and its end."""

@@ -18,7 +18,7 @@ from actors.protocol import effects as fx
 from actors.protocol.continuation import continued
 from actors.protocol.request_record import read_ask, read_request, request_id
 from actors.protocol.session_state import Client, Session, Stream
-from actors.protocol.session_table import Phase
+from actors.protocol.session_table import SessionPhase
 
 SCHEMA = b"1"
 """The version of this layout, field `v`."""
@@ -104,7 +104,7 @@ def rebuild(
     uris = tuple(msgspec.json.decode(fields["subscriptions"], type=list[str])) if "subscriptions" in fields else ()
     session = replace(
         fresh,
-        phase=Phase.OPERATION,
+        phase=SessionPhase.OPERATION,
         version=version,
         client=client,
         server=capabilities.parse(Raw(fields["server"])) if "server" in fields else None,

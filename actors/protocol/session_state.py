@@ -7,7 +7,7 @@ from msgspec import Raw, Struct
 from actors.protocol.capabilities import Capabilities, ClientBits
 from actors.protocol.events import CallId, ConnectionId, Place, PostId
 from actors.protocol.messages import RequestId
-from actors.protocol.session_table import Phase
+from actors.protocol.session_table import SessionPhase
 
 
 class Client(Struct, frozen=True):
@@ -108,7 +108,7 @@ class Session(Struct, frozen=True):
 
     epoch: int
     rules: Rules
-    phase: Phase = Phase.NEW
+    phase: SessionPhase = SessionPhase.NEW
     version: str = ""
     client: Client | None = None
     server: Capabilities | None = None

@@ -1,52 +1,70 @@
-"""The phases of a session-era session and what each lets through (2025-11-25 lifecycle); the lives of its streams and
-its requests.
+"""The phases of a legacy session, what moves it from one to another, and which of them take requests (2025-11-25
+lifecycle); the lives of its streams and its requests.
 
-The machine asks the tables of the session. Where a stream or a request stands is where it is in the session's state;
-their tables say what may become of them, tests hold the machine to that, and the diagrams are drawn from all of them.
+The machine (`session_machine`) looks its phases up here. Where a stream or a request stands is where it is in the
+session's state; their tables say what may become of them, tests hold the machine to that, and the diagrams are drawn
+from all of them.
 """
 
+from collections.abc import Callable
 from enum import Enum
 
-from actors.protocol import events as ev
+from actors.protocol import errors
 
 
-class Phase(Enum):
+class SessionPhase(Enum):
     """Never backwards."""
 
     NEW = "new"
     """Nothing but `initialize` was ever seen."""
     INITIALIZING = "initializing"
-    """`initialize` was received; `notifications/initialized` was not."""
+    """`initialize` was received and has no answer."""
+    CONFIRMING = "confirming"
+    """`initialize` was answered; `notifications/initialized` has not come."""
     OPERATION = "operation"
     """Everything that version and capabilities permit."""
+    DRAINING_INITIALIZING = "draining-initializing"
+    """The drain began before `initialize` was answered: a session without an answer to it is none."""
     DRAINING = "draining"
     """No new requests; those in flight go on."""
     CLOSED = "closed"
     """Over."""
 
 
-TRANSITIONS: dict[tuple[Phase, str], Phase] = {
-    (Phase.NEW, "initialize"): Phase.INITIALIZING,
-    (Phase.INITIALIZING, "notifications/initialized"): Phase.OPERATION,
-    (Phase.INITIALIZING, "drain"): Phase.DRAINING,
-    (Phase.OPERATION, "drain"): Phase.DRAINING,
-    (Phase.NEW, "end"): Phase.CLOSED,
-    (Phase.INITIALIZING, "end"): Phase.CLOSED,
-    (Phase.OPERATION, "end"): Phase.CLOSED,
-    (Phase.DRAINING, "end"): Phase.CLOSED,
+TRANSITIONS: dict[tuple[SessionPhase, str], SessionPhase] = {
+    (SessionPhase.NEW, "initialize"): SessionPhase.INITIALIZING,
+    (SessionPhase.INITIALIZING, "initialize answered"): SessionPhase.CONFIRMING,
+    (SessionPhase.CONFIRMING, "notifications/initialized"): SessionPhase.OPERATION,
+    (SessionPhase.INITIALIZING, "drain"): SessionPhase.DRAINING_INITIALIZING,
+    (SessionPhase.CONFIRMING, "drain"): SessionPhase.DRAINING,
+    (SessionPhase.OPERATION, "drain"): SessionPhase.DRAINING,
+    (SessionPhase.DRAINING_INITIALIZING, "initialize answered"): SessionPhase.DRAINING,
+    **{(phase, "end"): SessionPhase.CLOSED for phase in SessionPhase if phase is not SessionPhase.CLOSED},
 }
-"""What moves a session on: a method of the client, the drain, the end."""
+"""What moves a session on, by the phase and the cause. A cause that has no row changes nothing, or can't come up."""
 
-_ALL = frozenset(ev.SessionEvent.__args__)
-
-SERVED: dict[Phase, frozenset[type]] = {
-    Phase.NEW: frozenset({ev.Posted, ev.Ended}),
-    Phase.INITIALIZING: _ALL - {ev.DrainOverdue},
-    Phase.OPERATION: _ALL - {ev.DrainOverdue},
-    Phase.DRAINING: _ALL - {ev.DrainStarted},
-    Phase.CLOSED: frozenset(),
+REFUSALS: dict[tuple[SessionPhase, str], Callable[[], errors.ProtocolError]] = {
+    (SessionPhase.NEW, "request"): errors.not_initialized,
+    (SessionPhase.INITIALIZING, "request"): errors.not_initialized,
+    (SessionPhase.INITIALIZING, "initialize"): errors.already_initialized,
+    (SessionPhase.CONFIRMING, "initialize"): errors.already_initialized,
+    (SessionPhase.OPERATION, "initialize"): errors.already_initialized,
+    (SessionPhase.DRAINING_INITIALIZING, "request"): errors.draining,
+    (SessionPhase.DRAINING_INITIALIZING, "initialize"): errors.draining,
+    (SessionPhase.DRAINING, "request"): errors.draining,
+    (SessionPhase.DRAINING, "initialize"): errors.draining,
 }
-"""Which events a phase takes. Any other is refused and leaves the state untouched."""
+"""What a phase answers to `initialize`, and to any other request but `ping`, which every phase takes. What is not here
+passes."""
+
+UNRECORDED = (
+    SessionPhase.NEW,
+    SessionPhase.INITIALIZING,
+    SessionPhase.CONFIRMING,
+    SessionPhase.DRAINING_INITIALIZING,
+)
+"""The handshake is not over: nothing may be said to the client that it did not ask for, and there is nothing that a
+session could be rebuilt from (2025-11-25 lifecycle, "Initialization")."""
 
 
 class StreamPhase(Enum):

@@ -13,7 +13,7 @@ from actors.protocol import events as ev
 from actors.protocol.messages import Error, Result
 from actors.protocol.request_record import of_request, request_key
 from actors.protocol.session_state import Boxed, Post, Session, Stream
-from actors.protocol.session_table import Phase
+from actors.protocol.session_table import UNRECORDED
 from actors.protocol.versions import can_use
 
 Step = tuple[Session, fx.Effects]
@@ -125,7 +125,7 @@ def start_deadlines(session: Session, post: Post) -> Step:
 def reader(session: Session) -> str | None:
     """The newest GET stream that somebody reads. Nothing is said there before the client is initialized (2025-11-25
     lifecycle, "Initialization")."""
-    if session.phase is Phase.INITIALIZING:
+    if session.phase in UNRECORDED:
         return None
     read = [n for n, s in session.streams.items() if s.post is None and s.connection is not None]
     return read[-1] if read else None
@@ -144,7 +144,7 @@ def say_unrelated(session: Session, data: bytes, key: str | None = None) -> Step
 def _rebox(session: Session, content: box.Box) -> Step:
     """Another content of the box. The record follows once there is one that a session can be rebuilt from."""
     fields = box.fields(content)
-    changed = fields != box.fields(session.box) and session.phase is not Phase.INITIALIZING
+    changed = fields != box.fields(session.box) and session.phase not in UNRECORDED
     return replace(session, box=content), [fx.Save(fields)] if changed else []
 
 
@@ -178,9 +178,14 @@ def attached(session: Session, event: ev.Attached) -> Step:
     return session, effects + more
 
 
+def attached_in_drain(session: Session, event: ev.Attached) -> Step:
+    """Streams that there are may be resumed; a new one belongs to the next process."""
+    if event.stream is not None:
+        return attached(session, event)
+    return session, [fx.RefuseGet(event.connection, errors.draining())]
+
+
 def _open_get(session: Session, event: ev.Attached) -> Step:
-    if session.phase is Phase.DRAINING:
-        return session, [fx.RefuseGet(event.connection, errors.draining())]
     gets = {n: s for n, s in session.streams.items() if s.post is None}
     if sum(s.connection is not None for s in gets.values()) >= session.rules.get_streams:
         return session, [fx.RefuseGet(event.connection, errors.stream_conflict())]

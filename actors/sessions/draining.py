@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from actors.fronts.leaving import put_down
 from actors.protocol import events as ev
-from actors.protocol.session_table import Phase
+from actors.protocol.session_table import TRANSITIONS
 from actors.runtime import SHUTDOWN
 from actors.services import DRAIN_MARGIN
 from actors.sessions.expiry import last_activity
@@ -28,7 +28,7 @@ class Draining:
         """Nothing new; what is in flight has until the deadline (trio's clock)."""
         session, self._on = self._session, True
         session.ctx.set_timer("drain", max(0.0, deadline - session.ctx.now() - DRAIN_MARGIN), DrainDue())
-        if session.state.phase in (Phase.INITIALIZING, Phase.OPERATION):
+        if (session.state.phase, "drain") in TRANSITIONS:
             session.event(ev.DrainStarted())
 
     def due(self) -> None:

@@ -11,7 +11,7 @@ from actors.fronts.leaving import is_bound, put_down
 from actors.ports import Failed, Refused
 from actors.protocol import errors
 from actors.protocol import events as ev
-from actors.protocol.session_table import Phase
+from actors.protocol.session_table import SessionPhase
 from actors.sessions.effects import refusal
 from actors.sessions.expiry import Passivated, last_activity
 from actors.sessions.session_messages import EndSession, GetEvents, PostMessages, QuietDue, Reclaimed, Released, Saved
@@ -66,7 +66,7 @@ class Quiet:
             self.heard()
             return
         idle = session.ctx.now() - self.active
-        unfinished = session.state.phase is not Phase.OPERATION
+        unfinished = session.state.phase is not SessionPhase.OPERATION
         end = HANDSHAKE_TTL if unfinished else limits.idle_ttl
         leave = limits.passivate_after
         if idle >= end:

@@ -28,7 +28,7 @@ from actors.protocol import events as ev
 from actors.protocol.messages import Request
 from actors.protocol.session_machine import step
 from actors.protocol.session_state import Client, ClientRequest, Rules, Session
-from actors.protocol.session_table import Phase
+from actors.protocol.session_table import UNRECORDED, SessionPhase
 from actors.protocol.table_change import Replaced
 from actors.runtime import Actor, Down, Exit, Reply
 from actors.services import Services
@@ -147,7 +147,7 @@ class SessionActor(Actor):
 
     def save(self, fields: dict[str, bytes | None]) -> None:
         """Changes the record. Before the handshake is over there is nothing to come back to, and nothing is written."""
-        young = self._state.phase in (Phase.NEW, Phase.INITIALIZING)
+        young = self._state.phase in UNRECORDED
         (self.keeper.note if young else self.keeper.change)(fields)
 
     def _note(self, fields: dict[str, bytes | None]) -> None:
@@ -264,7 +264,7 @@ class SessionActor(Actor):
 
     def _after(self) -> None:
         """What follows every message: the record, the clock of quietness, the drain."""
-        if self.quiet.leaving or self._state.phase is Phase.CLOSED:
+        if self.quiet.leaving or self._state.phase is SessionPhase.CLOSED:
             return
         self.keeper.flush()
         self.quiet.watch()
@@ -281,12 +281,12 @@ class SessionActor(Actor):
         for post, reply in self.posts.items():
             reply.answer(self.owed.answer(post))
         restored = errors.overloaded("the session is being restored")
-        error = errors.session_not_found() if self._state.phase is Phase.CLOSED else restored
-        if reason.abnormal or self._state.phase is Phase.CLOSED:
+        error = errors.session_not_found() if self._state.phase is SessionPhase.CLOSED else restored
+        if reason.abnormal or self._state.phase is SessionPhase.CLOSED:
             for reply in self.gets.values():
                 reply.answer(refusal(error))
         self.recorder.stop(crashed=reason.error is not None)
-        if self._state.phase is Phase.CLOSED:
+        if self._state.phase is SessionPhase.CLOSED:
             seconds = self.ctx.now() - self._began
             labels = ("", "http", self._state.version)
             self.services.telemetry.observe("mcp_server_session_duration_seconds", seconds, labels)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.protocol.session_table import TRANSITIONS, Phase
+from actors.protocol.session_table import TRANSITIONS, SessionPhase
 
 ROOT = Path(__file__).resolve().parents[3]
 spec = importlib.util.spec_from_file_location("diagrams", ROOT / "scripts" / "diagrams.py")
@@ -21,8 +21,8 @@ def test_the_diagrams_in_the_readme_are_those_of_the_tables() -> None:
 
 
 def test_a_diagram_has_every_phase_and_every_cause() -> None:
-    drawn = diagrams.draw(TRANSITIONS, Phase.NEW)
-    assert all(phase.name in drawn for phase in Phase)
+    drawn = diagrams.draw(TRANSITIONS, SessionPhase.NEW)
+    assert all(phase.name in drawn for phase in SessionPhase)
     assert all(cause in drawn for _, cause in TRANSITIONS)
     assert drawn.endswith("CLOSED --> [*]\n")
 

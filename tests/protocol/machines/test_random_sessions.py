@@ -15,8 +15,9 @@ from actors.protocol import effects as fx
 from actors.protocol import errors, session_record
 from actors.protocol import events as ev
 from actors.protocol.messages import EMPTY, Error, Message, Request, RequestId, Result
+from actors.protocol.session_machine import TABLE
 from actors.protocol.session_state import Rules, Session
-from actors.protocol.session_table import SERVED, Phase
+from actors.protocol.session_table import SessionPhase
 from tests.protocol.machines.driving import (
     ASKS,
     BATCHES,
@@ -297,7 +298,7 @@ class Sessions(RuleBasedStateMachine):
         assert not rebuilt.requests
         assert all(name.startswith("g") for name in rebuilt.streams)
 
-    @precondition(lambda self: self.state.phase is not Phase.CLOSED)
+    @precondition(lambda self: self.state.phase is not SessionPhase.CLOSED)
     @rule(now=seldom)
     def is_drained(self, now: bool) -> None:
         if now:
@@ -333,14 +334,14 @@ class Sessions(RuleBasedStateMachine):
         if not hasattr(self, "driver"):
             return
         for event in (ev.DrainStarted(), ev.DrainOverdue()):
-            if type(event) in SERVED[self.state.phase]:
+            if (self.state.phase, type(event)) in TABLE:
                 self.step(event)
         state = self.state
         assert (state.requests, state.calls, state.posts, state.asks) == ({}, {}, {}, {})
         assert not self.witness.questions
         self.step(ev.Ended("shutdown"))
         assert self.witness.ended
-        assert (self.state.phase, self.state.streams, self.state.box) == (Phase.CLOSED, {}, ())
+        assert (self.state.phase, self.state.streams, self.state.box) == (SessionPhase.CLOSED, {}, ())
         self.step(ev.Ended("again"))
 
 

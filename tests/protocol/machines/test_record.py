@@ -11,7 +11,7 @@ from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import request_record, session_machine, session_record
 from actors.protocol.session_state import Rules, Session
-from actors.protocol.session_table import Phase
+from actors.protocol.session_table import SessionPhase
 from tests.protocol.machines.driving import (
     FORMS,
     NEWEST,
@@ -108,7 +108,7 @@ def test_a_rebuilt_session_is_what_it_was(recorded: Recorded) -> None:
     before = recorded.session
     assert recorded.restart() == []
     after = recorded.session
-    assert (after.phase, after.epoch) == (Phase.OPERATION, before.epoch + 1)
+    assert (after.phase, after.epoch) == (SessionPhase.OPERATION, before.epoch + 1)
     assert (after.version, after.client, after.level) == (before.version, before.client, "error")
     assert after.server is not None
     assert before.server is not None

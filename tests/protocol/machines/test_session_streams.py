@@ -5,7 +5,7 @@ import pytest
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.session_state import Rules
-from actors.protocol.session_table import Phase
+from actors.protocol.session_table import SessionPhase
 from tests.protocol.machines.driving import (
     BATCHES,
     FORMS,
@@ -298,7 +298,7 @@ def test_a_session_that_is_anothers_or_gone_ends(session: SessionDriver, reason:
     effects = session.step(ev.StreamFailed("g1", reason))  # type: ignore[arg-type]
     assert effects[-1] == fx.End(reason)
     assert 1 in answers(effects)
-    assert session.session.phase is Phase.CLOSED
+    assert session.session.phase is SessionPhase.CLOSED
 
 
 # Drain
@@ -384,7 +384,7 @@ def test_a_handshake_that_ends_in_a_drain_is_recorded() -> None:
     driver.welcome()
     driver.step(ev.DrainStarted())
     assert only(fx.Save, driver.post(notification("notifications/initialized"))).fields["version"] == NEWEST.encode()
-    assert driver.session.phase is Phase.DRAINING
+    assert driver.session.phase is SessionPhase.DRAINING
 
 
 def test_a_session_without_an_answer_to_initialize_does_not_survive_a_drain() -> None:

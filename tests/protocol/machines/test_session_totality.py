@@ -8,14 +8,13 @@ from actors.protocol import effects as fx
 from actors.protocol import errors
 from actors.protocol import events as ev
 from actors.protocol.messages import EMPTY
-from actors.protocol.session_machine import CLIENT_BYTES, HANDLERS
+from actors.protocol.session_machine import CLIENT_BYTES, TABLE
 from actors.protocol.session_table import (
     REQUEST_TRANSITIONS,
-    SERVED,
     STREAM_TRANSITIONS,
     TRANSITIONS,
-    Phase,
     RequestPhase,
+    SessionPhase,
     StreamPhase,
 )
 from tests.protocol.machines.driving import (
@@ -64,33 +63,34 @@ REFUSALS = {ev.Posted: fx.RefusePost, ev.Attached: fx.RefuseGet, ev.Asked: fx.An
 """Who waits is told; anything else is counted."""
 
 
-def in_phase(phase: Phase) -> SessionDriver:
+def in_phase(phase: SessionPhase) -> SessionDriver:
     driver = SessionDriver()
-    if phase is Phase.CLOSED:
+    if phase is SessionPhase.CLOSED:
         driver.step(ev.Ended("idle"))
-    elif phase is not Phase.NEW:
+    elif phase is not SessionPhase.NEW:
         driver.begin()
-        driver.welcome()
-        if phase is not Phase.INITIALIZING:
+        if phase not in (SessionPhase.INITIALIZING, SessionPhase.DRAINING_INITIALIZING):
+            driver.welcome()
+        if phase in (SessionPhase.OPERATION, SessionPhase.DRAINING):
             driver.post(notification("notifications/initialized"))
-        if phase is Phase.DRAINING:
+        if phase in (SessionPhase.DRAINING_INITIALIZING, SessionPhase.DRAINING):
             driver.step(ev.DrainStarted())
     assert driver.session.phase is phase
     return driver
 
 
 def test_every_event_has_a_handler_and_an_example() -> None:
-    assert set(HANDLERS) == set(EVENTS) == set(ev.SessionEvent.__args__)
-    assert set(SERVED) == set(Phase)
+    assert {event for _, event in TABLE} == set(EVENTS) == set(ev.SessionEvent.__args__)
+    assert {phase for phase, _ in TABLE} == set(SessionPhase) - {SessionPhase.CLOSED}
 
 
 @pytest.mark.parametrize("event", EVENTS.values(), ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize("phase", Phase, ids=lambda p: p.value)
-def test_an_event_is_served_or_refused_without_touching_the_session(phase: Phase, event: Any) -> None:
+@pytest.mark.parametrize("phase", SessionPhase, ids=lambda p: p.value)
+def test_an_event_is_served_or_refused_without_touching_the_session(phase: SessionPhase, event: Any) -> None:
     driver = in_phase(phase)
     before = driver.session
     effects = driver.step(event)
-    if type(event) in SERVED[phase]:
+    if (phase, type(event)) in TABLE:
         assert driver.session.phase in {phase, *(TRANSITIONS[p, c] for p, c in TRANSITIONS if p is phase)}
         return
     assert driver.session is before
@@ -99,7 +99,7 @@ def test_an_event_is_served_or_refused_without_touching_the_session(phase: Phase
 
 @pytest.mark.parametrize("event", EVENTS.values(), ids=lambda e: type(e).__name__)
 def test_what_refers_to_nothing_changes_nothing(event: Any) -> None:
-    driver = in_phase(Phase.OPERATION)
+    driver = in_phase(SessionPhase.OPERATION)
     before = driver.session
     effects = driver.step(event)
     fresh = (ev.Posted, ev.Attached, ev.Asked, ev.CallProgressed, ev.DrainStarted, ev.DrainOverdue, ev.Ended)
@@ -109,9 +109,9 @@ def test_what_refers_to_nothing_changes_nothing(event: Any) -> None:
 
 
 def test_phases_never_go_backwards() -> None:
-    order = list(Phase)
+    order = list(SessionPhase)
     assert all(order.index(to) > order.index(phase) for (phase, _), to in TRANSITIONS.items())
-    assert all(phase is not Phase.CLOSED for phase, _ in TRANSITIONS)
+    assert all(phase is not SessionPhase.CLOSED for phase, _ in TRANSITIONS)
 
 
 def test_lives_of_streams_and_requests_end() -> None:
@@ -131,10 +131,10 @@ def test_a_supported_revision_is_echoed(version: str) -> None:
     effects = driver.begin()
     assert kinds(effects) == ["StartTurnClock", "Dispatch"]
     assert driver.session.version == version
-    assert driver.session.phase is Phase.INITIALIZING
+    assert driver.session.phase is SessionPhase.INITIALIZING
     only(fx.AnswerPost, driver.welcome())
     driver.post(notification("notifications/initialized"))
-    assert driver.session.phase is Phase.OPERATION
+    assert driver.session.phase is SessionPhase.OPERATION
 
 
 @pytest.mark.parametrize("asked", ["2026-07-28", "2020-01-01", "garbage", ""])
@@ -154,7 +154,7 @@ ODD = [None, [], 5, "x", True]
 def test_an_initialize_of_what_is_required_is_taken() -> None:
     driver = SessionDriver()
     driver.post(request(1, "initialize", **WHOLE))
-    assert driver.session.phase is Phase.INITIALIZING
+    assert driver.session.phase is SessionPhase.INITIALIZING
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_malformed_initialize_is_refused_and_the_session_ends(params: Any) -> 
     effects = driver.post(request(1, "initialize", **params))
     assert answers(effects)[1]["error"]["code"] == -32602
     assert only(fx.End, effects).reason == "initialize_malformed"
-    assert driver.session.phase is Phase.CLOSED
+    assert driver.session.phase is SessionPhase.CLOSED
 
 
 def test_a_client_that_says_too_much_of_itself_is_refused() -> None:
@@ -186,7 +186,7 @@ def test_a_client_that_says_too_much_of_itself_is_refused() -> None:
 def test_odd_capabilities_are_read_leniently() -> None:
     driver = SessionDriver()
     driver.begin({"roots": 3, "sampling": [], "odd": {"x": 1}})
-    assert driver.session.phase is Phase.INITIALIZING
+    assert driver.session.phase is SessionPhase.INITIALIZING
 
 
 def test_what_comes_before_initialize_is_refused_but_a_ping() -> None:
@@ -195,7 +195,7 @@ def test_what_comes_before_initialize_is_refused_but_a_ping() -> None:
     assert (refused.id, refused.error.status) == (1, 400)
     assert driver.session == SessionDriver().session
     assert answers(driver.post(request(2, "ping")))[2]["result"] == {}
-    assert driver.session.phase is Phase.NEW
+    assert driver.session.phase is SessionPhase.NEW
 
 
 def test_until_initialize_is_answered_only_pings_are() -> None:
@@ -206,7 +206,7 @@ def test_until_initialize_is_answered_only_pings_are() -> None:
     assert driver.session is before
     assert answers(driver.post(request(2, "ping")))[2]["result"] == {}
     assert kinds(driver.post(notification("notifications/initialized"))) == ["Tally", "Accept"]
-    assert driver.session.phase is Phase.INITIALIZING
+    assert driver.session.phase is SessionPhase.INITIALIZING
 
 
 def test_requests_between_the_answer_and_initialized_are_served() -> None:
@@ -247,7 +247,7 @@ def test_a_failed_initialize_ends_the_session_after_its_answer() -> None:
     driver.begin()
     effects = driver.fail("init", errors.internal("the backend is down"))
     assert kinds(effects) == ["StopTurnClock", "AnswerPost", "End"]
-    assert driver.session.phase is Phase.CLOSED
+    assert driver.session.phase is SessionPhase.CLOSED
 
 
 def test_an_initialize_that_takes_too_long_ends_the_session() -> None:
@@ -257,6 +257,26 @@ def test_an_initialize_that_takes_too_long_ends_the_session() -> None:
     effects = driver.step(ev.CallExpired(driver.calls["init"]))
     assert "error" in answers(effects)["init"]
     assert only(fx.End, effects).reason == "initialize_failed"
+
+
+def test_a_drain_waits_for_the_answer_to_initialize() -> None:
+    driver = SessionDriver()
+    driver.begin()
+    driver.step(ev.DrainStarted())
+    assert only(fx.RefusePost, driver.post(request(1, "tools/list"))).error.status == 503
+    assert only(fx.RefuseGet, driver.get()).error.status == 503
+    assert only(fx.AnswerPost, driver.welcome())
+    assert driver.session.phase is SessionPhase.DRAINING
+    assert only(fx.Save, driver.post(notification("notifications/initialized"))).fields["version"] == NEWEST.encode()
+
+
+def test_a_drain_that_is_overdue_before_initialize_is_answered_ends_the_session() -> None:
+    driver = SessionDriver()
+    driver.begin()
+    driver.step(ev.DrainStarted())
+    effects = driver.step(ev.DrainOverdue())
+    assert "error" in answers(effects)["init"]
+    assert only(fx.End, effects).reason == "shutdown"
 
 
 def test_initialize_can_not_be_cancelled() -> None:

@@ -25,8 +25,8 @@ from actors.protocol.session_table import (
     REQUEST_TRANSITIONS,
     STREAM_TRANSITIONS,
     TRANSITIONS,
-    Phase,
     RequestPhase,
+    SessionPhase,
     StreamPhase,
 )
 from tests.protocol.machines.driving import plain
@@ -96,7 +96,7 @@ class Witness:
     def saw(self, event: ev.SessionEvent, before: Session, after: Session, effects: list[Any]) -> None:
         reached = {to for (phase, _), to in TRANSITIONS.items() if phase is before.phase}
         assert after.phase in {before.phase, *reached}
-        if before.phase is Phase.CLOSED:
+        if before.phase is SessionPhase.CLOSED:
             assert after is before
             assert {type(e) for e in effects} <= {fx.RefusePost, fx.RefuseGet, fx.AnswerBackend, fx.Tally}
             if isinstance(event, ev.Asked):
