@@ -149,7 +149,7 @@ class Connection(TCPServer):
         while True:
             await http.wait_for_room()
             try:
-                data = bytes(await self._stream.receive_some(MAX_RECV))
+                data = await self._receive()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
             if self._lingering:
@@ -161,6 +161,21 @@ class Connection(TCPServer):
             else:
                 await self._half_closed(http)
                 return
+
+    async def _receive(self) -> bytes:
+        """What has come from the peer; b"" at its end."""
+        if self._tls is not None:
+            return bytes(await self._tls.receive_some(MAX_RECV))
+        fd = self._tcp.socket.fileno()
+        while True:
+            # Waits before it reads: who has sent a request mostly sends nothing more before its answer.
+            await trio.lowlevel.wait_readable(fd)
+            try:
+                return os.read(fd, MAX_RECV)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(error.strerror) from error
 
     async def _half_closed(self, http: Http1Protocol) -> None:
         """The peer sends no more. Mostly it is gone; if it only closed its side, it gets what is ready soon."""
