@@ -42,6 +42,8 @@ class ServeConfig:
     """Bytes kept of later requests while one is being answered; then the connection is not read."""
     discarded: int = 256 * 1024
     """The largest rest of a body that is read and dropped when it was answered early; else the connection closes."""
+    whole: bool = True
+    """Whether a POST that came in one read goes to the app by the short way."""
     request: RequestLimits = field(default_factory=RequestLimits)
 
     @classmethod

@@ -11,7 +11,7 @@ from math import inf
 from typing import Protocol, TypeAlias
 
 import trio
-from hypercorn.events import Closed, Event, RawData
+from hypercorn.events import Closed, RawData
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper
@@ -19,7 +19,7 @@ from hypercorn.utils import parse_socket_addr
 
 from actors.runtime.exits import Exit
 from gateway.http.config import EdgeConfig
-from gateway.http.http1 import Entered, Http1Protocol, Phase
+from gateway.http.http1 import Http1Protocol, Phase
 from gateway.http.requests import Requests
 
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -93,7 +93,7 @@ class Connection(TCPServer):
         """Instead of `run`, when there are too many: says so if that can be said at once."""
         try:
             with self._scope:
-                await self._write(_BUSY if self._tls is None else b"")
+                await self.write(_BUSY if self._tls is None else b"")
         finally:
             with trio.move_on_after(_CLOSING, shield=True):
                 await self._stream.aclose()
@@ -119,10 +119,10 @@ class Connection(TCPServer):
                 self._edge,
                 self.context,
                 Requests(nursery, self._watcher.on_crash),
+                self,
                 ssl=self._tls is not None,
                 client=client,
                 server=server,
-                send=self.protocol_send,
             )
             self._wait_at_most(self.limits.keep_alive)
             await self._read(http)
@@ -197,15 +197,7 @@ class Connection(TCPServer):
 
     # From the protocol.
 
-    async def protocol_send(self, event: Event) -> None:
-        if isinstance(event, RawData):
-            await self._write(event.data)
-        elif isinstance(event, Entered):
-            self._enter(event.phase)
-        elif isinstance(event, Closed) and self._http is not None:
-            await self._finish(self._http)
-
-    def _enter(self, phase: Phase) -> None:
+    def enter(self, phase: Phase) -> None:
         self._set_working(phase is Phase.WORK)
         if phase is Phase.WORK:
             self._deadline = inf
@@ -225,7 +217,7 @@ class Connection(TCPServer):
 
     # Writing and ending.
 
-    async def _write(self, data: bytes) -> None:
+    async def write(self, data: bytes) -> None:
         if not self._torn:
             try:
                 sent = os.write(self._tcp.socket.fileno(), data) if self._tls is None else 0
@@ -252,12 +244,12 @@ class Connection(TCPServer):
         if self._torn:
             self._watcher.on_stalled()
 
-    async def _finish(self, http: Http1Protocol) -> None:
+    async def finish(self) -> None:
         """No more responses: end our side, and read on for a while so that the peer gets to read the last one.
 
         (Closing a socket with unread input resets the connection, and the peer may lose what it had not read.)
         """
-        if self._lingering:
+        if self._lingering or self._http is None:
             return
         self._lingering = True
         self._set_working(False)
@@ -266,7 +258,7 @@ class Connection(TCPServer):
                 await self._tcp.send_eof()
             except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
                 self._scope.cancel()
-        elif http.phase is Phase.WORK:
+        elif self._http.phase is Phase.WORK:
             # TLS ends both ways at once; with the request whole there is nothing more to read.
             self._scope.cancel()
         self._wait_at_most(self.limits.linger)

@@ -4,13 +4,15 @@ It stands between hypercorn's connection (RawData, Closed, Updated) and hypercor
 speaks ASGI), as H11Protocol does, and differs in this: the parser is llhttp's; a request that is answered is whole, and
 what comes behind it waits unparsed and bounded, so that the end of the connection is still seen; head and body leave in
 one write; there is no upgrade, neither to HTTP/2 nor to anything else; a body that nobody read is dropped.
-`handle` never waits but for a `100 Continue` or an error to be written.
+`handle` never waits but for a `100 Continue` or an error to be written. A POST that came whole goes to the app by
+WholeStream, which is shorter than HTTPStream.
 """
 
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
 from enum import Enum
+from typing import Any, Protocol
+from urllib.parse import unquote
 from wsgiref.handlers import format_date_time
 
 import trio
@@ -18,10 +20,12 @@ from hypercorn.events import Closed, Event, RawData
 from hypercorn.protocol.events import Body, EndBody, Request, Response, StreamClosed
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
-from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
+from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
+from hypercorn.typing import AppWrapper, ConnectionState, HTTPScope, WorkerContext
+from hypercorn.utils import suppress_body
 
-from gateway.http.app_stream import AppStream
 from gateway.http.config import EdgeConfig
+from gateway.http.requests import Inbox, Requests
 from gateway.http.response import refusal
 from gateway.wire.http1_server import (
     CONTINUE,
@@ -49,16 +53,37 @@ class Phase(Enum):
     """The answer to a request that is whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entered(Event):
-    """The protocol has entered this phase."""
+class Wire(Protocol):
+    """What the protocol asks of its connection."""
 
-    phase: Phase
+    async def write(self, data: bytes) -> None:
+        """To the peer; a connection that breaks meanwhile ends."""
 
+    def enter(self, phase: Phase) -> None:
+        """The protocol has entered this phase."""
 
-ENTERED = {phase: Entered(phase) for phase in Phase}
+    async def finish(self) -> None:
+        """No more responses come."""
+
 
 _BODILESS = {204, 304}
+
+
+class AppStream(HTTPStream):
+    """One request and its answer, with a JSON-RPC error where the app crashed without a word."""
+
+    async def _send_error_response(self, status_code: int) -> None:
+        body = refusal(status_code, "Internal error").body
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        await self.send(Response(stream_id=self.stream_id, headers=headers, status_code=status_code))
+        if not suppress_body(self.scope["method"], status_code):
+            await self.send(Body(stream_id=self.stream_id, data=body))
+        await self.send(EndBody(stream_id=self.stream_id))
+        self.state = ASGIHTTPState.CLOSED
 
 
 class Http1Protocol(H11Protocol):
@@ -69,24 +94,24 @@ class Http1Protocol(H11Protocol):
         app: AppWrapper,
         config: EdgeConfig,
         context: WorkerContext,
-        task_group: TaskGroup,
+        task_group: Requests,
+        wire: Wire,
         *,
         ssl: bool,
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
-        send: Callable[[Event], Awaitable[None]],
     ) -> None:
         # The inherited __init__ is not run: all it would add is an h11 connection.
         self.app = app
         self.config = config
         self.context = context
-        self.task_group = task_group
+        self.task_group: Requests = task_group
         self.connection_state = ConnectionState({})
         self.ssl = ssl
         self.client = client
         self.server = server
-        self.send = send
-        self.stream: AppStream | None = None
+        self.wire = wire
+        self.stream: AppStream | WholeStream | None = None  # type: ignore[assignment]
         self.limits = config.serve
         self.decoder = RequestDecoder(self.limits.request)
         self.phase = Phase.IDLE
@@ -145,8 +170,8 @@ class Http1Protocol(H11Protocol):
                 (b"date", _date()),
                 (b"connection", b"close"),
             ]
-            await self.send(RawData(encode_head(status, headers) + body))
-        await self.send(Closed())
+            await self.wire.write(encode_head(status, headers) + body)
+        await self.wire.finish()
 
     async def _advance(self) -> None:
         """Takes the decoder's events as far as the request that is to be answered next."""
@@ -163,22 +188,28 @@ class Http1Protocol(H11Protocol):
                 await self.refuse(event.status, event.reason)
                 return
         if self.phase is not Phase.WORK:
-            await self._enter(self._awaited())
+            self._enter(self._awaited())
 
     def _awaited(self) -> Phase:
         if self.decoder.idle:
             return Phase.IDLE
         return Phase.HEAD if self.decoder.in_head else Phase.BODY
 
-    async def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: Phase) -> None:
         if phase is not self.phase:
             self.phase = phase
-            await self.send(ENTERED[phase])
+            self.wire.enter(phase)
 
     async def _begin(self, head: Head) -> None:
         self._reset()
         self._head = head
         self._served += 1
+        if self.limits.whole and head.method == "POST" and (body := self.decoder.take_rest()) is not None:
+            self._unread = 0
+            self.stream = WholeStream(self, head, body)
+            self._enter(Phase.WORK)
+            self.stream.start(self.app, self.task_group)
+            return
         self._unread = head.length if head.length is not None else self.limits.request.body
         self.stream = AppStream(
             self.app,
@@ -195,35 +226,38 @@ class Http1Protocol(H11Protocol):
             Request(STREAM_ID, head.headers, head.version, head.method, head.target, self.connection_state)
         )
         if head.expects_continue and not self.decoder.events and self._unread <= self.limits.request.body:
-            await self.send(RawData(CONTINUE))
+            await self.wire.write(CONTINUE)
 
     async def _end(self) -> None:
         self._unread = 0
         if self.stream is None:  # answered before it was whole
             await self._recycle()
         else:
-            await self._enter(Phase.WORK)
+            self._enter(Phase.WORK)
             await self.stream.handle(EndBody(STREAM_ID))
 
     # From the app, by way of HTTPStream.
 
     async def stream_send(self, event: StreamEvent) -> None:
         if isinstance(event, Response):
-            self._pending = self._encode_head(event)
+            self.begin_response(event.status_code, event.headers)
         elif isinstance(event, Body):
-            await self._send_body(event.data)
+            await self.send_body(event.data)
         elif isinstance(event, EndBody):
-            await self._send_end()
+            await self.send_body(b"", last=True)
         elif isinstance(event, StreamClosed):
-            await self._finish()
+            await self.end_request()
 
-    def _encode_head(self, response: Response) -> bytes:
+    # From the app.
+
+    def begin_response(self, status: int, fields: Headers) -> None:
+        """The head; it leaves with what comes next. ValueError for a header that breaks out of its line."""
         request = self._head
         assert request is not None
         headers: Headers = []
         close = not request.keep_alive or self._ends_here()
-        bodiless = request.method == "HEAD" or response.status_code in _BODILESS
-        for name, value in response.headers:
+        bodiless = request.method == "HEAD" or status in _BODILESS
+        for name, value in fields:
             if name == b"content-length":
                 self._owed = 0 if bodiless else int(value)
             elif name == b"connection":
@@ -243,7 +277,7 @@ class Http1Protocol(H11Protocol):
             headers.append((b"connection", b"keep-alive"))
         self._close = close
         self.answering = True
-        return encode_head(response.status_code, headers)
+        self._pending = encode_head(status, headers)
 
     def _ends_here(self) -> bool:
         """Whether this is the connection's last response."""
@@ -253,32 +287,33 @@ class Http1Protocol(H11Protocol):
             or self._unread > self.limits.discarded
         )
 
-    async def _send_body(self, data: bytes) -> None:
+    async def send_body(self, data: bytes, *, last: bool = False) -> None:
+        """A piece of the body, perhaps an empty one; with the `last` the response is whole."""
         if self._owed is not None:
             self._owed -= len(data)
-        if self._chunked:
+        if self._chunked and data:
             data = encode_chunk(data)
-        pending, self._pending = self._pending, b""
-        await self.send(RawData(pending + data))
-
-    async def _send_end(self) -> None:
-        last = self._pending + LAST_CHUNK if self._chunked else self._pending
-        self._pending = b""
         if last:
-            await self.send(RawData(last))
-        self._complete = not self._owed
+            self._complete = not self._owed
+            if self._chunked:
+                data += LAST_CHUNK
+        if self._pending:
+            data = self._pending + data
+            self._pending = b""
+        if data:
+            await self.wire.write(data)
 
-    async def _finish(self) -> None:
+    async def end_request(self) -> None:
         """The app is done with this request."""
         await self._close_stream()
         if self._close or not self._complete:
-            await self.send(Closed())
+            await self.wire.finish()
         elif self.phase is Phase.WORK:
             await self._recycle()
 
     async def _recycle(self) -> None:
         self.answering = False
-        await self._enter(Phase.IDLE)
+        self._enter(Phase.IDLE)
         if self._held:
             data = bytes(self._held)
             self._held.clear()
@@ -286,6 +321,72 @@ class Http1Protocol(H11Protocol):
         await self._advance()
         if self._room is not None:
             self._room.set()
+
+
+class WholeStream:
+    """One request that came whole in one read, and its answer. As AppStream, but that nothing stands between protocol
+    and app: no events, and no queue of pieces of a body."""
+
+    __slots__ = ("_begun", "_head", "_inbox", "_protocol", "closed")
+
+    def __init__(self, protocol: Http1Protocol, head: Head, body: bytes) -> None:
+        self._protocol = protocol
+        self._head = head
+        self._inbox = Inbox({"type": "http.request", "body": body, "more_body": False})
+        self._begun = False
+        self.closed = False
+
+    def start(self, app: AppWrapper, requests: Requests) -> None:
+        """Has the app answer it."""
+        head, protocol = self._head, self._protocol
+        path, _, query = head.target.partition(b"?")
+        scope: HTTPScope = {
+            "type": "http",
+            "http_version": head.version,
+            "asgi": {"spec_version": "2.1", "version": "3.0"},
+            "method": head.method,
+            "scheme": "https" if protocol.ssl else "http",
+            "path": unquote(path.decode("ascii")),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": head.headers,
+            "client": protocol.client,
+            "server": protocol.server,
+            "state": protocol.connection_state.copy(),  # type: ignore[typeddict-item]
+            "extensions": {},
+        }
+        requests.run(app, scope, self._inbox, self.send)
+
+    async def handle(self, _closed: StreamEvent) -> None:
+        """The protocol has no more to do with it."""
+        self.closed = True
+        await self._inbox.put({"type": "http.disconnect"})
+
+    async def send(self, message: Mapping[str, Any] | None) -> None:
+        """What the app answers; None when it has returned."""
+        if self.closed:
+            return
+        protocol = self._protocol
+        if message is None:
+            await self._app_returned()
+        elif message["type"] == "http.response.start":
+            protocol.begin_response(message["status"], message["headers"])
+            self._begun = True
+        else:
+            last = not message["more_body"]
+            await protocol.send_body(message["body"], last=last)
+            if last:
+                await protocol.end_request()
+
+    async def _app_returned(self) -> None:
+        """Without having answered to the end."""
+        if not self._begun:
+            body = refusal(500, "Internal error").body
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+            self._protocol.begin_response(500, [*headers, (b"connection", b"close")])
+            await self._protocol.send_body(body, last=True)
+        await self._protocol.end_request()
 
 
 _dated = (0, b"")

@@ -19,13 +19,13 @@ from actors.runtime.exits import Exit
 Send = Callable[[ASGISendEvent | None], Awaitable[None]]
 
 
-class _Inbox:
+class Inbox:
     """What the app receives of one request. (A list and a cursor: an empty deque weighs as much as all the rest.)"""
 
     __slots__ = ("_events", "_next", "_waiting")
 
-    def __init__(self) -> None:
-        self._events: list[ASGIReceiveEvent | None] = []
+    def __init__(self, *events: ASGIReceiveEvent) -> None:
+        self._events: list[ASGIReceiveEvent | None] = [*events]
         self._next = 0
         self._waiting: trio.Event | None = None
 
@@ -51,21 +51,26 @@ class Requests(TaskGroup):
         super().__init__()
         self._nursery = nursery
         self._on_crash = on_crash
-        self._next: tuple[AppWrapper, Scope, _Inbox, Send] | None = None
-        self._lot = trio.lowlevel.ParkingLot()
+        self._next: tuple[AppWrapper, Scope, Inbox, Send] | None = None
         self._running = False
+        self._parked: trio.lowlevel.Task | None = None
 
     async def spawn_app(
         self, app: AppWrapper, config: Config, scope: Scope, send: Send
     ) -> Callable[[ASGIReceiveEvent], Awaitable[None]]:
-        inbox = _Inbox()
+        inbox = Inbox()
+        self.run(app, scope, inbox, send)
+        return inbox.put
+
+    def run(self, app: AppWrapper, scope: Scope, inbox: Inbox, send: Send) -> None:
+        """Has the app answer the next request; the one before it has been answered."""
         self._next = (app, scope, inbox, send)
-        if self._running:
-            self._lot.unpark()
-        else:
+        if self._parked is not None:
+            trio.lowlevel.reschedule(self._parked)
+            self._parked = None
+        elif not self._running:
             self._running = True
             cast(trio.Nursery, self._nursery).start_soon(self._run)
-        return inbox.put
 
     async def _run(self) -> None:
         while True:
@@ -77,4 +82,9 @@ class Requests(TaskGroup):
                     self._on_crash(inside.exit)
                 await send(None)
                 del app, scope, inbox, send, inside
-            await self._lot.park()
+            self._parked = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._unpark)
+
+    def _unpark(self, _: object) -> trio.lowlevel.Abort:
+        self._parked = None
+        return trio.lowlevel.Abort.SUCCEEDED

@@ -115,6 +115,17 @@ class RequestDecoder:
             self._next = 0
         return bytes(event) if isinstance(event, bytearray) else event
 
+    def take_rest(self) -> bytes | None:
+        """After a Head: takes the body and the END of its request, if they are there already."""
+        body, end = b"", self._next
+        if end < len(self.events) and isinstance(self.events[end], bytes | bytearray):
+            body, end = bytes(self.events[end]), end + 1  # type: ignore[arg-type]
+        if end == len(self.events) or self.events[end] is not END:
+            return None
+        self._next = end
+        self.next_event()
+        return body
+
     def close(self) -> None:
         """Lets go of the parser, with which this object forms a cycle. May be called twice."""
         if self._fault is not _CLOSED:

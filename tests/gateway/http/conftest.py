@@ -158,9 +158,9 @@ def make_app(door: FakeDoor) -> Callable[..., McpApp]:
     return make
 
 
-@pytest.fixture
-def running() -> Callable[..., Any]:
-    """`async with running(app, **config) as server`."""
+@pytest.fixture(params=[True, False], ids=["whole", "by-hypercorn"])
+def running(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """`async with running(app, **config) as server`; over both ways from the connection to the app."""
 
     @asynccontextmanager
     async def run(app: Any, **config: Any) -> AsyncIterator[Running]:
@@ -172,7 +172,7 @@ def running() -> Callable[..., Any]:
             await serve(
                 app,
                 listeners,
-                ServeConfig(**config),
+                ServeConfig(**{"whole": request.param, **config}),
                 stop=server.stop,
                 log=log,
                 connections=server.connections,
