@@ -266,6 +266,8 @@ class StdioTransport(BoundTransport):
                 await free.wait()
             await self._converse(running)
         finally:
+            if self._offer is not None:
+                self._offers.withdraw(self._offer)
             if self._offer is not None and self._offer.taken:
                 self._offer.free.set()
             else:

@@ -455,6 +455,23 @@ class TestHandingOver:
         assert second.of(TransportClosed)
         await until_dead(int(frame.split(b":")[1].partition(b",")[0]))
 
+    async def test_one_that_is_being_ended_is_not_given_to_anybody(self, connect, events):
+        offers = Offers()
+        script = "import os, time; print('{\"pid\":%d}' % os.getpid()); time.sleep(600)"
+        stubborn = replace(QUICK, hand_over=60, patience_cancelled=Patience(stdin_closed=60))
+        first = connect(python(script), offers=offers, limits=stubborn, run=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(first.run)
+            frame = (await events.next(FrameReceived)).frame
+            first.hand_over()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                heir = connect(python(script), offers=offers, run=False)
+                os.kill(int(frame.strip(b"}").split(b":")[1]), signal.SIGKILL)
+        assert not heir.warm
+
 
 async def test_closing_before_the_start_starts_nothing(connect, events, log):
     transport = connect(python(ECHO), run=False)
