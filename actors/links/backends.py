@@ -92,6 +92,8 @@ STATES = {
     Phase.CLOSED: "closing",
 }
 """What people are told of a link's phase."""
+ENDED = ("idle", "waiting", "closing")
+"""Those in which a link tries no longer."""
 
 
 class Backends(Actor):
@@ -103,6 +105,8 @@ class Backends(Actor):
         self._services = services
         self._living = links
         self.status = status
+        self._trials: dict[str, Ref] = {}
+        """The links that make the one attempt for which a half-open breaker has let them through."""
         self._places: dict[Ref, str] = {}
         """The links that hold a place for a child process."""
         self._waiting: dict[Ref, str] = {}
@@ -211,6 +215,8 @@ class Backends(Actor):
         if breaker.state is not status.breaker.state:
             self._services.log.debug("backend_state", backend=backend, state=STATE_WORDS[breaker.state])
         status.breaker = breaker
+        if breaker.state is not br.BreakerState.HALF_OPEN:
+            self._trials.pop(backend, None)
         self._services.telemetry.gauge("stagedoor_backend_up", UP[breaker.state], (backend,))
 
     def _moved(self, link: Ref, state: tuple[str, str] | None) -> None:
@@ -224,6 +230,16 @@ class Backends(Actor):
                 self._services.telemetry.gauge("stagedoor_backend_links", float(self._in_state[key]), key)
         if state is not None:
             self._links[link] = state
+        if before is not None and (state is None or state[1] in ENDED):
+            self._tried(before[0], link)
+
+    def _tried(self, backend: str, link: Ref) -> None:
+        """This link tries no longer: it has said how the backend is, or says it next, or does not know it, as one that
+        nobody needs any more, or that speaks the wrong era."""
+        if self._trials.get(backend) is link:
+            del self._trials[backend]
+            if (status := self.status.get(backend)) is not None:
+                self._set(backend, br.undecided(status.breaker, self.ctx.now()))
 
     # Permits
 
@@ -231,7 +247,9 @@ class Backends(Actor):
         status = self._of(backend)
         breaker, allowed = br.attempt(status.breaker, self.ctx.now())
         self._set(backend, breaker)
-        if not allowed:
+        if allowed and breaker.state is br.BreakerState.HALF_OPEN:
+            self._trials[backend] = link
+        if not allowed and self._trials.get(backend) is not link:
             link.reply(Denied(unreachable(backend, status).raw))
             return
         spec = self._services.table.value.backends.get(backend)

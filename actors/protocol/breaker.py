@@ -51,6 +51,11 @@ def attempt(breaker: Breaker, now: float) -> tuple[Breaker, bool]:
     return breaker, False
 
 
+def undecided(breaker: Breaker, now: float) -> Breaker:
+    """The one attempt ended, and it is not known how the backend is: another may be made at once."""
+    return replace(breaker, until=now) if breaker.state is BreakerState.HALF_OPEN else breaker
+
+
 def succeeded(breaker: Breaker) -> Breaker:
     """An attempt worked."""
     return Breaker() if breaker.failures or breaker.state is not BreakerState.CLOSED else breaker

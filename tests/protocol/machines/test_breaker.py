@@ -13,6 +13,7 @@ from actors.protocol.breaker import (
     delay,
     failed,
     succeeded,
+    undecided,
 )
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
@@ -42,6 +43,14 @@ def test_an_open_one_lets_one_attempt_through_when_its_time_has_come() -> None:
     assert (probing.state, allowed) == (HALF_OPEN, True)
     assert attempt(probing, breaker.until) == (probing, False)
     assert succeeded(probing) == Breaker()
+
+
+def test_an_attempt_that_showed_nothing_may_be_followed_by_another_at_once() -> None:
+    breaker = opened()
+    probing, _ = attempt(breaker, breaker.until)
+    assert attempt(undecided(probing, breaker.until), breaker.until)[1]
+    assert undecided(breaker, 0.0) == breaker
+    assert undecided(Breaker(), 0.0) == Breaker()
 
 
 def test_a_failed_attempt_opens_it_for_longer() -> None:
