@@ -5,7 +5,9 @@ from actors.links.eras import Eras
 from actors.protocol import codec, errors
 from actors.protocol.bridge import eras as rules
 from actors.protocol.bridge.eras import Case, Verdict
+from actors.protocol.link_handshake import refuses
 from actors.protocol.link_loss import refusal_of
+from actors.protocol.link_state import Link
 from actors.protocol.messages import Error
 from actors.services import Services
 
@@ -21,8 +23,8 @@ class Fitness:
         self._services = services
         self._eras = eras
 
-    def refused(self, said: ports.TransportEvent) -> bool:
-        """Whether this, the answer to `initialize`, is a reason to look in the other era."""
+    def refused(self, link: Link, said: ports.TransportEvent) -> bool:
+        """INITIALIZING: whether this is an answer to `initialize` that is a reason to look in the other era."""
         spec = self._services.table.value.backends.get(self._backend)
         if self._eras is None or spec is None or not isinstance(said, ports.FrameReceived):
             return False
@@ -30,7 +32,7 @@ class Fitness:
             message = codec.decode_message(said.frame, self._services.limits.message_bytes)
         except errors.Malformed:
             return False
-        if not isinstance(message, Error):
+        if not isinstance(message, Error) or not refuses(link, message, said.related):
             return False
         case = rules.of_error(message.error, said.status)
         looks = rules.INITIALIZE[case] is Verdict.LOOK

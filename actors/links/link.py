@@ -303,7 +303,7 @@ class LinkActor(Actor):
             self._services.telemetry.count("stagedoor_backend_sessions_lost_total", (self._backend,))
         elif isinstance(said, ports.RequestFailed) and said.reason == "connection_refused":
             self._refused(said)
-        elif self._link.phase is Phase.INITIALIZING and self._fitness.refused(said):
+        elif self._link.phase is Phase.INITIALIZING and self._fitness.refused(self._link, said):
             self._step(ev.OtherEra())
             return
         for event in heard(said, self._services.limits.message_bytes):

@@ -25,7 +25,7 @@ from actors.protocol.link_loss import end_calls, fail, refusal_of
 from actors.protocol.link_messages import pong, refuse
 from actors.protocol.link_resume import changes, dropped, goes_on, resumed
 from actors.protocol.link_state import Link, Pending, Step, moved
-from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
+from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
 from actors.protocol.persistent import PersistentMap
 from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
 
@@ -63,10 +63,7 @@ def message(link: Link, event: ev.Incoming) -> Step:
     message = event.message
     if isinstance(message, Result) and message.id in link.pending:
         return _welcomed(link, message.result)
-    if isinstance(message, Error) and (
-        message.id is None or message.id in link.pending or event.related in link.pending
-    ):
-        # Nothing else is on its way, so an error without an id is about `initialize` too.
+    if isinstance(message, Error) and refuses(link, message, event.related):
         said = f"{link.named} refused to initialize: {refusal_of(message.error)}"
         detail = told_by(message.error, said, event.status)
         return fail(link, "initialize_refused", without_addresses(said), diagnostics=detail)
@@ -76,6 +73,12 @@ def message(link: Link, event: ev.Incoming) -> Step:
     if isinstance(message, Notification) and message.method == "notifications/message":
         return link, [ev.Tell(None, message.method, message.params)]
     return link, [ev.Tally("message_before_handshake")]
+
+
+def refuses(link: Link, error: Error, related: RequestId | None) -> bool:
+    """INITIALIZING: whether this error answers `initialize`. Nothing else is on its way, so one without an id does too;
+    one with another id may be for the connection that had the process before."""
+    return error.id is None or error.id in link.pending or related in link.pending
 
 
 HELLO_BYTES = 1024 * 1024

@@ -141,6 +141,22 @@ async def test_a_malformed_question_is_answered_with_an_error_whatever_its_id(au
         await call.result()
 
 
+@KINDS
+async def test_an_error_that_answers_something_else_is_no_refusal_of_the_handshake(autojump_clock, kind):
+    class Late(Backend):
+        def came(self, request):
+            if request.method == "initialize":
+                request.link.garbage(b'{"jsonrpc":"2.0","id":"else","error":{"code":-32601,"message":"no"}}')
+            super().came(request)
+
+    alpha = Late("alpha", kind=kind)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        assert await client.tool("echo") == "alpha: echo"
+    assert "server/discover" not in alpha.methods
+    assert len(alpha.links) == 1
+
+
 async def test_a_second_answer_is_dropped_and_counted(autojump_clock):
     alpha = Backend("alpha", **WORK)
     async with open_gateway(alpha) as gateway:

@@ -16,6 +16,7 @@ from actors.protocol.modern import meta
 from actors.protocol.modern.link_calls import PROBE_CLOCK, connect, probe, wait_for_probe
 from actors.protocol.modern.link_entry import dispatch_waiting
 from actors.protocol.modern.link_events import Failed, Judged, Spoke, StopTimer
+from actors.protocol.modern.link_loss import closed as loss_closed
 from actors.protocol.modern.link_loss import expired as loss_expired
 from actors.protocol.modern.link_loss import fail, unfit
 from actors.protocol.modern.link_state import Link, Probe, Step, moved, taken
@@ -71,6 +72,7 @@ def answered(link: Link, id: RequestId, result: Raw) -> Step:
         connected_before=True,
         attempt=0,
         probes=0,
+        warm=False,
     )
     link, opened = listens.restore(link)
     link, sent = dispatch_waiting(link)
@@ -131,7 +133,9 @@ def expired(link: Link, event: ev.ConnectExpired) -> Step:
 def closed(link: Link, event: ev.Closed) -> Step:
     """PROBING: the transport has ended. A process that was handed over may have ended for the `initialize` that it
     refused: another one is started."""
-    if link.warm and event.counts:
+    if not event.counts:
+        return loss_closed(link, event)
+    if link.warm:
         link = replace(moved(link, "ended after initialize"), pending=PersistentMap(), warm=False)
         return link, [StopTimer(PROBE_CLOCK), ev.Connect()]
     pending = PersistentMap({id: p for id, p in link.pending.items() if not isinstance(p, Probe)})

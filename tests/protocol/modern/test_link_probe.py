@@ -202,6 +202,25 @@ def test_a_process_that_ends_at_the_probe_is_of_the_other_era():
     assert drive.link.phase is Phase.UNFIT
 
 
+def test_a_process_that_was_handed_over_and_ends_in_doubt_owes_what_it_was_asked():
+    drive = Drive(related=False, started=ev.Started(False, warm=True)).ready()
+    drive.call(1)
+    drive.call(2)
+    drive.error(drive.last("tools/call").id, -32022, supported=["2026-07-28"], requested="2026-07-28")
+    assert drive.link.phase is Phase.PROBING
+    drive.step(ev.Closed("exited", "exited with status 1"))
+    assert drive.outcomes[1][1]["data"]["executed"] == "unknown"
+    assert [called.call for called in drive.returned] == [2]
+
+
+def test_a_probe_that_ends_with_a_change_of_the_configuration_is_no_failure_of_the_server(drive):
+    drive.call(1)
+    drive.step(ev.Closed("unconfigured", "gone", counts=False))
+    [down] = [effect for effect in drive.effects if isinstance(effect, ev.Down)]
+    assert not down.counts
+    assert drive.outcomes[1][1]["data"]["executed"] == "no"
+
+
 def test_a_late_answer_to_the_probe_changes_nothing(drive):
     drive.call(1)
     probe = drive.last("server/discover")
