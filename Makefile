@@ -43,9 +43,9 @@ format: setup ## Put every file into the project's style.
 bench: setup redis .venv-peers/fastmcp/.stamp .venv-peers/mcp-proxy/.stamp ## Measure the gateway beside its floor and its peers.
 	$(BIN)/python -m loadtest.run $(ARGS)
 
-chaos: setup test-tools ## Run the long fault-injection tests, and the property tests on examples that nobody tried yet.
+chaos: setup test-tools ## Run the long fault-injection tests, and the property tests on many examples that nobody tried yet.
 	$(BIN)/python -m pytest -o faulthandler_timeout=7200 -m chaos $(ARGS)
-	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -o faulthandler_timeout=7200 tests/protocol tests/runtime tests/contracts $(ARGS)
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -o faulthandler_timeout=7200 -m hypothesis $(ARGS)
 
 lock: ## Resolve every lock file anew (needs uv).
 	scripts/lock.sh

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -339,8 +339,9 @@ class MemoryMachine(StoreMachine):
         return trio.run(self.store.replay, *args)
 
 
+@pytest.mark.hypothesis
 def test_the_store_in_memory_does_what_the_model_does():
-    run_state_machine_as_test(MemoryMachine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(MemoryMachine)
 
 
 @pytest.fixture
@@ -368,6 +369,7 @@ def redis_thread(server):
     thread.join()
 
 
+@pytest.mark.hypothesis
 @pytest.mark.redis
 def test_the_store_in_redis_does_what_the_model_does(redis_thread):
     shared, run = redis_thread
@@ -386,11 +388,5 @@ def test_the_store_in_redis_does_what_the_model_does(redis_thread):
 
     run_state_machine_as_test(
         RedisMachine,
-        settings=settings(
-            max_examples=30,
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-            phases=[Phase.explicit, Phase.reuse, Phase.generate],
-        ),
+        settings=settings(stateful_step_count=25, phases=[Phase.explicit, Phase.reuse, Phase.generate]),
     )

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -131,7 +130,6 @@ class MailboxMachine(RuleBasedStateMachine):
 
 
 TestMailboxAgainstAModel = MailboxMachine.TestCase
-TestMailboxAgainstAModel.settings = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def test_an_idle_mailbox_holds_no_queue() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.ports import FrameReceived, TransportClosed, TransportEvent
@@ -88,7 +88,6 @@ class SilentLog:
     debug = info = warning = error
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(FRAMES, max_size=12), st.sampled_from(["2025-03-26", "2025-11-25"]), st.booleans())
 def test_no_frame_ends_a_session_and_no_request_is_answered_twice(
     frames: list[bytes], version: str, opened: bool

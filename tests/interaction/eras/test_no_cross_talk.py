@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import trio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -44,12 +44,12 @@ plans = st.builds(
 )
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("era", ["modern", "legacy", "dual"])
 @pytest.mark.requirement("bridge-isolation", "pitfall-5", "pitfall-6", "pitfall-30", "isolation")
 def test_nobody_gets_anything_of_another(era: Era) -> None:
     """Over a channel that nothing relates to requests but what is said on it."""
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
     @given(st.lists(plans, min_size=2, max_size=7), st.randoms(use_true_random=False))
     def holds(made: list[Plan], random: Any) -> None:
         order = list(range(len(made)))

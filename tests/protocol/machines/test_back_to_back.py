@@ -12,7 +12,6 @@ import json
 from collections import deque
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -391,11 +390,4 @@ class World(RuleBasedStateMachine):
 
 FROM_TRANSPORT = (le.Incoming, le.Accepted, le.Listening, le.SendFailed, le.SessionForgotten, le.Closed, le.Started)
 
-World.TestCase.settings = settings(
-    max_examples=100,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    report_multiple_bugs=False,
-)
 TestWorld = World.TestCase

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
@@ -143,7 +143,6 @@ class Witness:
             assert self.exchange.level == "debug" or (self.exchange.level, params["level"]) == ("error", "error")
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_each_exchange_has_one_outcome_and_nothing_of_another_whatever_happens(data: st.DataObject) -> None:
     witnesses = [Witness(data.draw(exchanges())) for _ in range(3)]

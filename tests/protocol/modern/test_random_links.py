@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.protocol import link_events as ev
@@ -182,7 +182,6 @@ class Play:
         self.drive.step(ev.Wanted())
 
 
-@settings(max_examples=400, deadline=None)
 @given(related=st.booleans(), ready=st.booleans(), script=st.lists(actions, min_size=20, max_size=80))
 def test_every_call_has_one_outcome_or_goes_back_unsent(related, ready, script):
     play = Play(related)
