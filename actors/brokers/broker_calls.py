@@ -14,9 +14,8 @@ from actors.brokers.parks import Parked, Parks
 from actors.fronts.profiles import to_base36
 from actors.links.link_messages import Call, Cancel, GiveAnswer, LinkAsked, LinkOutcome, LinkUnfit, Warm
 from actors.ports import Grant, Principal
-from actors.protocol import errors, lowering
+from actors.protocol import errors, translate
 from actors.protocol import payload as json
-from actors.protocol.bridge import lowering as bridge
 from actors.protocol.bridge import parking_events as ev
 from actors.protocol.bridge import refusals, request_state
 from actors.protocol.bridge.parking import step
@@ -26,7 +25,7 @@ from actors.protocol.capabilities import ClientBits
 from actors.protocol.link_calls import SET_LEVEL
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
-from actors.protocol.versions import LATEST_HANDSHAKE
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 from actors.runtime import AtCapacity, Context, Ref, SystemClosed
 from actors.services import Services
 
@@ -267,7 +266,7 @@ class BrokerCalls:
         if running.level is not None:
             self._adjust(effect.line)
         call = running.call
-        params = bridge.request_from_modern(call.method, call.params)
+        params = translate.client_request(call.method, call.params, LATEST_HANDSHAKE, MODERN)
         line.ref.reply(Call(self._ctx.ref, effect.call, call.method, params, call.progress))
 
     def _adjust(self, number: int) -> None:
@@ -331,11 +330,8 @@ class BrokerCalls:
         line = self._lines.get(effect.line)
         if line is None:
             return
-        ok, payload = effect.ok, effect.payload
-        if ok:
-            version = line.hello.version if line.hello is not None else LATEST_HANDSHAKE
-            lowered = bridge.answer_from_modern(effect.method, payload, version)
-            ok, payload = (lowered.ok, lowered.payload) if isinstance(lowered, lowering.Unbridgeable) else (ok, lowered)
+        version = line.hello.version if line.hello is not None else LATEST_HANDSHAKE
+        ok, payload = translate.answer(effect.method, effect.ok, effect.payload, version, MODERN)
         line.ref.reply(GiveAnswer(effect.id, ok, payload))
 
     def _cancel(self, effect: ev.Cancel) -> None:

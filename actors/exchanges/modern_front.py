@@ -29,10 +29,10 @@ from actors.links.link_messages import (
     LinkUnfit,
     Warm,
 )
-from actors.protocol import capabilities, errors
+from actors.protocol import capabilities, errors, translate
 from actors.protocol import effects as fx
 from actors.protocol import payload as json
-from actors.protocol.bridge import raising, request_state
+from actors.protocol.bridge import request_state
 from actors.protocol.bridge.input_required import Parked
 from actors.protocol.link_events import Hello
 from actors.protocol.methods import METHODS
@@ -337,10 +337,9 @@ class ModernFront(Front):
             return
         known, params = self._known.get(message.backend), message.params
         if known is None or known.version != MODERN:
-            raised = raising.notification_to_modern(message.method, params)
-            if raised is None:
+            if not translate.is_told(message.method, MODERN):
                 return
-            params = raised
+            params = translate.notification(message.method, params, MODERN)
         self.told_client(replace(message, params=params))
 
     @abstractmethod

@@ -17,11 +17,11 @@ from actors.fronts.memo import Memo
 from actors.links.link_messages import LinkOutcome
 from actors.links.paging import Items
 from actors.protocol import payload as json
-from actors.protocol.bridge import raising
 from actors.protocol.errors import Malformed
 from actors.protocol.link_events import Hello
 from actors.protocol.modern.outcomes import ttl
 from actors.protocol.modern.tool_headers import ANNOTATION, Mirrored
+from actors.protocol.translate import without_execution
 from actors.protocol.versions import MODERN
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class ModernListing(Listing):
             return visible
         if any(json.mentions(item, ANNOTATION.encode()) for item in view.items):
             visible = (item for item in visible if legal(item))
-        return visible if self._surely(backend) else map(raising.tool_to_modern, visible)
+        return visible if self._surely(backend) else map(without_execution, visible)
 
     def _surely(self, backend: str) -> bool:
         """Whether its lists are of this era: those that were known last may be of the other one."""

@@ -37,13 +37,12 @@ from actors.links.link_messages import (
     Release,
 )
 from actors.links.subscriptions import SUBSCRIBE, Subscriptions
-from actors.protocol import capabilities, errors, session_record, tasks
+from actors.protocol import capabilities, errors, session_record, tasks, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
-from actors.protocol.lowering import Unbridgeable, client_result
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec, Endpoint, Table
 from actors.runtime import AtCapacity, Ref, SystemClosed
@@ -242,8 +241,7 @@ class Front(ABC):
             return
         version = hello.version if hello is not None else self.kept.version(backend) if self.kept is not None else None
         if ok and method is not None and version is not None:
-            lowered = client_result(method, payload, version)
-            ok, payload = (lowered.ok, lowered.payload) if isinstance(lowered, Unbridgeable) else (ok, lowered)
+            ok, payload = translate.answer(method, ok, payload, version)
         payload = self.tasks.answered(backend, method, payload) if ok else payload
         link.reply(GiveAnswer(id, ok, payload))
 

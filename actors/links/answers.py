@@ -6,14 +6,14 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from actors.links.link_messages import Call
-from actors.protocol import errors, payload
+from actors.protocol import errors, payload, translate
 from actors.protocol import link_events as ev
-from actors.protocol.bridge import lowering
 from actors.protocol.link_events import CallKey
 from actors.protocol.modern.cache import Cache
 from actors.protocol.modern.caller import Caller
 from actors.protocol.modern.link_events import Keep
 from actors.protocol.modern.outcomes import CACHEABLE, code_of
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 
 
 class _Asked(NamedTuple):
@@ -77,4 +77,6 @@ class Answers:
 
 
 def _formed(method: str, answer: Raw | None, client: Caller) -> Raw | None:
-    return lowering.from_modern(method, answer) if answer is not None and client.drives else answer
+    return (
+        translate.result(method, answer, LATEST_HANDSHAKE, MODERN) if answer is not None and client.drives else answer
+    )

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import capabilities, codec, errors, lowering, payload, places, streams, tasks
+from actors.protocol import capabilities, codec, errors, payload, places, streams, tasks, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Error, Result
@@ -31,7 +31,7 @@ def asked(session: Session, event: ev.Asked) -> Step:
     if refusal is not None:
         return session, [fx.AnswerBackend(event.backend, event.id, False, refusal.raw)]
     lowered = event.params if event.as_is else _lowered(session, event)
-    if isinstance(lowered, lowering.Unbridgeable):
+    if isinstance(lowered, translate.Unbridgeable):
         return session, [fx.AnswerBackend(event.backend, event.id, lowered.ok, lowered.payload)]
     ask_id = f"{_base36(session.epoch)}.{session.next_ask}"
     token = payload.progress_token(lowered)
@@ -42,11 +42,11 @@ def asked(session: Session, event: ev.Asked) -> Step:
     return _send(session, ask_id, ask, event)
 
 
-def _lowered(session: Session, event: ev.Asked) -> Raw | lowering.Unbridgeable:
+def _lowered(session: Session, event: ev.Asked) -> Raw | translate.Unbridgeable:
     """The params in the words of the client's revision."""
     client = session.client.capabilities if session.client is not None else capabilities.NOTHING
     augmented = tasks.may_augment(client, session.version, event.method)
-    return lowering.server_request(event.method, event.params, session.version, tasks=augmented)
+    return translate.server_request(event.method, event.params, session.version, tasks=augmented)
 
 
 def _refusal(session: Session, event: ev.Asked) -> errors.ProtocolError | None:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import asks, codec, errors, lowering, payload, places, streams
+from actors.protocol import asks, codec, errors, payload, places, streams, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Error, Request, RequestId
@@ -111,7 +111,7 @@ def ended(session: Session, event: ev.CallEnded) -> Step:
     ok, payload = event.ok, event.payload
     if not event.as_is:
         bits = session.client.bits if session.client is not None else None
-        ok, payload = lowering.outcome(entry.method, ok, payload, session.version, bits)
+        ok, payload = translate.outcome(entry.method, ok, payload, session.version, bits)
     frame = codec.encode_result(id, payload) if ok else codec.encode(Error(id, payload))
     session, more = settle(session, entry, frame)
     return session, effects + more
@@ -209,7 +209,7 @@ def progressed(session: Session, event: ev.CallProgressed) -> Step:
     if entry.progress is not None and value is not None and value <= entry.progress:
         return session, [fx.Tally("progress_not_increasing")]
     session = replace(session, requests={**session.requests, entry.id: replace(entry, progress=value, timed=True)})
-    params = own if event.as_is else lowering.notification(event.method, own, session.version)
+    params = own if event.as_is else translate.notification(event.method, own, session.version)
     session, effects = say(session, event, codec.encode_notification(event.method, params))
     return session, [fx.StartDeadline(entry.call, event.now, entry.accepted), *effects]
 

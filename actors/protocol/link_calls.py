@@ -12,7 +12,7 @@ nobody knows how long the store takes: one may be sent before it, once.
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import capabilities, codec, errors, lowering, payload, tasks
+from actors.protocol import capabilities, codec, errors, payload, tasks, translate
 from actors.protocol import link_events as ev
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_state import Link, Pending, Phase, Step, moved
@@ -97,7 +97,7 @@ def dispatch(link: Link, pending: Pending) -> Step:
     params = pending.params
     if link.hello is not None:
         augmented = _augmented(link, link.hello, pending)
-        params = lowering.client_request(pending.method, params, link.hello.version, tasks=augmented)
+        params = translate.client_request(pending.method, params, link.hello.version, tasks=augmented)
         if pending.call is not None and not augmented and _may_need_task(link, link.hello, pending):
             return link, [ev.Entrust(pending.call, params, pending.progress)]
     if pending.progress or payload.mentions(params, b"progressToken"):

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Raw
 
-from actors.protocol import admission, codec, inflight, lowering, streams
+from actors.protocol import admission, codec, inflight, streams, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.capabilities import LEVELS
@@ -22,7 +22,7 @@ def told(session: Session, event: ev.CallProgressed) -> Step:
         return session, [fx.Tally(why)]
     if event.method == "notifications/message" and not _loud_enough(session, event.params):
         return session, [fx.Tally("log_below_level")]
-    params = event.params if event.as_is else lowering.notification(event.method, event.params, session.version)
+    params = event.params if event.as_is else translate.notification(event.method, event.params, session.version)
     frame = codec.encode_notification(event.method, params)
     return inflight.say(session, event, frame, _coalescing_key(event))
 

@@ -12,9 +12,6 @@ VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 LATEST_HANDSHAKE: Final = "2025-11-25"
 """Offered to backends, and answered to a client that asks for a revision without a handshake."""
 
-ASSUMED: Final = "2025-03-26"
-"""What a client without a version header speaks, if nothing else is known (transports, "Protocol Version Header")."""
-
 MODERN: Final = "2026-07-28"
 """The first revision without sessions; it has no `initialize`, so it is never negotiated by one."""
 
@@ -40,6 +37,7 @@ class Span(NamedTuple):
 
 
 FEATURES: Final[dict[str, Span]] = {
+    "sessions": Span(VERSIONS[0], LATEST_HANDSHAKE),
     "batches": Span("2025-03-26", "2025-03-26"),
     "streamable_http": Span("2025-03-26"),
     "audio": Span("2025-03-26"),
@@ -64,8 +62,9 @@ FEATURES: Final[dict[str, Span]] = {
     "icons": Span("2025-11-25"),
     "tasks": Span("2025-11-25", "2025-11-25"),
     "elicitation_id": Span("2025-11-25", "2025-11-25"),
+    "envelope": Span(MODERN),
+    "questions_in_results": Span(MODERN),
     "result_type": Span(MODERN),
-    "cache_hints": Span(MODERN),
     "any_structured_content": Span(MODERN),
 }
 """Deltas between the revisions. What a revision lacks is neither sent to a peer that speaks it nor asked of one."""

@@ -2,8 +2,8 @@
 
 from msgspec import Raw
 
-from actors.protocol import capabilities, lowering
-from actors.protocol.bridge import raising, refusals
+from actors.protocol import capabilities, translate
+from actors.protocol.bridge import refusals
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.errors import Malformed
 from actors.protocol.methods import METHODS
@@ -25,8 +25,8 @@ def question(during: str, bits: ClientBits, method: str, params: Raw) -> Raw | r
         refusal = malformed.error
     if refusal is not None or method == "ping":
         return refusals.unasked(method) if refusal is None else (False, refusal.raw)
-    lowered = lowering.server_request(method, params, MODERN)
-    if isinstance(lowered, lowering.Unbridgeable):
-        return lowered.ok, lowered.payload
+    asked = translate.server_request(method, params, MODERN)
+    if isinstance(asked, translate.Unbridgeable):
+        return asked.ok, asked.payload
     # A copy: the params are kept while a human thinks, and the frame that they came in is not.
-    return Raw(bytes(raising.question_to_modern(method, lowered)))
+    return Raw(bytes(asked))

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import capabilities, codec, errors, payload
+from actors.protocol import capabilities, codec, errors, payload, translate
 from actors.protocol import link_events as ev
-from actors.protocol.bridge import eras, lowering
+from actors.protocol.bridge import eras
 from actors.protocol.capabilities import TASKS
 from actors.protocol.link_calls import failure, member
 from actors.protocol.messages import EMPTY, RequestId
@@ -34,6 +34,7 @@ from actors.protocol.modern.link_state import (
     taken,
 )
 from actors.protocol.modern.link_table import Phase
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 
 BROKEN: Final = ("connection_lost", "no_response")
 """How a broken stream is reported."""
@@ -171,7 +172,7 @@ def complete(link: Link, running: Running, result: Raw) -> Step:
         params = payload.dumps({"elicitationId": consent.id})
         effects.append(ev.Tell(called.call, "notifications/elicitation/complete", params))
     if called.client.drives:
-        result = lowering.from_modern(called.method, result)
+        result = translate.result(called.method, result, LATEST_HANDSHAKE, MODERN)
     return link, [*effects, ev.Finish(called.call, True, result)]
 
 
@@ -203,7 +204,7 @@ def refused(link: Link, running: Running, error: Raw, status: int | None) -> Ste
     called = running.called
     if called.client.drives:
         uri = member(called.params, "uri") if called.method == "resources/read" else None
-        error = lowering.error_from_modern(called.method, error, uri)
+        error = translate.error(called.method, error, LATEST_HANDSHAKE, MODERN, uri=uri)
     return link, [ev.Finish(called.call, False, error)]
 
 

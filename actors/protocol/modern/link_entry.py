@@ -5,9 +5,8 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import codec, errors
+from actors.protocol import codec, errors, translate
 from actors.protocol import link_events as ev
-from actors.protocol.bridge import raising
 from actors.protocol.capabilities import LEVELS
 from actors.protocol.link_calls import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, member
 from actors.protocol.modern import headers
@@ -16,6 +15,7 @@ from actors.protocol.modern import link_loop as loop
 from actors.protocol.modern.link_calls import connect, drop, send
 from actors.protocol.modern.link_events import Called, Joined, Left
 from actors.protocol.modern.link_state import Link, Running, Step
+from actors.protocol.versions import MODERN
 
 
 def called(link: Link, event: Called) -> Step:
@@ -25,7 +25,7 @@ def called(link: Link, event: Called) -> Step:
         if own is not None:
             return own(link, event)
         # Nobody but the link goes on with a call of such a caller.
-        event = replace(event, params=raising.request_to_modern(event.method, event.params))
+        event = replace(event, params=translate.client_request(event.method, event.params, MODERN))
     elif event.method == listens.LISTEN:
         return listens.listened(link, event)
     return send(link, Running(event))

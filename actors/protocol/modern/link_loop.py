@@ -10,14 +10,14 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import errors, payload
+from actors.protocol import errors, payload, translate
 from actors.protocol import link_events as ev
-from actors.protocol.bridge import input_required, lowering, raising
-from actors.protocol.lowering import Unbridgeable
+from actors.protocol.bridge import input_required
 from actors.protocol.modern.link_calls import malformed, proceed
 from actors.protocol.modern.link_events import AnswerGiven, StartTimer, StopTimer, Withdraw
 from actors.protocol.modern.link_state import Asking, Consent, Link, Question, Running, Step, numbered
 from actors.protocol.modern.outcomes import QUESTIONS
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 
 ROUNDS: Final = 10
 """Of questions to the client, and of requests to come again; more is a failure of the backend."""
@@ -83,9 +83,9 @@ def _agreed(running: Running, key: str, method: str, params: Raw) -> bool:
 def _question(ask_id: str, key: str, method: str, params: Raw) -> tuple[Question, Raw]:
     """A question as a client of the other era gets it: a URL has an id there."""
     url, id = _url(method, params), f"elicit-{ask_id}"
-    lowered = lowering.question_from_modern(method, params, id)
+    lowered = translate.server_request(method, params, LATEST_HANDSHAKE, MODERN, elicitation_id=id)
     # What can't be asked of this client is found out where its revision is known.
-    asked = params if isinstance(lowered, Unbridgeable) else lowered
+    asked = params if isinstance(lowered, translate.Unbridgeable) else lowered
     if url is None:
         return Question(key, method), asked
     return Question(key, method, Consent(key, url, id)), asked
@@ -146,7 +146,7 @@ def _checked(question: Question, ok: bool, answer: Raw) -> tuple[bool, Raw]:
             input_required.check(question.method, answer)
         except errors.Refusal:
             return False, answer
-    return ok, raising.answer_to_modern(question.method, answer) if ok else answer
+    return translate.answer(question.method, ok, answer, MODERN)
 
 
 def _action(answer: Raw) -> str | None:

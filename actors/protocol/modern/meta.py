@@ -144,25 +144,6 @@ def stamp(
     return dumps(present)
 
 
-def bare(params: Raw) -> Raw:
-    """Params for a backend with sessions: without the envelope, and without what belongs to a retry. The same object
-    if none of it was there. Raises Malformed for params that are no object."""
-    if not mentions(params, PREFIX.encode(), *(name.encode() for name in RETRY_MEMBERS)):
-        return params
-    present: dict[str, Any] = {**members(params)}
-    meta = _meta(present)
-    kept = {key: value for key, value in meta.items() if key not in ENVELOPE_KEYS}
-    if len(kept) == len(meta) and not present.keys() & set(RETRY_MEMBERS):
-        return params
-    for name in RETRY_MEMBERS:
-        present.pop(name, None)
-    if kept:
-        present["_meta"] = kept
-    elif meta:
-        del present["_meta"]
-    return dumps(present)
-
-
 def _meta(present: dict[str, Any]) -> dict[str, Raw]:
     """The keys of the `_meta` among members; of one that is no object: none. Raises Malformed."""
     meta = present.get("_meta", EMPTY)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from actors.protocol import capabilities, errors, lowering
+from actors.protocol import capabilities, errors, pages
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits, tasks_declared
 from actors.protocol.messages import EMPTY
@@ -92,14 +92,14 @@ def ttl(present: dict[str, Raw]) -> int | None:
 
 def _in_words(method: str, present: dict[str, Raw]) -> Outcome | None:
     """For questions that send a user to a page, whose client can't be asked that: the pages, in words."""
-    pages = []
+    found = []
     with suppress(errors.Malformed):
         for question in json.members(present.get("inputRequests", Raw(b"{}"))).values():
             asked = json.members(json.members(question).get("params", Raw(b"{}")))
             url = json.text_or_none(asked.get("url"))
             if url is not None and json.text_or_none(asked.get("mode")) == "url":
-                pages.append(lowering.Page(url, json.text_or_none(asked.get("message")) or ""))
-    return lowering.in_words(method, "", pages) if pages and method in MAY_ASK else None
+                found.append(pages.Page(url, json.text_or_none(asked.get("message")) or ""))
+    return pages.in_words(method, "", found) if found and method in MAY_ASK else None
 
 
 def _broken(detail: str) -> Outcome:

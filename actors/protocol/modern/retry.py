@@ -11,9 +11,9 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.protocol import errors, lowering
+from actors.protocol import errors, pages, translate
 from actors.protocol import payload as json
-from actors.protocol.bridge import input_required, raising, request_state
+from actors.protocol.bridge import input_required, request_state
 from actors.protocol.bridge.input_required import Parked
 from actors.protocol.bridge.request_state import State
 from actors.protocol.capabilities import ClientBits
@@ -98,10 +98,10 @@ def sent_away(
     entries = found.data.elicitations
     if found.code != errors.URL_ELICITATION_REQUIRED or not 0 < len(entries) <= URLS_MAX:
         return None
-    pages = (json.dumps({"mode": "url", "message": e.message, "url": e.url}) for e in entries)
-    asked = tuple(bytes(expose(backend, "elicitation/create", page)).decode() for page in pages)
+    visits = (json.dumps({"mode": "url", "message": e.message, "url": e.url}) for e in entries)
+    asked = tuple(bytes(expose(backend, "elicitation/create", visit)).decode() for visit in visits)
     if missing(bits, "elicitation/create", Raw(asked[0].encode())) is not None:
-        return lowering.in_words(request.method, found.message, [lowering.Page(e.url, e.message) for e in entries])
+        return pages.in_words(request.method, found.message, [pages.Page(e.url, e.message) for e in entries])
     if any(len(params) > URL_BYTES for params in asked):
         return None
     return True, _visit(request, backend, asked, sealer)
@@ -236,7 +236,7 @@ def finished(
         return _about_task(request, backend, payload, expose)
     if backend.version != MODERN:
         version, info = backend.version, backend.info
-        return True, raising.to_modern(request.method, payload, backend_version=version, server_info=info)
+        return True, translate.result(request.method, payload, MODERN, version, server_info=info)
     if json.mentions(payload, b"taskId") and tasks.is_task(payload):
         return True, tasks.created(request.method, payload, bits, backend.name, sealer, principal=request.principal)
     asking = input_required.read(payload) if json.mentions(payload, b"input_required") else None
@@ -258,4 +258,4 @@ def _about_task(request: Request, backend: Backend, payload: Raw, expose: Expose
 
 def _error(request: Request, backend: Backend, error: Raw) -> Raw:
     uri = json.text_or_none(json.members(request.params).get("uri")) if request.method == "resources/read" else None
-    return raising.error_to_modern(request.method, error, backend.version, uri=uri)
+    return translate.error(request.method, error, MODERN, backend.version, uri=uri)

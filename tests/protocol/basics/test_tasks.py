@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from actors.protocol import capabilities, lowering, tasks
+from actors.protocol import capabilities, tasks, translate
 from actors.protocol.errors import Refusal
 from actors.protocol.modern.meta import RELATED_TASK_KEY
 from actors.protocol.tasks import CLIENT_TASKS_MAX, ClientTasks
@@ -222,8 +222,8 @@ def test_an_id_that_may_not_be_said_refuses_the_whole():
 def test_where_tasks_are_carried_a_request_may_be_made_as_one():
     params = raw({"name": "t", "task": {"ttl": 1}})
     for version in VERSIONS:
-        made = lowering.client_request("tools/call", params, version, tasks=True)
+        made = translate.client_request("tools/call", params, version, tasks=True)
         assert ("task" in plain(made)) == (version == NEWEST)
         for method in ("sampling/createMessage", "elicitation/create"):
-            made = lowering.server_request(method, raw({"message": "m", "task": {}}), version, tasks=True)
+            made = translate.server_request(method, raw({"message": "m", "task": {}}), version, tasks=True)
             assert ("task" in plain(made)) == (version == NEWEST)

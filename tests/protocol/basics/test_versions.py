@@ -79,6 +79,6 @@ def test_what_needs_a_session_ends_with_them(feature):
     assert not can_use(MODERN, feature)
 
 
-@pytest.mark.parametrize("feature", ["result_type", "cache_hints", "any_structured_content"])
+@pytest.mark.parametrize("feature", ["result_type", "envelope", "any_structured_content"])
 def test_what_came_without_sessions_is_not_there_before(feature):
     assert [can_use(version, feature) for version in (LATEST_HANDSHAKE, MODERN)] == [False, True]

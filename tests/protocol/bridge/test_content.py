@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from actors.protocol.bridge import lowering, raising
-from actors.protocol.lowering import Unbridgeable
+from actors.protocol import translate
 from actors.protocol.messages import EMPTY
 from actors.protocol.modern.meta import (
     CAPABILITIES_KEY,
@@ -17,6 +16,7 @@ from actors.protocol.modern.meta import (
     SUBSCRIPTION_KEY,
     VERSION_KEY,
 )
+from actors.protocol.translate import Unbridgeable
 from actors.protocol.versions import MODERN, VERSIONS
 
 NEWEST = VERSIONS[-1]
@@ -61,7 +61,7 @@ CACHEABLE = {"tools/list", "prompts/list", "resources/list", "resources/template
 @pytest.mark.parametrize(("method", "definition", "value"), RESULTS)
 def test_a_result_with_sessions_is_a_complete_one_without(method, definition, value, conforms):
     meta = {RELATED_TASK_KEY: {"taskId": "1"}, SUBSCRIPTION_KEY: 5, "com.example/x": 1}
-    made = raising.to_modern(method, raw({**value, "_meta": meta}), server_info=raw(SERVER))
+    made = translate.result(method, raw({**value, "_meta": meta}), MODERN, server_info=raw(SERVER))
     conforms(MODERN, definition, made)
     shown = plain(made)
     assert shown["resultType"] == "complete"
@@ -71,28 +71,28 @@ def test_a_result_with_sessions_is_a_complete_one_without(method, definition, va
 
 
 def test_a_tool_loses_what_only_tasks_of_before_need_and_nothing_else():
-    (shown,) = plain(raising.to_modern("tools/list", raw({"tools": [TOOL]})))["tools"]
+    (shown,) = plain(translate.result("tools/list", raw({"tools": [TOOL]}), MODERN))["tools"]
     assert shown == {name: value for name, value in TOOL.items() if name != "execution"}
 
 
 def test_a_backend_with_sessions_cannot_ask_or_be_cached_by_members_that_mean_nothing_there():
     spoofed = {"resultType": "input_required", "requestState": "x", "ttlMs": 10**9, "cacheScope": "public"}
-    made = plain(raising.to_modern("resources/read", raw({"contents": [], **spoofed})))
+    made = plain(translate.result("resources/read", raw({"contents": [], **spoofed}), MODERN))
     assert (made["resultType"], made["ttlMs"], made["cacheScope"]) == ("complete", 0, "private")
 
 
 def test_a_result_keeps_who_it_says_it_is_from_unless_told_otherwise():
     value = raw({"content": [], "_meta": {SERVER_KEY: SERVER}})
-    assert plain(raising.to_modern("tools/call", value))["_meta"] == {SERVER_KEY: SERVER}
+    assert plain(translate.result("tools/call", value, MODERN))["_meta"] == {SERVER_KEY: SERVER}
     other = {"name": "gateway", "version": "2"}
-    assert plain(raising.to_modern("tools/call", value, server_info=raw(other)))["_meta"] == {SERVER_KEY: other}
-    assert plain(raising.to_modern("tools/call", raw({"_meta": 5}), server_info=raw(other)))["_meta"] == {
+    assert plain(translate.result("tools/call", value, MODERN, server_info=raw(other)))["_meta"] == {SERVER_KEY: other}
+    assert plain(translate.result("tools/call", raw({"_meta": 5}), MODERN, server_info=raw(other)))["_meta"] == {
         SERVER_KEY: other
     }
 
 
 def test_an_empty_result_is_complete_too(conforms):
-    conforms(MODERN, "EmptyResult", raising.to_modern("ping", raw({})))
+    conforms(MODERN, "EmptyResult", translate.result("ping", raw({}), MODERN))
 
 
 # Results, without sessions → with
@@ -103,7 +103,7 @@ def test_an_empty_result_is_complete_too(conforms):
 def test_a_result_without_sessions_is_valid_in_every_revision_with(version, method, definition, value, conforms):
     era = {"resultType": "complete", "ttlMs": 5, "cacheScope": "public"}
     meta = {SERVER_KEY: SERVER, SUBSCRIPTION_KEY: 1, "com.example/x": 1}
-    made = lowering.from_modern(method, raw({**value, **era, "_meta": meta}), version)
+    made = translate.result(method, raw({**value, **era, "_meta": meta}), version, MODERN)
     conforms(version, definition, made)
     shown = plain(made)
     assert not era.keys() & shown.keys()
@@ -114,19 +114,19 @@ def test_a_result_without_sessions_is_valid_in_every_revision_with(version, meth
 def test_there_and_back_a_result_of_the_newest_revision_is_the_same(method, definition, value):
     tools = [{name: member for name, member in TOOL.items() if name != "execution"}]
     value = {**value, "tools": tools} if "tools" in value else value
-    made = raising.to_modern(method, raw(value), server_info=raw(SERVER))
-    assert plain(lowering.from_modern(method, made)) == value
+    made = translate.result(method, raw(value), MODERN, server_info=raw(SERVER))
+    assert plain(translate.result(method, made, NEWEST, MODERN)) == value
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("structured", [[1, 2], "text", 5, True, None])
 def test_structured_content_that_is_no_object_becomes_a_text_where_there_is_none(version, structured, conforms):
     bare = {"resultType": "complete", "content": [], "structuredContent": structured}
-    made = lowering.from_modern("tools/call", raw(bare), version)
+    made = translate.result("tools/call", raw(bare), version, MODERN)
     conforms(version, "CallToolResult", made)
     spelled = json.dumps(structured, separators=(",", ":"))
     assert plain(made) == {"content": [{"type": "text", "text": spelled}]}
-    said = lowering.from_modern("tools/call", raw({**bare, "content": [TEXT]}), version)
+    said = translate.result("tools/call", raw({**bare, "content": [TEXT]}), version, MODERN)
     assert plain(said) == {"content": [TEXT]}
 
 
@@ -136,7 +136,7 @@ def test_structured_content_that_is_no_object_becomes_a_text_where_there_is_none
 )
 def test_an_output_that_is_no_object_has_no_schema_with_sessions(version, schema, conforms):
     tool = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": schema}
-    made = lowering.from_modern("tools/list", raw({"resultType": "complete", "tools": [tool]}), version)
+    made = translate.result("tools/list", raw({"resultType": "complete", "tools": [tool]}), version, MODERN)
     conforms(version, "ListToolsResult", made)
     assert "outputSchema" not in plain(made)["tools"][0]
 
@@ -145,7 +145,7 @@ def test_an_output_that_is_no_object_has_no_schema_with_sessions(version, schema
 def test_schemas_of_the_newer_dialect_are_written_as_objects(version, conforms):
     schema = {"type": "object", "properties": {"a": True, "b": False, "c": {"type": "string", "x-mcp-header": "C"}}}
     tool = {"name": "t", "inputSchema": {**schema, "oneOf": [{"required": ["a"]}]}, "outputSchema": schema}
-    made = lowering.from_modern("tools/list", raw({"tools": [tool]}), version)
+    made = translate.result("tools/list", raw({"tools": [tool]}), version, MODERN)
     conforms(version, "ListToolsResult", made)
     shown = plain(made)["tools"][0]["inputSchema"]
     assert shown["properties"] == {"a": {}, "b": {"not": {}}, "c": {"type": "string", "x-mcp-header": "C"}}
@@ -185,7 +185,7 @@ def error(code, **data):
 def test_codes_that_mean_something_else_without_sessions_are_not_said_there(
     method, code, data, to_code, to_data, conforms
 ):
-    made = raising.error_to_modern(method, error(code, **data), uri=URI)
+    made = translate.error(method, error(code, **data), MODERN, uri=URI)
     conforms(MODERN, "Error", made)
     shown = plain(made)
     assert (shown["code"], shown["message"]) == (to_code, "m")
@@ -219,7 +219,7 @@ def test_codes_that_mean_something_else_without_sessions_are_not_said_there(
 def test_codes_of_the_era_without_sessions_are_not_said_with_them(
     version, method, code, data, to_code, to_data, conforms
 ):
-    made = lowering.error_from_modern(method, error(code, **data), URI)
+    made = translate.error(method, error(code, **data), NEWEST, MODERN, uri=URI)
     shown = plain(made)
     assert (shown["code"], shown["message"], shown.get("data")) == (to_code, "m", to_data)
     message = {"jsonrpc": "2.0", "id": 1, "error": shown}
@@ -228,17 +228,17 @@ def test_codes_of_the_era_without_sessions_are_not_said_with_them(
 
 @pytest.mark.parametrize("broken", [{}, {"code": "x", "message": "m"}, [], 5])
 def test_what_is_no_error_is_an_internal_one(broken):
-    assert plain(raising.error_to_modern("tools/call", raw(broken)))["code"] == -32603
-    assert plain(lowering.error_from_modern("tools/call", raw(broken)))["code"] == -32603
+    assert plain(translate.error("tools/call", raw(broken), MODERN))["code"] == -32603
+    assert plain(translate.error("tools/call", raw(broken), NEWEST, MODERN))["code"] == -32603
 
 
 def test_a_backend_of_the_era_says_itself_what_a_client_must_declare():
     missing = error(-32021, requiredCapabilities={"roots": {}})
-    assert raising.error_to_modern("tools/call", missing, MODERN) is missing
+    assert translate.error("tools/call", missing, MODERN, MODERN) is missing
     for code in (-32020, -32022, -32042, -32050):
-        assert plain(raising.error_to_modern("tools/call", error(code), MODERN))["code"] == -32603
+        assert plain(translate.error("tools/call", error(code), MODERN, MODERN))["code"] == -32603
     result = raw({"resultType": "complete"})
-    assert raising.to_modern("tools/list", result, backend_version=MODERN) is result
+    assert translate.result("tools/list", result, MODERN, MODERN) is result
 
 
 # Notifications
@@ -253,27 +253,21 @@ def test_a_backend_of_the_era_says_itself_what_a_client_must_declare():
         ("notifications/resources/updated", "ResourceUpdatedNotification", {"uri": URI}),
     ],
 )
-@pytest.mark.parametrize("version", VERSIONS)
-def test_what_both_eras_tell_goes_both_ways(method, definition, params, version, conforms):
-    up = raising.notification_to_modern(method, raw({**params, "_meta": {RELATED_TASK_KEY: {"taskId": "1"}}}))
+def test_what_both_eras_tell_is_told_without_what_means_nothing_there(method, definition, params, conforms):
+    up = translate.notification(method, raw({**params, "_meta": {RELATED_TASK_KEY: {"taskId": "1"}}}), MODERN)
     assert plain(up) == params
     conforms(MODERN, definition, {"jsonrpc": "2.0", "method": method, "params": plain(up)})
-    down = lowering.notification_from_modern(method, raw({**params, "_meta": {SUBSCRIPTION_KEY: 1}}), version)
-    assert plain(down).items() <= params.items()
-    envelope = {"jsonrpc": "2.0"} if version == NEWEST else {}
-    conforms(version, definition, {**envelope, "method": method, "params": plain(down)})
 
 
-def test_what_one_era_alone_tells_is_not_told_in_the_other():
+def test_what_only_sessions_have_is_not_told_without_them():
     for method in ("notifications/elicitation/complete", "notifications/tasks/status", "notifications/cancelled"):
-        assert raising.notification_to_modern(method, raw({})) is None
-    for method in ("notifications/subscriptions/acknowledged", "notifications/tasks", "notifications/cancelled"):
-        assert lowering.notification_from_modern(method, raw({})) is None
+        assert not translate.is_told(method, MODERN)
+        assert translate.is_told(method, NEWEST)
+    assert translate.is_told("notifications/progress", MODERN)
 
 
 def test_a_notification_without_params_stays_without():
-    assert raising.notification_to_modern("notifications/tools/list_changed", EMPTY) == EMPTY
-    assert lowering.notification_from_modern("notifications/tools/list_changed", EMPTY) == EMPTY
+    assert translate.notification("notifications/tools/list_changed", EMPTY, MODERN) == EMPTY
 
 
 # Questions and answers
@@ -297,7 +291,7 @@ def test_a_request_of_a_backend_becomes_a_question(method, definition, params, c
     extra = {"task": {"ttl": 1}, "_meta": {"progressToken": 1}} if method != "roots/list" else {"_meta": {}}
     if params.get("mode") == "url":
         extra["elicitationId"] = "e"
-    made = plain(raising.question_to_modern(method, raw({**params, **extra})))
+    made = plain(translate.server_request(method, raw({**params, **extra}), MODERN))
     assert made == params
     conforms(MODERN, "InputRequest", {"method": method, "params": made})
     assert definition
@@ -306,7 +300,7 @@ def test_a_request_of_a_backend_becomes_a_question(method, definition, params, c
 @pytest.mark.parametrize("version", VERSIONS[2:])
 @pytest.mark.parametrize(("method", "definition", "params"), QUESTIONS)
 def test_a_question_becomes_a_request_of_a_revision_that_has_it(method, definition, params, version, conforms):
-    made = lowering.question_from_modern(method, raw(params), "e1", version)
+    made = translate.server_request(method, raw(params), version, MODERN, elicitation_id="e1")
     if params.get("mode") == "url" and version != NEWEST:
         assert isinstance(made, Unbridgeable)
         return
@@ -316,8 +310,8 @@ def test_a_question_becomes_a_request_of_a_revision_that_has_it(method, definiti
 
 
 def test_a_question_without_params_stays_without():
-    assert lowering.question_from_modern("roots/list", EMPTY, "e") == EMPTY
-    assert raising.question_to_modern("roots/list", EMPTY) == EMPTY
+    assert translate.server_request("roots/list", EMPTY, NEWEST, MODERN, elicitation_id="e") == EMPTY
+    assert translate.server_request("roots/list", EMPTY, MODERN) == EMPTY
 
 
 @pytest.mark.parametrize("one", [True, False])
@@ -328,7 +322,7 @@ def test_a_tools_result_in_sampling_is_structured_by_an_object_or_not_at_all(one
     ]
     content = results[0] if one else [*results, TEXT]
     params = raw({"messages": [{"role": "user", "content": content}], "maxTokens": 5})
-    made = plain(lowering.question_from_modern("sampling/createMessage", params, "e"))
+    made = plain(translate.server_request("sampling/createMessage", params, NEWEST, MODERN, elicitation_id="e"))
     conforms(NEWEST, "CreateMessageRequestParams", made)
     (message,) = made["messages"]
     blocks = [message["content"]] if one else message["content"][:3]
@@ -344,21 +338,22 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("method", "definition", "answer"), ANSWERS)
 def test_an_answer_goes_both_ways_without_what_belongs_to_its_envelope(method, definition, answer, conforms):
-    up = raising.answer_to_modern(method, raw({**answer, "_meta": {RELATED_TASK_KEY: {}}}))
+    up = translate.answer(method, True, raw({**answer, "_meta": {RELATED_TASK_KEY: {}}}), MODERN)[1]
     conforms(MODERN, definition, up)
     assert plain(up) == answer
     meta = {VERSION_KEY: MODERN, CAPABILITIES_KEY: {}}
     for version in VERSIONS[2:]:
-        down = lowering.answer_from_modern(method, raw({**answer, "resultType": "complete", "_meta": meta}), version)
+        said = raw({**answer, "resultType": "complete", "_meta": meta})
+        _, down = translate.answer(method, True, said, version, MODERN)
         conforms(version, definition, down)
         assert plain(down) == answer
 
 
 def test_a_models_answer_that_an_older_backend_cannot_hold_is_an_error_for_it():
     answer = {"role": "assistant", "model": "m", "content": [TEXT, {"type": "image", "data": "", "mimeType": "a/b"}]}
-    made = lowering.answer_from_modern("sampling/createMessage", raw(answer), "2025-06-18")
-    assert isinstance(made, Unbridgeable)
-    assert not made.ok
+    ok, made = translate.answer("sampling/createMessage", True, raw(answer), "2025-06-18", MODERN)
+    assert not ok
+    assert plain(made)["code"] == -32603
 
 
 # Requests of clients
@@ -367,20 +362,20 @@ def test_a_models_answer_that_an_older_backend_cannot_hold_is_an_error_for_it():
 def test_a_client_with_sessions_can_neither_make_a_task_nor_a_retry():
     value = {"name": "t", "arguments": {"task": 1, "requestState": 2}}
     sent = {**value, "task": {"ttl": 1}, "inputResponses": {}, "requestState": "x"}
-    assert plain(raising.request_to_modern("tools/call", raw(sent))) == value
+    assert plain(translate.client_request("tools/call", raw(sent), MODERN)) == value
     untouched = raw(value)
-    assert raising.request_to_modern("prompts/get", untouched) is not None
-    assert plain(raising.request_to_modern("prompts/get", untouched)) == value
+    assert translate.client_request("prompts/get", untouched, MODERN) is not None
+    assert plain(translate.client_request("prompts/get", untouched, MODERN)) == value
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_client_without_sessions_asks_as_one_with(version, conforms):
     meta = {VERSION_KEY: MODERN, CAPABILITIES_KEY: {}, "traceparent": "00-1-2-01"}
     sent = raw({"name": "t", "arguments": {}, "task": {}, "requestState": "x", "inputResponses": {}, "_meta": meta})
-    made = plain(lowering.request_from_modern("tools/call", sent, version))
+    made = plain(translate.client_request("tools/call", sent, version, MODERN))
     assert made == {"name": "t", "arguments": {}, "_meta": {"traceparent": "00-1-2-01"}}
     context = raw({"ref": {"type": "ref/prompt", "name": "p"}, "argument": {}, "context": {}, "_meta": meta})
-    completed = plain(lowering.request_from_modern("completion/complete", context, version))
+    completed = plain(translate.client_request("completion/complete", context, version, MODERN))
     assert ("context" in completed) == (version >= "2025-06-18")
 
 
@@ -407,22 +402,21 @@ METHODS = st.sampled_from([*(row[0] for row in RESULTS), "sampling/createMessage
 @given(ODD, METHODS, st.sampled_from(VERSIONS))
 def test_no_shape_of_a_payload_is_a_fault(value, method, version):
     payload = raw(value)
-    up = plain(raising.to_modern(method, payload, server_info=raw(SERVER)))
+    up = plain(translate.result(method, payload, MODERN, server_info=raw(SERVER)))
     assert up["resultType"] == "complete"
-    down = plain(lowering.from_modern(method, payload, version))
+    down = plain(translate.result(method, payload, version, MODERN))
     assert "resultType" not in down
     assert "requestState" not in down
     for made in (
-        raising.question_to_modern(method, payload),
-        raising.answer_to_modern(method, payload),
-        raising.request_to_modern(method, payload),
-        raising.notification_to_modern(method, payload),
-        raising.error_to_modern(method, payload, uri=URI),
-        lowering.question_from_modern(method, payload, "e", version),
-        lowering.answer_from_modern(method, payload, version),
-        lowering.request_from_modern(method, payload, version),
-        lowering.notification_from_modern(method, payload, version),
-        lowering.error_from_modern(method, payload, URI),
+        translate.server_request(method, payload, MODERN),
+        translate.answer(method, True, payload, MODERN)[1],
+        translate.client_request(method, payload, MODERN),
+        translate.notification(method, payload, MODERN),
+        translate.error(method, payload, MODERN, uri=URI),
+        translate.server_request(method, payload, version, MODERN, elicitation_id="e"),
+        translate.answer(method, True, payload, version, MODERN)[1],
+        translate.client_request(method, payload, version, MODERN),
+        translate.error(method, payload, NEWEST, MODERN, uri=URI),
     ):
         plain(made.payload if isinstance(made, Unbridgeable) else made)
 
@@ -430,10 +424,10 @@ def test_no_shape_of_a_payload_is_a_fault(value, method, version):
 def test_nesting_too_deep_to_read_passes_as_it_is():
     payload = Raw(b'{"resultType":"complete","structuredContent":' + b"[" * 5000 + b"]" * 5000 + b"}")
     for made in (
-        raising.to_modern("tools/call", payload),
-        lowering.from_modern("tools/call", payload),
-        lowering.answer_from_modern("sampling/createMessage", payload),
-        lowering.request_from_modern("tools/call", payload),
-        raising.question_to_modern("sampling/createMessage", payload),
+        translate.result("tools/call", payload, MODERN),
+        translate.result("tools/call", payload, NEWEST, MODERN),
+        translate.answer("sampling/createMessage", True, payload, NEWEST, MODERN)[1],
+        translate.client_request("tools/call", payload, NEWEST, MODERN),
+        translate.server_request("sampling/createMessage", payload, MODERN),
     ):
         assert isinstance(made, Raw)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from actors.protocol import lowering
-from actors.protocol.lowering import Unbridgeable
+from actors.protocol import translate
+from actors.protocol.translate import Unbridgeable
 from actors.protocol.versions import VERSIONS
 
 OLD, SSE_ERA, FORMS, NEWEST = VERSIONS
@@ -31,7 +31,7 @@ def plain(made):
 
 
 def call_result(value, version):
-    return plain(lowering.result("tools/call", raw(value), version))
+    return plain(translate.result("tools/call", raw(value), version))
 
 
 # Results
@@ -39,27 +39,27 @@ def call_result(value, version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_result_with_everything_is_valid_in_every_revision(version, conforms):
-    conforms(version, "CallToolResult", lowering.result("tools/call", raw(RESULT), version))
+    conforms(version, "CallToolResult", translate.result("tools/call", raw(RESULT), version))
 
 
 def test_the_newest_revision_gets_the_same_object():
     for method in ("tools/call", "tools/list", "prompts/get", "resources/read"):
         payload = raw(RESULT)
-        assert lowering.result(method, payload, NEWEST) is payload
-        assert lowering.result(method, payload, FORMS) is payload
+        assert translate.result(method, payload, NEWEST) is payload
+        assert translate.result(method, payload, FORMS) is payload
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_result_with_nothing_to_lower_is_the_same_object(version):
     payload = Raw(b'{"content":[{"type":"text","text":"hi"}] , "n": 1.0}')
-    assert lowering.result("tools/call", payload, version) is payload
+    assert translate.result("tools/call", payload, version) is payload
 
 
 @pytest.mark.parametrize("version", [OLD, SSE_ERA])
 def test_structured_content_becomes_text_only_where_there_is_none(version):
     assert call_result({"content": [TEXT], "structuredContent": {"n": 1}}, version) == {"content": [TEXT]}
     made = Raw(b'{"content":[],"structuredContent":{"big": 123456789012345678901234567890}}')
-    assert plain(lowering.result("tools/call", made, version)) == {
+    assert plain(translate.result("tools/call", made, version)) == {
         "content": [{"type": "text", "text": '{"big":123456789012345678901234567890}'}]
     }
     assert call_result({"structuredContent": {}}, version) == {"content": [{"type": "text", "text": "{}"}]}
@@ -85,7 +85,7 @@ def test_audio_becomes_a_placeholder_only_for_the_oldest():
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_prompt_with_links_and_audio_is_valid_in_every_revision(version, conforms):
     messages = [{"role": "user", "content": block} for block in (TEXT, AUDIO, LINK, EMBEDDED)]
-    made = lowering.result("prompts/get", raw({"messages": messages}), version)
+    made = translate.result("prompts/get", raw({"messages": messages}), version)
     conforms(version, "GetPromptResult", made)
     assert len(plain(made)["messages"]) == 4
 
@@ -94,7 +94,7 @@ def test_a_prompt_with_links_and_audio_is_valid_in_every_revision(version, confo
 def test_output_schemas_go_and_titles_and_icons_stay(version, conforms):
     tool = {"name": "t", "title": "T", "inputSchema": {"type": "object"}, "outputSchema": {"type": "object"}}
     tool["icons"] = [{"src": "https://x/y.png"}]
-    made = lowering.result("tools/list", raw({"tools": [tool], "nextCursor": "c"}), version)
+    made = translate.result("tools/list", raw({"tools": [tool], "nextCursor": "c"}), version)
     conforms(version, "ListToolsResult", made)
     (shown,) = plain(made)["tools"]
     assert ("outputSchema" in shown) == (version >= FORMS)
@@ -127,20 +127,18 @@ odd = st.fixed_dictionaries(
 def test_no_shape_of_a_payload_is_a_fault(value, version, ascii_only):
     payload = Raw(json.dumps(value, ensure_ascii=ascii_only).encode())
     for method in ("tools/call", "tools/list", "prompts/get", "resources/read"):
-        plain(lowering.result(method, payload, version))
+        plain(translate.result(method, payload, version))
     for method in ("sampling/createMessage", "elicitation/create", "roots/list"):
-        for made in (
-            lowering.server_request(method, payload, version),
-            lowering.client_result(method, payload, version),
-        ):
-            plain(made.payload if isinstance(made, Unbridgeable) else made)
-    plain(lowering.client_request("tools/call", payload, version))
-    plain(lowering.outcome("tools/call", False, payload, version)[1])
+        made = translate.server_request(method, payload, version)
+        plain(made.payload if isinstance(made, Unbridgeable) else made)
+        plain(translate.answer(method, True, payload, version)[1])
+    plain(translate.client_request("tools/call", payload, version))
+    plain(translate.outcome("tools/call", False, payload, version)[1])
 
 
 def test_nesting_too_deep_to_read_passes_as_it_is():
     payload = Raw(b'{"structuredContent":' + b"[" * 5000 + b"]" * 5000 + b"}")
-    assert lowering.result("tools/call", payload, OLD) is payload
+    assert translate.result("tools/call", payload, OLD) is payload
 
 
 # Errors and notifications
@@ -154,13 +152,13 @@ URL_ERROR = {
 
 def test_a_url_error_reaches_a_client_that_can_open_it_and_any_other_is_told_in_words():
     payload = raw(URL_ERROR)
-    assert lowering.outcome("tools/call", False, payload, NEWEST, frozenset({"elicit.url"}))[1] is payload
-    assert lowering.outcome("tools/call", False, payload, NEWEST)[1] is payload
+    assert translate.outcome("tools/call", False, payload, NEWEST, frozenset({"elicit.url"}))[1] is payload
+    assert translate.outcome("tools/call", False, payload, NEWEST)[1] is payload
     for version, bits in ((NEWEST, frozenset({"elicit.form"})), (FORMS, frozenset({"elicit.url"}))):
-        ok, made = lowering.outcome("tools/call", False, payload, version, bits)
+        ok, made = translate.outcome("tools/call", False, payload, version, bits)
         assert ok
         assert plain(made) == {"content": [{"type": "text", "text": "go there\n\nm\nhttps://x"}], "isError": True}
-        ok, made = lowering.outcome("resources/read", False, payload, version, bits)
+        ok, made = translate.outcome("resources/read", False, payload, version, bits)
         assert not ok
         data = {"reason": "url_elicitation_required", "elicitations": [{"url": "https://x", "message": "m"}]}
         assert plain(made) == {"code": -32603, "message": "go there", "data": data}
@@ -168,7 +166,7 @@ def test_a_url_error_reaches_a_client_that_can_open_it_and_any_other_is_told_in_
 
 @pytest.mark.parametrize("data", [None, 5, {}, {"elicitations": []}, {"elicitations": [{"message": "no url"}]}])
 def test_a_url_error_without_a_url_is_an_error_for_a_client_that_knows_none(data):
-    ok, made = lowering.outcome("tools/call", False, raw({**URL_ERROR, "data": data}), NEWEST, frozenset())
+    ok, made = translate.outcome("tools/call", False, raw({**URL_ERROR, "data": data}), NEWEST, frozenset())
     assert not ok
     data = {"reason": "url_elicitation_required"}
     assert plain(made) == {"code": -32603, "message": "go there", "data": data}
@@ -177,14 +175,14 @@ def test_a_url_error_without_a_url_is_an_error_for_a_client_that_knows_none(data
 def test_any_other_error_is_the_same_object():
     for value in ({"code": -32602, "message": "-32042"}, {"code": 1, "message": "x"}, {"message": "-32042"}):
         payload = raw(value)
-        assert lowering.outcome("tools/call", False, payload, OLD) == (False, payload)
+        assert translate.outcome("tools/call", False, payload, OLD) == (False, payload)
 
 
 def test_progress_has_no_message_for_the_oldest():
     params = raw({"progressToken": 1, "progress": 2, "message": "m"})
-    assert plain(lowering.notification("notifications/progress", params, OLD)) == {"progressToken": 1, "progress": 2}
-    assert lowering.notification("notifications/progress", params, SSE_ERA) is params
-    assert lowering.notification("notifications/message", params, OLD) is params
+    assert plain(translate.notification("notifications/progress", params, OLD)) == {"progressToken": 1, "progress": 2}
+    assert translate.notification("notifications/progress", params, SSE_ERA) is params
+    assert translate.notification("notifications/message", params, OLD) is params
 
 
 # Requests
@@ -193,16 +191,16 @@ def test_progress_has_no_message_for_the_oldest():
 def test_a_task_is_asked_of_nobody():
     value = {"name": "t", "arguments": {"task": 1}, "task": {"ttl": 1}}
     for version in VERSIONS:
-        made = plain(lowering.client_request("tools/call", raw(value), version))
+        made = plain(translate.client_request("tools/call", raw(value), version))
         assert made == {"name": "t", "arguments": {"task": 1}}
         for method in ("sampling/createMessage", "elicitation/create"):
-            assert "task" not in plain(lowering.server_request(method, raw({"task": {}, "message": "m"}), version))
+            assert "task" not in plain(translate.server_request(method, raw({"task": {}, "message": "m"}), version))
 
 
 def test_a_backend_before_contexts_gets_none():
     params = raw({"ref": {}, "context": {"arguments": {}}})
-    assert "context" not in plain(lowering.client_request("completion/complete", params, SSE_ERA))
-    assert lowering.client_request("completion/complete", params, FORMS) is params
+    assert "context" not in plain(translate.client_request("completion/complete", params, SSE_ERA))
+    assert translate.client_request("completion/complete", params, FORMS) is params
 
 
 def sampling(*messages, **more):
@@ -212,7 +210,7 @@ def sampling(*messages, **more):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_sampling_of_arrays_is_valid_in_every_revision(version, conforms):
     params = sampling({"role": "user", "content": [TEXT, AUDIO, IMAGE]}, {"role": "assistant", "content": TEXT})
-    made = lowering.server_request("sampling/createMessage", params, version)
+    made = translate.server_request("sampling/createMessage", params, version)
     message = {"method": "sampling/createMessage", "params": plain(made)}
     if version == NEWEST:
         message |= {"jsonrpc": "2.0", "id": 1}
@@ -222,7 +220,7 @@ def test_sampling_of_arrays_is_valid_in_every_revision(version, conforms):
 
 def test_several_blocks_become_several_messages_of_the_same_role():
     made = plain(
-        lowering.server_request("sampling/createMessage", sampling({"role": "user", "content": [TEXT, IMAGE]}), FORMS)
+        translate.server_request("sampling/createMessage", sampling({"role": "user", "content": [TEXT, IMAGE]}), FORMS)
     )
     assert made["messages"] == [{"role": "user", "content": TEXT}, {"role": "user", "content": IMAGE}]
 
@@ -230,11 +228,11 @@ def test_several_blocks_become_several_messages_of_the_same_role():
 @pytest.mark.parametrize("kind", ["tool_use", "tool_result"])
 def test_tools_in_sampling_cannot_be_said_to_an_older_client(kind):
     params = sampling({"role": "user", "content": [{"type": kind}]})
-    made = lowering.server_request("sampling/createMessage", params, FORMS)
+    made = translate.server_request("sampling/createMessage", params, FORMS)
     assert isinstance(made, Unbridgeable)
     assert not made.ok
     assert plain(made.payload)["code"] == -32602
-    assert lowering.server_request("sampling/createMessage", params, NEWEST) is params
+    assert translate.server_request("sampling/createMessage", params, NEWEST) is params
 
 
 def form(**properties):
@@ -248,7 +246,7 @@ def test_a_form_of_the_newest_revision_is_valid_for_the_one_before(conforms):
         text={"type": "string", "default": "d", "minLength": 1},
         flag={"type": "boolean", "default": True},
     )
-    made = plain(lowering.server_request("elicitation/create", raw(params), FORMS))
+    made = plain(translate.server_request("elicitation/create", raw(params), FORMS))
     conforms(FORMS, "ElicitRequest", {"method": "elicitation/create", "params": made})
     assert "mode" not in made
     fields = made["requestedSchema"]["properties"]
@@ -260,23 +258,23 @@ def test_a_form_of_the_newest_revision_is_valid_for_the_one_before(conforms):
 
 def test_a_multiple_choice_is_cancelled_and_a_url_refused():
     many = form(many={"type": "array", "items": {"type": "string", "enum": ["a"]}})
-    made = lowering.server_request("elicitation/create", raw(many), FORMS)
+    made = translate.server_request("elicitation/create", raw(many), FORMS)
     assert isinstance(made, Unbridgeable)
     assert (made.ok, plain(made.payload)) == (True, {"action": "cancel"})
-    made = lowering.server_request("elicitation/create", raw({"mode": "url", "url": "https://x"}), FORMS)
+    made = translate.server_request("elicitation/create", raw({"mode": "url", "url": "https://x"}), FORMS)
     assert isinstance(made, Unbridgeable)
     assert (made.ok, plain(made.payload)["code"]) == (False, -32602)
 
 
 def test_a_plain_form_is_the_same_object():
     params = raw({"message": "m", "requestedSchema": {"type": "object", "properties": {"a": {"type": "string"}}}})
-    assert lowering.server_request("elicitation/create", params, FORMS) is params
-    assert lowering.server_request("elicitation/create", raw(form()), NEWEST) == raw(form())
+    assert translate.server_request("elicitation/create", params, FORMS) is params
+    assert translate.server_request("elicitation/create", raw(form()), NEWEST) == raw(form())
 
 
 def sampled(content, version=FORMS):
     value = {"role": "assistant", "model": "m", "content": content}
-    return lowering.client_result("sampling/createMessage", raw(value), version)
+    return translate.answer("sampling/createMessage", True, raw(value), version)
 
 
 def test_a_models_answer_is_one_block_for_an_older_backend(conforms):
@@ -285,14 +283,14 @@ def test_a_models_answer_is_one_block_for_an_older_backend(conforms):
         ([IMAGE], IMAGE),
         ([TEXT, {"type": "text", "text": "2"}], {"type": "text", "text": "hello\n2"}),
     ):
-        made = sampled(content)
+        ok, made = sampled(content)
+        assert ok
         conforms(FORMS, "CreateMessageResult", made)
         assert plain(made)["content"] == block
-    assert plain(sampled([TEXT, IMAGE], NEWEST))["content"] == [TEXT, IMAGE]
+    assert plain(sampled([TEXT, IMAGE], NEWEST)[1])["content"] == [TEXT, IMAGE]
 
 
 def test_what_one_block_cannot_hold_is_an_error_for_the_backend():
     for content in ([TEXT, IMAGE], []):
-        made = sampled(content)
-        assert isinstance(made, Unbridgeable)
-        assert (made.ok, plain(made.payload)["code"]) == (False, -32603)
+        ok, made = sampled(content)
+        assert (ok, plain(made)["code"]) == (False, -32603)
