@@ -40,6 +40,8 @@ class Call:
     sent: list[RequestId] = field(default_factory=list)
     refused: int = 0
     """How often the backend said that it knew no such session."""
+    held: bool = False
+    """It is written down that it was not sent."""
 
     @property
     def may_have_run(self) -> bool:
@@ -49,12 +51,15 @@ class Call:
 class Links(RuleBasedStateMachine):
     """One link, its callers, and the other end."""
 
-    @initialize(related=st.booleans(), leased=st.booleans(), subscribed=st.booleans(), far=st.booleans())
-    def begin(self, related: bool, leased: bool, subscribed: bool, far: bool) -> None:
+    @initialize(
+        related=st.booleans(), special=st.booleans(), leased=st.booleans(), subscribed=st.booleans(), far=st.booleans()
+    )
+    def begin(self, related: bool, special: bool, leased: bool, subscribed: bool, far: bool) -> None:
+        """`special`: there is a stream to listen to, or a process that an earlier connection had."""
         profile = Profile(raw(CLIENT), raw(INFO), leased, "e")
         link = Link(profile, level="error" if leased else None, subscriptions=("x:9",) if subscribed else ())
         self.driver = LinkDriver(related=related, link=link)
-        self.related, self.leased = related, leased
+        self.related, self.leased, self.special = related, leased, special
         self.calls: dict[int, Call] = {}
         self.asked: dict[RequestId, bool] = {}
         self.numbers = 0
@@ -96,6 +101,13 @@ class Links(RuleBasedStateMachine):
                 self.backing_off = True
             case le.Finish(call):
                 assert call in self.calls, "an outcome that nobody waits for"
+            case le.Held(call):
+                assert isinstance(call, int)
+                self.calls[call].held = True
+            case le.Due(call):
+                assert isinstance(call, int)
+                assert self.calls[call].held, "asked for what was not held"
+                assert self.link.phase is Phase.READY
             case le.Ask(call, id):
                 assert call is None or call in self.calls
                 self.asked[id] = True
@@ -117,6 +129,7 @@ class Links(RuleBasedStateMachine):
         pending = self.link.pending.get(effect.id)
         if pending is not None and pending.call is not None:
             assert isinstance(pending.call, int)
+            assert not self.calls[pending.call].held, "sent without leave"
             self.calls[pending.call].sent.append(effect.id)
 
     def outcome(self, key: int, ok: bool, payload: Any, event: le.LinkEvent) -> None:
@@ -150,6 +163,21 @@ class Links(RuleBasedStateMachine):
         assert cancelled == (call.sent[-1:] if call.may_have_run else []), pending
         assert all(p.call != key for p in [*self.link.pending.values(), *self.link.waiting])
 
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data())
+    def holds_back(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(list(self.calls)))
+        before = self.calls[key].held
+        self.step(le.Hold(key))
+        assert self.calls[key].held is (before or not self.calls[key].sent)
+
+    @precondition(lambda self: any(call.held for call in self.calls.values()))
+    @rule(data=st.data())
+    def lets_go(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from([key for key, call in self.calls.items() if call.held]))
+        self.calls[key].held = False
+        self.step(le.Released(key))
+
     @precondition(lambda self: self.link.phase is Phase.READY or self.asked)
     @rule(data=st.data(), ok=st.booleans())
     def answers(self, data: st.DataObject, ok: bool) -> None:
@@ -158,7 +186,7 @@ class Links(RuleBasedStateMachine):
         before = self.link
         payload = raw({"roots": []} if ok else {"code": -1, "message": "no"})
         messages = sent(self.step(le.AnswerGiven(id, ok, payload)))
-        if known is None or before.phase not in (Phase.READY, Phase.CONFIRMING):
+        if known is None or before.phase not in (Phase.READY, Phase.CONFIRMING, Phase.LISTENING):
             assert self.link is before
         else:
             assert [m["id"] for m in messages] == [id]
@@ -167,7 +195,13 @@ class Links(RuleBasedStateMachine):
     @rule()
     def notifies(self) -> None:
         messages = sent(self.step(le.Notified("notifications/roots/list_changed")))
-        assert len(messages) == (self.link.phase is Phase.READY)
+        assert len(messages) == (self.link.phase in (Phase.READY, Phase.LISTENING))
+
+    @precondition(lambda self: self.link.phase in (Phase.LISTENING, Phase.READY))
+    @rule()
+    def listens(self) -> None:
+        self.step(le.Listening())
+        assert self.link.phase is Phase.READY
 
     # The transport
 
@@ -191,7 +225,8 @@ class Links(RuleBasedStateMachine):
             self.step(le.ConnectRefused(raw({"code": -32603, "message": "down"})))
         elif not self.transport:
             self.transport = True
-            self.step(le.Started(self.related))
+            listens, warm = self.special and self.related, self.special and not self.related
+            self.step(le.Started(self.related, listens=listens, warm=warm))
 
     @precondition(lambda self: self.link.phase is Phase.INITIALIZING and self.transport)
     @rule(how=st.sampled_from(["good", "good", "good", "good", "modern", "odd", "error", "nameless"]))
@@ -243,7 +278,7 @@ class Links(RuleBasedStateMachine):
         effects = self.driver_receive(Request(id, method, EMPTY), stream)
         answered = [m["id"] for m in sent(effects)]
         asked = [e for e in effects if isinstance(e, le.Ask)]
-        if self.link.phase in (Phase.READY, Phase.CONFIRMING, Phase.INITIALIZING):
+        if self.link.phase in LIVE[1:]:
             assert len(answered) + len(asked) == 1, "each request is answered or passed on"
         if asked and stream is not None:
             assert asked[0].call == self.link.pending[stream].call
@@ -286,6 +321,7 @@ class Links(RuleBasedStateMachine):
         if now:
             self.transport = False
             self.step(le.Closed("gone", "gone"))
+            assert self.link.phase not in LIVE[1:]
 
     @precondition(lambda self: self.clock)
     @rule(now=tiny)
@@ -314,7 +350,7 @@ class Links(RuleBasedStateMachine):
         link = self.link
         open_ = [p.call for p in [*link.pending.values(), *link.waiting] if p.call is not None]
         assert sorted(map(str, open_)) == sorted(map(str, self.calls)), "a call is forgotten, or there twice"
-        assert self.clock == (link.phase in LIVE and link.phase is not Phase.READY)
+        assert self.clock == (link.phase in LIVE and link.phase not in (Phase.LISTENING, Phase.READY))
         if link.phase in (Phase.IDLE, Phase.WAITING, Phase.CLOSED):
             assert (link.pending, link.waiting, link.asked) == ({}, (), {})
             assert not self.transport
@@ -324,7 +360,9 @@ class Links(RuleBasedStateMachine):
         if link.phase is Phase.READY and self.leased and not self.related:
             assert sum(p.eligible for p in link.pending.values()) <= 1
         elif link.phase is Phase.READY:
-            assert not link.waiting
+            assert all(p.held for p in link.waiting)
+        if link.phase is Phase.READY and not any(p.eligible for p in link.pending.values()):
+            assert any(p.due for p in link.waiting) or not link.waiting, "nobody asks for what could be sent"
         assert all(len(c.sent) <= 1 + min(c.refused, 1) for c in self.calls.values())
 
     def teardown(self) -> None:

@@ -58,14 +58,18 @@ actions = st.one_of(
     st.tuples(st.just("expire")),
     st.tuples(st.just("reconsider")),
     st.tuples(st.just("want")),
+    st.tuples(st.just("speak")),
+    st.tuples(st.just("doubt"), pick),
 )
 
 
 class Play:
     """A link and a witness that knows who waits for what."""
 
-    def __init__(self, related: bool) -> None:
-        self.drive = Drive(related)
+    def __init__(self, related: bool, warm: bool = False, settled: bool = False) -> None:
+        """Its transports; only of a process can more be said."""
+        started = ev.Started(related, warm=warm and not related, starts=not (warm or related), settled=settled)
+        self.drive = Drive(related, started)
         self.calls: dict[int, str] = {}
         self.gone: set[int] = set()
 
@@ -142,6 +146,10 @@ class Play:
     def _error(self, n: int, code: int, status: int) -> None:
         self.drive.error(self._id(n), code, status)
 
+    def _doubt(self, n: int) -> None:
+        """What was known of the server is in doubt: its revision was refused."""
+        self._error(n, -32022, 400)
+
     def _fail(self, n: int, reason: str) -> None:
         self.drive.fail(self._id(n), reason, status=500 if reason == "http_status" else None)
 
@@ -178,13 +186,22 @@ class Play:
     def _reconsider(self) -> None:
         self.drive.step(mv.Reconsidered())
 
+    def _speak(self) -> None:
+        self.drive.step(mv.Spoke())
+
     def _want(self) -> None:
         self.drive.step(ev.Wanted())
 
 
-@given(related=st.booleans(), ready=st.booleans(), script=st.lists(actions, min_size=20, max_size=80))
-def test_every_call_has_one_outcome_or_goes_back_unsent(related, ready, script):
-    play = Play(related)
+@given(
+    related=st.booleans(),
+    warm=st.booleans(),
+    settled=st.booleans(),
+    ready=st.booleans(),
+    script=st.lists(actions, min_size=20, max_size=80),
+)
+def test_every_call_has_one_outcome_or_goes_back_unsent(related, warm, settled, ready, script):
+    play = Play(related, warm, settled)
     if ready:
         play.drive.ready()
     for action in script:
