@@ -128,9 +128,10 @@ def _taken(link: Link, event: ev.Continued) -> Link:
 
 
 def left_off(link: Link, event: ev.LeftOff) -> Step:
-    """The owner goes, and will come back to this session."""
+    """The owner goes, and will come back to this session, if it has heard of it."""
+    leave = ev.LetGo() if link.kept or link.phase is Phase.READY else ev.Hang()
     link, effects = end_calls(link, "closed", f"the connection to {link.named} was closed")
-    return replace(moved(link, "shut"), subscriptions=()), [ev.StopClock(), ev.LetGo(), *effects]
+    return replace(moved(link, "shut"), subscriptions=()), [ev.StopClock(), leave, *effects]
 
 
 # Where the streams stand -------------------------------------------------------------------------------------

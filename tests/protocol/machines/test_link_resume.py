@@ -162,6 +162,20 @@ def test_a_link_that_is_left_off_ends_without_ending_the_session() -> None:
     assert driver.link.phase is Phase.CLOSED
 
 
+def test_a_session_that_its_owner_has_not_heard_of_ends_with_the_connection() -> None:
+    driver = LinkDriver(related=True)
+    welcome = {"protocolVersion": NEWEST, "capabilities": SERVER, "serverInfo": {}}
+    for event in (
+        le.Wanted(),
+        le.Started(True, listens=True),
+        le.Incoming(Result("e.1", raw(welcome))),
+        le.Accepted(1),
+    ):
+        driver.step(event)
+    assert driver.link.phase is Phase.LISTENING
+    assert kinds(driver.step(le.LeftOff())) == ["StopClock", "Hang"]
+
+
 # Where the streams stand
 
 
