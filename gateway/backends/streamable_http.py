@@ -299,7 +299,9 @@ class StreamableHttpTransport:
                 self._hears(session)
                 await self._take_events(response, trail)
                 return True
-            return self._no_stream(response.status, session, trail)
+            again = self._no_stream(response.status, session, trail)
+        self._end.calls.take_idle_of(self._end.streams, self._end.url)  # calls have use for it
+        return again
 
     def _hears(self, session: HttpSession) -> None:
         if session is self._session and not self._heard:

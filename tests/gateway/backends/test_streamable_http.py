@@ -743,6 +743,31 @@ async def test_the_stream_goes_over_the_connection_of_the_handshake(connect, bac
     assert other is not stream
 
 
+@pytest.mark.parametrize("body", [b"", b"no such method"])
+@pytest.mark.parametrize("status", [405, 404, 401, 501])
+async def test_a_connection_over_which_no_stream_was_to_be_had_serves_calls(connect, backend, events, status, body):
+    async def handle(request):
+        if request.method == "GET":
+            await request.answer(status, body)
+        elif request.id is None:
+            await request.accepted()
+        else:
+            await request.result({})
+
+    transport = connect(handler=handle, emit=events)
+    transport.send(call(1, "initialize"), id=1)
+    await events.next(FrameReceived)
+    transport.negotiated("2025-11-25")
+    transport.send(PING, tag=5)
+    await events.next(FrameAccepted)
+    transport.listen()
+    await events.next(Listening)
+    transport.send(call(2), id=2)
+    await events.next(FrameReceived)
+    assert len({id(request.stream) for request in backend.requests}) == 1
+    assert transport._end.calls.open + transport._end.streams.open == 1
+
+
 @pytest.mark.parametrize("status", [405, 404, 401, 501])
 async def test_a_backend_without_get_stream_is_asked_once(connect, backend, events, status):
     transport = connect(handler=lambda request: request.answer(status))
