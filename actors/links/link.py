@@ -344,6 +344,11 @@ class LinkActor(Actor):
 
     # Effects
 
+    def _hand_over(self, effect: ev.HandOver) -> None:
+        """Whoever takes the process has a place for it, and may have to wait for this one."""
+        self._carrier.hand_over(effect)
+        self._standing.give_back()
+
     def _connect(self) -> None:
         spec = self._services.table.value.backends.get(self._backend)
         if self._link.phase is not Phase.CONNECTING or self._carrier.up:
@@ -441,7 +446,7 @@ EFFECTS: dict[type, Callable[[LinkActor, Any], None]] = {
     ev.PickUp: lambda link, effect: link._carrier.pick_up(effect),
     ev.Hang: lambda link, effect: link._carrier.hang(effect),
     ev.LetGo: lambda link, effect: link._carrier.let_go(effect),
-    ev.HandOver: lambda link, effect: link._carrier.hand_over(effect),
+    ev.HandOver: LinkActor._hand_over,
     ev.Finish: LinkActor._finish,
     ev.Held: LinkActor._held,
     ev.Due: LinkActor._due,

@@ -288,6 +288,11 @@ class ModernLinkActor(Actor):
 
     # Effects
 
+    def _hand_over(self, effect: ev.HandOver) -> None:
+        """Whoever takes the process has a place for it, and may have to wait for this one."""
+        self._carrier.hand_over(effect)
+        self._standing.give_back()
+
     def _connect(self) -> None:
         spec = self._spec
         if self._link.phase is not Phase.CONNECTING or self._carrier.up:
@@ -410,7 +415,7 @@ EFFECTS: dict[type, Callable[[ModernLinkActor, Any], None]] = {
     ev.Send: lambda link, effect: link._carrier.send(effect),
     ev.Forget: lambda link, effect: link._carrier.forget(effect),
     ev.Hang: lambda link, effect: link._carrier.hang(effect),
-    ev.HandOver: lambda link, effect: link._carrier.hand_over(effect),
+    ev.HandOver: ModernLinkActor._hand_over,
     ev.Finish: ModernLinkActor._finish,
     ev.Ask: ModernLinkActor._ask,
     ev.Tell: ModernLinkActor._tell,
