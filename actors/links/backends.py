@@ -92,8 +92,6 @@ STATES = {
     Phase.CLOSED: "closing",
 }
 """What people are told of a link's phase."""
-ENDED = ("idle", "waiting", "closing")
-"""Those in which a link tries no longer."""
 
 
 class Backends(Actor):
@@ -230,12 +228,12 @@ class Backends(Actor):
                 self._services.telemetry.gauge("stagedoor_backend_links", float(self._in_state[key]), key)
         if state is not None:
             self._links[link] = state
-        if before is not None and (state is None or state[1] in ENDED):
+        if before is not None and (state is None or state[1] != "connecting"):
             self._tried(before[0], link)
 
     def _tried(self, backend: str, link: Ref) -> None:
-        """This link tries no longer: it has said how the backend is, or says it next, or does not know it, as one that
-        nobody needs any more, or that speaks the wrong era."""
+        """This link tries no longer. It has said how the backend is, or says it next, or does not know it, as one that
+        nobody needs any more, that speaks the wrong era, or that goes on in a session of before in silence."""
         if self._trials.get(backend) is link:
             del self._trials[backend]
             if (status := self.status.get(backend)) is not None:

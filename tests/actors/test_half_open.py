@@ -10,6 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from actors.protocol.breaker import FIRST_DELAY, THRESHOLD
+from actors.protocol.table import Limits
+from gateway.store.memory import MemoryStore
 from tests.support.door_client import RpcError
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, Request
@@ -90,3 +92,22 @@ async def test_a_trial_that_was_given_up_keeps_nobody_away(autojump_clock: MockC
         await first.delete()
         await gateway.settle()
         assert await second.tool("echo") == "alpha: echo"
+
+
+async def test_a_connection_that_goes_on_in_silence_keeps_nobody_away(autojump_clock: MockClock) -> None:
+    alpha, store = Backend("alpha", kind="http"), MemoryStore(Limits(), trio.current_time)
+    async with open_gateway(alpha, store=store) as gateway:
+        before = await gateway.connect("alpha")
+        await before.call("resources/subscribe", {"uri": "test:///a"})
+    async with open_gateway(alpha, store=store) as gateway:
+        other = await gateway.connect("alpha")
+        alpha.link.die()
+        await down(gateway, alpha, lambda: other.tool("echo"))
+        alpha.down = False
+        await trio.sleep(FIRST_DELAY)
+        again = gateway.client("alpha")
+        again.session, again.version = before.session, before.version
+        again.listen()
+        await trio.sleep(1)
+        assert alpha.link.transport.resumed is not None
+        assert await other.tool("echo") == "alpha: echo"
