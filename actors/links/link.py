@@ -403,7 +403,7 @@ class LinkActor(Actor):
     def _listen(self, effect: ev.Listen) -> None:
         self._carrier.listen(effect)
         if self._link.phase is Phase.LISTENING:
-            self.ctx.set_timer("listen", LISTEN_WITHIN, ev.Listening())
+            self.ctx.set_timer("listen", LISTEN_WITHIN, ev.Listening(heard=False))
 
     def _ready(self, effect: ev.Ready) -> None:
         self._fitness.ready(self.ctx.now() - self._begun)

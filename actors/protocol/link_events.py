@@ -135,7 +135,10 @@ class Moved(Struct, frozen=True):
 
 
 class Listening(Struct, frozen=True):
-    """The stream for unrelated messages is open, or the backend offers none, or it can't be waited for any longer."""
+    """The stream for unrelated messages is open, or the backend offers none; not `heard`: it can't be waited for any
+    longer."""
+
+    heard: bool = True
 
 
 class Missed(Struct, frozen=True):

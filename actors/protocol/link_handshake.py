@@ -133,13 +133,13 @@ def confirmed(link: Link, event: ev.Accepted) -> Step:
 
 def listening(link: Link, event: ev.Listening) -> Step:
     """LISTENING: whatever a call makes the server say will be heard."""
-    link = moved(link, "stream there")
+    link = replace(moved(link, "stream there"), unheard=not event.heard)
     return goes_on(link) if link.kept else _ready(link)
 
 
 def heard_of_late(link: Link, event: ev.Listening) -> Step:
     """READY: it was not waited for so long."""
-    return link, []
+    return (replace(link, unheard=False) if link.unheard else link), []
 
 
 def unheard(link: Link, event: ev.SessionForgotten) -> Step:
@@ -221,6 +221,8 @@ def not_confirmed(link: Link, event: ev.SessionForgotten) -> Step:
 def forgotten(link: Link, event: ev.SessionForgotten) -> Step:
     """READY, 404: initialize anew without the old id; the refused request is sent once more, all others end (2025-11-25
     transports, "Session Management")."""
+    if event.id is None and link.unheard and not link.kept:
+        return replace(link, unheard=False), []  # as above: what is said late means no more
     refused = link.pending.get(event.id) if event.id is not None else None
     if event.id is not None and refused is None:
         return link, [ev.Tally("late_failure")]  # whoever comes next will find out

@@ -71,6 +71,8 @@ class Link(Struct, frozen=True):
     warm: bool = False
     listens: bool = False
     """As in `Started`."""
+    unheard: bool = False
+    """Nothing is known of the stream that was asked for, and it is waited for no more."""
     lost_once: bool = False
     """The backend forgot our session and has answered no call since: a second time is a failure."""
     server: str = ""

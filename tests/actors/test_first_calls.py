@@ -143,3 +143,20 @@ async def test_where_there_is_no_such_stream_nothing_is_waited_for(autojump_cloc
         began = trio.current_time()
         assert await client.tool("echo") == "alpha: echo"
         assert trio.current_time() == began
+
+
+async def test_a_server_that_says_late_that_it_has_no_stream_keeps_its_session(autojump_clock: MockClock) -> None:
+    alpha = Backend("alpha", tools=("echo", "work"), held={"work"}, kind="http")
+    alpha.holds_stream = True
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        call = client.begin("tools/call", {"name": "work"})
+        running = await alpha.next()
+        running.link.lose_session()  # a 404 to the GET
+        await gateway.settle()
+        running.text("done")
+        assert (await call.result())["content"][0]["text"] == "done"
+        assert alpha.methods.count("initialize") == 1
+        running.link.lose_session()  # and one to something else
+        await gateway.settle()
+        assert alpha.methods.count("initialize") == 2

@@ -93,6 +93,23 @@ def test_a_server_that_has_no_such_stream_and_says_404_keeps_its_session() -> No
     assert not driver.link.lost_once
 
 
+def test_so_does_one_that_says_so_after_calls_have_gone() -> None:
+    driver = listening()
+    driver.step(le.Listening(heard=False))
+    assert driver.step(le.SessionForgotten(None)) == []
+    assert driver.link.phase is Phase.READY
+    driver.step(le.SessionForgotten(None))
+    assert driver.link.phase is Phase.INITIALIZING
+
+
+def test_a_404_after_the_stream_was_there_is_a_lost_session() -> None:
+    driver = listening()
+    driver.step(le.Listening(heard=False))
+    driver.step(le.Listening())
+    driver.step(le.SessionForgotten(None))
+    assert driver.link.phase is Phase.INITIALIZING
+
+
 def test_a_call_that_is_sent_again_after_a_lost_session_waits_for_the_new_stream() -> None:
     driver = listening()
     [send] = all_of(le.Send, driver.step(le.Listening()))

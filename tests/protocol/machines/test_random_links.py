@@ -198,9 +198,9 @@ class Links(RuleBasedStateMachine):
         assert len(messages) == (self.link.phase in (Phase.READY, Phase.LISTENING))
 
     @precondition(lambda self: self.link.phase in (Phase.LISTENING, Phase.READY))
-    @rule()
-    def listens(self) -> None:
-        self.step(le.Listening())
+    @rule(heard=st.booleans())
+    def listens(self, heard: bool) -> None:
+        self.step(le.Listening(heard))
         assert self.link.phase is Phase.READY
 
     # The transport
