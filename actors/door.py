@@ -21,9 +21,8 @@ from actors.protocol.modern.meta import names_version
 from actors.protocol.versions import MODERN_VERSIONS
 from actors.runtime import ActorDown, MailboxFull, NotTaken, Ref
 from actors.services import Services
-from actors.sessions.owed import Owed
 from actors.sessions.router import Activate, OpenSession, Sessions, session_key
-from actors.sessions.session_messages import EndSession, GetEvents, PostMessages
+from actors.sessions.session_messages import EndSession, GetEvents, PostMessages, unanswered
 from actors.streams.follower import Follower
 
 SESSION_HEADER = "mcp-session-id"
@@ -58,7 +57,7 @@ class SessionDoor:
     async def post(self, post: Post) -> Reply:
         """A POST: one message or a batch."""
         if post.endpoint not in self._services.table.value.endpoints:
-            return refuse(errors.refusal("endpoint_not_found"))
+            return Answer.refusing(errors.refusal("endpoint_not_found"))
         session_id = post.headers.get(SESSION_HEADER)
         route = classify.classify_body(
             post.body,
@@ -70,14 +69,16 @@ class SessionDoor:
         match route:
             case classify.Rejection(error, id):
                 self._services.telemetry.count("stagedoor_messages_rejected_total", (error.kind,))
-                return refuse(error, id)
+                return Answer.refusing(error, id)
             case classify.Initialize(request):
                 return (
-                    refuse(errors.overloaded(), request.id) if self._overloaded() else await self._open(post, request)
+                    Answer.refusing(errors.overloaded(), request.id)
+                    if self._overloaded()
+                    else await self._open(post, request)
                 )
             case classify.LegacyRequest(_, request):
                 if self._overloaded():  # new work waits outside; work in hand goes on
-                    return refuse(errors.overloaded(), request.id)
+                    return Answer.refusing(errors.overloaded(), request.id)
                 return await self._deliver(post, session_id or "", (request,), request.id)
             case classify.LegacyNotification(_, notification):
                 return await self._deliver(post, session_id or "", (notification,))
@@ -94,7 +95,7 @@ class SessionDoor:
         """A GET: a new event stream, or the rest of one. Where the session ended while its stream was looked for, that
         is done once more: whether it ended for good is found out by coming back."""
         reply = await self._get(get) or await self._get(get)
-        return reply or refuse(errors.overloaded("the session is being restored"))
+        return reply or Answer.refusing(errors.overloaded("the session is being restored"))
 
     async def _get(self, get: Get) -> Reply | None:
         """None: the session ended meanwhile, and its logs with it."""
@@ -106,17 +107,17 @@ class SessionDoor:
         if cursor is not None:
             parsed = parse_event_id(cursor)
             if parsed is None:
-                return refuse(errors.bad_event_id())
+                return Answer.refusing(errors.bad_event_id())
             stream, epoch, seq = parsed
         try:
             outcome = await found.call(
                 lambda reply: GetEvents(stream, epoch, seq, reply), self._services.limits.admission
             )
         except (MailboxFull, NotTaken):
-            return refuse(errors.overloaded())
+            return Answer.refusing(errors.overloaded())
         except ActorDown as down:
             # What an actor crashes of may be this very message: it is not given to the next life at once.
-            return refuse(errors.overloaded("the session is being restored")) if down.reason.abnormal else None
+            return Answer.refusing(errors.overloaded("the session is being restored")) if down.reason.abnormal else None
         return await self._begin(outcome, found) if isinstance(outcome, Follower) else outcome
 
     async def delete(self, delete: Delete) -> Answer:
@@ -127,22 +128,22 @@ class SessionDoor:
         try:
             answer: Answer = await found.call(EndSession, self._services.limits.admission)
         except (MailboxFull, NotTaken):
-            return refuse(errors.overloaded())
+            return Answer.refusing(errors.overloaded())
         except ActorDown as down:
-            return Answer(200) if not down.reason.abnormal else refuse(errors.overloaded())
+            return Answer(200) if not down.reason.abnormal else Answer.refusing(errors.overloaded())
         return answer
 
     # Sessions
 
     async def _find_checked(self, request: Get | Delete) -> Ref | Answer:
         if request.endpoint not in self._services.table.value.endpoints:
-            return refuse(errors.refusal("endpoint_not_found"))
+            return Answer.refusing(errors.refusal("endpoint_not_found"))
         session_id = request.headers.get(SESSION_HEADER)
         rejection = classify.check_headers(session_id, request.headers.get(VERSION_HEADER))
         if rejection is not None:
-            return refuse(rejection.error)
+            return Answer.refusing(rejection.error)
         found = await self._find(session_id or "", request.principal, request.endpoint)
-        return refuse(found) if isinstance(found, ProtocolError) else found
+        return Answer.refusing(found) if isinstance(found, ProtocolError) else found
 
     async def _find(self, session_id: str, principal: Principal, endpoint: str) -> Ref | ProtocolError:
         """The session's actor. A foreign session looks exactly like one that is not there."""
@@ -166,13 +167,15 @@ class SessionDoor:
                 lambda reply: OpenSession(post.principal, post.endpoint, reply), self._services.limits.admission
             )
         except (MailboxFull, NotTaken, ActorDown):
-            return refuse(errors.draining() if self._sessions.draining else errors.overloaded(), request.id)
+            return Answer.refusing(errors.draining() if self._sessions.draining else errors.overloaded(), request.id)
         if isinstance(opened, ProtocolError):
             self._services.telemetry.count("stagedoor_messages_rejected_total", (opened.kind,))
-            return refuse(opened, request.id)
+            return Answer.refusing(opened, request.id)
         ref, session_id = opened
         reply = await self._call(ref, _Letter((request,), id=request.id))
-        return _with_session(reply, session_id) if reply is not None else refuse(errors.overloaded(), request.id)
+        return (
+            _with_session(reply, session_id) if reply is not None else Answer.refusing(errors.overloaded(), request.id)
+        )
 
     async def _deliver_batch(self, post: Post, session_id: str, batch: Batch) -> Reply:
         good = tuple(m for m in batch.messages if not isinstance(m, Malformed))
@@ -193,11 +196,11 @@ class SessionDoor:
         for _ in range(ATTEMPTS):
             found = await self._find(session_id, post.principal, post.endpoint)
             if isinstance(found, ProtocolError):
-                return refuse(found, id)
+                return Answer.refusing(found, id)
             reply = await self._call(found, letter)
             if reply is not None:
                 return reply
-        return refuse(errors.overloaded("the session is being restored"), id)
+        return Answer.refusing(errors.overloaded("the session is being restored"), id)
 
     async def _call(self, ref: Ref, letter: "_Letter") -> Reply | None:
         """The outcome; None if the actor had ended before it took the message: that may be given to its next life."""
@@ -208,12 +211,12 @@ class SessionDoor:
             )
         except (MailboxFull, NotTaken):
             self._services.telemetry.count("stagedoor_mailbox_refusals_total", ("session",))
-            return refuse(errors.overloaded(), letter.id)
+            return Answer.refusing(errors.overloaded(), letter.id)
         except ActorDown as down:
             if not down.taken:
                 return None
             # It may have been given to a backend: said so, never tried again.
-            return letter.lost
+            return unanswered(letter.messages, batch=letter.batch)
         return answer
 
     # Resumption
@@ -236,7 +239,7 @@ class SessionDoor:
                 self._services.telemetry.count("stagedoor_gaps_total", ("trimmed",))
             return Streaming(follower)
         self._services.telemetry.count("stagedoor_resumes_total", ("missed",))
-        return refuse(_resume_refusal(failed)) if session.alive else None
+        return Answer.refusing(_resume_refusal(failed)) if session.alive else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +251,6 @@ class _Letter:
     bad: Bad = ()
     version: str | None = None
     id: RequestId | None = None
-
-    @property
-    def lost(self) -> Answer:
-        """Its actor took it, and ended before it said anything."""
-        owed = Owed()
-        owed.took(0, self.messages, self.batch)
-        return owed.answer(0)
 
 
 def _modern_rung(frame: Frame, version: str, headers: Mapping[str, str]) -> classify.Route | classify.Rejection:
@@ -281,11 +277,6 @@ def _resume_refusal(failed: Failed) -> ProtocolError:
     if failed.reason is Refused.GONE:
         return errors.gap("expired")
     return errors.gap(failed.reason.value)
-
-
-def refuse(error: ProtocolError, id: RequestId | None = None) -> Answer:
-    """An error as a whole HTTP answer."""
-    return Answer(error.status, errors.encode_error_body(error, id), error.headers)
 
 
 DIGITS = 19

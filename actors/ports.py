@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
+from actors.protocol.errors import ProtocolError, encode_error_body
+from actors.protocol.messages import RequestId
 from actors.protocol.transport import (
     Connector,
     EventsMissed,
@@ -85,6 +87,11 @@ class Answer:
     status: int
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def refusing(cls, error: ProtocolError, id: RequestId | None = None) -> "Answer":
+        """An error of ours as the whole answer, with its status; `id`: of the request that it answers."""
+        return cls(error.status, encode_error_body(error, id), error.headers)
 
 
 class EventSource(Protocol):
@@ -204,6 +211,10 @@ NO_DELTAS = Deltas()
 
 Done: TypeAlias = Callable[[Any], object]
 """Gets the outcome: the value named in the method's docstring, or Failed."""
+
+
+def ignore(outcome: object) -> None:
+    """A `Done` of what is a hint, or of no interest when it fails."""
 
 
 @dataclass(frozen=True, slots=True)

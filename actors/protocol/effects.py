@@ -1,6 +1,6 @@
 """What a session wants done: the outputs of `session_machine`, imperative, frozen. The session's actor runs them."""
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -208,4 +208,39 @@ class Tally(Struct, frozen=True):
     what: str
 
 
-Effects: TypeAlias = list[Any]
+ClientEffect: TypeAlias = (
+    Accept
+    | AnswerPost
+    | RefusePost
+    | OpenStream
+    | Append
+    | Follow
+    | RefuseGet
+    | CloseConnection
+    | Dispatch
+    | StartTurnClock
+    | StopTurnClock
+    | StartDeadline
+    | StopDeadline
+)
+"""What a request of the client, or a connection of its, comes to."""
+
+OtherEffect: TypeAlias = (
+    Continue
+    | CancelCall
+    | UseLevel
+    | Broadcast
+    | TellBackend
+    | AnswerBackend
+    | Release
+    | StartAskClock
+    | StopAskClock
+    | Save
+    | End
+    | Tally
+)
+"""What concerns the backends, and the session as a whole."""
+
+SessionEffect: TypeAlias = ClientEffect | OtherEffect
+
+Effects: TypeAlias = list[SessionEffect]

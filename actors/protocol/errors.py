@@ -332,6 +332,11 @@ def overloaded(detail: str | None = None) -> ProtocolError:
     return refusal("overloaded", detail)
 
 
+def actor_ended() -> ProtocolError:
+    """For a request whose actor ended before it said anything of it."""
+    return internal("the session's actor ended", reason="actor_ended", executed="unknown")
+
+
 def draining() -> ProtocolError:
     return refusal("draining")
 

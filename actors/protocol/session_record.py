@@ -19,6 +19,7 @@ from actors.protocol.continuation import continued
 from actors.protocol.request_record import read_ask, read_request, request_id
 from actors.protocol.session_state import Client, Session, Stream
 from actors.protocol.session_table import SessionPhase
+from actors.protocol.table import Table
 
 SCHEMA = b"1"
 """The version of this layout, field `v`."""
@@ -27,6 +28,11 @@ SCHEMA = b"1"
 def birth(principal: str, endpoint: str) -> dict[str, bytes]:
     """The fields a session is created with."""
     return {"v": SCHEMA, "principal": principal.encode(), "endpoint": endpoint.encode()}
+
+
+def configuration(table: Table) -> dict[str, bytes]:
+    """The field that names the configuration under which the client was shown what it knows."""
+    return {"table": table.digest.encode()}
 
 
 def handshake(session: Session) -> dict[str, bytes | None]:

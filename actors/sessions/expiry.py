@@ -13,7 +13,7 @@ from typing import Any
 
 from actors.links import kept
 from actors.links.farewell import farewell
-from actors.ports import UNAVAILABLE, Failed, Grant, Record, SessionKey
+from actors.ports import UNAVAILABLE, Failed, Grant, Record, SessionKey, ignore
 from actors.runtime import Actor, DynamicSupervisor
 from actors.services import Services
 
@@ -197,8 +197,4 @@ class Expiry(Actor):
     def _end(self, key: SessionKey, grant: Grant, record: Record) -> None:
         end_upstream(key, record, self._services, self._links)
         self._services.telemetry.count("stagedoor_sessions_ended_total", ("idle",))
-        self._services.store.end(key, grant, "idle", _ignore)
-
-
-def _ignore(outcome: object) -> None:
-    """Nobody waits for this."""
+        self._services.store.end(key, grant, "idle", ignore)

@@ -12,14 +12,13 @@ from typing import Any
 
 from actors.fronts.host import Tree
 from actors.ledger import Ledger
-from actors.ports import ANONYMOUS, Failed, Grant, Principal, Record, Refused, SessionKey
+from actors.ports import ANONYMOUS, Failed, Grant, Principal, Record, Refused, SessionKey, ignore
 from actors.protocol import errors, session_record
 from actors.protocol.errors import ProtocolError
 from actors.protocol.table import Limits
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, ExitKind, Ref, Reply, SystemClosed
 from actors.services import Services
 from actors.sessions.expiry import Overdue, end_upstream, remaining
-from actors.sessions.reconfigured import named
 from actors.sessions.session import Identity, SessionActor
 from actors.streams.recorder import handle
 
@@ -160,7 +159,8 @@ class Router(Actor):
         session_id = secrets.token_urlsafe(24)
         key = session_key(session_id)
         self._expect(opening.principal, 1)
-        fields = session_record.birth(opening.principal.name, opening.endpoint) | named(self._services.table.value)
+        fields = session_record.birth(opening.principal.name, opening.endpoint)
+        fields |= session_record.configuration(self._services.table.value)
         self._services.store.create(
             key, fields, lambda out: self.ctx.ref.reply(_Created(opening, key, session_id, out))
         )
@@ -268,7 +268,7 @@ class Router(Actor):
         identity = Identity(claimed.key, claimed.principal, claimed.endpoint)
         if record.tries >= 3:
             end_upstream(claimed.key, record, self._services, self._tree.links)
-            self._services.store.end(claimed.key, grant, "poisoned", _ignore)
+            self._services.store.end(claimed.key, grant, "poisoned", ignore)
             self._settle(claimed.key, errors.session_not_found())
             return
         self._services.log.info("session_activated", session=handle(claimed.key), epoch=grant.epoch, reason=reason)
@@ -305,7 +305,7 @@ class Router(Actor):
         def claimed(outcome: Any) -> None:
             if not isinstance(outcome, Failed):
                 end_upstream(key, outcome[1], self._services, self._tree.links)
-                self._services.store.end(key, outcome[0], "poisoned", _ignore)
+                self._services.store.end(key, outcome[0], "poisoned", ignore)
 
         def read(outcome: Any) -> None:
             if not isinstance(outcome, Failed):
@@ -328,10 +328,6 @@ def _refusal(failed: Failed) -> ProtocolError:
     if failed.reason is Refused.FULL:
         return errors.server_full()
     return errors.store_full() if failed.reason is Refused.STORE_FULL else errors.store_away()
-
-
-def _ignore(outcome: Any) -> None:
-    """Nobody waits for this."""
 
 
 __all__ = ["ANONYMOUS", "Activate", "Alive", "OpenSession", "Router", "Sessions", "session_key"]

@@ -1,13 +1,18 @@
-"""The session actor: owns one session's state, steps its machine, and has the effects run.
+"""The session actor: owns one session's state, steps its machine, and runs the effects.
 
 It never waits: answers go to the replies that edges wait on, events to the recorder, calls to the front's links. What
 it must not forget is in the session's record; a crash ends this life, and the next message begins another from the
 record, at a higher epoch.
+
+A session that nobody is heard of leaves memory after a while, and ends after a longer one. With connections that live
+and die with this process it stays where it is, and lets go of what can be had again. Any other is given back to the
+store, and what comes meanwhile waits for the outcome; the object goes when that is known and nothing has come. Its
+backends' sessions stay, for its next life.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, assert_never
 
 import msgspec
 
@@ -16,37 +21,65 @@ from actors.fronts.aggregate import Aggregate, ChangeDue
 from actors.fronts.catalogue_messages import CatalogueChanged, Listed
 from actors.fronts.front import Front, OwnDue
 from actors.fronts.host import Tree
+from actors.fronts.leaving import is_bound, put_down, say_farewell
 from actors.fronts.listing import GatherDue
 from actors.fronts.transparent import Transparent
 from actors.ledger import Ledger
 from actors.links import link_messages as lm
 from actors.links.kept import KeptLinks
-from actors.ports import Answer, Grant, Principal, Record, SessionKey
+from actors.ports import UNAVAILABLE, Answer, Failed, Grant, Principal, Record, Refused, SessionKey, Streaming
 from actors.protocol import effects as fx
 from actors.protocol import errors, session_record
 from actors.protocol import events as ev
 from actors.protocol.messages import Request
 from actors.protocol.session_machine import step
-from actors.protocol.session_state import Client, ClientRequest, Rules, Session
-from actors.protocol.session_table import UNRECORDED, SessionPhase
+from actors.protocol.session_state import Client, Rules, Session
+from actors.protocol.session_table import TRANSITIONS, UNRECORDED, SessionPhase
+from actors.protocol.table import Table
 from actors.protocol.table_change import Replaced
-from actors.runtime import Actor, Down, Exit, Reply
-from actors.services import Services
+from actors.record import Fields, OwnedRecord, SaveDue, Stored
+from actors.runtime import NORMAL, SHUTDOWN, Actor, Down, Exit, Reply
+from actors.services import DRAIN_MARGIN, Services
 from actors.sessions import session_messages as sm
-from actors.sessions.draining import Draining
-from actors.sessions.effects import EFFECTS, refusal
-from actors.sessions.expiry import Returned, last_activity
-from actors.sessions.owed import Owed
-from actors.sessions.quiet import Quiet
-from actors.sessions.reconfigured import reconfigured, recorded_under
-from actors.sessions.record_keeper import RETRY, RecordKeeper
-from actors.streams.recorder import Recorder
+from actors.sessions.expiry import Passivated, Returned, last_activity
+from actors.streams.connection import Connection
+from actors.streams.follower import Follower
+from actors.streams.recorder import Recorder, handle
 
 KEPT_FIRST = ("resources/subscribe", "resources/unsubscribe", "logging/setLevel")
 """What the record must hold before the client is told that it is done."""
 
 SHEDDABLE = ("notifications/progress", "notifications/message")
 """What gets no id, and is dropped, when the logs of a session are half full: so chatter can't push out answers."""
+
+HANDSHAKE_TTL = 60.0
+"""Seconds without a message after which a session whose handshake was not finished ends; its record has as long."""
+
+LOG_RETRY = 1.0
+"""Seconds after which the log of a stream is tried again that the store had no ear for."""
+
+LinkMessage: TypeAlias = (
+    lm.LinkOutcome
+    | lm.LinkTold
+    | lm.LinkPlaced
+    | lm.LinkHeld
+    | lm.LinkDue
+    | lm.LinkAsked
+    | lm.LinkWithdrew
+    | lm.LinkReady
+    | lm.LinkDown
+    | lm.LinkUnfit
+    | Listed
+    | CatalogueChanged
+    | ChangeDue
+    | GatherDue
+    | OwnDue
+    | Replaced
+    | Down
+)
+"""What links and the catalogue say, and what the front told itself."""
+
+SessionMessage: TypeAlias = sm.EdgeMessage | sm.OwnMessage | Stored | SaveDue | LinkMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +97,7 @@ class SessionActor(Actor):
     mailbox_size = 256
     disposable = True
 
-    keeper: RecordKeeper
+    record: OwnedRecord
     recorder: Recorder
 
     def __init__(
@@ -79,56 +112,45 @@ class SessionActor(Actor):
         self.identity = identity
         self.principal = identity.principal
         self.services = services
-        self.posts: dict[int, Reply] = {}
-        self.owed = Owed()
-        self.gets: dict[int, Reply] = {}
-        self.ending: list[Reply] = []
-        self.leaving: dict[int, list[Callable[[], None]]] = {}
-        """What is to be done with calls as soon as the record does not say that they were not sent."""
-        self.running = Durations(services.telemetry, services.shown)
-        served = services.table.value.endpoints.get(identity.endpoint)
-        transparent = served is not None and served.kind == "transparent"
         self.tree = tree
-        self.quiet = Quiet(self)
-        self.draining = Draining(self)
-        self.front: Front = (Transparent if transparent else Aggregate)(self, identity.endpoint, services, tree)
-        self.kept = self.front.kept = KeptLinks(identity.key, services.sealer, self.save, self._note)
-        self._grant = grant
         self._ledger = ledger
         self._record = record
+        """What an earlier life has left; None for a new session."""
+        self._posts: dict[int, sm.PostMessages] = {}
+        """Those that have neither an answer nor a stream, by the number of the connection."""
+        self._gets: dict[int, Reply] = {}
+        self._next_connection = 1
+        self._ending: list[Reply] = []
+        """Who waits for the end of the session."""
+        self._releases: dict[int, list[Callable[[], None]]] = {}
+        """What is to be done with calls as soon as the record does not say that they were not sent."""
+        self.running = Durations(services.telemetry, services.shown)
+        self._began = 0.0
+        self._active = 0.0
+        """When the client was last heard of."""
+        self._watching = False
+        self._parked: list[SessionMessage] | None = None
+        """What has come since the record was given back, as long as the outcome is not known."""
+        self._draining = False
+        served = services.table.value.endpoints.get(identity.endpoint)
+        transparent = served is not None and served.kind == "transparent"
         limits = services.limits
         rules = Rules(limits.requests_per_session, limits.get_streams_per_session, limits.box_events, not transparent)
         self._state = Session(grant.epoch, rules)
-        self._next_connection = 1
-        self._began = 0.0
+        self._grant = grant
+        self.front: Front = (Transparent if transparent else Aggregate)(self, identity.endpoint, services, tree)
+        self._kept = self.front.kept = KeptLinks(identity.key, services.sealer, self.save, self._note)
 
     def __repr__(self) -> str:
         state = self._state
         return f"<SessionActor {state.phase.value}: {len(state.requests)} requests, {len(state.streams)} streams>"
 
-    # What the front and the effects see
-
-    @property
-    def grant(self) -> Grant:
-        """The ownership under which this life writes."""
-        return self._grant
-
-    @property
-    def state(self) -> Session:
-        """What the machine knows."""
-        return self._state
-
-    @property
-    def busy(self) -> bool:
-        """Whether anything goes on."""
-        state = self._state
-        waits = state.requests or state.asks or self.posts or self.gets
-        return bool(waits) or self.recorder.busy or not self.keeper.settled
+    # What the front sees of it
 
     @property
     def epoch(self) -> int:
         """Of this life."""
-        return self._grant.epoch
+        return self._state.epoch
 
     @property
     def client(self) -> Client | None:
@@ -145,25 +167,19 @@ class SessionActor(Actor):
         """The log level that the client chose."""
         return self._state.level
 
-    def save(self, fields: dict[str, bytes | None]) -> None:
+    def save(self, fields: Fields) -> None:
         """Changes the record. Before the handshake is over there is nothing to come back to, and nothing is written."""
-        young = self._state.phase in UNRECORDED
-        (self.keeper.note if young else self.keeper.change)(fields)
+        (self.record.note if self._state.phase in UNRECORDED else self.record.change)(fields)
 
-    def _note(self, fields: dict[str, bytes | None]) -> None:
-        self.keeper.note(fields)
-
-    def renew(self, grant: Grant) -> None:
-        """The session was given back, and taken again."""
-        self._grant = self.recorder.grant = self.keeper.grant = grant
-        self._state = msgspec.structs.replace(self._state, epoch=grant.epoch)
+    def _note(self, fields: Fields) -> None:
+        self.record.note(fields)
 
     def routed(self, call: int) -> None:
         """A call that had to wait has found its backend, whose deadline may be shorter than that which runs."""
         id = self._state.calls.get(call)
         entry = self._state.requests.get(id) if id is not None else None
         if entry is not None and entry.timed:
-            EFFECTS[fx.StartDeadline](self, fx.StartDeadline(call, entry.accepted, entry.accepted))
+            self._start_deadline(fx.StartDeadline(call, entry.accepted, entry.accepted))
         stream = self._state.posts[entry.post].stream if entry is not None else None
         if stream is not None:
             self._recorded(sm.StreamRecorded(stream, (call,)))
@@ -171,45 +187,38 @@ class SessionActor(Actor):
     def leave(self, call: int, act: Callable[[], None]) -> None:
         """Acts as soon as the record does not say of this call that it was not sent; never, if that can't be had or
         nobody waits for it any more."""
-        self.leaving.setdefault(call, []).append(act)
+        self._releases.setdefault(call, []).append(act)
         self.event(ev.CallDue(call))
         if call not in self._state.calls:
-            self.leaving.pop(call, None)
+            self._releases.pop(call, None)
 
     def event(self, event: ev.SessionEvent) -> None:
         """Steps the machine and runs the effects; an outcome that must be in the record first waits for that."""
-        entry = self._entry(event.call) if isinstance(event, ev.CallEnded) and event.ok else None
-        if entry is None or entry.method not in KEPT_FIRST:
-            self._step(event)
-            return
-        if entry.level is not None:
-            self.save(session_record.level(entry.level))
-        self.keeper.then(lambda: self._step(event))
-
-    def _entry(self, call: int) -> ClientRequest | None:
-        return self._state.requests.get(self._state.calls.get(call, ""))
+        if isinstance(event, ev.CallEnded) and event.ok:
+            entry = self._state.requests.get(self._state.calls.get(event.call, ""))
+            if entry is not None and entry.method in KEPT_FIRST:
+                if entry.level is not None:
+                    self.save(session_record.level(entry.level))
+                self.record.then(lambda: self._step(event))
+                return
+        self._step(event)
 
     def _step(self, event: ev.SessionEvent) -> None:
         if isinstance(event, ev.CallEnded):
             self.running.ended(event, self.ctx.now(), self._state.version)
         before = len(self._state.requests)
         self._state, effects = step(self._state, event)
-        self._ledger.add(self.principal, len(self._state.requests) - before)
-        for effect in effects:
-            EFFECTS[type(effect)](self, effect)
-
-    def answer_post(self, post: int, answer: Answer) -> bool:
-        """Settles a waiting POST; False if nobody waits any more."""
-        self.owed.answered(post)
-        reply = self.posts.pop(post, None)
-        return reply is not None and reply.answer(answer)
+        more = len(self._state.requests) - before
+        if more:
+            self._ledger.add(self.principal, more)
+        self._run(effects)
 
     # Life
 
     def started(self) -> None:
         """Begins a life: a new session's, or that of a record."""
-        rev = self._record.rev if self._record is not None else 0
-        self.keeper = RecordKeeper(self.identity.key, self._grant, rev, self.services, self.ctx)
+        self.record = OwnedRecord(self.identity.key, self.services, self.ctx)
+        self.record.own(self._grant, self._record.rev if self._record is not None else 0)
         self.recorder = Recorder(
             self.identity.key,
             self._grant,
@@ -220,79 +229,162 @@ class SessionActor(Actor):
             self._ledger.streams,
             failed=lambda stream, reason: self.ctx.ref.reply(sm.StreamLost(stream, reason)),
             closed=lambda c: self.ctx.ref.reply(sm.ConnectionGone(c.id, c.stream, c.written)),
-            later=lambda stream: self.ctx.set_timer(("log", stream), RETRY, sm.LogDue(stream)),
-            words=self.owed.words,
+            later=lambda stream: self.ctx.set_timer(("log", stream), LOG_RETRY, sm.LogDue(stream)),
             dropped=self._dropped,
-            noted=self.keeper.take_noted,
+            noted=self.record.take_noted,
             cleared=lambda call: self.ctx.ref.reply(sm.CallCleared(call)),
             open_asks=lambda: self._state.asks,
             guard=self.ctx.guard,
         )
-        self.quiet.heard()
-        self._began = self.ctx.now()
+        self._began = self._active = self.ctx.now()
         if self._record is not None:
             record, self._record = self._record, None
             self._rebuild(record)
-        self._after()
+        self._settle()
 
     def _rebuild(self, record: Record) -> None:
         self.tree.expiry.reply(Returned(self.identity.key))
-        self.kept.load(record.fields, self.services.table.value)
+        self._kept.load(record.fields, self.services.table.value)
         self.recorder.load(record.streams)
-        self._state, effects = session_record.rebuild(record, self._state, self.ctx.now(), self.kept.reachable)
+        self._state, effects = session_record.rebuild(record, self._state, self.ctx.now(), self._kept.reachable)
         self._ledger.add(self.principal, len(self._state.requests))
         # A first write of this life: it clears the count of rebuilds that never got so far.
         self.save(session_record.handshake(self._state) | last_activity(None))
         self.front.tasks.load(record.fields)
         self.front.recall(record.fields)
         self.front.restored(self._state.subscriptions)
-        recorded_under(self, record.fields)
-        for effect in effects:
-            EFFECTS[type(effect)](self, effect)
+        self._recorded_under(record.fields)
+        self._run(effects)
 
-    def receive(self, message: Any) -> None:
+    def receive(self, message: SessionMessage) -> None:
         """One message."""
-        if not self.quiet.parks(message):
-            self.handle(message)
-            self._after()
+        if self._parked is None or isinstance(message, sm.Released | sm.Reclaimed | Stored):
+            self._handle(message)
+            self._settle()
+        else:
+            self._parked.append(message)
 
-    def handle(self, message: Any) -> None:
-        """What a message is there for."""
-        handler = HANDLERS.get(type(message))
-        if handler is not None:
-            handler(self, message)
-
-    def _after(self) -> None:
-        """What follows every message: the record, the clock of quietness, the drain."""
-        if self.quiet.leaving or self._state.phase is SessionPhase.CLOSED:
+    def _settle(self) -> None:
+        """What follows every message: the record, the clock of its idle time, the drain."""
+        if self._parked is not None or self._state.phase is SessionPhase.CLOSED:
             return
-        self.keeper.flush()
-        self.quiet.watch()
-        self.draining.settle()
+        if self.record.changed:
+            self.record.flush()
+        if not self._watching:
+            self._watch(self.services.limits.passivate_after)
+        if self._draining and not self._state.requests:
+            self._leave_process()
 
-    def drain(self, deadline: float) -> None:
-        """Nothing new; what is in flight has until the deadline."""
-        self.draining.begin(deadline)
-        self._after()
+    def _handle(self, message: SessionMessage) -> None:
+        """What comes from outside; the first two are all that a plain call needs."""
+        match message:
+            case sm.PostMessages():
+                self._post(message)
+            case lm.LinkOutcome():
+                self.front.outcome(message)
+            case lm.LinkTold():
+                self._told(message)
+            case lm.LinkAsked():
+                self.front.asked(message)
+            case sm.GetEvents():
+                self._get(message)
+            case sm.ConnectionGone():
+                self._connection_gone(message)
+            case sm.PostGone():
+                self._post_gone(message)
+            case sm.EndSession():
+                self._ending.append(message.reply)
+                self.event(ev.Ended(message.reason))
+            case lm.LinkPlaced():
+                self._placed(message)
+            case lm.LinkHeld():
+                self.event(ev.CallHeld(message.call))
+            case lm.LinkDue():
+                self.leave(message.call, lambda: self.front.release(message.call))
+            case lm.LinkWithdrew():
+                self.front.withdrew(message)
+            case lm.LinkReady():
+                self.front.ready(message)
+            case lm.LinkDown():
+                self.front.down(message)
+            case lm.LinkUnfit():
+                self.front.unfit(message)
+            case Listed():
+                self.front.listed(message)
+            case CatalogueChanged():
+                self.front.changed(message)
+            case Replaced():
+                self._reconfigured(message.before)
+            case Down():
+                self.front.link_ended(message.ref)
+            case _:
+                self._handle_own(message)
+
+    def _handle_own(self, message: sm.OwnMessage | Stored | SaveDue | ChangeDue | GatherDue | OwnDue) -> None:
+        """What it caused itself: outcomes of the store, and its clocks."""
+        match message:
+            case Stored():
+                self.record.heard(message)
+                if self.record.lost is not None:
+                    self.event(ev.Ended(self.record.lost.value))
+            case SaveDue():
+                self.record.write()
+            case sm.StreamRecorded():
+                self._recorded(message)
+            case sm.CallCleared():
+                self.event(ev.CallCleared(message.call))
+                self._releases.pop(message.call, None)  # of a call that is over
+            case sm.StreamLost():
+                self._stream_lost(message)
+            case sm.LogDue():
+                self.recorder.retry(message.stream)
+            case sm.Released():
+                self._released(message.outcome)
+            case sm.Reclaimed():
+                self._reclaimed(message.outcome)
+            case sm.IdleDue():
+                self._idle_due()
+            case sm.DrainDue():
+                self._drain_due()
+            case sm.TurnDue():
+                self.event(ev.StreamTurnDue(message.post))
+            case sm.DeadlineDue():
+                self.event(ev.CallExpired(message.call, self.front.calls.get(message.call)))
+            case sm.AskDue():
+                self.event(ev.AskExpired(message.ask))
+            case ChangeDue():
+                self.front.change_due(message.notification)
+            case GatherDue():
+                self.front.gather_due(message.method, looks=message.looks)
+            case OwnDue():
+                self.front.own_due(message.call)
+            case _:
+                assert_never(message)
 
     def stopped(self, reason: Exit) -> None:
         """Whoever still waits is told."""
         self._ledger.add(self.principal, -len(self._state.requests))
-        for post, reply in self.posts.items():
-            reply.answer(self.owed.answer(post))
-        restored = errors.overloaded("the session is being restored")
-        error = errors.session_not_found() if self._state.phase is SessionPhase.CLOSED else restored
-        if reason.abnormal or self._state.phase is SessionPhase.CLOSED:
-            for reply in self.gets.values():
-                reply.answer(refusal(error))
+        for post in self._posts.values():
+            post.reply.answer(sm.unanswered(post.messages, batch=post.batch))
+        closed = self._state.phase is SessionPhase.CLOSED
+        if reason.abnormal or closed:
+            restored = errors.overloaded("the session is being restored")
+            for reply in self._gets.values():
+                reply.answer(Answer.refusing(errors.session_not_found() if closed else restored))
         self.recorder.stop(crashed=reason.error is not None)
-        if self._state.phase is SessionPhase.CLOSED:
+        if closed:
             seconds = self.ctx.now() - self._began
             labels = ("", "http", self._state.version)
             self.services.telemetry.observe("mcp_server_session_duration_seconds", seconds, labels)
         self.front.let_go()
 
-    # Edges
+    # The client
+
+    def _heard(self) -> None:
+        """Something of the client's came, or went. The record of a busy session is kept from expiring."""
+        self._active = self.ctx.now()
+        if self._active - self.record.touched > self.services.limits.idle_ttl / 8:
+            self.record.keep()
 
     def _number(self) -> int:
         number = self._next_connection
@@ -300,48 +392,58 @@ class SessionActor(Actor):
         return number
 
     def _post(self, message: sm.PostMessages) -> None:
-        self.quiet.heard()
-        ids = [m.id for m in message.messages if isinstance(m, Request)]
-        if ids and not self._ledger.allows(self.principal, len(ids)):
-            message.reply.answer(refusal(errors.too_many_requests("of this principal"), ids[0]))
-            return
+        self._heard()
+        if not self.principal.anonymous:
+            ids = [m.id for m in message.messages if isinstance(m, Request)]
+            if ids and not self._ledger.allows(self.principal, len(ids)):
+                message.reply.answer(Answer.refusing(errors.too_many_requests("of this principal"), ids[0]))
+                return
         if message.version is not None and message.version != self._state.version and self._state.version:
             # Allowed, and without effect: the session goes on in the revision that it negotiated.
             self.services.telemetry.count("stagedoor_version_mismatches_total")
-        post = self._number()
-        self.posts[post] = message.reply
-        self.owed.took(post, message.messages, message.batch)
+        post = self._next_connection
+        self._next_connection = post + 1
+        self._posts[post] = message
         message.reply.on_abandon = lambda: self.ctx.ref.reply(sm.PostGone(post))
-        self.event(ev.Posted(post, message.messages, message.batch, self.quiet.active, message.refused))
+        self._step(ev.Posted(post, message.messages, message.batch, self._active, message.refused))
+
+    def _answer_post(self, post: int, answer: Answer) -> bool:
+        """Settles a waiting POST; False if nobody waits any more."""
+        waiting = self._posts.pop(post, None)
+        return waiting is not None and waiting.reply.answer(answer)
 
     def _post_gone(self, message: sm.PostGone) -> None:
-        if self.posts.pop(message.post, None) is not None:
-            self.owed.answered(message.post)
+        if self._posts.pop(message.post, None) is not None:
             self.event(ev.PostBroken(message.post))
 
     def _get(self, message: sm.GetEvents) -> None:
-        self.quiet.heard()
+        self._heard()
         connection = self._number()
-        self.gets[connection] = message.reply
+        self._gets[connection] = message.reply
         message.reply.on_abandon = lambda: self.ctx.ref.reply(sm.ConnectionGone(connection, message.stream or ""))
         self.event(ev.Attached(connection, message.stream, message.epoch, message.seq))
 
-    def _end_session(self, message: sm.EndSession) -> None:
-        self.ending.append(message.reply)
-        self.event(ev.Ended(message.reason))
-
     def _connection_gone(self, message: sm.ConnectionGone) -> None:
-        self.quiet.heard()
-        self.gets.pop(message.connection, None)
+        self._heard()
+        self._gets.pop(message.connection, None)
         self.event(ev.Detached(message.connection, message.stream, message.written))
 
-    # Backends
+    # The backends
 
     def _placed(self, message: lm.LinkPlaced) -> None:
         if message.call is None:
-            self.kept.moved(message.backend, message.place.cursor)
+            self._kept.moved(message.backend, message.place.cursor)
         else:
             self.event(ev.CallPlaced(message.backend, message.call, message.place))
+
+    def _told(self, message: lm.LinkTold) -> None:
+        if message.call is None and message.place is not None:
+            # Before what comes of it, which takes it along into the store.
+            self._kept.moved(message.backend, message.place.cursor)
+        if message.method in SHEDDABLE and self.recorder.pressed():
+            self.services.telemetry.count("stagedoor_events_shed_total", (message.method.split("/")[-1],))
+            return
+        self.front.told(message)
 
     def _recorded(self, message: sm.StreamRecorded) -> None:
         """From here on the record can say of them that they were not sent."""
@@ -349,23 +451,9 @@ class SessionActor(Actor):
             if call in self._state.calls and self.recorder.records(message.stream):
                 self.front.hold(call)
 
-    def _cleared(self, message: sm.CallCleared) -> None:
-        self.event(ev.CallCleared(message.call))
-        self.leaving.pop(message.call, None)  # of a call that is over
-
-    def _told(self, message: lm.LinkTold) -> None:
-        if message.call is None and message.place is not None:
-            # Before what comes of it, which takes it along into the store.
-            self.kept.moved(message.backend, message.place.cursor)
-        if message.method in SHEDDABLE and self.recorder.pressed():
-            self.services.telemetry.count("stagedoor_events_shed_total", (message.method.split("/")[-1],))
-            return
-        self.front.told(message)
-
     # The store
 
     def _stream_lost(self, message: sm.StreamLost) -> None:
-        self.owed.ended(message.stream)
         self.event(ev.StreamFailed(message.stream, message.reason.value))
         for ask_id in [id for id, ask in self._state.asks.items() if ask.stream == message.stream]:
             self.event(ev.AskExpired(ask_id))  # nobody saw the question, or can be expected to answer it
@@ -375,46 +463,269 @@ class SessionActor(Actor):
         for ask_id in asked:
             self.ctx.ref.reply(sm.AskDue(ask_id))
 
-    def _saved(self, message: sm.Saved) -> None:
-        lost = self.keeper.saved(message.outcome)
-        if lost is not None:
-            self.event(ev.Ended(lost.value))
+    # Effects
 
+    def _run(self, effects: fx.Effects) -> None:
+        """What the machine wants: first what every call comes to, then what concerns the client."""
+        for effect in effects:
+            match effect:
+                case fx.StartTurnClock():
+                    seconds = self.services.limits.stream_after
+                    self.ctx.set_timer(("turn", effect.post), seconds, sm.TurnDue(effect.post))
+                case fx.Dispatch():
+                    self.running.began(effect, self._active)
+                    self.front.dispatch(effect)
+                case fx.StopTurnClock():
+                    self.ctx.cancel_timer(("turn", effect.post))
+                case fx.AnswerPost():
+                    if not self._answer_post(effect.post, Answer(200, effect.body)):
+                        self.services.telemetry.count("stagedoor_answers_dropped_total", ("connection_gone",))
+                case fx.Append():
+                    self.recorder.append(effect)
+                case fx.StartDeadline():
+                    self._start_deadline(effect)
+                case fx.StopDeadline():
+                    self.ctx.cancel_timer(("deadline", effect.call))
+                case fx.Accept():
+                    self._answer_post(effect.post, Answer(202))
+                case fx.RefusePost():
+                    self._answer_post(effect.post, Answer.refusing(effect.error, effect.id))
+                case fx.OpenStream():
+                    self._open_stream(effect)
+                case fx.Follow():
+                    self._follow(effect)
+                case fx.RefuseGet():
+                    reply = self._gets.pop(effect.connection, None)
+                    if reply is not None:
+                        reply.answer(Answer.refusing(effect.error))
+                case fx.CloseConnection():
+                    retry = effect.retry
+                    jittered = None if retry is None else int(retry * (1 + self.services.jitter()))
+                    self.recorder.close(effect.connection, jittered)
+                case _:
+                    self._run_other(effect)
 
-HANDLERS: dict[type, Callable[[SessionActor, Any], None]] = {
-    sm.PostMessages: SessionActor._post,
-    sm.GetEvents: SessionActor._get,
-    sm.EndSession: SessionActor._end_session,
-    sm.PostGone: SessionActor._post_gone,
-    sm.ConnectionGone: SessionActor._connection_gone,
-    sm.StreamRecorded: SessionActor._recorded,
-    sm.StreamLost: SessionActor._stream_lost,
-    sm.CallCleared: SessionActor._cleared,
-    sm.Saved: SessionActor._saved,
-    sm.LogDue: lambda self, m: self.recorder.retry(m.stream),
-    sm.SaveDue: lambda self, m: self.keeper.retry(),
-    sm.Released: lambda self, m: self.quiet.released(m.outcome),
-    sm.Reclaimed: lambda self, m: self.quiet.reclaimed(m.outcome),
-    sm.QuietDue: lambda self, m: self.quiet.due(),
-    sm.DrainDue: lambda self, m: self.draining.due(),
-    sm.TurnDue: lambda self, m: self.event(ev.StreamTurnDue(m.post)),
-    sm.DeadlineDue: lambda self, m: self.event(ev.CallExpired(m.call, self.front.calls.get(m.call))),
-    sm.AskDue: lambda self, m: self.event(ev.AskExpired(m.ask)),
-    lm.LinkOutcome: lambda self, m: self.front.outcome(m),
-    lm.LinkTold: SessionActor._told,
-    lm.LinkPlaced: SessionActor._placed,
-    lm.LinkHeld: lambda self, m: self.event(ev.CallHeld(m.call)),
-    lm.LinkDue: lambda self, m: self.leave(m.call, lambda: self.front.release(m.call)),
-    lm.LinkAsked: lambda self, m: self.front.asked(m),
-    lm.LinkWithdrew: lambda self, m: self.front.withdrew(m),
-    lm.LinkReady: lambda self, m: self.front.ready(m),
-    lm.LinkDown: lambda self, m: self.front.down(m),
-    lm.LinkUnfit: lambda self, m: self.front.unfit(m),
-    Listed: lambda self, m: self.front.listed(m),
-    CatalogueChanged: lambda self, m: self.front.changed(m),
-    ChangeDue: lambda self, m: self.front.change_due(m.notification),
-    Replaced: lambda self, m: reconfigured(self, m.before),
-    GatherDue: lambda self, m: self.front.gather_due(m.method, looks=m.looks),
-    OwnDue: lambda self, m: self.front.own_due(m.call),
-    Down: lambda self, m: self.front.link_ended(m.ref),
-}
+    def _run_other(self, effect: fx.OtherEffect) -> None:
+        """What concerns the backends, and the session as a whole."""
+        match effect:
+            case fx.CancelCall():
+                self.running.forget(effect.call)
+                self._releases.pop(effect.call, None)
+                self.front.cancel(effect.call, effect.reason)
+            case fx.Continue():
+                self.services.telemetry.count("stagedoor_requests_continued_total", (effect.backend,))
+                self.front.go_on(effect)
+            case fx.Release():
+                for act in self._releases.pop(effect.call, ()):
+                    act()
+            case fx.Broadcast():
+                self.front.broadcast(effect.method, effect.params)
+            case fx.TellBackend():
+                self.front.tell(effect.backend, effect.method, effect.params)
+            case fx.AnswerBackend():
+                self.front.answer(effect.backend, effect.id, effect.ok, effect.payload)
+            case fx.UseLevel():
+                self.front.use_level(effect.level)
+            case fx.StartAskClock():
+                limits = self.services.limits
+                seconds = limits.request_deadline if effect.stream else limits.server_request_wait
+                self.ctx.set_timer(("ask", effect.ask), seconds, sm.AskDue(effect.ask))
+            case fx.StopAskClock():
+                self.ctx.cancel_timer(("ask", effect.ask))
+            case fx.Save():
+                self.save(effect.fields)
+            case fx.Tally():
+                self.services.telemetry.count("stagedoor_messages_dropped_total", (effect.what,))
+            case fx.End():
+                self._end(effect.reason)
+            case _:
+                assert_never(effect)
+
+    def _open_stream(self, effect: fx.OpenStream) -> None:
+        number = effect.post if effect.post is not None else effect.connection
+        assert number is not None
+        posts, gets, recorder, front = self._posts, self._gets, self.recorder, self.front
+        post = posts.get(number)
+        owed = [m.id for m in post.messages if isinstance(m, Request)] if post is not None else []
+
+        def opened(connection: Connection) -> None:
+            # Perhaps after the end of the actor, which has dropped what it held.
+            if effect.calls and recorder.records(effect.stream):
+                calls = tuple(call for call in effect.calls if front.may_wait(call))
+                if calls:
+                    self.ctx.ref.reply(sm.StreamRecorded(effect.stream, calls))
+            post = posts.pop(number, None)
+            reply = post.reply if post is not None else gets.pop(number, None)
+            if reply is None or not reply.answer(Streaming(connection)):
+                connection.close()
+
+        recorder.open(effect, number, opened, owed)
+
+    def _follow(self, effect: fx.Follow) -> None:
+        reply = self._gets.pop(effect.connection, None)
+        if reply is None:
+            return
+        connection, head = None, 0
+        if effect.live or self.recorder.holds(effect.stream):
+            connection, head = self.recorder.follow(effect, effect.connection)
+        key = self.identity.key
+        follower = Follower(self.services.store, key, effect.stream, effect.epoch, effect.seq, connection, head)
+        if not reply.answer(follower):
+            follower.close()
+
+    def _start_deadline(self, effect: fx.StartDeadline) -> None:
+        latest = effect.accepted + self.services.limits.request_deadline_cap
+        due = min(effect.since + self.front.deadline(effect.call), latest)
+        self.ctx.set_timer(("deadline", effect.call), max(0.0, due - self.ctx.now()), sm.DeadlineDue(effect.call))
+
+    def _end(self, reason: str) -> None:
+        """The machine is closed: record, links and actor go. A session that is another's goes on there, and its
+        backends' sessions with it."""
+        (put_down if reason == Refused.FENCED.value else say_farewell)(self.front)
+        ending, ref = self._ending, self.ctx.ref
+
+        def done(outcome: Any) -> None:
+            away = isinstance(outcome, Failed) and outcome.reason in UNAVAILABLE
+            for reply in ending:
+                reply.answer(Answer.refusing(errors.store_away()) if away else Answer(200))
+            # Only now: whoever asked for the end must not hear of it before it is recorded.
+            ref.stop(NORMAL)
+
+        self.services.store.end(self.identity.key, self.record.grant, reason, done)
+        self.services.log.info("session_ended", session=handle(self.identity.key), reason=reason)
+        self.services.telemetry.count("stagedoor_sessions_ended_total", (reason,))
+
+    # Out of memory
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything goes on."""
+        state = self._state
+        waits = state.requests or state.asks or self._posts or self._gets
+        return bool(waits) or self.recorder.busy or not self.record.settled
+
+    def _watch(self, seconds: float) -> None:
+        """Looks again after a while."""
+        self._watching = True
+        self.ctx.set_timer("idle", max(seconds, 0.01), sm.IdleDue())
+
+    def _idle_due(self) -> None:
+        """Time to look."""
+        self._watching = False
+        if self.busy:
+            self._heard()
+            return
+        limits, idle = self.services.limits, self.ctx.now() - self._active
+        unfinished = self._state.phase is not SessionPhase.OPERATION
+        end = HANDSHAKE_TTL if unfinished else limits.idle_ttl
+        leave = limits.passivate_after
+        if idle >= end:
+            self.event(ev.Ended("idle"))
+        elif idle < leave:
+            self._watch(min(leave, end) - idle)
+        elif unfinished or is_bound(self.front):
+            self.front.shrink()
+            self._watch(end - idle)
+        else:
+            self._parked = []
+            since = last_activity(self.services.wall() - idle)
+            self.record.release(since, lambda out: self.ctx.ref.reply(sm.Released(out)))
+
+    def _released(self, outcome: Any) -> None:
+        """Given back. If nothing came meanwhile the object goes; else the session is claimed again."""
+        if isinstance(outcome, Failed):
+            self._stay()
+        elif not self._parked and self.ctx.idle and self.record.settled:
+            self._go()
+        else:
+            ref, grant = self.ctx.ref, self.record.grant
+            nonce = f"{grant.owner}-{grant.epoch}"
+            key = self.identity.key
+            self.services.store.claim(key, None, grant.epoch, nonce, lambda out: ref.reply(sm.Reclaimed(out)))
+
+    def _go(self) -> None:
+        put_down(self.front)
+        left = self.services.limits.idle_ttl - (self.ctx.now() - self._active)
+        self.tree.expiry.reply(Passivated(self.identity.key, left))
+        self.ctx.stop()
+
+    def _reclaimed(self, outcome: Any) -> None:
+        """Taken again, or not: then it has ended, or goes, for whoever comes next finds it in the store."""
+        if not isinstance(outcome, Failed):
+            grant: Grant = outcome[0]
+            self.record.grant = self.recorder.grant = grant
+            self._state = msgspec.structs.replace(self._state, epoch=grant.epoch)
+        elif outcome.reason in (Refused.GONE, Refused.ENDED):
+            self.event(ev.Ended(outcome.reason.value))
+        else:
+            for message in self._parked or ():
+                if isinstance(message, sm.PostMessages | sm.GetEvents | sm.EndSession):
+                    # It was not begun, and may be sent again.
+                    message.reply.answer(Answer.refusing(errors.store_away()))
+            self._go()
+            return
+        self._stay()
+
+    def _stay(self) -> None:
+        parked, self._parked = self._parked or [], None
+        self.save(last_activity(None))
+        for message in parked:
+            self._handle(message)
+
+    # The end of the process: what is in flight has until the deadline, then the record is given back
+
+    def drain(self, deadline: float) -> None:
+        """Nothing new; what is in flight has until the deadline (trio's clock)."""
+        self._draining = True
+        self.ctx.set_timer("drain", max(0.0, deadline - self.ctx.now() - DRAIN_MARGIN), sm.DrainDue())
+        if (self._state.phase, "drain") in TRANSITIONS:
+            self.event(ev.DrainStarted())
+        self._settle()
+
+    def _drain_due(self) -> None:
+        """The deadline is near. With a store that lasts, calls that the next process can go on with are left as they
+        are."""
+        lasting = self._kept.lasting if self.services.store.durable else frozenset()
+        self.event(ev.DrainOverdue(lasting))
+        if self._draining and self._state.requests:
+            self._leave_process()  # with them: the next process goes on where the record says
+
+    def _leave_process(self) -> None:
+        """The actor goes, the session stays: its record is given back for whoever claims it next."""
+        self._draining = False
+        self.record.release(last_activity(self.services.wall()))
+        if self.services.store.durable:
+            put_down(self.front)
+        self.ctx.stop(SHUTDOWN)
+
+    # Another configuration: what the client was shown may be no more, or not all, or under other names
+
+    def _reconfigured(self, before: Table) -> None:
+        """The table was replaced while the session lived."""
+        if isinstance(self.front, Aggregate):
+            self.front.reconfigured(before)
+            front = self.front
+            for backend in [b for b in front.links if b not in front.backends and b in front.table.backends]:
+                self._disconnect(front, backend)  # one that is configured nowhere ends by itself
+            self.save({**session_record.configuration(self.services.table.value)})
+
+    def _disconnect(self, front: Aggregate, backend: str) -> None:
+        """The endpoint has this server no more: its connection would wait for nothing."""
+        link = front.links.pop(backend)
+        message = f"server {backend!r} is no longer part of this endpoint"
+        error = errors.internal(message, reason="unconfigured", executed="unknown", backend=backend).raw
+        for call in [call for call, runs_at in front.calls.items() if runs_at == backend]:
+            front.outcome(lm.LinkOutcome(backend, call, False, error))
+        self.ctx.demonitor(link)
+        link.reply(lm.Leave(self.ctx.ref))
+        front.down(lm.LinkDown(link, backend, message, error))
+
+    def _recorded_under(self, fields: Mapping[str, bytes]) -> None:
+        """The session was rebuilt from a record with these fields, perhaps in a process with another configuration."""
+        table = self.services.table.value
+        current = session_record.configuration(table)
+        if isinstance(self.front, Aggregate) and fields.get("table") != current["table"]:
+            key, endpoint = self.identity.key, self.identity.endpoint
+            self.services.log.info("session_reconfigured", session=handle(key), endpoint=endpoint)
+            self.front.announce_all()
+            self.save({**current})

@@ -1,14 +1,16 @@
 """What a session's actor receives: from edges, and from itself, its store and its clocks.
 
-What links and the catalogue send is defined where they are.
+What links, the catalogue and the record send is defined where they are.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from msgspec import Raw, Struct
 
-from actors.ports import Refused
-from actors.protocol.messages import Message, RequestId
+from actors.ports import Answer, Refused
+from actors.protocol import codec, errors
+from actors.protocol.messages import Message, Request, RequestId
 from actors.runtime import Reply
 
 # From edges ---------------------------------------------------------------------------------------------------
@@ -25,6 +27,16 @@ class PostMessages(Struct, frozen=True):
     version: str | None
     refused: tuple[tuple[RequestId | None, Raw], ...]
     reply: Reply
+
+
+def unanswered(messages: Sequence[Message], *, batch: bool) -> Answer:
+    """The answer to a POST whose actor took it, and ended before it said anything of it."""
+    ids = [m.id for m in messages if isinstance(m, Request)]
+    if not ids:
+        # A notification, or an answer of the client's, may be sent again.
+        return Answer.refusing(errors.overloaded("the session is being restored"))
+    frames = [codec.encode_error(id, errors.actor_ended()) for id in ids]
+    return Answer(200, codec.encode_batch(frames) if batch else frames[0])
 
 
 class GetEvents(Struct, frozen=True):
@@ -83,12 +95,6 @@ class StreamLost(Struct, frozen=True):
     reason: Refused
 
 
-class Saved(Struct, frozen=True):
-    """The outcome of a change of the record."""
-
-    outcome: Any
-
-
 class Released(Struct, frozen=True):
     """The outcome of giving the ownership back."""
 
@@ -104,12 +110,8 @@ class Reclaimed(Struct, frozen=True):
 # Clocks -------------------------------------------------------------------------------------------------------
 
 
-class QuietDue(Struct, frozen=True):
-    """Time to look whether the session is quiet."""
-
-
-class SaveDue(Struct, frozen=True):
-    """Time to try a change of the record again."""
+class IdleDue(Struct, frozen=True):
+    """Time to look whether the session is idle."""
 
 
 class DrainDue(Struct, frozen=True):
@@ -138,3 +140,21 @@ class AskDue(Struct, frozen=True):
     """A question has found no stream, or no answer."""
 
     ask: str
+
+
+EdgeMessage: TypeAlias = PostMessages | GetEvents | EndSession | PostGone | ConnectionGone
+
+OwnMessage: TypeAlias = (
+    StreamRecorded
+    | CallCleared
+    | StreamLost
+    | Released
+    | Reclaimed
+    | IdleDue
+    | DrainDue
+    | LogDue
+    | TurnDue
+    | DeadlineDue
+    | AskDue
+)
+"""From itself, its store and its clocks."""

@@ -24,9 +24,11 @@ from actors.ports import (
     Store,
     StreamHead,
     Telemetry,
+    ignore,
 )
 from actors.protocol import effects as fx
 from actors.protocol import sse
+from actors.protocol.messages import RequestId
 from actors.protocol.table import Limits
 from actors.streams.connection import Connection
 from actors.streams.track import Entry, Track
@@ -49,18 +51,13 @@ def kind_of(stream: str) -> str:
     return "post" if stream.startswith("p") else "get"
 
 
-def _ignore(outcome: object) -> None:
-    """For a request whose failure changes nothing."""
-
-
 class Recorder:
     """The streams of one session in one life. All methods are synchronous.
 
     `failed(stream, reason)`: its log is lost. `closed(connection)`: nobody writes it any more. `later(stream)`: call
-    `retry` after a while. `words(connection)`: what to tell a client that was never given an id when its stream ends.
-    `dropped(questions)`: nobody will see these. `noted()`: fields of the record that go with the next write.
-    `cleared(call)`: the append that was to clear it is acknowledged.
-    `open_asks()`: the questions that are open.
+    `retry` after a while. `dropped(questions)`: nobody will see these. `noted()`: fields of the record that go with the
+    next write. `cleared(call)`: the append that was to clear it is acknowledged. `open_asks()`: the questions that are
+    open.
     """
 
     def __init__(
@@ -75,7 +72,6 @@ class Recorder:
         failed: Callable[[str, Refused], object],
         closed: Callable[[Connection], object],
         later: Callable[[str], object],
-        words: Callable[[int], bytes],
         dropped: Callable[[tuple[str, ...]], object],
         noted: Callable[[], dict[str, bytes | None]],
         cleared: Callable[[int], object],
@@ -93,7 +89,6 @@ class Recorder:
         self._failed = failed
         self._closed = closed
         self._later = later
-        self._words = words
         self._dropped = dropped
         self._noted = noted
         self._cleared = cleared
@@ -107,10 +102,17 @@ class Recorder:
 
     # Effects
 
-    def open(self, effect: fx.OpenStream, connection: int, opened: Callable[[Connection], None]) -> None:
-        """Opens the stream in the log; `opened` runs when that is acknowledged, or the stream goes unrecorded."""
+    def open(
+        self,
+        effect: fx.OpenStream,
+        connection: int,
+        opened: Callable[[Connection], None],
+        owed: Iterable[RequestId] = (),
+    ) -> None:
+        """Opens the stream in the log; `opened` runs when that is acknowledged, or the stream goes unrecorded. `owed`:
+        the requests of its POST."""
         carrier = self._connect(connection, effect.stream)
-        track = Track(connection=carrier, opened=lambda: opened(carrier))
+        track = Track(connection=carrier, opened=lambda: opened(carrier), owed=dict.fromkeys(owed))
         self._tracks[effect.stream] = track
         if effect.first is not None:
             track.next = 2
@@ -144,6 +146,7 @@ class Recorder:
         entry = Entry(effect)
         if not track.recorded:
             self._pass(track, entry)
+            track.answered(effect)
             self._settle(effect.stream, track)
             return
         self._usage.add(effect.stream, entry.size)
@@ -153,6 +156,7 @@ class Recorder:
             track.pending.append(entry)
             self._make_room(1.0)
             self._issue(track, entry)
+        track.answered(effect)
 
     def records(self, stream: str) -> bool:
         """Whether this stream of the present life is open in the log, and no doubt of it."""
@@ -171,6 +175,7 @@ class Recorder:
             track.connection.cut()  # the newest attach wins, though the machine may have done with the stream
         carrier = self._connect(connection, effect.stream)
         track.connection = carrier
+        track.owed.clear()  # who comes back has an id
         carrier.release(track.acked)
         for entry in () if track.stalled else track.pending:
             if entry.seq > effect.seq and entry.frame:
@@ -190,7 +195,7 @@ class Recorder:
         back with."""
         carrier = self.connections.get(connection)
         if carrier is not None and retry is not None:
-            carrier.leave(self._words(carrier.id), sse.encode_retry(retry))
+            carrier.leave(self._words(carrier), sse.encode_retry(retry))
         elif carrier is not None:
             carrier.cut()
 
@@ -205,7 +210,7 @@ class Recorder:
             elif crashed or track.stalled:
                 self._rescue(track, carrier)
             elif not track.finished:
-                carrier.leave(self._words(carrier.id))
+                carrier.leave(track.words())
 
     @property
     def busy(self) -> bool:
@@ -310,9 +315,9 @@ class Recorder:
             if isinstance(kept, bool):
                 if not kept:
                     self._telemetry.count("stagedoor_gaps_total", ("cap",))
-                self._store.drop(self.key, self.grant, stream, _ignore)
+                self._store.drop(self.key, self.grant, stream, ignore)
             else:
-                self._store.trim(self.key, self.grant, stream, kept, _ignore)
+                self._store.trim(self.key, self.grant, stream, kept, ignore)
 
     # What comes back
 
@@ -413,7 +418,11 @@ class Recorder:
         """Nothing more can be had from the log. A client that has no id gets what is there and what is owed, for it
         can't come back."""
         there = b"".join(sse.encode_event(e.effect.data, None) for e in track.pending if e.effect.data is not None)
-        carrier.fail(there + self._words(carrier.id))
+        carrier.fail(there + track.words())
+
+    def _words(self, carrier: Connection) -> bytes:
+        track = self._tracks.get(carrier.stream)
+        return track.words() if track is not None else b""
 
     def _frame(self, stream: str, seq: int, data: bytes) -> bytes:
         return sse.encode_event(data, f"{stream}:{self.grant.epoch}-{seq}")

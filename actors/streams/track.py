@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from actors.protocol import codec, errors
+from actors.protocol import codec, errors, sse
 from actors.protocol import effects as fx
-from actors.protocol.messages import Error, Result
+from actors.protocol.messages import Error, RequestId, Result
 from actors.streams.connection import Connection
 
 
@@ -58,7 +58,7 @@ class Track:
     nothing is on its way until it is tried again. `attempt` tells late outcomes of an earlier try. `opened` is to be
     called when the stream is open. `written`: what went out on the last connection.
     `fence`: the first event that must stay as long as the stream of a POST is live, if there is one; it brings an
-    answer.
+    answer. `owed`: the requests whose outcome is not on its way yet, of a client that may have no id to come back with.
     """
 
     acked: int = 0
@@ -71,6 +71,7 @@ class Track:
     next: int = 1
     written: int = 0
     fence: int = 0
+    owed: dict[RequestId, None] = field(default_factory=dict)
     opened: Callable[[], None] | None = None
     asked: dict[str, bytes | None] = field(default_factory=dict)
     """Changes of the record that came with events which were dropped: they go with the next one."""
@@ -86,6 +87,19 @@ class Track:
             entry.effect = replace(entry.effect, asked={**self.asked, **entry.effect.asked})
             self.asked = {}
         return entry.effect.asked
+
+    def answered(self, effect: fx.Append) -> None:
+        """Takes down what is on its way. (The last of several requests, like an only one, has the last event.)"""
+        if effect.finish:
+            self.owed.clear()
+        elif len(self.owed) > 1 and effect.data:
+            message = codec.decode_message(effect.data)
+            if isinstance(message, Result | Error) and message.id is not None:
+                self.owed.pop(message.id, None)
+
+    def words(self) -> bytes:
+        """The last events for a client that can't resume, because it never got an id."""
+        return b"".join(sse.encode_event(codec.encode_error(id, errors.actor_ended()), None) for id in self.owed)
 
     def held(self) -> int:
         """Bytes that wait."""

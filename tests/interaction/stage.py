@@ -326,7 +326,7 @@ class Stage:
             for alive in self.actors.sessions.table.values():
                 session = alive.ref.cell.actor
                 assert isinstance(session, SessionActor)
-                while not session.keeper.settled:
+                while not session.record.settled:
                     await trio.sleep(0)
 
     async def restart(self) -> None:

@@ -1,0 +1,205 @@
+"""Who owns what a process holds: a record in the store, which one life at a time writes.
+
+Sessions, and connections that hold a client's hidden state, are owned by the life whose grant is the recorded one. Here
+a life comes to own its record, writes what changes (one write at a time, tried again while the store is away), keeps it
+from expiring, and gives it up. Nothing waits for the store but what says so (`then`).
+"""
+
+from collections.abc import Callable
+from secrets import token_hex
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from actors.ports import Deltas, Done, Failed, Grant, Record, Refused, SessionKey, ignore
+from actors.runtime import Context
+from actors.services import Services
+
+Fields: TypeAlias = dict[str, bytes | None]
+"""Changes of a record; None deletes."""
+
+RETRY = 1.0
+"""Seconds between two attempts while the store is away."""
+
+ATTEMPTS = 3
+"""Times that the record may be gone, or another's, between two looks at it."""
+
+FINAL = (Refused.FENCED, Refused.GONE, Refused.ENDED)
+"""It is another's, or there is none any more."""
+
+
+class Stored(Struct, frozen=True):
+    """What came of a step with the store."""
+
+    step: Literal["create", "read", "claim", "save", "touch"]
+    outcome: Any
+
+
+class SaveDue(Struct, frozen=True):
+    """Time to try a write again."""
+
+
+class OwnedRecord:
+    """The record of one life of one actor, which passes on Stored and SaveDue. All methods are synchronous."""
+
+    grant: Grant
+    """Once it is owned."""
+
+    def __init__(self, key: SessionKey, services: Services, ctx: Context) -> None:
+        self.owned = False
+        self.lost: Refused | None = None
+        """Why it can't be owned, or is not any more."""
+        self.changed: Fields = {}
+        """What is to be written."""
+        self.touched = ctx.now()
+        """When the store last heard that this life goes on."""
+        self._key = key
+        self._services = services
+        self._ctx = ctx
+        self._rev = 0
+        self._attempts = 0
+        self._fields: dict[str, bytes] = {}
+        self._noted: Fields = {}
+        self._later: list[Callable[[], object]] = []
+        self._then: list[Callable[[], object]] = []
+        self._writing: Fields | None = None
+
+    # Coming to own it
+
+    def own(self, grant: Grant, rev: int = 0) -> None:
+        """It was created, or claimed at this revision, under this grant."""
+        self.owned, self.grant, self._rev = True, grant, rev
+
+    def acquire(self, fields: dict[str, bytes]) -> None:
+        """Creates the record with these fields, or takes it over from a life that crashed (the store knows who is
+        alive). Stored is passed on until it is `owned` or `lost`."""
+        self._attempts += 1
+        self._fields = fields
+        ref = self._ctx.ref
+        self._services.store.create(self._key, fields, lambda out: ref.reply(Stored("create", out)))
+
+    def _acquired(self, grant: Grant, rev: int) -> None:
+        self.own(grant, rev)
+        self.change(dict(self._fields))
+        self.flush()
+
+    def _claim(self, record: Record) -> None:
+        ref = self._ctx.ref
+        self._services.store.claim(
+            self._key, record.owner, record.epoch, token_hex(8), lambda out: ref.reply(Stored("claim", out))
+        )
+
+    def heard(self, message: Stored) -> None:
+        """One step further."""
+        match message.step, message.outcome:
+            case "create", Grant() as grant:
+                self._acquired(grant, 0)
+            case "create", Failed(Refused.EXISTS):
+                ref = self._ctx.ref
+                self._services.store.read(self._key, lambda out: ref.reply(Stored("read", out)))
+            case "read", Record() as record:
+                self._claim(record)
+            case "claim", (Grant() as grant, Record(rev=rev)):
+                self._acquired(grant, rev)
+            case "read" | "claim", Failed(Refused.GONE | Refused.FENCED) if self._attempts < ATTEMPTS:
+                self.acquire(self._fields)
+            case "save" | "touch", Failed(reason):
+                self._refused(message.step, reason)
+            case _, Failed(reason):
+                self.lost = reason
+            case "save", _:
+                self._written()
+
+    # Writing
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything is written."""
+        return not self.changed and self._writing is None
+
+    def change(self, fields: Fields) -> None:
+        """Fields to write, with the next `flush`."""
+        self.changed.update(fields)
+        self._noted = {name: value for name, value in self._noted.items() if name not in fields}
+
+    def note(self, fields: Fields) -> None:
+        """Fields that are written with whatever is written next, for which alone nothing is written."""
+        self._noted.update(fields)
+
+    def take_noted(self) -> Fields:
+        """The caller writes them."""
+        noted, self._noted = self._noted, {}
+        return noted
+
+    def then(self, act: Callable[[], object]) -> None:
+        """Acts when all that has changed so far is written, or can't be since the store is away."""
+        if self.changed:
+            self._later.append(act)
+        elif self._writing is not None:
+            self._then.append(act)
+        else:
+            act()
+
+    def flush(self) -> None:
+        """Writes what has changed, unless a write is under way."""
+        if self.changed and self._writing is None:
+            self._write_all()
+
+    def _write_all(self) -> None:
+        self._writing, self.changed, self._noted = {**(self._writing or {}), **self._noted, **self.changed}, {}, {}
+        self._then += self._later
+        self._later = []
+        self._rev += 1
+        self.write()
+
+    def write(self) -> None:
+        """Once more, what is not known to be written. Had it been done after all, it counts as a repeat."""
+        if self._writing is not None:
+            ref, deltas = self._ctx.ref, Deltas(fields=self._writing)
+            self._services.store.save(
+                self._key, self.grant, self._rev, deltas, lambda out: ref.reply(Stored("save", out))
+            )
+
+    def _written(self) -> None:
+        self._writing = None
+        self.touched = self._ctx.now()
+        self._act()
+        self.flush()
+
+    def _refused(self, step: str, reason: Refused) -> None:
+        self._services.telemetry.count("stagedoor_store_errors_total", ("save", reason.value))
+        if reason is Refused.FENCED:
+            self._services.telemetry.count("stagedoor_fenced_writes_total")
+        if reason in FINAL:
+            self.lost = reason
+        elif step == "save":
+            self._ctx.set_timer("save", RETRY, SaveDue())
+            self._then += self._later
+            self._later = []
+            self._act()
+
+    def _act(self) -> None:
+        then, self._then = self._then, []
+        for act in then:
+            act()
+
+    # Keeping it, and giving it up
+
+    def keep(self) -> None:
+        """Keeps the record from expiring, if no write does."""
+        if self._writing is None:
+            self.touched = self._ctx.now()
+            ref = self._ctx.ref
+            self._services.store.touch(self._key, self.grant, lambda out: ref.reply(Stored("touch", out)))
+
+    def release(self, last: Fields, done: Done = ignore) -> None:
+        """Gives the ownership back, after everything that has changed, and these fields."""
+        self.change(last)
+        # A write that is under way must not be waited for: the store keeps the order.
+        self._write_all()
+        self._services.store.release(self._key, self.grant, done)
+
+    def delete(self) -> None:
+        """Nobody will need it again; the next life may begin anywhere."""
+        if self.owned and self.lost is None:
+            self._services.store.delete(self._key, self.grant, ignore)

@@ -1,0 +1,44 @@
+"""What a session's actor is told, and what its machine wants, are closed unions: nothing in them is forgotten, and what
+is not in them is a bug that shows."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, get_args
+
+import msgspec
+
+from actors.protocol import effects, events
+from actors.sessions import session_messages
+from actors.sessions.session import SessionActor, SessionMessage
+from tests.support.harness import open_gateway
+from tests.support.mcp_backend import Backend
+
+
+def defined_in(module: ModuleType) -> set[type]:
+    return {
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == module.__name__
+    }
+
+
+def test_every_message_of_a_session_is_one_that_its_actor_takes() -> None:
+    assert defined_in(session_messages) <= set(get_args(SessionMessage))
+
+
+def test_every_effect_and_every_event_of_a_session_is_in_its_union() -> None:
+    assert defined_in(effects) == set(get_args(effects.SessionEffect))
+    assert defined_in(events) - {events.Place} == set(get_args(events.SessionEvent))
+
+
+async def test_a_message_that_a_session_does_not_know_does_not_vanish(autojump_clock: Any) -> None:
+    async with open_gateway(Backend("alpha")) as gateway:
+        await gateway.connect("alpha")
+        (alive,) = gateway.actors.sessions.table.values()
+        assert isinstance(alive.ref.cell.actor, SessionActor)
+        alive.ref.reply("something else")
+        await gateway.settle()
+        [(_, error)] = gateway.crashes
+        assert isinstance(error, AssertionError)
+        gateway.crashes.clear()
