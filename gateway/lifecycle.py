@@ -127,16 +127,18 @@ async def open_connector(
         ),
         redact=Redaction(secrets).foreign,
     )
-    http = HttpConnector(log, limits=HttpLimits(message_bytes=limits.message_bytes), connections=connections)
     try:
         async with trio.open_nursery() as nursery:
+            http = HttpConnector(
+                log, nursery, limits=HttpLimits(message_bytes=limits.message_bytes), connections=connections
+            )
             nursery.start_soon(_sweep, http.sweep)
             yield TargetConnector(
                 {StdioTarget: stdio, HttpTarget: http, NativeTarget: NativeConnector(log, limits)},
             )
+            http.close()
             nursery.cancel_scope.cancel()
     finally:
-        http.close()
         with trio.move_on_after(2, shield=True):
             await stdio.aclose()
 

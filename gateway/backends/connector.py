@@ -118,12 +118,13 @@ class HttpConnector:
     server, also where others share its host and port. All have at most `connections` open together, of which at most
     half are for streams, so that calls have the others: streams come and stay as sessions do.
 
-    Needs `close` once all its transports have ended.
+    `nursery` is where the tasks of the connections live. Needs `close` once all its transports have ended.
     """
 
     def __init__(
         self,
         log: Log,
+        nursery: trio.Nursery,
         *,
         limits: HttpLimits | None = None,
         pool_limits: PoolLimits | None = None,
@@ -131,6 +132,7 @@ class HttpConnector:
         connections: int = CONNECTIONS,
     ) -> None:
         self._log = log
+        self._nursery = nursery
         self._connections = connections
         self._limits = limits or HttpLimits()
         self._pool_limits = pool_limits
@@ -166,8 +168,14 @@ class HttpConnector:
             calls, streams = self._pool_limits, self._pool_limits or PoolLimits(connections=STREAMS)
             pools = _Pools(
                 spec.target,
-                Pool(calls, tls=self._tls, connect=self._dial),
-                Pool(streams, tls=self._tls, connect=self._dial_stream, has_room=self._has_room_for_stream),
+                Pool(calls, nursery=self._nursery, tls=self._tls, connect=self._dial),
+                Pool(
+                    streams,
+                    nursery=self._nursery,
+                    tls=self._tls,
+                    connect=self._dial_stream,
+                    has_room=self._has_room_for_stream,
+                ),
             )
             self._pools[spec.name] = pools
         return pools

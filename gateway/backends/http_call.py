@@ -14,12 +14,13 @@ import trio
 from actors.ports import FrameAccepted, FrameReceived, Positioned, RequestFailed, SessionLost, TransportEvent
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
+from actors.runtime.boundary import boundary
 from gateway.backends.http_events import EventTrail, read_events
 from gateway.backends.http_rules import PASSING, Failed, Kind, Lost, answers, executed_by, judge, kind_of
 from gateway.backends.http_session import HttpSession
 from gateway.backends.outbox import Outgoing
 from gateway.wire.errors import ConnectError, HeaderError, PoolFullError, SizeError, WireError
-from gateway.wire.pool import Pool, Response
+from gateway.wire.pool import Exchange, Pool, Response
 from gateway.wire.url import Url
 
 ERROR_BODY: Final = 1024 * 1024
@@ -69,59 +70,99 @@ class Endpoint:
     emit: Callable[[TransportEvent], None]
 
 
-class HttpCall:
-    """One request on its way."""
+class HttpCall(Exchange):
+    """One request on its way. `over` is called once it has had its outcome, with what it crashed of, if it did; not for
+    one that was cancelled."""
 
-    __slots__ = ("_answered", "_end", "_id", "_outgoing", "_session", "_trail")
+    __slots__ = ("_answered", "_cancelled", "_end", "_outgoing", "_over", "_session", "_trail", "id")
 
-    def __init__(self, end: Endpoint, session: HttpSession, outgoing: Outgoing) -> None:
+    def __init__(
+        self,
+        end: Endpoint,
+        session: HttpSession,
+        outgoing: Outgoing,
+        over: Callable[["HttpCall", BaseException | None], object],
+    ) -> None:
+        super().__init__()
         assert outgoing.id is not None
         self._end = end
         self._session = session
         self._outgoing = outgoing
-        self._id: RequestId = outgoing.id
+        self._over = over
+        self.id: RequestId = outgoing.id
         self._trail = EventTrail()
         self._trail.last_id = outgoing.after
         self._answered = False
+        self._cancelled = False
 
-    def crashed(self) -> None:
-        """The outcome of a call whose `run` raised what it should not. (Twice told is better than never.)"""
-        self._answered = False
-        self._fail("crashed", f"the exchange with {self._end.name} crashed", "unknown")
+    def start(self) -> None:
+        """Makes the call."""
+        end = self._end
+        end.calls.start("POST", end.url, self._session.post_headers(), self._outgoing.frame, self)
 
-    async def run(self) -> None:
-        """Makes the call, or goes on with it; to forget it, cancel this."""
+    async def pick_up(self) -> None:
+        """Goes on with a call that was made before, in a task of its own."""
+        with trio.CancelScope() as self.scope:
+            if not self._cancelled:
+                outcome = await boundary(self._go_on)
+                if outcome.error is not None:
+                    self.crashed(outcome.error)
+
+    def cancel(self) -> None:
+        """Forgets it: nothing more is said of it."""
+        self._cancelled = True
+        super().cancel()
+
+    async def answered(self, response: Response) -> None:
         try:
-            await (self._post() if self._outgoing.after is None else self._resume())
-            while not self._answered and self._may_resume():
-                await trio.sleep(self._trail.wait())
-                await self._resume()
+            await self._take_response(response)
+            await self._to_its_end()
         except SizeError as error:
-            self._fail("too_large", f"{self._end.name} sent {error}", "unknown")
+            self._fail_by_size(error)
+        self._over(self, None)
+
+    def broke(self, error: WireError) -> None:
+        self._fail_by(error, reason_of(error), "unknown" if error.sent else "no")
+        self._over(self, None)
+
+    def crashed(self, error: BaseException) -> None:
+        self._answered = False  # twice told is better than never
+        self._fail("crashed", f"the exchange with {self._end.name} crashed", "unknown")
+        self._over(self, error)
+
+    async def _go_on(self) -> None:
+        try:
+            await self._resume()
+            await self._to_its_end()
+        except SizeError as error:
+            self._fail_by_size(error)
+        self._over(self, None)
+
+    async def _to_its_end(self) -> None:
+        while not self._answered and self._may_resume():
+            await trio.sleep(self._trail.wait())
+            await self._resume()
         if not self._answered:
             self._fail("no_response", f"{self._end.name} ended its answer without a response", "unknown")
 
     def _may_resume(self) -> bool:
         return self._trail.last_id is not None and self._trail.failures < self._end.limits.resumes
 
-    async def _post(self) -> None:
-        end, session = self._end, self._session
-        try:
-            response = await end.calls.request("POST", end.url, session.post_headers(), self._outgoing.frame)
-        except WireError as error:
-            self._fail_by(error, reason_of(error), "unknown" if error.sent else "no")
-            return
+    async def _take_response(self, response: Response) -> None:
         with response:
             kind = kind_of(response.status, response.header(b"content-type"))
             if kind is Kind.REFUSED:
                 await self._refused(response)
+            elif not self._begin(response):
                 return
-            if not self._begin(response):
-                return
-            if kind is Kind.EVENTS:
+            elif kind is Kind.EVENTS:
                 await self._follow(response)
             else:
                 await self._take_body(response)
+
+    def _emit(self, event: TransportEvent) -> None:
+        if not self._cancelled:
+            self._end.emit(event)
 
     def _begin(self, response: Response) -> bool:
         """The head of an answer has come."""
@@ -133,7 +174,7 @@ class HttpCall:
             self._fail("protocol", f"{self._end.name} sent a session id that cannot be sent back", "unknown")
             return False
         if self._outgoing.tag is not None:
-            self._end.emit(FrameAccepted(self._outgoing.tag))
+            self._emit(FrameAccepted(self._outgoing.tag))
         return True
 
     async def _take_body(self, response: Response) -> None:
@@ -155,15 +196,15 @@ class HttpCall:
                 await read_events(response, decoder, self._trail, self._take_late, self._moved)
 
     def _take(self, frame: bytes) -> bool:
-        outcome = answers(frame, self._id)
+        outcome = answers(frame, self.id)
         # First, because the receiver may cancel this call.
         self._answered = self._answered or outcome
-        self._end.emit(FrameReceived(frame, self._id, self._trail.last_id))
+        self._emit(FrameReceived(frame, self.id, self._trail.last_id))
         return outcome
 
     def _moved(self) -> None:
         if not self._answered:
-            self._end.emit(Positioned(self._id, self._trail.last_id))
+            self._emit(Positioned(self.id, self._trail.last_id))
 
     def _take_late(self, frame: bytes) -> bool:
         self._take(frame)
@@ -178,13 +219,13 @@ class HttpCall:
         if isinstance(verdict, Lost):
             session.guessed_lost = session.guessed_lost or verdict.guessed
             self._answered = True
-            self._end.emit(SessionLost(self._id))
+            self._emit(SessionLost(self.id))
         elif isinstance(verdict, Failed):
             message = f"{self._end.name}: {verdict.message}"
             self._fail(verdict.reason, message, verdict.executed, response.status)
         else:
             self._answered = True
-            self._end.emit(FrameReceived(body, self._id, status=response.status))
+            self._emit(FrameReceived(body, self.id, status=response.status))
 
     async def _resume(self) -> None:
         end, session = self._end, self._session
@@ -200,7 +241,10 @@ class HttpCall:
                 message = f"{end.name} refused to go on with a broken stream (HTTP {status})"
                 self._fail("not_resumable", message, "unknown", status)
                 if status == 404 and session.id is not None:
-                    end.emit(SessionLost(None))
+                    self._emit(SessionLost(None))
+
+    def _fail_by_size(self, error: SizeError) -> None:
+        self._fail("too_large", f"{self._end.name} sent {error}", "unknown")
 
     def _fail_by(self, error: WireError, reason: str, executed: Literal["no", "unknown"]) -> None:
         """Its address is for operators only."""
@@ -217,7 +261,7 @@ class HttpCall:
     ) -> None:
         if not self._answered:
             self._answered = True
-            self._end.emit(RequestFailed(self._id, reason, message, executed, status, detail))
+            self._emit(RequestFailed(self.id, reason, message, executed, status, detail))
 
 
 class HttpPost:

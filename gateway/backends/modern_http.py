@@ -22,7 +22,7 @@ from actors.ports import FrameReceived, Headers, Log, RequestFailed, TransportCl
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.protocol.table import HttpTarget
-from actors.runtime.boundary import Boundary, boundary
+from actors.runtime.boundary import Boundary
 from gateway.backends.bound import BoundTransport
 from gateway.backends.http_call import ERROR_BODY, HttpLimits, reason_of
 from gateway.backends.http_events import EventTrail, read_events
@@ -30,9 +30,9 @@ from gateway.backends.http_rules import OURS_ONLY, Kind, answers, error_code, ex
 from gateway.backends.http_session import OURS
 from gateway.backends.outbox import Outbox
 from gateway.backends.outbox import Outgoing as Notice
-from gateway.wire.errors import SizeError, WireError
+from gateway.wire.errors import HeaderError, SizeError, WireError
 from gateway.wire.http1_client import encode_headers
-from gateway.wire.pool import Pool, Response
+from gateway.wire.pool import Exchange, Pool, Response
 from gateway.wire.url import Url, parse_url
 
 LISTEN: Final = ("Mcp-Method", "subscriptions/listen")
@@ -87,8 +87,8 @@ class ModernHttpTransport(BoundTransport):
         self._log = log
         self._end = Endpoint(name, parse_url(target.url), _own(target.headers), calls, streams, limits, emit)
         self._nursery: trio.Nursery | None = None
-        self._running: dict[RequestId, trio.CancelScope] = {}
-        self._listening: dict[RequestId, trio.CancelScope] = {}
+        self._running: dict[RequestId, _Exchange] = {}
+        self._listening: dict[RequestId, _Exchange] = {}
         self._waiting: deque[Outgoing] = deque()
         self._notices = Outbox(limits.waiting, limits.waiting_bytes)
         self._ending = trio.Event()
@@ -117,7 +117,7 @@ class ModernHttpTransport(BoundTransport):
         elif self._nursery is None or not self._has_room(outgoing):
             self._waiting.append(outgoing)
         else:
-            self._start(self._nursery, outgoing)
+            self._start(outgoing)
 
     def _waits(self, more: bytes) -> int:
         """Bytes that would wait with these."""
@@ -125,9 +125,10 @@ class ModernHttpTransport(BoundTransport):
 
     def forget(self, id: RequestId) -> None:
         """Gives the request up by closing its connection."""
-        scope = self._running.get(id) or self._listening.get(id)
-        if scope is not None:
-            scope.cancel()
+        exchange = self._running.pop(id, None) or self._listening.pop(id, None)
+        if exchange is not None:
+            exchange.cancel()
+            self._start_waiting()
             return
         self._waiting = deque(outgoing for outgoing in self._waiting if outgoing.id != id)
 
@@ -164,6 +165,8 @@ class ModernHttpTransport(BoundTransport):
         finally:
             self._nursery = None
             self._ending.set()
+            for exchange in (*self._running.values(), *self._listening.values()):
+                exchange.cancel()
             self._notices.clear()
             for outgoing in self._waiting:
                 self._end.emit(RequestFailed(outgoing.id, "not_sent", f"{self._end.name} was closed", "no"))
@@ -175,27 +178,24 @@ class ModernHttpTransport(BoundTransport):
     def _has_room(self, outgoing: Outgoing) -> bool:
         return outgoing.listens or len(self._running) < self._end.limits.shared
 
-    def _start(self, nursery: trio.Nursery, outgoing: Outgoing) -> None:
-        scope = trio.CancelScope()
-        (self._listening if outgoing.listens else self._running)[outgoing.id] = scope
-        nursery.start_soon(self._run, outgoing, scope)
+    def _start(self, outgoing: Outgoing) -> None:
+        exchange = _Exchange(self._end, outgoing, self._over)
+        (self._listening if outgoing.listens else self._running)[outgoing.id] = exchange
+        exchange.start()
 
     def _start_waiting(self) -> None:
         while self._nursery is not None and self._waiting and self._has_room(self._waiting[0]):
-            self._start(self._nursery, self._waiting.popleft())
+            if self._ending.is_set():
+                return
+            self._start(self._waiting.popleft())
 
-    async def _run(self, outgoing: Outgoing, scope: trio.CancelScope) -> None:
-        exchange = _Exchange(self._end, outgoing)
-        with scope:
-            outcome = await boundary(exchange.run)
-            if outcome.error is not None:
-                self._log.error("backend_exchange_crashed", backend=self._end.name, exc_info=outcome.error)
-                exchange.crashed()
+    def _over(self, id: RequestId, exchange: "_Exchange", crash: BaseException | None) -> None:
+        if crash is not None:
+            self._log.error("backend_exchange_crashed", backend=self._end.name, exc_info=crash)
         for running in (self._running, self._listening):
-            if running.get(outgoing.id) is scope:
-                del running[outgoing.id]
-        if not self._ending.is_set():
-            self._start_waiting()
+            if running.get(id) is exchange:
+                del running[id]
+        self._start_waiting()
 
     # Notifications
 
@@ -256,39 +256,61 @@ def _lines(headers: Headers) -> bytes:
 _usual = lru_cache(KNOWN)(encode_headers)
 
 
-class _Exchange:
-    """One POST, from its head to the one event that is its outcome."""
+class _Exchange(Exchange):
+    """One POST, from its head to the one event that is its outcome. `over` is called once it has had that, with what it
+    crashed of, if it did; not for one that was cancelled."""
 
-    __slots__ = ("_answered", "_end", "_outgoing")
+    __slots__ = ("_answered", "_cancelled", "_end", "_outgoing", "_over")
 
-    def __init__(self, end: Endpoint, outgoing: Outgoing) -> None:
+    def __init__(
+        self,
+        end: Endpoint,
+        outgoing: Outgoing,
+        over: Callable[[RequestId, "_Exchange", BaseException | None], object],
+    ) -> None:
+        super().__init__()
         self._end = end
         self._outgoing = outgoing
+        self._over = over
         self._answered = False
+        self._cancelled = False
 
-    def crashed(self) -> None:
-        """The outcome of a request whose `run` raised what it should not. (Twice told is better than never.)"""
-        self._answered = False
-        self._fail("crashed", f"the exchange with {self._end.name} crashed", "unknown")
+    def start(self) -> None:
+        """Makes the request."""
+        end, outgoing = self._end, self._outgoing
+        pool = end.streams if outgoing.listens else end.calls
+        try:
+            headers = end.own + _lines(outgoing.headers)
+        except HeaderError as error:
+            self.broke(error)
+            return
+        pool.start("POST", end.url, headers, outgoing.frame, self)
 
-    async def run(self) -> None:
-        """Makes the request; to give it up, cancel this."""
+    def cancel(self) -> None:
+        """Gives it up: nothing more is said of it."""
+        self._cancelled = True
+        super().cancel()
+
+    async def answered(self, response: Response) -> None:
         end = self._end
         try:
-            await self._post()
+            await self._take_response(response)
         except SizeError as error:
             self._fail("too_large", f"{end.name} sent {error}", "unknown")
         if not self._answered:
             self._fail("no_response", f"{end.name} ended its answer without a response", "unknown")
+        self._over(self._outgoing.id, self, None)
 
-    async def _post(self) -> None:
-        end, outgoing = self._end, self._outgoing
-        pool = end.streams if outgoing.listens else end.calls
-        try:
-            response = await pool.request("POST", end.url, end.own + _lines(outgoing.headers), outgoing.frame)
-        except WireError as error:
-            self._fail_by(error, reason_of(error), "unknown" if error.sent else "no")
-            return
+    def broke(self, error: WireError) -> None:
+        self._fail_by(error, reason_of(error), "unknown" if error.sent else "no")
+        self._over(self._outgoing.id, self, None)
+
+    def crashed(self, error: BaseException) -> None:
+        self._answered = False  # twice told is better than never
+        self._fail("crashed", f"the exchange with {self._end.name} crashed", "unknown")
+        self._over(self._outgoing.id, self, error)
+
+    async def _take_response(self, response: Response) -> None:
         with response:
             match kind_of(response.status, response.header(b"content-type")):
                 case Kind.EVENTS:
@@ -297,6 +319,10 @@ class _Exchange:
                     await self._take_body(response)
                 case Kind.REFUSED:
                     await self._refused(response)
+
+    def _emit(self, event: TransportEvent) -> None:
+        if not self._cancelled:
+            self._end.emit(event)
 
     async def _follow(self, response: Response) -> None:
         decoder = SseDecoder(self._end.limits.message_bytes)
@@ -321,7 +347,7 @@ class _Exchange:
             return True
         self._answered = answers(frame, self._outgoing.id)  # first, because the receiver may cancel this
         answered = self._answered
-        self._end.emit(FrameReceived(frame, self._outgoing.id))
+        self._emit(FrameReceived(frame, self._outgoing.id))
         return answered
 
     def _take_late(self, frame: bytes) -> bool:
@@ -337,7 +363,7 @@ class _Exchange:
             body = await response.read(ERROR_BODY)
         if status not in OURS_ONLY and error_code(body) is not None:
             self._answered = True
-            self._end.emit(FrameReceived(body, self._outgoing.id, status=status))
+            self._emit(FrameReceived(body, self._outgoing.id, status=status))
         else:
             self._fail("http_status", f"{name} answered with HTTP {worded(status)}", executed_by(status), status)
 
@@ -356,4 +382,4 @@ class _Exchange:
     ) -> None:
         if not self._answered:
             self._answered = True
-            self._end.emit(RequestFailed(self._outgoing.id, reason, message, executed, status, detail))
+            self._emit(RequestFailed(self._outgoing.id, reason, message, executed, status, detail))

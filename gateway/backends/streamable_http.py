@@ -1,6 +1,6 @@
 """A backend behind a Streamable HTTP endpoint (2025-11-25, transports; sessions-2025 §6).
 
-Each request is a POST in a task of its own and has its outcome from `http_call`. Notifications and responses are
+Each request is a POST and has its outcome from `http_call`. Notifications and responses are
 POSTed one after the other, in the order in which they were sent. The GET stream, once asked for, is kept open over
 breaks. The transport outlives every connection: it ends when it is closed, when the owner cancels it, or when a message
 whose acceptance the owner waits for is refused. Nothing of a client's headers ever comes here; the configured ones are
@@ -31,7 +31,7 @@ from actors.protocol.diagnostics import without_addresses
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.protocol.table import HttpTarget
-from actors.runtime.boundary import Boundary, boundary
+from actors.runtime.boundary import Boundary
 from gateway.backends.http_call import Endpoint, HttpCall, HttpLimits, HttpPost
 from gateway.backends.http_events import EventTrail, read_events
 from gateway.backends.http_rules import PASSING, Kind, kind_of
@@ -66,7 +66,7 @@ class StreamableHttpTransport:
         self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit)
         self._session = HttpSession(target.headers)
         self._nursery: trio.Nursery | None = None
-        self._calls: dict[RequestId, trio.CancelScope] = {}
+        self._calls: dict[RequestId, HttpCall] = {}
         self._waiting: deque[Outgoing] = deque()
         self._posts = Outbox(limits.waiting, limits.waiting_bytes)
         self._listener: trio.CancelScope | None = None
@@ -138,9 +138,10 @@ class StreamableHttpTransport:
 
     def forget(self, id: RequestId) -> None:
         """Gives the request up, its connection included if its answer has not come whole."""
-        scope = self._calls.get(id)
-        if scope is not None:
-            scope.cancel()
+        call = self._calls.pop(id, None)
+        if call is not None:
+            call.cancel()
+            self._start_waiting()
             return
         for outgoing in self._waiting:
             if outgoing.id == id and type(outgoing.id) is type(id):
@@ -149,9 +150,7 @@ class StreamableHttpTransport:
 
     def restart(self) -> None:
         """Begins a fresh session. What belongs to the old one is dropped without a word: its owner has ended it."""
-        for scope in self._calls.values():
-            scope.cancel()
-        self._calls.clear()
+        self._cancel_calls()
         self._waiting.clear()
         self._posts.drop()
         self._posting.cancel()
@@ -161,6 +160,11 @@ class StreamableHttpTransport:
         self._heard = False
         self._trail = EventTrail()
         self._session = HttpSession(self._target.headers, guessed_lost=self._session.guessed_lost)
+
+    def _cancel_calls(self) -> None:
+        for call in self._calls.values():
+            call.cancel()
+        self._calls.clear()
 
     def close(self) -> None:
         """Sends what waits in order, then DELETEs the session."""
@@ -187,6 +191,7 @@ class StreamableHttpTransport:
         finally:
             self._nursery = None
             self._ending.set()
+            self._cancel_calls()
             self._posts.clear()
             while self._waiting:
                 outgoing = self._waiting.popleft()
@@ -208,13 +213,17 @@ class StreamableHttpTransport:
             self._posts.close()
             with trio.move_on_after(self._end.limits.flush):
                 await posted.wait()
+            self._cancel_calls()
             nursery.cancel_scope.cancel()
         self._nursery = None
 
     def _start(self, nursery: trio.Nursery, outgoing: Outgoing) -> None:
         assert outgoing.id is not None
-        scope = self._calls[outgoing.id] = trio.CancelScope()
-        nursery.start_soon(self._call, outgoing.id, scope, HttpCall(self._end, self._session, outgoing))
+        call = self._calls[outgoing.id] = HttpCall(self._end, self._session, outgoing, self._call_over)
+        if outgoing.after is None:
+            call.start()
+        else:
+            nursery.start_soon(call.pick_up)
 
     def _start_waiting(self) -> None:
         if self._nursery is None or self._ending.is_set():
@@ -222,14 +231,11 @@ class StreamableHttpTransport:
         while self._waiting and len(self._calls) < self._end.limits.concurrent:
             self._start(self._nursery, self._waiting.popleft())
 
-    async def _call(self, id: RequestId, scope: trio.CancelScope, call: HttpCall) -> None:
-        with scope:
-            outcome = await boundary(call.run)
-            if outcome.error is not None:
-                self._crashed("call", outcome.error)
-                call.crashed()
-        if self._calls.get(id) is scope:
-            del self._calls[id]
+    def _call_over(self, call: HttpCall, crash: BaseException | None) -> None:
+        if crash is not None:
+            self._crashed("call", crash)
+        if self._calls.get(call.id) is call:
+            del self._calls[call.id]
             self._start_waiting()
 
     async def _post_in_order(self, posted: trio.Event) -> None:

@@ -81,7 +81,10 @@ class OriginPool(Generic[C]):
         self.release(connection)
 
     async def acquire(self, connect: Callable[[], Awaitable[C]]) -> C:
-        """A fresh connection, or one that came free while waiting for a place. PoolFullError; what `connect` raises."""
+        """An idle connection, a fresh one, or one that came free while waiting for a place. Raises PoolFullError, and
+        what `connect` raises."""
+        if (connection := self.take_idle()) is not None:
+            return connection
         if self.open < self._connections:
             self.open += 1
             try:
@@ -127,6 +130,12 @@ class OriginPool(Generic[C]):
         """The connection is of no use any more."""
         connection.close()
         self._give_up_place()
+
+    def drop(self, connection: C) -> None:
+        """An idle connection has ended. (One that is not idle is being handed to somebody, who will look himself.)"""
+        if connection in self.idle:
+            self.idle.remove(connection)
+            self.discard(connection)
 
     def close(self) -> None:
         """Closes the idle ones; those in use are closed when they are released."""

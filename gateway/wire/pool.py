@@ -7,19 +7,24 @@ Guarantees:
 * Bounded: connections and waiting requests per origin, the time to wait, to connect, to write; the head of a response.
   The body comes at the caller's pace and is bounded by the caller.
 
+Each connection of requests that nobody waits for in a task of his own (`Pool.start`) has one task, its *worker*, for as
+long as it is kept: it waits for the answer, and while there is none to wait for it notices the end of the connection.
+
 Not here: redirects, compression, cookies, HTTP proxies, retries. Their absence is meant.
 """
 
 import math
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 import trio
 
+from actors.runtime.boundary import boundary
 from gateway.wire.errors import DeadlineError, PeerError, SizeError, WireError
 from gateway.wire.http1_client import ResponseParser, encode_headers, encode_request
 from gateway.wire.origins import OriginPool
@@ -55,26 +60,37 @@ class PoolLimits:
 class Connection:
     """One connection and the parser of its responses."""
 
-    __slots__ = ("home", "idle_since", "parser", "stream")
+    __slots__ = ("home", "idle_since", "parser", "stream", "worker")
 
     def __init__(self, stream: WireStream, home: "OriginPool[Connection]") -> None:
         self.stream = stream
         self.home = home
         self.parser = ResponseParser()
         self.idle_since = -math.inf
+        self.worker: Worker | None = None
+        """Who waits for what comes, if that is not the task that sent the request."""
+
+    def give_to(self, worker: "Worker | None") -> None:
+        """From here on nobody else reads. A worker that is still busy with an answer finds it out when it has done."""
+        before, self.worker = self.worker, worker
+        if before is not None and before.exchange is None:
+            before.scope.cancel()
 
     def is_usable(self) -> bool:
         return self.parser.reusable and self.stream.is_quiet()
 
     def close(self) -> None:
+        self.give_to(None)
         self.stream.close()
         self.parser.close()
 
-    async def send(self, data: bytes, within: float) -> None:
-        """Writes a whole request. Raises WireError, which knows whether anything was given to the peer."""
-        sent = 0
+    async def send(self, data: bytes, within: float, sent: int | None = None) -> None:
+        """Writes a whole request, of which so many bytes were written if it was begun. Raises WireError, which knows
+        whether anything was given to the peer."""
         try:
-            sent = self.stream.send_nowait(data)
+            if sent is None:
+                sent = 0
+                sent = self.stream.send_nowait(data)
             if sent == len(data):
                 return
             with trio.move_on_after(within):
@@ -83,7 +99,7 @@ class Connection:
                 await self.stream.send_all(rest)
                 return
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise PeerError(f"the connection broke while a request was written: {error}", sent=sent > 0) from error
+            raise PeerError(f"the connection broke while a request was written: {error}", sent=bool(sent)) from error
         raise DeadlineError(f"the peer did not read a request within {within:g} s", sent=True)
 
     async def receive(self) -> None:
@@ -102,6 +118,8 @@ class Connection:
         await self.receive()
         while not self.parser.status:
             await self.receive()
+        if self.parser.headers.get(b"content-encoding", b"identity") != b"identity":
+            raise PeerError("the answer is compressed, which was not offered", sent=True)
 
 
 class Response:
@@ -186,6 +204,103 @@ class Response:
             connection.home.discard(connection)
 
 
+class Exchange(ABC):
+    """A request that was sent by `Pool.start`, and what is done with its answer. In the task of the connection one of
+    `answered` and `broke` is called, once; neither if it was cancelled before. `crashed` hears of a raise in them."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self) -> None:
+        self.scope: trio.CancelScope | None = None
+        """Round what is being done for it; None before and after."""
+
+    def cancel(self) -> None:
+        """Gives it up, and its connection unless the answer has come whole. What runs already goes on to its next
+        checkpoint."""
+        if self.scope is not None:
+            self.scope.cancel()
+
+    @abstractmethod
+    async def answered(self, response: Response) -> None:
+        """The head of the answer has come: reads the rest, or closes it."""
+
+    @abstractmethod
+    def broke(self, error: WireError) -> None:
+        """There will be no answer."""
+
+    @abstractmethod
+    def crashed(self, error: BaseException) -> None:
+        """By a fault of ours nobody knows of an answer."""
+
+
+class Worker:
+    """The task of a connection: waits for the answer to each exchange in turn, and stays while the connection is idle.
+
+    `exchange` is None while there is nothing to wait for.
+    """
+
+    __slots__ = ("exchange", "scope")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.scope = trio.CancelScope()
+        self.exchange: Exchange | None = None
+        self.begin(exchange)
+
+    def begin(self, exchange: Exchange) -> None:
+        """The next request has been sent, or is about to be."""
+        self.exchange = exchange
+        exchange.scope = self.scope
+
+    async def run(
+        self, get: Connection | Callable[[], Awaitable[Connection]], data: bytes, sent: int | None, within: float
+    ) -> None:
+        """Works as long as the connection is its own. `sent` is how much of the request was written to it already."""
+        with self.scope:
+            crash = (await boundary(self._run, get, data, sent, within)).error
+            if crash is not None and self.exchange is not None:
+                self._done().crashed(crash)
+
+    async def _run(
+        self, get: Connection | Callable[[], Awaitable[Connection]], data: bytes, sent: int | None, within: float
+    ) -> None:
+        try:
+            connection = get if isinstance(get, Connection) else await get()
+            connection.give_to(self)
+            connection.parser.expect()
+            await self._work(connection, data, sent, within)
+        except WireError as error:
+            if self.exchange is not None:
+                self.exchange.broke(error)
+                self._done()
+
+    async def _work(self, connection: Connection, data: bytes, sent: int | None, within: float) -> None:
+        closes = True
+        try:
+            await connection.send(data, within, sent)
+            # One that was cancelled when its answer was whole already has no more to lose but its task.
+            while connection.worker is self and not self.scope.cancel_called:
+                closes = True
+                await connection.receive_head()
+                if self.exchange is None:
+                    return  # what came was not asked for, or is the end
+                closes = False  # from here on that is for who has the response
+                await self.exchange.answered(Response(connection))
+                self._done()
+        finally:
+            if connection.worker is self:
+                connection.worker = None
+                if closes and self.exchange is None:
+                    connection.home.drop(connection)
+                elif closes:
+                    connection.home.discard(connection)
+
+    def _done(self) -> Exchange:
+        exchange, self.exchange = self.exchange, None
+        assert exchange is not None
+        exchange.scope = None
+        return exchange
+
+
 @cache
 def _system_trust() -> ssl.SSLContext:
     """Made at the first need, and once: reading the system's certificates takes some 20 ms."""
@@ -195,18 +310,21 @@ def _system_trust() -> ssl.SSLContext:
 
 
 class Pool:
-    """See the module. `tls` replaces the system's certificate authorities, `connect` the way to a stream; `has_room`
-    says whether a connection may be taken over from another pool, where `connect` is not asked."""
+    """See the module. `nursery` is where workers live, for `start`; `tls` replaces the system's authorities,
+    `connect` the way to a stream; `has_room` says whether a connection may be taken over from another pool, where
+    `connect` is not asked."""
 
     def __init__(
         self,
         limits: PoolLimits | None = None,
         *,
+        nursery: trio.Nursery | None = None,
         tls: ssl.SSLContext | None = None,
         connect: Dial = dial,
         has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         self._limits = limits or PoolLimits()
+        self._nursery = nursery
         self._tls = tls
         self._dial = connect
         self._has_room = has_room
@@ -243,6 +361,29 @@ class Pool:
         connection = await home.acquire(lambda: self._connect(url.origin, home))
         return await self._exchange(connection, data, answer_within)
 
+    def start(self, method: str, url: Url, headers: bytes, body: bytes | None, exchange: Exchange) -> None:
+        """Sends a request without waiting for anything; the exchange hears of its answer. As in `request`, it is moved
+        to another connection only when no byte of it was given to the first."""
+        assert self._nursery is not None
+        data = encode_request(method.encode(), url.request_line_end, headers, body)
+        home, within = self._home(url.origin), self._limits.write
+        while (connection := home.take_idle()) is not None:
+            try:
+                sent = connection.stream.send_nowait(data)
+            except trio.BrokenResourceError:
+                home.discard(connection)
+                continue
+            worker = connection.worker
+            if worker is not None and worker.exchange is None and sent == len(data):
+                connection.parser.expect()
+                worker.begin(exchange)
+            else:
+                connection.give_to(None)
+                self._nursery.start_soon(Worker(exchange).run, connection, data, sent, within)
+            return
+        connect = partial(home.acquire, partial(self._connect, url.origin, home))
+        self._nursery.start_soon(Worker(exchange).run, connect, data, None, within)
+
     @property
     def open(self) -> int:
         """Connections that are open, or about to be."""
@@ -276,6 +417,7 @@ class Pool:
     async def _exchange(self, connection: Connection, data: bytes, within: float) -> Response:
         parser = connection.parser
         answered = False
+        connection.give_to(None)
         try:
             parser.expect()
             await connection.send(data, self._limits.write)
@@ -286,8 +428,6 @@ class Pool:
                     await connection.receive_head()
                 if not parser.status:
                     raise DeadlineError(f"no answer within {within:g} s", sent=True)
-            if parser.headers.get(b"content-encoding", b"identity") != b"identity":
-                raise PeerError("the answer is compressed, which was not offered", sent=True)
             answered = True
         finally:
             if not answered:

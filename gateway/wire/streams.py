@@ -37,7 +37,7 @@ class WireStream(Protocol):
     async def send_all(self, data: memoryview) -> None: ...
 
     async def receive_some(self, at_most: int) -> bytes:
-        """b"" at the end."""
+        """b"" at the end. As soon as a call is cancelled another may follow, even if its task has not run since."""
 
     def is_quiet(self) -> bool:
         """Whether an idle connection is as it was: not closed by the peer, and nothing has come unasked."""

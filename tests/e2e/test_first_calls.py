@@ -56,9 +56,9 @@ async def test_every_first_call_is_answered(programs: Programs) -> None:
     need(PYTHON.exists(), f"{PYTHON} is")
     port = free_port()
     programs.start("rooted", [PYTHON, Path(__file__).with_name("rooted.py"), str(port)], ready=accepts(port))
-    connector = HttpConnector(RecordingLog())
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
+            connector = HttpConnector(RecordingLog(), nursery)
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, lambda near: carry(near, port), [listener])
             far = Far(listener.socket.getsockname()[1])

@@ -17,7 +17,7 @@ FRAME = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call"}).encode()
 @pytest.fixture
 async def ask(backend, events, log, nursery):
     """Asks over a transport of its own."""
-    connector = HttpConnector(log, pool_limits=PoolLimits(idle_time=0.01))
+    connector = HttpConnector(log, nursery, pool_limits=PoolLimits(idle_time=0.01))
     backend.handlers = [lambda request: request.result({})]
 
     async def asked(name: str, *headers: tuple[str, str]) -> HttpConnector:
@@ -55,7 +55,7 @@ async def test_idle_connections_to_a_server_that_nobody_uses_are_closed(ask, bac
 
 
 async def test_where_all_places_are_taken_idle_connections_give_way_and_then_nobody(backend, events, log, nursery):
-    connector = HttpConnector(log, connections=1)
+    connector = HttpConnector(log, nursery, connections=1)
     going = trio.Event()
 
     async def answer(request) -> None:
@@ -85,7 +85,7 @@ async def test_where_all_places_are_taken_idle_connections_give_way_and_then_nob
 
 
 async def test_streams_of_many_sessions_leave_connections_for_calls(backend, events, log, nursery):
-    connector = HttpConnector(log, connections=4)
+    connector = HttpConnector(log, nursery, connections=4)
 
     async def answer(request) -> None:
         if request.method == "GET":
@@ -110,7 +110,7 @@ async def test_streams_of_many_sessions_leave_connections_for_calls(backend, eve
 
 
 async def test_where_all_places_are_taken_calls_wait_for_a_connection_of_their_server(backend, events, log, nursery):
-    connector = HttpConnector(log, connections=2)
+    connector = HttpConnector(log, nursery, connections=2)
     going = trio.Event()
 
     async def answer(request) -> None:

@@ -28,7 +28,7 @@ async def open_transport(nursery, events, log):
     connectors = []
 
     def start(url: str, limits: HttpLimits | None = None, emit=events, **headers: str) -> ModernHttpTransport:
-        connector = HttpConnector(log, limits=limits)
+        connector = HttpConnector(log, nursery, limits=limits)
         connectors.append(connector)
         spec = BackendSpec("far", HttpTarget(url, tuple(headers.items())))
         transport = connector.connect(spec, emit, True)

@@ -63,11 +63,12 @@ async def answer(events, id: int) -> dict[str, object]:
 
 
 async def test_a_session_with_a_server_on_the_official_sdk(target, events, log):
-    stdio, http = StdioConnector(log), HttpConnector(log)
-    connector = TargetConnector({StdioTarget: stdio, HttpTarget: http})
-    transport = connector.connect(BackendSpec("fixture", target), events)
+    stdio = StdioConnector(log)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
+            http = HttpConnector(log, nursery)
+            connector = TargetConnector({StdioTarget: stdio, HttpTarget: http})
+            transport = connector.connect(BackendSpec("fixture", target), events)
             nursery.start_soon(transport.run)
             transport.send(frame("initialize", 1, **HELLO), id=1)
             assert (await answer(events, 1))["protocolVersion"] == "2025-11-25"
@@ -86,6 +87,6 @@ async def test_a_session_with_a_server_on_the_official_sdk(target, events, log):
                 transport.send(frame("tools/call", 4, name="test_reconnection", arguments={}), id=4)
                 assert (await answer(events, 4))["content"]
             transport.close()
-    assert events.all[-1] == TransportClosed("closed", "fixture was closed")
-    http.close()
+            assert await events.next(TransportClosed) == TransportClosed("closed", "fixture was closed")
+            http.close()
     await stdio.aclose()

@@ -45,7 +45,7 @@ async def connect(backend, events, log, nursery):
 
     def start(*, limits=LIMITS, url=None, headers=(), run=True, handler=None, session=None, emit=quietly):
         """`session`: as if the handshake were over, with this id. That it listens is told if `emit` is given."""
-        connectors.append(HttpConnector(log, limits=limits))
+        connectors.append(HttpConnector(log, nursery, limits=limits))
         transport = connectors[-1].connect(BackendSpec("demo", HttpTarget(url or backend.url, headers)), emit)
         if handler is not None:
             backend.handlers = [handler]
@@ -613,7 +613,17 @@ async def test_a_forgotten_request_frees_its_place_and_is_never_heard_of(connect
     assert len(events.all) == 1
 
 
-async def test_a_request_forgotten_at_once_is_not_sent(connect, backend, events):
+async def test_a_request_forgotten_before_there_is_a_connection_is_not_sent(connect, backend, events):
+    transport = connect(handler=lambda request: request.result({}))
+    await trio.testing.wait_all_tasks_blocked()
+    transport.send(call(1), id=1)
+    transport.forget(1)
+    transport.send(call(2), id=2)
+    assert await events.next() == FrameReceived(done(2), 2)
+    assert [request.id for request in backend.requests] == [2]
+
+
+async def test_a_request_that_was_sent_at_once_and_forgotten_is_never_heard_of(connect, backend, events):
     transport = connect(handler=lambda request: request.result({}))
     transport.send(call(1), id=1)
     await events.next(FrameReceived)
@@ -621,7 +631,8 @@ async def test_a_request_forgotten_at_once_is_not_sent(connect, backend, events)
     transport.forget(2)
     transport.send(call(3), id=3)
     assert await events.next() == FrameReceived(done(3), 3)
-    assert [request.id for request in backend.requests] == [1, 3]
+    assert len(events.all) == 2
+    assert backend.connections == 2  # what answers the second is on a connection that nobody uses again
 
 
 async def test_a_cancelled_run_says_closed_and_leaves_no_connection(connect, backend, events):
@@ -637,6 +648,7 @@ async def test_a_cancelled_run_says_closed_and_leaves_no_connection(connect, bac
         nursery.cancel_scope.cancel()
     assert [type(event) for event in events.all] == [RequestFailed, TransportClosed]
     assert (events.all[0].id, events.all[0].executed) == (2, "no")
+    await trio.testing.wait_all_tasks_blocked()
     assert repr(transport._end.calls).endswith("<open 0, idle 0, waiting 0>>")
 
 

@@ -5,7 +5,8 @@ import trio
 import trio.testing
 
 from gateway.wire.errors import WireError
-from gateway.wire.pool import Pool, PoolLimits
+from gateway.wire.pool import Exchange, Pool, PoolLimits, Response
+from gateway.wire.url import parse_url
 from tests.support.cancel import cancel_everywhere
 
 ANSWER = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
@@ -19,6 +20,7 @@ class MemoryWire:
 
     def __init__(self) -> None:
         self._ours, self._theirs = trio.testing.memory_stream_pair()
+        self._reading = trio.Lock()
         MemoryWire.open += 1
 
     def send_nowait(self, data: bytes) -> int:
@@ -28,7 +30,8 @@ class MemoryWire:
         await self._ours.send_all(bytes(data))
 
     async def receive_some(self, at_most: int) -> bytes:
-        return bytes(await self._ours.receive_some(at_most))
+        async with self._reading:  # one that was cancelled takes a step to be over
+            return bytes(await self._ours.receive_some(at_most))
 
     def is_quiet(self) -> bool:
         return True
@@ -40,9 +43,12 @@ class MemoryWire:
         self._theirs.send_stream.close()
         self._theirs.receive_stream.close()
 
+    async def _request(self) -> bytes:
+        return bytes(await self._theirs.receive_some())
+
     async def serve(self) -> None:
         try:
-            while await self._theirs.receive_some():
+            while await self._request():
                 for piece in (ANSWER[:30], ANSWER[30:], END):
                     await trio.sleep(0.01)
                     await self._theirs.send_all(piece)
@@ -50,23 +56,82 @@ class MemoryWire:
             pass
 
 
+class QuickWire(MemoryWire):
+    """Takes a request without waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sent, self._come = trio.open_memory_channel[bytes](10)
+
+    def send_nowait(self, data: bytes) -> int:
+        self._sent.send_nowait(data)
+        return len(data)
+
+    def close(self) -> None:
+        super().close()
+        self._sent.close()
+
+    async def _request(self) -> bytes:
+        async for data in self._come:
+            return data
+        return b""
+
+
+class Reading(Exchange):
+    """Reads its answer whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body: bytes | None = None
+        self.error: BaseException | None = None
+        self.over = trio.Event()
+
+    async def answered(self, response: Response) -> None:
+        with response:
+            self.body = await response.read(100)
+        self.over.set()
+
+    def broke(self, error: WireError) -> None:
+        self.crashed(error)
+
+    def crashed(self, error: BaseException) -> None:
+        self.error = error
+        self.over.set()
+
+
+async def ask(pool: Pool) -> bytes | None:
+    with await pool.request("POST", "http://x/", body=b"x") as response:
+        return await response.read(100)
+
+
+async def start(pool: Pool) -> bytes | None:
+    exchange = Reading()
+    pool.start("POST", parse_url("http://x/"), b"", b"x", exchange)
+    try:
+        await exchange.over.wait()
+    finally:
+        exchange.cancel()
+    assert exchange.error is None
+    return exchange.body
+
+
 @pytest.mark.parametrize("connections", [1, 3])
-async def test_a_request_may_be_cancelled_at_every_step(connections):
+@pytest.mark.parametrize(("way", "wire"), [(ask, MemoryWire), (start, MemoryWire), (start, QuickWire)])
+async def test_a_request_may_be_cancelled_at_every_step(connections, way, wire):
     async def scenario(scope: trio.CancelScope) -> None:
         MemoryWire.open = 0
         async with trio.open_nursery() as servers:
 
             async def dial(origin, tls, within):
                 await trio.lowlevel.checkpoint()
-                wire = MemoryWire()
-                servers.start_soon(wire.serve)
-                return wire
+                stream = wire()
+                servers.start_soon(stream.serve)
+                return stream
 
-            pool = Pool(PoolLimits(connections=connections), connect=dial)
+            pool = Pool(PoolLimits(connections=connections), nursery=servers, connect=dial)
 
             async def call() -> None:
-                with await pool.request("POST", "http://x/", body=b"x") as response:
-                    assert await response.read(100) == b"abc"
+                assert await way(pool) == b"abc"
 
             with scope:
                 async with trio.open_nursery() as nursery:
@@ -75,6 +140,7 @@ async def test_a_request_may_be_cancelled_at_every_step(connections):
                 await call()
             await call()
             pool.close()
+            await trio.testing.wait_all_tasks_blocked()
             assert MemoryWire.open == 0
             assert repr(pool) == "<Pool http://x: <open 0, idle 0, waiting 0>>"
             servers.cancel_scope.cancel()
