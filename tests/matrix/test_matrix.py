@@ -20,7 +20,7 @@ from tests.support.processes import NODE_PACKAGES, ROOT, Gateway, Programs, acce
 pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.usefixtures("node")]
 
 HERE = Path(__file__).parent
-VISIT_SECONDS = 240
+VISIT_SECONDS = 720
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import mcp.types as t
 from mcp import Client, MCPError
-from visit import Failed, Params, main
+from visit import Failed, Params, first, main
 
 warnings.filterwarnings("ignore", message=".*deprecated as of 2026-07-28")
 
@@ -96,9 +96,12 @@ class ModernPeer:
             elif kind == "ToolsListChanged":
                 self.told.append(("notifications/tools/list_changed", {}))
 
-    async def abandon(self, method: str, params: Params, after: float) -> None:
-        with anyio.move_on_after(after):
-            await self.request(method, params)
+    async def abandon(self, method: str, params: Params) -> None:
+        async with anyio.create_task_group() as tasks:
+            steps: list[float] = []
+            tasks.start_soon(self.request, method, params, steps)
+            await first(steps)
+            tasks.cancel_scope.cancel()
 
     # What the server says and asks
 

@@ -11,7 +11,7 @@ import mcp.types as t
 from mcp.client.session import ClientSession
 from mcp.client.streamable_http import streamablehttp_client
 from mcp.shared.exceptions import McpError
-from visit import Failed, Params, main
+from visit import Failed, Params, first, main
 
 RESULTS = {
     "tools/list": t.ListToolsResult,
@@ -64,16 +64,18 @@ class V1Peer:
             await self.session.subscribe_resource(uri)
         return end
 
-    async def abandon(self, method: str, params: Params, after: float) -> None:
-        id = self.session._request_id  # the next one: the SDK has no public way to cancel
+    async def abandon(self, method: str, params: Params) -> None:
+        id, steps = 0, list[float]()
 
         async def begin() -> None:
+            nonlocal id
+            id = self.session._request_id  # the next one: the SDK has no public way to cancel
             with suppress(Failed):
-                await self.request(method, params)
+                await self.request(method, params, steps)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(begin)
-            await anyio.sleep(after)
+            await first(steps)
             cancelled = {"method": "notifications/cancelled", "params": {"requestId": id}}
             await self.session.send_notification(t.ClientNotification.model_validate(cancelled))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import httpx
-from visit import Failed, Params, main
+from visit import Failed, Params, first, main
 
 REVISION = "2024-11-05"
 ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
@@ -101,15 +101,17 @@ class RawPeer:
             await self.request("resources/subscribe", {"uri": uri})
         return end
 
-    async def abandon(self, method: str, params: Params, after: float) -> None:
+    async def abandon(self, method: str, params: Params) -> None:
         id = next(self._ids)
+        steps = self._progress[id] = []
+        wanted = {**params, "_meta": {"progressToken": id}}
 
         async def begin() -> None:
-            await self._post({"id": id, "method": method, "params": params}, id)
+            await self._post({"id": id, "method": method, "params": wanted}, id)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(begin)
-            await anyio.sleep(after)
+            await first(steps)
             await self._post({"method": "notifications/cancelled", "params": {"requestId": id}})
 
 

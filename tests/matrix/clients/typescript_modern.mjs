@@ -1,7 +1,7 @@
 // The matrix's client of revision 2026-07-28, on the TypeScript SDK, pinned to it:
 // node typescript_modern.mjs '{"name": "url", …}'.
 import { createRequire } from "node:module";
-import { main } from "./visit.mjs";
+import { main, until } from "./visit.mjs";
 
 const require = createRequire(new URL("../../node/", import.meta.url));
 const { Client, StreamableHTTPClientTransport, LOG_LEVEL_META_KEY } = require("@modelcontextprotocol/client");
@@ -62,11 +62,14 @@ class ModernPeer {
     return () => subscription.close();
   }
 
-  async abandon(method, params, after) {
+  async abandon(method, params) {
     const abort = new AbortController();
-    const request = this.request(method, params, undefined, { signal: abort.signal });
-    setTimeout(() => abort.abort("no longer wanted"), after);
-    await request.catch(() => {});
+    const steps = [];
+    const request = this.request(method, params, steps, { signal: abort.signal });
+    const ended = request.catch(() => {});
+    await until(() => steps.length > 0);
+    abort.abort("no longer wanted");
+    await ended;
   }
 
   close() {

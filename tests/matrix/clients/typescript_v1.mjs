@@ -2,7 +2,7 @@
 // node typescript_v1.mjs PACKAGE '{"name": "url", …}'.
 import { createRequire } from "node:module";
 import { setTimeout as sleep } from "node:timers/promises";
-import { main } from "./visit.mjs";
+import { main, until } from "./visit.mjs";
 
 const [packageName, endpoints] = process.argv.slice(2);
 const require = createRequire(new URL("../../node/", import.meta.url));
@@ -84,11 +84,14 @@ class V1Peer {
     return () => this.#client.unsubscribeResource({ uri });
   }
 
-  async abandon(method, params, after) {
+  async abandon(method, params) {
     const abort = new AbortController();
-    const request = this.request(method, params, undefined, { signal: abort.signal });
-    setTimeout(() => abort.abort("no longer wanted"), after);
-    await request.catch(() => {});
+    const steps = [];
+    const request = this.request(method, params, steps, { signal: abort.signal });
+    const ended = request.catch(() => {});
+    await until(() => steps.length > 0);
+    abort.abort("no longer wanted");
+    await ended;
   }
 
   async close() {

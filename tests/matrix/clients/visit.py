@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 import anyio
 
-PATIENCE = 10.0  # seconds for one feature
-SETTLE = 0.4  # seconds in which a notification must have come
+PATIENCE = 90.0  # seconds for one feature: nothing waits for so long where all is well
 PAGE = "https://example.com/open"
 MEMO = "memo:///one"
 Params = dict[str, Any]
@@ -45,8 +44,8 @@ class Peer(Protocol):
     async def watch(self, uri: str | None) -> Callable[[], Awaitable[None]]:
         """Wants to hear of changes of a resource, or (None) of the list of tools; gives what ends it."""
 
-    async def abandon(self, method: str, params: Params, after: float) -> None:
-        """Begins a request and cancels it."""
+    async def abandon(self, method: str, params: Params) -> None:
+        """Begins a request, waits for its first progress, and cancels it."""
 
 
 async def visit(peer: Peer) -> dict[str, str]:
@@ -79,11 +78,17 @@ def texts(result: Params) -> str:
 
 
 async def until(condition: Callable[[], bool]) -> bool:
-    with anyio.move_on_after(PATIENCE / 2):
+    with anyio.move_on_after(PATIENCE / 3):
         while not condition():
             await anyio.sleep(0.02)
         return True
     return False
+
+
+async def first(steps: list[float]) -> None:
+    """Until a request has made progress."""
+    while not steps:
+        await anyio.sleep(0.02)
 
 
 async def kinds(peer: Peer, name: str) -> str:
@@ -151,8 +156,8 @@ async def cancel(peer: Peer) -> str:
     if "slow" not in names:
         raise Failed(-32602)
     before = (await counted(peer))["cancelled"]
-    await peer.abandon("tools/call", {"name": "slow", "arguments": {}}, 0.2)
-    with anyio.move_on_after(PATIENCE / 2):
+    await peer.abandon("tools/call", {"name": "slow", "arguments": {}})
+    with anyio.move_on_after(PATIENCE / 3):
         while (await counted(peer))["cancelled"] == before:
             await anyio.sleep(0.05)
         return "ok"

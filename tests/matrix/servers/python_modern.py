@@ -100,7 +100,8 @@ async def logs(ctx: Context, _: dict[str, Any]) -> list[Any]:
     return [story.text("done")]
 
 
-async def slow(_ctx: Context, _: dict[str, Any]) -> list[Any]:
+async def slow(ctx: Context, _: dict[str, Any]) -> list[Any]:
+    await ctx.session.report_progress(1, 3)
     try:
         await anyio.sleep(30)
     except anyio.get_cancelled_exc_class():

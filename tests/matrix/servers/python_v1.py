@@ -57,12 +57,16 @@ async def log(ctx: Any, level: Any, text: str) -> None:
 # --- tools that need more than a constant answer
 
 
-async def progress(ctx: Any, _: dict[str, Any]) -> list[Any]:
+async def step(ctx: Any, number: int) -> None:
     token = ctx.meta.progressToken if ctx.meta is not None else None
     send = ctx.session.send_progress_notification
-    for step in (1, 2, 3):
-        if token is not None:
-            await send(token, float(step), 3.0, **related(send, ctx))
+    if token is not None:
+        await send(token, float(number), 3.0, **related(send, ctx))
+
+
+async def progress(ctx: Any, _: dict[str, Any]) -> list[Any]:
+    for number in (1, 2, 3):
+        await step(ctx, number)
         await anyio.sleep(0.02)
     return [story.text("done")]
 
@@ -75,7 +79,8 @@ async def logs(ctx: Any, _: dict[str, Any]) -> list[Any]:
     return [story.text("done")]
 
 
-async def slow(_ctx: Any, _: dict[str, Any]) -> list[Any]:
+async def slow(ctx: Any, _: dict[str, Any]) -> list[Any]:
+    await step(ctx, 1)
     try:
         await anyio.sleep(30)
     except anyio.get_cancelled_exc_class():

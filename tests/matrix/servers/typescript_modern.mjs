@@ -64,13 +64,16 @@ async function question({ request }, args) {
 
 // --- tools that answer at once
 
+async function step(mcpReq, progress) {
+  const progressToken = mcpReq._meta?.progressToken;
+  if (progressToken === undefined) return;
+  await mcpReq.notify({ method: "notifications/progress", params: { progressToken, progress, total: 3 } });
+}
+
 const BODIES = {
   async progress({ mcpReq }) {
-    const progressToken = mcpReq._meta?.progressToken;
     for (const progress of [1, 2, 3]) {
-      if (progressToken !== undefined) {
-        await mcpReq.notify({ method: "notifications/progress", params: { progressToken, progress, total: 3 } });
-      }
+      await step(mcpReq, progress);
       await sleep(20);
     }
     return "done";
@@ -81,6 +84,7 @@ const BODIES = {
     return "done";
   },
   async slow({ mcpReq }) {
+    await step(mcpReq, 1);
     try {
       await sleep(30_000, undefined, { signal: mcpReq.signal });
     } catch {

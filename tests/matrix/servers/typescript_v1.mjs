@@ -44,12 +44,15 @@ async function elicit(extra, url) {
   return elicited(await ask(extra, "elicitation/create", params, t.ElicitResultSchema));
 }
 
+async function step(extra, meta, progress) {
+  const progressToken = meta?.progressToken;
+  if (progressToken !== undefined) await notify(extra, "notifications/progress", { progressToken, progress, total: 3 });
+}
+
 const bodies = {
   async progress(extra, _, meta) {
-    for (const step of [1, 2, 3]) {
-      if (meta?.progressToken !== undefined) {
-        await notify(extra, "notifications/progress", { progressToken: meta.progressToken, progress: step, total: 3 });
-      }
+    for (const progress of [1, 2, 3]) {
+      await step(extra, meta, progress);
       await sleep(20);
     }
     return "done";
@@ -63,7 +66,8 @@ const bodies = {
     await sleep(50);
     return "done";
   },
-  async slow(extra) {
+  async slow(extra, _, meta) {
+    await step(extra, meta, 1);
     try {
       await sleep(30_000, undefined, { signal: extra.signal });
     } catch {
