@@ -263,7 +263,7 @@ class Front(ABC):
         self._ends.pop(backend, None)
         self.sessionless.ready(backend)
         level = self.host.level
-        if level is not None and self.levels.get(backend) != level:
+        if level and self.levels.get(backend) != level:
             self.set_level(backend, level)
 
     def unfit(self, message: LinkUnfit) -> None:

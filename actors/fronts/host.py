@@ -83,4 +83,4 @@ class Host(Protocol):
 
     @property
     def level(self) -> str | None:
-        """The log level that the client chose."""
+        """The log level that the client chose, as in `Session`."""

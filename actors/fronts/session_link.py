@@ -15,7 +15,7 @@ def start_session_link(front: "Front", spec: BackendSpec, attempt: int) -> Ref:
     """A link for the session of this front; `attempt`: as many in a row have ended. Raises AtCapacity, SystemClosed."""
     shared = spec.sharing == "shared"
     resume = front.kept.take(spec) if front.kept is not None and not shared else None
-    level = None if shared else front.host.level
+    level = None if shared else front.host.level or None
     # The handshake of a link sets the level; where there is none, the backend may know another one.
     front.levels[spec.name] = None if resume is not None and resume.kept is not None else level
 

@@ -54,7 +54,10 @@ class Sessionless:
         front, client = self._front, self._front.host.client
         declared = capabilities.declare(front.bits)
         info = client.info if client is not None else Raw(front.services.identity)
-        return Caller(self._principal, declared, info, front.host.level, True)
+        level = front.host.level
+        if level is not None and level not in capabilities.LEVELS:
+            level = capabilities.LEVELS[0]  # a server of the other era has agreed on it, and left nothing out
+        return Caller(self._principal, declared, info, level, True)
 
     def ready(self, backend: str) -> None:
         """It is what it was taken for."""

@@ -45,6 +45,21 @@ NOTHING: Final = Capabilities()
 
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Of log messages, rising (server/utilities/logging; RFC 5424)."""
+LEVEL_CHARS: Final = 128
+"""Of a level that only a server knows: a longer one is not remembered."""
+
+
+class _Leveled(Struct):
+    level: str = ""
+
+
+def level_of(params: Raw) -> str:
+    """The log level that params name, of the protocol or not; "" if there is none, or none that is remembered."""
+    try:
+        level = msgspec.json.decode(params, type=_Leveled).level if params else ""
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+    return level if len(level) <= LEVEL_CHARS else ""
 
 
 def parse(raw: Raw) -> Capabilities:

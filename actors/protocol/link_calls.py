@@ -207,7 +207,7 @@ def _restored(pending: Pending) -> ev.Effects:
 def _remember(link: Link, pending: Pending) -> Link:
     """Keeps what a backend that forgets us must be told again."""
     if pending.method == SET_LEVEL:
-        return replace(link, level=member(pending.params, "level"))
+        return replace(link, level=capabilities.level_of(pending.params) or None)
     if pending.method in (SUBSCRIBE, UNSUBSCRIBE):
         uri = member(pending.params, "uri")
         rest = tuple(u for u in link.subscriptions if u != uri)

@@ -6,7 +6,7 @@ from msgspec import Raw
 from actors.protocol import admission, codec, inflight, streams, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
-from actors.protocol.capabilities import LEVELS
+from actors.protocol.capabilities import LEVELS, level_of
 from actors.protocol.methods import Sender
 from actors.protocol.session_state import Session
 
@@ -44,21 +44,14 @@ def _coalescing_key(event: ev.CallProgressed) -> str | None:
 
 
 def _loud_enough(session: Session, params: Raw) -> bool:
-    """A level that is not of the protocol passes: its reader judges it."""
-    if session.level is None:
+    """A level that is not of the protocol passes, and lets all pass: those who agreed on it know what it means."""
+    if session.level is None or session.level not in LEVELS:
         return True
     said = level(params)
     return said is None or LEVELS.index(said) >= LEVELS.index(session.level)
 
 
-class _Level(msgspec.Struct):
-    level: str
-
-
 def level(params: Raw) -> str | None:
     """The log level that params name, if it is one (2025-11-25 server/utilities/logging)."""
-    try:
-        named = msgspec.json.decode(params, type=_Level).level
-    except (msgspec.DecodeError, RecursionError):
-        return None
+    named = level_of(params)
     return named if named in LEVELS else None

@@ -112,8 +112,8 @@ def _request(session: Session, event: ev.Posted, request: Request) -> Step:
     if request.method == "initialize":
         return _initialize(session, event, request)
     refusal = admission.refusal_of_request(session, request)
-    level = notices.level(request.params) if request.method == "logging/setLevel" else None
-    if refusal is None and request.method == "logging/setLevel" and level is None:
+    level = capabilities.level_of(request.params) if request.method == "logging/setLevel" else None
+    if refusal is None and level is not None and level not in capabilities.LEVELS and session.rules.gates:
         refusal = errors.invalid_params("unknown log level")
     if refusal is not None:
         return _deny(session, event, request, refusal)

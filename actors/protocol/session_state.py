@@ -113,6 +113,8 @@ class Session(Struct, frozen=True):
     client: Client | None = None
     server: Capabilities | None = None
     level: str | None = None
+    """The log level in force; None: none was chosen. One that is not of the protocol lets every message through, and is
+    "" if it can't be told to a server again."""
     subscriptions: tuple[str, ...] = ()
     requests: dict[RequestId, ClientRequest] = {}
     calls: dict[CallId, RequestId] = {}

@@ -76,15 +76,20 @@ async def test_log_messages_below_the_level_are_left_out(stage: Stage, route: Ro
         assert await heard() == list(LEVELS[LEVELS.index(level) :])
 
 
-@JUMPING
-@pytest.mark.requirement("log-levels")
-@pytest.mark.parametrize(
+UNKNOWN = pytest.mark.parametrize(
     "params", [None, {}, {"level": "loud"}, {"level": 3}, {"level": None}, {"level": "INFO"}], ids=str
 )
+"""Params that name no level of the protocol."""
+
+
+@JUMPING
+@pytest.mark.requirement("log-levels")
+@UNKNOWN
 async def test_an_unknown_level_is_invalid_params_and_changes_nothing(
     stage: Stage, route: Route, params: Message | None
 ) -> None:
     backend = await stage.backend()
+    backend.extensions |= {"logging/setLevel"}  # before one server it is its own to refuse
 
     @backend.tool("logs")
     async def logs(request: Request) -> Message:
@@ -92,10 +97,78 @@ async def test_an_unknown_level_is_invalid_params_and_changes_nothing(
         request.log("info", "quiet")
         return text("done")
 
+    @backend.on("logging/setLevel")
+    async def strict(request: Request) -> Message:
+        if request.params.get("level") not in LEVELS:
+            raise RpcError({"code": INVALID_PARAMS, "message": "no such level", "data": {"levels": 8}})
+        return {}
+
     client = await stage.connect(route.path)
     await client.request("logging/setLevel", {"level": "error"})
-    assert (await client.refused("logging/setLevel", params)).code == INVALID_PARAMS
+    error = await client.refused("logging/setLevel", params)
+    assert error.code == INVALID_PARAMS
+    if not route.name_prefix:
+        assert (error.message, error.data) == ("no such level", {"levels": 8})
+        assert backend.of("logging/setLevel")[-1]["params"] == (params or {})
     call = client.start_call(route.name("logs"))
+    await call.result()
+    assert [m["params"]["data"] for m in call.messages[:-1]] == ["loud"]
+
+
+@JUMPING
+@pytest.mark.requirement("log-levels", "transparent-requests")
+@UNKNOWN
+async def test_with_a_level_that_only_the_server_knows_nothing_is_left_out(
+    stage: Stage, params: Message | None
+) -> None:
+    backend = await stage.backend()
+    backend.extensions |= {"logging/setLevel"}
+
+    @backend.tool("logs")
+    async def logs(request: Request) -> Message:
+        for level in LEVELS:
+            request.log(level, level)
+        return text("done")
+
+    client = await stage.connect("/mcp/alpha")
+
+    async def heard() -> list[str]:
+        call = client.start_call("logs")
+        await call.result()
+        return [m["params"]["data"] for m in call.messages[:-1]]
+
+    await client.request("logging/setLevel", {"level": "error"})
+    assert await heard() == list(LEVELS[LEVELS.index("error") :])
+    assert await client.request("logging/setLevel", params) == {}
+    assert await heard() == list(LEVELS)
+    said = backend.connections[-1].of("logging/setLevel")[-1]["params"]
+    assert said == (params or {})
+    backend.connections[-1].hang_up()
+    assert await heard() == list(LEVELS)
+    await stage.recorded()
+    await stage.restart()
+    assert await heard() == list(LEVELS), "also for the next process"
+    again = [m["params"] for m in backend.connections[-1].of("logging/setLevel")]
+    assert again == ([said] if isinstance(said.get("level"), str) else [])
+    await client.request("logging/setLevel", {"level": "emergency"})
+    assert await heard() == ["emergency"]
+
+
+@pytest.mark.cells((Cell(NEWEST, "memory", "channel", "modern"),))
+@pytest.mark.requirement("log-levels")
+async def test_an_unknown_level_does_not_cross_the_eras(stage: Stage) -> None:
+    backend = await stage.modern_backend()
+
+    @backend.tool("logs")
+    async def logs(request: Request) -> Message:
+        request.log("error", "loud")
+        request.log("info", "quiet")
+        return text("done")
+
+    client = await stage.connect("/mcp/alpha")
+    await client.request("logging/setLevel", {"level": "error"})
+    assert (await client.refused("logging/setLevel", {"level": "loud"})).code == INVALID_PARAMS
+    call = client.start_call("logs")
     await call.result()
     assert [m["params"]["data"] for m in call.messages[:-1]] == ["loud"]
 

@@ -165,6 +165,19 @@ def test_an_unknown_log_level_is_refused_here(session: SessionDriver, level: Any
     assert session.session.level is None
 
 
+@pytest.mark.parametrize(("level", "kept"), [("loud", "loud"), (5, ""), (None, ""), ("x" * 129, "")])
+def test_before_one_server_a_level_that_it_accepts_lets_everything_pass(level: Any, kept: str) -> None:
+    session = SessionDriver(rules=Rules(gates=False)).initialize()
+    session.get()
+    session.post(request(1, "logging/setLevel", level="error"))
+    session.end(1)
+    assert kinds(session.tell(None, "notifications/message", level="info", data="x")) == ["Tally"]
+    session.post(request(2, "logging/setLevel", level=level))
+    session.end(2)
+    assert session.session.level == kept
+    assert said(session.tell(None, "notifications/message", level="debug", data="x"))
+
+
 def test_a_log_level_is_in_force_once_it_is_accepted(session: SessionDriver) -> None:
     session.get()
     effects = session.post(request(1, "logging/setLevel", level="warning"))
