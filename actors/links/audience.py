@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from actors.links.link_messages import Call, LinkTold
 from actors.protocol.link_calls import SUBSCRIBE, UNSUBSCRIBE
+from actors.protocol.modern.filter import FLAGS
 from actors.runtime import Ref
 
 CHATTER = ("notifications/progress", "notifications/message")
@@ -109,7 +110,7 @@ class Audience:
             self._offer(ref, told)
 
     def _concerned(self, told: LinkTold) -> list[Ref]:
-        if not self.shared or told.method.endswith("/list_changed"):
+        if not self.shared or told.method in FLAGS:
             return list(self.members)
         if told.method == "notifications/resources/updated":
             # It may name a part of what was subscribed to (2025-11-25 server/resources, "Subscriptions").

@@ -8,6 +8,7 @@ from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.capabilities import LEVELS, level_of
 from actors.protocol.methods import Sender
+from actors.protocol.modern.filter import FLAGS
 from actors.protocol.session_state import Session
 
 Step = streams.Step
@@ -32,8 +33,9 @@ class _Uri(msgspec.Struct):
 
 
 def _coalescing_key(event: ev.CallProgressed) -> str | None:
-    """`list_changed` of a kind and `updated` of a URI say the same however often they are said."""
-    if event.method.endswith("/list_changed"):
+    """`list_changed` of a kind and `updated` of a URI say the same however often they are said. (What else is called
+    so, only its two ends know.)"""
+    if event.method in FLAGS:
         return event.method
     if event.method == "notifications/resources/updated":
         try:

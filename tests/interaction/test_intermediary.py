@@ -34,7 +34,7 @@ WITHOUT = pytest.mark.cells((*(Cell(MODERN, "memory", kind, "modern") for kind i
 EVERY_WITHOUT = pytest.mark.cells((*(Cell(MODERN, "memory", kind, "modern") for kind in ("inproc", "stdio", "http")),))
 """The same, over each transport."""
 
-SEARCH, LOOKUP, BEAT = "acme/search", "acme/lookup", "acme/heartbeat"
+SEARCH, LOOKUP, BEAT, NEWS = "acme/search", "acme/lookup", "acme/heartbeat", "acme/things/list_changed"
 PAGE = {"mode": "url", "message": "Sign in first", "url": "https://example.com/in?x=1", "elicitationId": "e-1"}
 
 
@@ -110,6 +110,42 @@ async def test_a_notification_that_nobody_here_knows_passes_both_ways(stage: Sta
         assert [m["params"] for m in call.messages[:-1]] == [{"seq": 1}, {"seq": 2}]
     await client.notify(BEAT, {"seq": 3})
     assert (await backend.connections[-1].wait_for(BEAT))["params"] == {"seq": 3}
+
+
+@JUMPING
+@pytest.mark.requirement("transparent-notifications")
+async def test_what_only_its_name_has_in_common_with_a_change_of_lists_is_said_each_time(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.extensions |= {NEWS}
+    backend.result("echo", text("yes"))
+    client = await stage.connect("/mcp/alpha")
+    client.extensions |= {NEWS}
+    await client.call("echo")
+    for seq in (1, 2):
+        backend.announce(NEWS, f"x:{seq}")
+    await client.call("echo")
+    stream = await client.listen()
+    assert [(await stream.message(NEWS))["params"] for _ in "12"] == [{"uri": "x:1"}, {"uri": "x:2"}]
+
+
+@JUMPING
+@pytest.mark.requirement("transparent-notifications", "pitfall-30")
+async def test_what_nobody_here_knows_reaches_nobody_over_a_shared_connection(stage: Stage) -> None:
+    """But for what comes in the course of a call: of anything else its server could not say whom it concerns."""
+    backend = await stage.backend(sharing="shared")
+    backend.extensions |= {NEWS, BEAT}
+
+    @backend.tool("sync")
+    async def sync(request: Request) -> Message:
+        for method in (NEWS, BEAT, "notifications/tools/list_changed"):
+            request.connection.notify(method, {"of": "somebody"})
+        return text("done")
+
+    one, two = [await stage.connect("/mcp/alpha") for _ in "12"]
+    streams = [await client.listen() for client in (one, two)]
+    await one.call("sync")
+    for stream in streams:
+        assert (await stream.next() or {})["method"] == "notifications/tools/list_changed"
 
 
 @SESSIONS
@@ -269,6 +305,38 @@ async def test_a_request_that_nobody_here_knows_does_not_cross_the_eras(stage: S
         assert (await client.refused(SEARCH)).code == METHOD_NOT_FOUND
         await client.request("tools/list") if backend.items else None
     assert not backend.of(SEARCH)
+    server = await stage.modern_backend("gamma", era="modern")
+    server.extensions |= {SEARCH}
+    server.result("echo", text("yes"))
+    session = await stage.connect("/mcp/gamma", revision=NEWEST)
+    session.extensions |= {SEARCH}
+    session.trusting = True
+    for _ in "12":
+        assert (await session.refused(SEARCH)).code == METHOD_NOT_FOUND
+        await session.call("echo")
+    assert not server.of(SEARCH)
+
+
+@WITHOUT
+@pytest.mark.requirement("transparent-notifications")
+async def test_without_sessions_too_what_is_known_keeps_its_direction(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.trusting = True
+    theirs = ("notifications/initialized", "notifications/roots/list_changed", "tools/call", "roots/list")
+    others = ("notifications/elicitation/complete", "notifications/tasks/status", "notifications/tasks")
+    own = "notifications/subscriptions/acknowledged"
+
+    @backend.tool("sync")
+    async def sync(request: Request) -> Message:
+        for method in (*theirs, *others, own, BEAT):
+            request.notify(method, {"taskId": "t", "elicitationId": "e"})
+        return text("done")
+
+    client = stage.modern("/mcp/alpha")
+    client.extensions |= {BEAT}
+    call = client.start_call("sync")
+    await call.complete()
+    assert [m["method"] for m in call.messages[:-1]] == [BEAT]
 
 
 @WITHOUT

@@ -9,6 +9,7 @@ from actors.protocol import codec, errors, translate
 from actors.protocol import link_events as ev
 from actors.protocol.capabilities import LEVELS
 from actors.protocol.link_calls import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, member
+from actors.protocol.methods import METHODS
 from actors.protocol.modern import headers
 from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern import link_loop as loop
@@ -24,6 +25,8 @@ def called(link: Link, event: Called) -> Step:
         own = FOR_SESSIONS.get(event.method)
         if own is not None:
             return own(link, event)
+        if event.method not in METHODS:  # between the eras only what is known
+            return link, [ev.Finish(event.call, False, errors.method_not_found(event.method).raw)]
         # Nobody but the link goes on with a call of such a caller.
         event = replace(event, params=translate.client_request(event.method, event.params, MODERN))
     elif event.method == listens.LISTEN:

@@ -11,14 +11,16 @@ from actors.protocol import errors, payload
 from actors.protocol import link_events as ev
 from actors.protocol.link_calls import failure
 from actors.protocol.messages import Error, Notification, Request, RequestId, Result
+from actors.protocol.methods import METHODS, Kind, Sender, Treatment, known
 from actors.protocol.modern import link_calls as calls
 from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern import link_loop as loop
 from actors.protocol.modern import link_probe as probe
-from actors.protocol.modern import meta, outcomes
+from actors.protocol.modern import meta, outcomes, tasks
 from actors.protocol.modern.link_events import Failed, Heard, TellCaller, TimerDue
 from actors.protocol.modern.link_state import Link, Listen, Probe, Refresh, Running, Step, taken
 from actors.protocol.modern.link_table import Phase
+from actors.protocol.versions import MODERN
 
 LOG = "notifications/message"
 
@@ -131,10 +133,21 @@ def _notified(link: Link, message: Notification, related: RequestId | None) -> S
     id = related if id is None else id
     pending = link.pending.get(id) if id is not None else None
     if isinstance(pending, Running) and pending.called.client.as_is and id == related:
+        if not _between_peers(method):
+            return link, [ev.Tally("unknown_notification")]
         return link, [ev.Tell(pending.called.call, method, params)]
     if id is None or not isinstance(pending, Listen):
         return link, [ev.Tally("unattributed")]
     return listens.heard(link, id, pending, method, stripped)
+
+
+def _between_peers(method: str) -> bool:
+    """Whether a server may notify the client of this in the course of its call: what no table knows, and what servers
+    of this era do notify. Whose a task is, only the gateway can tell."""
+    row = known(method, Sender.SERVER, MODERN)
+    if row is None:
+        return method not in METHODS and method not in tasks.METHODS and method != tasks.NOTIFICATION
+    return row.kind is Kind.NOTIFICATION and row.treatment is not Treatment.LOCAL
 
 
 class _Token(msgspec.Struct):
