@@ -153,7 +153,7 @@ class ModernTransparent(ModernFront, Transparent):
 
     def outcome(self, message: LinkOutcome) -> None:
         untold = self._untold.pop(message.call, None)
-        if untold is not None and not message.ok and _disagrees(message.payload):
+        if untold is not None and not (message.ok or message.theirs) and _disagrees(message.payload):
             self.calls.pop(message.call, None)
             self._untold[message.call] = None
             self._look_first(untold, message.backend)
@@ -324,7 +324,7 @@ class _Reason(Struct):
 
 
 def _disagrees(error: Raw) -> bool:
-    """Whether the server has refused the headers of a call."""
+    """Whether this error of ours says that the server has refused the headers of a call."""
     try:
         return msgspec.json.decode(errors.parse_error_member(error).data, type=_Reason).reason == HEADERS
     except (ValueError, msgspec.DecodeError):

@@ -53,9 +53,10 @@ class Answers:
         self._overtaken.discard(finish.call)
         if finish.ok or asked is None:
             return finish.ok, finish.payload
-        if code_of(finish.payload) == errors.INVALID_PARAMS and payload.mentions(asked.params, b"cursor"):
+        code = code_of(finish.payload)
+        if code == errors.INVALID_PARAMS and payload.mentions(asked.params, b"cursor"):
             self._cache.bad_cursor(asked.method)
-        if code_of(finish.payload) != errors.INTERNAL:
+        if finish.theirs or code != errors.INTERNAL:
             return False, finish.payload
         stale = _formed(asked.method, self._cache.stale(*asked, now), asked.client)
         return (False, finish.payload) if stale is None else (True, stale)

@@ -143,12 +143,13 @@ class LinkUnfit(Struct, frozen=True):
 
 
 class LinkOutcome(Struct, frozen=True):
-    """The outcome of a call: its result, or the JSON-RPC error object."""
+    """The outcome of a call: its result, or the JSON-RPC error object. `theirs` as in `Finish`."""
 
     backend: str
     call: int
     ok: bool
     payload: Raw
+    theirs: bool = False
 
 
 class LinkHeld(Struct, frozen=True):

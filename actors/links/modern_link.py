@@ -336,7 +336,7 @@ class ModernLinkActor(Actor):
             self._unreachable = False
             self._standing.connected()
         ok, payload = self._answers.outcome(effect, self.ctx.now())
-        caller.reply(LinkOutcome(self._backend, call, ok, payload))
+        caller.reply(LinkOutcome(self._backend, call, ok, payload, effect.theirs))
 
     def _unfit(self, effect: mv.Unfit) -> None:
         """Everybody looks for the other kind of link, and takes the calls there."""

@@ -273,11 +273,13 @@ class HandOver(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """The outcome of a call: `payload` is the result, or the JSON-RPC error object."""
+    """The outcome of a call: `payload` is the result, or the JSON-RPC error object. `theirs`: that is what a backend
+    without sessions has answered, and no error of ours."""
 
     call: CallKey
     ok: bool
     payload: Raw
+    theirs: bool = False
 
 
 class Held(Struct, frozen=True):

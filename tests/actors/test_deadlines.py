@@ -214,7 +214,7 @@ async def request_of_any_kind(scene: Scene) -> None:
     if not scene.cell.merged:
         kinds["tools/list"] = {}
         # What nobody knows is not passed on to a server of the other era.
-        kinds |= {"x/unknown": {}} if not scene.cell.bridged else {}
+        kinds |= {"x/unknown": {}} if scene.cell.client == scene.cell.server else {}
     client = await scene.ready()
     scene.alpha.mute |= set(kinds)
     for method, params in kinds.items():

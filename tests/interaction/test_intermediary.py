@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 
 from tests.interaction.backend import InputNeeded, Request, text
 from tests.interaction.cells import JUMPING
@@ -438,6 +439,29 @@ async def test_without_sessions_too_errors_are_the_clients(stage: Stage, code: i
     client.trusting = True
     error = await client.refused("resources/read", {"uri": "x:1"})
     assert (error.code, error.message, error.data) == (code, "odd", {"a": 1})
+
+
+@WITHOUT
+@pytest.mark.requirement("transparent-errors")
+async def test_without_sessions_too_no_error_of_the_server_is_taken_for_one_of_ours(stage: Stage) -> None:
+    """Neither is its call made again for what stands in it, nor an old answer given in its place."""
+    backend = await stage.backend()
+    backend.trusting, backend.hints = True, {"ttlMs": 1, "cacheScope": "public"}
+    ran: list[Request] = []
+
+    @backend.tool("sync")
+    async def sync(request: Request) -> Message:
+        ran.append(request)
+        raise RpcError({"code": -32603, "message": "no", "data": {"reason": "headers", "executed": "no"}})
+
+    client = stage.modern("/mcp/alpha")
+    client.trusting = True
+    assert (await client.refused("tools/call", {"name": "sync"})).data == {"reason": "headers", "executed": "no"}
+    assert len(ran) == 1
+    await client.request("tools/list")
+    await trio.sleep(0.01)
+    backend.refuses("tools/list", -32603, "out of order", {"a": 1})
+    assert (await client.refused("tools/list")).data == {"a": 1}
 
 
 @WITHOUT

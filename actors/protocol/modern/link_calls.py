@@ -205,7 +205,7 @@ def refused(link: Link, running: Running, error: Raw, status: int | None) -> Ste
     if called.client.drives:
         uri = member(called.params, "uri") if called.method == "resources/read" else None
         error = translate.error(called.method, error, LATEST_HANDSHAKE, MODERN, uri=uri)
-    return link, [ev.Finish(called.call, False, error)]
+    return link, [ev.Finish(called.call, False, error, theirs=True)]
 
 
 def failed(link: Link, running: Running, event: Failed) -> Step:

@@ -59,11 +59,17 @@ def test_headers_mirror_the_body(http):
 
 
 def test_a_method_that_no_header_carries_goes_to_servers_without_headers_only(drive):
-    drive.call(1, "x\ny")
+    drive.call(1, "x\ny", by=client(drives=False))
     if drive.related:
         assert drive.outcomes[1][1]["code"] == -32601
     else:
         assert drive.last("x\ny")
+
+
+def test_a_method_that_only_a_client_with_a_session_knows_is_sent_to_no_server_without(drive):
+    drive.call(1, "acme/search")
+    assert drive.outcomes[1][1]["code"] == -32601
+    assert drive.count("acme/search") == 0
 
 
 def test_a_notification_of_a_client_passes_with_headers_of_its_own(drive):
