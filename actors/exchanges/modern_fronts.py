@@ -332,18 +332,21 @@ def _disagrees(error: Raw) -> bool:
 
 
 def _welcome(hello: Hello) -> Raw:
-    """What a backend says of itself, with the revisions in which it can be had here."""
-    meta = json.members(json.meta_of(hello.result)) if hello.version == MODERN else {}
-    if hello.server_info:
-        meta[SERVER_KEY] = hello.server_info
-    result: dict[str, object] = {
-        "resultType": "complete",
-        "supportedVersions": SERVED,
-        "capabilities": capabilities.transparent_server(hello.capabilities, modern=hello.version == MODERN),
-        "ttlMs": 0,
-        "cacheScope": "private",
-        "_meta": meta,
-    }
+    """What a backend says of itself, with the revisions in which it can be had here. One of this era says it in its own
+    words."""
+    modern = hello.version == MODERN
+    result: dict[str, object] = {**json.members(hello.result)} if modern else {}
     if hello.instructions is not None:
         result["instructions"] = hello.instructions
-    return json.dumps(result)
+    meta = json.members(json.meta_of(hello.result)) if modern else {}
+    return json.dumps(
+        {
+            **result,
+            "resultType": "complete",
+            "supportedVersions": SERVED,
+            "capabilities": capabilities.transparent_server(hello.capabilities, modern=modern),
+            "ttlMs": 0,
+            "cacheScope": "private",
+            "_meta": {**meta, SERVER_KEY: hello.server_info},
+        }
+    )

@@ -240,7 +240,7 @@ class Front(ABC):
         if link is None:
             return
         version = hello.version if hello is not None else self.kept.version(backend) if self.kept is not None else None
-        if ok and method is not None and version is not None:
+        if ok and method is not None and version is not None and not self.as_is(backend):
             ok, payload = translate.answer(method, ok, payload, version)
         payload = self.tasks.answered(backend, method, payload) if ok else payload
         link.reply(GiveAnswer(id, ok, payload))

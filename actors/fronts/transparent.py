@@ -17,7 +17,7 @@ from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.table import BackendSpec
-from actors.protocol.versions import LATEST_HANDSHAKE
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 from actors.runtime import Ref
 
 
@@ -153,7 +153,12 @@ def _welcome(hello: Hello, version: str, *, with_tasks: bool) -> Raw:
     own = capabilities.parse(tasks.offered(hello.capabilities)).tree.get("tasks") if with_tasks else None
     if own is not None:
         declared = json.replace_members(declared, {"tasks": json.dumps(own)})
-    return json.replace_members(hello.result, {"protocolVersion": json.dumps(version), "capabilities": declared})
+    said = hello.result
+    if hello.version == MODERN:  # of the other era's answer only what means the same here
+        said = json.dumps({"serverInfo": hello.server_info})
+        if hello.instructions is not None:
+            said = json.replace_members(said, {"instructions": json.dumps(hello.instructions)})
+    return json.replace_members(said, {"protocolVersion": json.dumps(version), "capabilities": declared})
 
 
 class _Named(msgspec.Struct):

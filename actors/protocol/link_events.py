@@ -18,7 +18,7 @@ CallKey: TypeAlias = Hashable
 
 
 class Hello(Struct, frozen=True):
-    """What the backend said of itself in its answer to `initialize`."""
+    """What the backend said of itself: `result` is the whole answer to `initialize` or `server/discover`."""
 
     version: str
     capabilities: Raw

@@ -162,6 +162,28 @@ async def test_what_the_client_did_not_declare_it_refuses_itself(stage: Stage, c
     assert (await call.result())["_meta"]["code"] == -32600
 
 
+@pytest.mark.cells((Cell("2025-06-18"),))
+@pytest.mark.requirement("transparent-questions")
+async def test_an_answer_of_the_client_is_not_put_into_other_words_for_its_own_revision(
+    stage: Stage, cell: Cell
+) -> None:
+    backend = await stage.backend(revision=cell.revision)
+    backend.trusting = True
+    heard: list[Message] = []
+
+    @backend.tool("write")
+    async def write(request: Request) -> Message:
+        heard.append(await request.ask("sampling/createMessage", {"messages": [], "maxTokens": 1}))
+        return text("done")
+
+    client = await stage.connect("/mcp/alpha", capabilities=EVERYTHING)
+    call = client.start_call("write")
+    answer = {"role": "assistant", "model": "m", "content": [{"type": "text", "text": one} for one in "ab"]}
+    await client.answer(await call.message("sampling/createMessage"), answer)
+    await call.result()
+    assert heard == [answer]
+
+
 @JUMPING
 @pytest.mark.requirement("transparent-questions")
 async def test_a_shared_connection_asks_nobody(stage: Stage) -> None:
@@ -292,6 +314,23 @@ async def test_without_sessions_too_a_request_that_nobody_here_knows_passes(stag
     merged.extensions |= {SEARCH}
     assert (await merged.refused(SEARCH, {"query": "x"})).code == METHOD_NOT_FOUND
     assert len(said) == 2
+
+
+@WITHOUT
+@pytest.mark.requirement("transparent-capabilities")
+async def test_without_sessions_too_a_server_introduces_itself_in_its_own_words(stage: Stage) -> None:
+    backend = await stage.backend(instructions="Ask first.")
+    discover = backend.handlers["server/discover"]
+
+    @backend.on("server/discover")
+    async def more(request: Request) -> Message:
+        return {**(await discover(request) or {}), "acme": {"plan": 9}, "_meta": {"acme/of": "mine"}}
+
+    found = await stage.modern("/mcp/alpha").request("server/discover")
+    assert (found["acme"], found["instructions"]) == ({"plan": 9}, "Ask first.")
+    assert found["_meta"] == {rules.SERVER: backend.info, "acme/of": "mine"}
+    session = await stage.connect("/mcp/alpha", revision=NEWEST)
+    assert set(session.hello) == {"protocolVersion", "capabilities", "serverInfo", "instructions"}
 
 
 @pytest.mark.cells((Cell(MODERN),))

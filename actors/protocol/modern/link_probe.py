@@ -84,17 +84,14 @@ def answered(link: Link, id: RequestId, result: Raw) -> Step:
 
 
 def _hello(found: _Discovered, result: Raw) -> ev.Hello:
-    """In the shape of an InitializeResult, which is what readers of a Hello know."""
-    declared = Raw(bytes(found.capabilities))
+    """With the whole answer, unless it has more members than can be looked into."""
     try:
-        info = payload.members(payload.meta_of(result)).get(meta.SERVER_KEY, EMPTY)
+        payload.members(result)  # it will be changed for clients
+        info, whole = payload.members(payload.meta_of(result)).get(meta.SERVER_KEY, EMPTY), Raw(bytes(result))
     except errors.Malformed:
-        info = EMPTY
+        info, whole = EMPTY, Raw(b"{}")
     server = Raw(bytes(info)) if payload.is_object(info) else payload.dumps({"name": "server", "version": ""})
-    members = {"protocolVersion": MODERN, "capabilities": declared, "serverInfo": server}
-    if found.instructions is not None:
-        members["instructions"] = found.instructions
-    return ev.Hello(MODERN, declared, server, found.instructions, payload.dumps(members))
+    return ev.Hello(MODERN, Raw(bytes(found.capabilities)), server, found.instructions, whole)
 
 
 def refused(link: Link, id: RequestId, error: Raw, status: int | None) -> Step:
