@@ -56,15 +56,17 @@ class SessionDoor:
 
     async def post(self, post: Post) -> Reply:
         """A POST: one message or a batch."""
-        if post.endpoint not in self._services.table.value.endpoints:
+        served = self._services.table.value.endpoints.get(post.endpoint)
+        if served is None:
             return Answer.refusing(errors.refusal("endpoint_not_found"))
+        one_server = served.kind == "transparent"
         session_id = post.headers.get(SESSION_HEADER)
         route = classify.classify_body(
             post.body,
             session_id,
             post.headers.get(VERSION_HEADER),
             limit=self._services.limits.message_bytes,
-            modern=lambda frame, version: _modern_rung(frame, version, post.headers),
+            modern=lambda frame, version: _modern_rung(frame, version, post.headers, one_server=one_server),
         )
         match route:
             case classify.Rejection(error, id):
@@ -253,12 +255,14 @@ class _Letter:
     id: RequestId | None = None
 
 
-def _modern_rung(frame: Frame, version: str, headers: Mapping[str, str]) -> classify.Route | classify.Rejection:
+def _modern_rung(
+    frame: Frame, version: str, headers: Mapping[str, str], *, one_server: bool
+) -> classify.Route | classify.Rejection:
     """A header that nobody knows, over a body that names no revision, is more likely a client's of a session."""
     body = frame.params if isinstance(frame, Request | Notification) else EMPTY
     if version not in MODERN_VERSIONS and names_version(body) is None:
         return classify.refuse_modern(frame, version)
-    return ladder.modern(frame, headers, extra_methods=tasks.METHODS)
+    return ladder.modern(frame, headers, extra_methods=tasks.METHODS, one_server=one_server)
 
 
 def _with_session(reply: Reply, session_id: str) -> Reply:

@@ -37,6 +37,7 @@ from actors.protocol import errors
 from actors.protocol import payload as json
 from actors.protocol.bridge import parking_events as ev
 from actors.protocol.bridge.parking_state import Rules
+from actors.protocol.modern import meta
 from actors.protocol.table import BackendSpec, StdioTarget
 from actors.protocol.table_change import Replaced, same_server
 from actors.runtime import NORMAL, SHUTDOWN, Down, Exit, Ref
@@ -246,6 +247,10 @@ class BrokerActor(Evictable):
         self._left(message.caller)
 
     def _call(self, message: Call) -> None:
+        refusal = meta.unknown_level(message.client.level) if message.client is not None else None
+        if refusal is not None:  # between the eras only what is known
+            message.caller.reply(LinkOutcome(self._backend, message.call, False, refusal.raw))
+            return
         self.busy()
         if self._audience.settles((message.caller, message.call), message):
             message.caller.reply(LinkOutcome(self._backend, message.call, True, json.dumps({})))

@@ -25,6 +25,7 @@ from actors.protocol.capabilities import ClientBits
 from actors.protocol.link_calls import SET_LEVEL
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
+from actors.protocol.modern import meta
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 from actors.runtime import AtCapacity, Context, Ref, SystemClosed
 from actors.services import Services
@@ -136,8 +137,11 @@ class BrokerCalls:
     def resume(self, message: Resume) -> None:
         """A client has come with answers."""
         owner = (message.caller, message.call)
+        refusal = meta.unknown_level(message.level)
         if message.incarnation != self.incarnation or not message.park.isdecimal():
-            message.caller.reply(LinkOutcome(self._backend, message.call, False, request_state.invalid().raw))
+            refusal = request_state.invalid()
+        if refusal is not None:
+            message.caller.reply(LinkOutcome(self._backend, message.call, False, refusal.raw))
             return
         self._resume = message
         self.step(ev.Resumed(int(message.park), owner, message.round, message.answers))

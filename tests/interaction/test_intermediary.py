@@ -524,6 +524,47 @@ async def test_without_sessions_too_a_question_that_was_not_declared_is_the_clie
 
 
 @WITHOUT
+@pytest.mark.requirement("log-levels", "transparent-requests")
+async def test_without_sessions_too_a_level_that_only_the_server_knows_leaves_nothing_out(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.extensions |= {"tools/call"}
+
+    @backend.tool("logs")
+    async def logs(request: Request) -> Message:
+        if request.params["_meta"][rules.LEVEL] == "silent":
+            raise RpcError({"code": -32602, "message": "no such level", "data": {"levels": 9}})
+        request.log("debug", "quiet")
+        request.log("error", "loud")
+        return text("done")
+
+    client = stage.modern("/mcp/alpha")
+    message = client.request_message("tools/call", {"name": "logs", "arguments": {}})
+    message["params"]["_meta"][rules.LEVEL] = "chatty"
+    call = client.send(message)
+    await call.complete()
+    assert [m["params"]["data"] for m in call.messages[:-1]] == ["quiet", "loud"]
+    message = client.request_message("tools/call", {"name": "logs", "arguments": {}})
+    message["params"]["_meta"][rules.LEVEL] = "silent"
+    error = await client.send(message).error()
+    assert (error.code, error.message, error.data) == (-32602, "no such level", {"levels": 9})
+
+
+@pytest.mark.cells((*(Cell(MODERN, "memory", kind) for kind in ("inproc", "stdio", "http")),))
+@pytest.mark.requirement("log-levels")
+async def test_a_level_that_nobody_here_knows_does_not_cross_the_eras(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.result("echo", text("yes"))
+    client = stage.modern("/mcp/alpha")
+    for _ in "12":  # before the era of the server is known, and after
+        message = client.request_message("tools/call", {"name": "echo", "arguments": {}})
+        message["params"]["_meta"][rules.LEVEL] = "chatty"
+        assert (await client.send(message).error()).code == -32602
+        await client.call("echo")
+    assert len(backend.of("tools/call")) == 2
+    assert not backend.of("logging/setLevel")
+
+
+@WITHOUT
 @pytest.mark.requirement("transparent-extensions")
 @pytest.mark.parametrize("declares", [True, False])
 async def test_a_type_of_an_extension_that_both_ends_declared_passes(

@@ -131,8 +131,8 @@ def _covers(declared: Mapping[str, Any], needed: Mapping[str, Any]) -> bool:
 
 
 def loud_enough(level: str, wanted: str) -> bool:
-    """Whether a message of this level is wanted by whoever asked for that one."""
-    return LEVELS.index(level) >= LEVELS.index(wanted)
+    """Whether a message of this level is wanted by whoever asked for that one; by a strange one, all are."""
+    return wanted not in LEVELS or LEVELS.index(level) >= LEVELS.index(wanted)
 
 
 MODERN_ONLY = ("resultType", "ttlMs", "cacheScope", "requestState", "inputRequests")

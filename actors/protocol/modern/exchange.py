@@ -81,6 +81,8 @@ def _unheard(wanted: str | None, params: Raw) -> str | None:
     said = level(params)
     if wanted is None:
         return "log_unwanted"
+    if wanted not in LEVELS:
+        return None  # the one server that got it knows what it means
     return None if said is not None and LEVELS.index(said) >= LEVELS.index(wanted) else "log_below_level"
 
 

@@ -26,11 +26,13 @@ def modern(
     *,
     extensions: Collection[str] | None = None,
     extra_methods: Collection[str] = (),
+    one_server: bool = False,
 ) -> ModernRequest | ModernNotification | Rejection:
     """The route of a frame that `classify` found to be of this era; never raises.
 
     `headers` are None on transports that have none: then nothing is mirrored. `extensions` are the ids that a client's
-    declaration counts for (None: all), `extra_methods` what they add to the methods of the core.
+    declaration counts for (None: all), `extra_methods` what they add to the methods of the core. `one_server`: behind
+    the endpoint, which may know a log level that no revision has.
     """
     if isinstance(frame, Notification):
         refused = _notification_refused(headers)
@@ -38,7 +40,7 @@ def modern(
     if not isinstance(frame, Request):
         return Rejection(errors.invalid_request("one request or one notification is expected"))
     try:
-        return _request(frame, headers, accepts_sse, extensions, extra_methods)
+        return _request(frame, headers, accepts_sse, extensions, extra_methods, one_server=one_server)
     except Refusal as refusal:
         return Rejection(errors.for_modern(refusal.error), frame.id)
 
@@ -62,6 +64,8 @@ def _request(
     accepts_sse: bool,
     extensions: Collection[str] | None,
     extra_methods: Collection[str],
+    *,
+    one_server: bool,
 ) -> ModernRequest:
     if request.method == "subscriptions/listen" and not accepts_sse:
         raise Refusal(errors.refusal("not_acceptable", "subscriptions/listen is answered by text/event-stream"))
@@ -73,6 +77,9 @@ def _request(
     if version not in MODERN_VERSIONS:
         raise Refusal(errors.unsupported_protocol_version(version, SERVED))
     envelope = meta.envelope(version, keys, extensions)
+    strange = None if one_server else meta.unknown_level(envelope.level)
+    if strange is not None:
+        raise Refusal(strange)
     row = known(request.method, Sender.CLIENT, version)
     unknown = request.method not in METHODS  # the one server behind an endpoint may know it
     if not unknown and (row is None or row.kind is not Kind.REQUEST) and request.method not in extra_methods:

@@ -11,7 +11,7 @@ from msgspec import Raw, Struct, field
 
 from actors.protocol import errors
 from actors.protocol.capabilities import LEVELS, Capabilities, ClientBits, declared
-from actors.protocol.errors import Malformed, Refusal
+from actors.protocol.errors import Malformed, ProtocolError, Refusal
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.payload import BROKEN, dumps, is_object, members, mentions, refused, text_or_none, token_of
 from actors.protocol.versions import MODERN
@@ -47,7 +47,7 @@ class Envelope(Struct, frozen=True):
     info: Raw = EMPTY
     """Self-reported; for display and logs only."""
     level: str | None = None
-    """None: no log message may be sent for this request."""
+    """None: no log message may be sent for this request. Any text: what it means, a server may know."""
     progress: RequestId | None = None
 
 
@@ -89,8 +89,8 @@ def look(params: Raw) -> tuple[str, Keys]:
 def read(params: Raw, extensions: Collection[str] | None = None) -> Envelope:
     """The envelope of a request; `extensions` are the ids that count as declared (None: all).
 
-    Refusal (-32602, 400) for required keys that are missing or ill-typed, for an unknown level, and for a progress
-    token that cannot be kept. What is only for display is left out where it is ill-typed.
+    Refusal (-32602, 400) for required keys that are missing or ill-typed, for a level that is no text, and for a
+    progress token that cannot be kept. What is only for display is left out where it is ill-typed.
     """
     return envelope(*look(params), extensions)
 
@@ -154,9 +154,16 @@ def _level(raw: Raw) -> str | None:
     if not raw or bytes(raw) == _NULL:
         return None
     level = text_or_none(raw)
-    if level not in LEVELS:
-        raise _refused(f"{LEVEL_KEY} must be one of {', '.join(LEVELS)}")
+    if level is None:
+        raise _refused(f"{LEVEL_KEY} must be a string")
     return level
+
+
+def unknown_level(level: str | None) -> ProtocolError | None:
+    """The refusal of a level that no revision has; None for any other, or for none."""
+    if level is None or level in LEVELS:
+        return None
+    return errors.refusal("invalid_envelope", f"{LEVEL_KEY} must be one of {', '.join(LEVELS)}")
 
 
 def _unreadable(malformed: Malformed) -> Refusal:

@@ -56,9 +56,16 @@ def test_a_request_without_an_envelope_is_refused(params):
     refused(Raw(params))
 
 
-@pytest.mark.parametrize("level", ["loud", 5, "", "INFO"])
-def test_an_unknown_level_is_refused(raw, params, level):
+@pytest.mark.parametrize("level", [5, True, [], {}])
+def test_a_level_that_is_no_text_is_refused(raw, params, level):
     refused(raw(params({LEVEL_KEY: level})))
+
+
+@pytest.mark.parametrize("level", ["loud", "", "INFO"])
+def test_what_an_unknown_level_means_one_server_may_know(raw, params, level):
+    assert meta.read(raw(params({LEVEL_KEY: level}))).level == level
+    assert meta.unknown_level(level).code == -32602
+    assert meta.unknown_level("info") is meta.unknown_level(None) is None
 
 
 def test_a_progress_token_that_cannot_be_kept_is_refused(raw, params):
