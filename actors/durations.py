@@ -1,4 +1,9 @@
-"""How long a session's requests take, for the metrics, in which nothing stands that a client can choose freely."""
+"""How long calls take, for the metrics, in which nothing stands that a client can choose freely: those of clients at
+the gateway, and those of the gateway at a server."""
+
+from collections.abc import Hashable
+
+from msgspec import Raw
 
 from actors.ports import Telemetry
 from actors.protocol import effects as fx
@@ -11,30 +16,37 @@ UNKNOWN_TOOL = "-32602"
 """What a call of a tool that does not exist comes to (2025-11-25 server/tools, "Error Handling")."""
 
 
-class Durations:
-    """The requests under way, and when they began."""
+class CallTimes:
+    """The calls under way by their keys: when each began, its method (empty: none that is known) and its tool."""
 
     def __init__(self, telemetry: Telemetry, shown: ShownTools) -> None:
-        self._telemetry = telemetry
-        self._shown = shown
-        self._began: dict[int, tuple[float, str, str]] = {}
+        self.telemetry = telemetry
+        self.shown = shown
+        self.running: dict[Hashable, tuple[float, str, str]] = {}
 
     def __len__(self) -> int:
-        return len(self._began)
+        return len(self.running)
+
+    def call_began(self, key: Hashable, method: str, params: Raw, now: float) -> None:
+        """A call came."""
+        tool = session_record.tool_name(params) if method == "tools/call" else ""
+        self.running[key] = (now, method if method in METHODS else "", tool)
+
+    def forget(self, key: Hashable) -> None:
+        """Nobody waits for it any more."""
+        self.running.pop(key, None)
+
+
+class Durations(CallTimes):
+    """Of requests of clients."""
 
     def began(self, effect: fx.Dispatch, now: float) -> None:
         """A request was given to the backends' side."""
-        method = effect.method if effect.method in METHODS else ""
-        tool = session_record.tool_name(effect.params) if effect.method == "tools/call" else ""
-        self._began[effect.call] = (now, method, tool)
-
-    def forget(self, call: int) -> None:
-        """It was cancelled."""
-        self._began.pop(call, None)
+        self.call_began(effect.call, effect.method, effect.params, now)
 
     def ended(self, event: ev.CallEnded, now: float, version: str) -> None:
         """It has its outcome."""
-        began = self._began.pop(event.call, None)
+        began = self.running.pop(event.call, None)
         if began is None:
             return
         at, method, tool = began
@@ -43,5 +55,29 @@ class Durations:
             error = "tool_error"
         if error == UNKNOWN_TOOL:
             tool = ""  # a name that exists nowhere is the client's invention, and no label
-        labels = (method, self._shown.exposed(tool), error, "http", version)
-        self._telemetry.observe("mcp_server_operation_duration_seconds", now - at, labels)
+        labels = (method, self.shown.exposed(tool), error, "http", version)
+        self.telemetry.observe("mcp_server_operation_duration_seconds", now - at, labels)
+
+
+class BackendDurations(CallTimes):
+    """Of calls at one backend."""
+
+    def ended(
+        self, key: Hashable, ok: bool, payload: Raw, now: float, *, backend: str, transport: str, version: str
+    ) -> None:
+        """The outcome of a call."""
+        began = self.running.pop(key, None)
+        if began is None:
+            return
+        at, method, tool = began
+        if ok and method == "tools/list":
+            self.shown.learn(backend, payload)
+        labels = (
+            method,
+            self.shown.of(backend, tool),
+            "" if ok else session_record.error_type(payload),
+            transport,
+            version,
+            backend,
+        )
+        self.telemetry.observe("mcp_client_operation_duration_seconds", now - at, labels)

@@ -12,11 +12,9 @@ from typing import Any
 from actors.brokers.broker_calls import BrokerCalls, Due, Patron
 from actors.brokers.broker_lines import Lines, leased
 from actors.brokers.broker_messages import Resume
-from actors.brokers.broker_own import OwnDue
 from actors.brokers.broker_record import BrokerRecord, KeepDue, Recorded
 from actors.brokers.parks import Parks
 from actors.fronts.host import Tree
-from actors.links.audience import CHATTER, Audience
 from actors.links.link_messages import (
     Call,
     Cancel,
@@ -31,20 +29,19 @@ from actors.links.link_messages import (
     LinkWithdrew,
     Warm,
 )
+from actors.links.own_calls import OwnDue
 from actors.links.shares import Evict, Evictable
-from actors.links.subscriptions import UNSUBSCRIBE
+from actors.links.subscribers import CHATTER, OWED_AGAIN, Subscribers
 from actors.protocol import errors
 from actors.protocol import payload as json
 from actors.protocol.bridge import parking_events as ev
 from actors.protocol.bridge.parking_state import Rules
+from actors.protocol.link_calls import UNSUBSCRIBE
 from actors.protocol.modern import meta
 from actors.protocol.table import BackendSpec, StdioTarget
 from actors.protocol.table_change import Replaced, same_server
 from actors.runtime import NORMAL, SHUTDOWN, Down, Exit, Ref
 from actors.services import Services
-
-OWED_AGAIN = 0.1
-"""Seconds after which what found no room in a mailbox is offered again."""
 
 IDLE_AGAIN = 1.0
 """Seconds after which a broker that was about to end, and found a message, looks again."""
@@ -87,7 +84,7 @@ class BrokerActor(Evictable):
         self._related = not isinstance(spec.target, StdioTarget)
         lines = 1 + services.limits.overflow_connections
         self._rules = Rules(leased(spec, patron.bits), lines, server=spec.name)
-        self._audience = Audience(True, self._drop)
+        self._audience = Subscribers(True, self._drop, self._settle_later)
         self._early: list[Any] = []
         self._stale = False
         self._used = 0.0
@@ -180,7 +177,6 @@ class BrokerActor(Evictable):
     def _due(self, what: _Due) -> None:
         if what is _Due.OWED:
             self._audience.settle()
-            self._watch_owed()
         elif what is _Due.STALE:
             if not self._calls.running:
                 self._end(NORMAL)
@@ -237,7 +233,7 @@ class BrokerActor(Evictable):
         first = self._lines.first()
         for uri in self._audience.leave(ref):
             if first is not None:
-                self._calls.own.make(first.ref, UNSUBSCRIBE, json.dumps({"uri": uri}), lambda ok: None)
+                self._calls.request(first.ref, UNSUBSCRIBE, json.dumps({"uri": uri}), lambda ok, payload: None)
         # Whoever has nothing in hand leaves after `link_idle`; until then it may have had a subscription here.
         self._used = max(self._used, self.ctx.now() - self._services.limits.link_idle)
         self._settled()
@@ -326,7 +322,6 @@ class BrokerActor(Evictable):
             self._tell(message, self._reader(message))
         else:
             self._audience.tell(LinkTold(self.ctx.ref, self._backend, None, message.method, message.params), None)
-            self._watch_owed()
 
     def _reader(self, message: LinkTold) -> tuple[Ref, int] | None:
         """Who asked for this log message: the call it came with; or the only one, where the transport does not say."""
@@ -348,9 +343,8 @@ class BrokerActor(Evictable):
         if waiting.ordinary * 2 >= waiting.size or not ref.cast(told):
             self._drop("notification_refused")
 
-    def _watch_owed(self) -> None:
-        if self._audience.owes:
-            self.ctx.set_timer("owed", OWED_AGAIN, _Due.OWED)
+    def _settle_later(self) -> None:
+        self.ctx.set_timer("owed", OWED_AGAIN, _Due.OWED)
 
     def _drop(self, what: str) -> None:
         self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
@@ -373,7 +367,7 @@ HANDLERS: dict[type, Callable[[BrokerActor, Any], None]] = {
     Replaced: BrokerActor._replaced,
     Down: BrokerActor._ended,
     Due: lambda self, m: self._calls.due(m.event),
-    OwnDue: lambda self, m: self._calls.own.due(m),
+    OwnDue: lambda self, m: self._calls.own.overdue(m.call),
     Evict: BrokerActor._evict,
     KeepDue: lambda self, m: self._record.keep(),
     _Due: BrokerActor._due,

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from actors.brokers.broker_lines import Line, Lines
 from actors.brokers.broker_messages import LinkParked, Resume
-from actors.brokers.broker_own import OwnCalls
 from actors.brokers.parks import Parked, Parks
 from actors.fronts.profiles import to_base36
 from actors.links.link_messages import Call, Cancel, GiveAnswer, LinkAsked, LinkOutcome, LinkUnfit, Warm
+from actors.links.own_calls import OwnCalls, Then
 from actors.ports import Grant, Principal
 from actors.protocol import errors, translate
 from actors.protocol import payload as json
@@ -203,7 +203,17 @@ class BrokerCalls:
         if message.call > 0:
             self.step(ev.Ended(message.call, message.ok, message.payload))
         else:
-            self.own.outcome(message)
+            self.own.outcome(message.call, message.ok, message.payload)
+
+    def request(self, link: Ref, method: str, params: Raw, then: Then, seconds: float | None = None) -> None:
+        """A request of the broker's own."""
+        me = self._ctx.ref
+        self.own.make(
+            lambda call: link.reply(Call(me, call, method, params)),
+            lambda call, reason: link.reply(Cancel(me, call, reason)),
+            then,
+            seconds,
+        )
 
     def unfit(self, message: LinkUnfit, line: int) -> dict[Ref, list[Call]]:
         """The backend speaks the other era: the calls go back to whoever made them."""
@@ -277,11 +287,11 @@ class BrokerCalls:
         """The log level of a connection, by the calls on it."""
 
         def tell(line: Line, level: str, before: str | None) -> None:
-            def told(ok: bool) -> None:
+            def told(ok: bool, payload: Raw) -> None:
                 if not ok and line.level == level:
                     line.level = before
 
-            self.own.make(line.ref, SET_LEVEL, json.dumps({"level": level}), told)
+            self.request(line.ref, SET_LEVEL, json.dumps({"level": level}), told)
 
         self._lines.adjust(number, (running.level for running in self.wanting(number)), tell)
 
@@ -351,7 +361,9 @@ class BrokerCalls:
             self.step(ev.Settled(effect.call))
             return
         self._clock("grace", effect.call, GRACE, ev.GraceOver(effect.call))
-        self.own.make(line.ref, "ping", EMPTY, lambda ok: self.step(ev.Settled(effect.call)))
+        settled = ev.Settled(effect.call)
+        # Whether that comes in time the clock decides, which is over before the deadline of this.
+        self.request(line.ref, "ping", EMPTY, lambda ok, payload: self.step(settled), 2 * GRACE)
 
     def _discard(self, effect: ev.Discard) -> None:
         first = self._lines.first()

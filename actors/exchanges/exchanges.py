@@ -21,12 +21,12 @@ from actors.exchanges.modern_fronts import ModernAggregate, ModernTransparent
 from actors.exchanges.subscribers import Subscribers
 from actors.fronts.aggregate import ChangeDue
 from actors.fronts.catalogue_messages import CatalogueChanged, Listed
-from actors.fronts.front import OwnDue
 from actors.fronts.host import Tree
 from actors.fronts.listing import GatherDue
 from actors.ledger import Ledger
-from actors.links.kept import KeptLinks
 from actors.links.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkUnfit, LinkWithdrew
+from actors.links.own_calls import OwnDue
+from actors.links.resume import KeptLinks
 from actors.links.shares import Evict, Evictable
 from actors.protocol import capabilities, codec, errors, sse
 from actors.protocol import effects as fx

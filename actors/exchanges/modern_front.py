@@ -18,6 +18,7 @@ from actors.exchanges.exchange_running import Running
 from actors.fronts.catalogue_messages import Key
 from actors.fronts.front import Front, Waiter
 from actors.fronts.host import Host, Tree
+from actors.links.eras import ATTEMPTS
 from actors.links.link_messages import (
     Call,
     Leave,
@@ -47,9 +48,6 @@ from actors.protocol.table import BackendSpec
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 from actors.runtime import Ref
 from actors.services import Services
-
-ATTEMPTS = 2
-"""Connections of either kind that are tried in a row before a backend counts as one that speaks neither era."""
 
 Ready = Callable[[Hello | None, Raw], None]
 """Gets what a backend said of itself, or None and the JSON-RPC error object that says why it can't be had."""

@@ -12,11 +12,12 @@ from actors.exchanges.tool_mirrors import Mirrors, legal, mirrors_of
 from actors.fronts.aggregate import EXTENSIONS, Aggregate
 from actors.fronts.catalogue_messages import LIST_CHANGED, Key
 from actors.fronts.filters import filtered
-from actors.fronts.front import OwnDue, Waiter
+from actors.fronts.front import Waiter
 from actors.fronts.host import Tree
 from actors.fronts.listing import TOOLS
 from actors.fronts.transparent import Transparent
 from actors.links.link_messages import LinkOutcome, LinkTold, PeerNotified
+from actors.links.own_calls import OwnDue
 from actors.links.paging import Items, Page, Paging
 from actors.protocol import aggregate, capabilities, errors
 from actors.protocol import effects as fx

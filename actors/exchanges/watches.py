@@ -13,10 +13,10 @@ from msgspec import Raw
 from actors.exchanges.exchange_messages import WatchDue
 from actors.exchanges.modern_front import ModernFront
 from actors.links.link_messages import LinkOutcome, LinkTold
-from actors.links.subscriptions import SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol import breaker, capabilities, errors
 from actors.protocol import payload as json
 from actors.protocol.errors import ProtocolError, Refusal
+from actors.protocol.link_calls import SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY
 from actors.protocol.modern import filter as filters

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from actors.fronts.catalogue_messages import DEBOUNCE, LIST_CHANGED, CatalogueChanged, Key, Listed, list_kind
-from actors.fronts.front import NEWS, SET_LEVEL, Front
+from actors.fronts.front import NEWS, Front
 from actors.fronts.host import Host, Tree
 from actors.fronts.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Listing, hash_of
 from actors.links.backends import all_unreachable, unreachable
@@ -21,6 +21,7 @@ from actors.protocol import aggregate, capabilities, cursors, errors, tasks
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
+from actors.protocol.link_calls import SET_LEVEL
 from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, Treatment

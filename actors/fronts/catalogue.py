@@ -12,12 +12,13 @@ Nothing is announced before it is known: a backend that says that a list has cha
 only what is different is passed on. A list whose definitions are the same stays the same to the byte (`steady`).
 """
 
+import math
 from collections import OrderedDict
 from typing import Any
 
 from msgspec import Raw
 
-from actors.fronts.catalogue_entry import Entry, Fetch, Known
+from actors.fronts.catalogue_entry import Entry, Known
 from actors.fronts.catalogue_messages import (
     DEBOUNCE,
     LIST_CHANGED,
@@ -37,7 +38,7 @@ from actors.fronts.catalogue_messages import (
 from actors.fronts.host import Tree
 from actors.fronts.last_known import neutral
 from actors.fronts.profiles import profile_of
-from actors.fronts.sessionless import ATTEMPTS
+from actors.links.eras import ATTEMPTS
 from actors.links.link_messages import (
     Call,
     Cancel,
@@ -53,6 +54,7 @@ from actors.links.link_messages import (
     Warm,
 )
 from actors.links.links import start_list_link
+from actors.links.own_calls import OwnCalls
 from actors.links.paging import Items, Page, Paging
 from actors.protocol import breaker, errors
 from actors.protocol.link_state import Profile
@@ -94,20 +96,19 @@ class Catalogue(Actor):
         self._links = links
         self._backends = tree.backends
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
-        self._fetches: dict[int, Fetch] = {}
-        self._next_call = 1
         self._bytes = 0
         self._by_link: dict[Ref, Key] = {}
         self._watching: dict[Ref, set[Key]] = {}
+
+    def started(self) -> None:
+        self._pages = OwnCalls(self.ctx, math.inf)  # a list has its deadline as a whole
 
     def receive(self, message: Any) -> None:
         match message:
             case Consult() as consult:
                 self._consult(consult)
             case LinkOutcome(_, call, ok, payload):
-                fetch = self._fetches.pop(call, None)
-                if fetch is not None:
-                    fetch.page(ok, payload)
+                self._pages.outcome(call, ok, payload)
             case Prestart():
                 self._prestart()
             case Overdue(key):
@@ -284,10 +285,11 @@ class Catalogue(Actor):
             return
 
         def ask(params: Raw, page: Page) -> None:
-            call = wanted.call = self._next_call
-            self._next_call += 1
-            self._fetches[call] = Fetch(key, method, page)
-            link.reply(Call(caller, call, method, params, client=entry.caller))
+            wanted.call = self._pages.make(
+                lambda call: link.reply(Call(caller, call, method, params, client=entry.caller)),
+                lambda call, reason: link.reply(Cancel(caller, call, reason)),
+                page,
+            )
 
         def done(items: Items | None, error: Raw) -> None:
             if error and wanted.items is not None:
@@ -348,8 +350,8 @@ class Catalogue(Actor):
         self.ctx.cancel_timer(("fetch", key, method))
         wanted.fetching = False
         call, wanted.call = wanted.call, None
-        if call is not None and self._fetches.pop(call, None) is not None and entry.link is not None:
-            entry.link.reply(Cancel(self.ctx.ref, call, "deadline exceeded"))
+        if call is not None:
+            self._pages.drop(call, "deadline exceeded")
 
     def _answer(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         """Whoever waits gets what is known. What somebody had to do without is fetched again, until it is there."""

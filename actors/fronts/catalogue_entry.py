@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from actors.fronts.catalogue_messages import Key
-from actors.links.paging import Items, Page
+from actors.links.paging import Items
 from actors.protocol import capabilities
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
@@ -90,12 +89,3 @@ class Entry:
         """Nothing has been heard of the backend for a while: its lists may have changed."""
         for wanted in self.lists.values():
             wanted.stale = True
-
-
-@dataclass(slots=True)
-class Fetch:
-    """A list on its way; `page` gets the outcome of the request."""
-
-    key: Key
-    method: str
-    page: Page

@@ -3,15 +3,11 @@
 from dataclasses import dataclass
 
 from actors.links.paging import Items
+from actors.protocol import methods
 from actors.protocol.link_state import Profile
 from actors.runtime import Ref
 
-LIST_CHANGED = {
-    "tools/list": "notifications/tools/list_changed",
-    "prompts/list": "notifications/prompts/list_changed",
-    "resources/list": "notifications/resources/list_changed",
-    "resources/templates/list": "notifications/resources/list_changed",
-}
+LIST_CHANGED = methods.CHANGED
 """What is said when a list has changed."""
 NAMED_BY = {
     "tools/list": "name",

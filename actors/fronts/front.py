@@ -7,7 +7,6 @@ session's links, opened when first needed, and the bookkeeping of calls, questio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from msgspec import Raw
 
@@ -18,7 +17,6 @@ from actors.fronts.leaving import wake
 from actors.fronts.profiles import profile_of
 from actors.fronts.session_link import start_session_link
 from actors.fronts.sessionless import Sessionless
-from actors.links.kept import KeptLinks
 from actors.links.link_messages import (
     Call,
     Cancel,
@@ -36,11 +34,14 @@ from actors.links.link_messages import (
     Notify,
     Release,
 )
-from actors.links.subscriptions import SUBSCRIBE, Subscriptions
+from actors.links.own_calls import OwnDue
+from actors.links.resume import KeptLinks
+from actors.links.subscribers import Subscriptions
 from actors.protocol import capabilities, errors, session_record, tasks, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
+from actors.protocol.link_calls import SET_LEVEL, SUBSCRIBE
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
@@ -51,15 +52,7 @@ from actors.services import Services
 Waiter = Callable[[LinkOutcome], None]
 """Gets the outcome of a call that the front made, or one that it wants to change before the client sees it."""
 
-SET_LEVEL = "logging/setLevel"
 NEWS = frozenset(LIST_CHANGED.values())
-
-
-@dataclass(frozen=True, slots=True)
-class OwnDue:
-    """A call of the front's own takes too long."""
-
-    call: int
 
 
 class Front(ABC):

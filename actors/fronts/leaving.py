@@ -3,9 +3,8 @@ it comes back to what it left."""
 
 from typing import TYPE_CHECKING
 
-from actors.links.farewell import farewell
-from actors.links.kept import movable
 from actors.links.link_messages import PutDown, Warm
+from actors.links.resume import farewell, movable
 
 if TYPE_CHECKING:
     from actors.fronts.front import Front

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.links.eras import ATTEMPTS
 from actors.links.link_messages import Leave, LinkDown, LinkOutcome, LinkUnfit, Warm
 from actors.links.links import start_modern_link
 from actors.protocol import capabilities, errors
@@ -17,9 +18,6 @@ from actors.runtime import Ref
 
 if TYPE_CHECKING:
     from actors.fronts.front import Front
-
-ATTEMPTS = 3
-"""Times in a row that a backend may be of the other era: one of each, and another one for a server that was slow."""
 
 
 class Sessionless:

@@ -1,6 +1,6 @@
 """The backends actor: one circuit breaker and status per backend, and the bound on child processes over all of them.
 
-A link asks here before it connects, and tells how it went (`standing`). Asking costs a message per connection, not per
+A link asks here before it connects, and tells how it went. Asking costs a message per connection, not per
 call. After a crash the links that live are counted anew; until all have answered, each of them may hold a process.
 """
 
@@ -11,7 +11,17 @@ from typing import Any
 
 import msgspec
 
-from actors.links.standing import AskPermit, Census, Connected, Denied, Failure, Granted, LinkMoved, Present, Returned
+from actors.links.link_messages import (
+    AskPermit,
+    Census,
+    Connected,
+    Denied,
+    Failure,
+    Granted,
+    LinkMoved,
+    Present,
+    Returned,
+)
 from actors.protocol import breaker as br
 from actors.protocol import errors
 from actors.protocol.link_events import Hello

@@ -1,18 +1,32 @@
-"""Which era each backend speaks, as far as that was found out: one value for the whole tree.
+"""Era detection: which era each backend speaks, how a connection finds that out, and how often one may be mistaken.
 
 A client of either era is served in its own if the backend speaks it. Whoever connects finds out: in the handshake era
 by `initialize`, in the other by `server/discover`. A verdict holds for the target that is configured (2026-07-28
-versioning), until something contradicts it.
+versioning), until something contradicts it; it is one value for the whole tree.
 """
 
 from dataclasses import dataclass, field
 
-from actors.links.standing import Failure
+from actors import ports
+from actors.links.link_messages import Failure
+from actors.protocol import codec, errors
+from actors.protocol.bridge import eras as rules
+from actors.protocol.bridge.eras import Case, Verdict
 from actors.protocol.diagnostics import Diagnostics, without_addresses
+from actors.protocol.link_handshake import refuses
+from actors.protocol.link_loss import refusal_of
+from actors.protocol.link_state import Link
+from actors.protocol.messages import Error
 from actors.protocol.table import BackendSpec, Target
+from actors.services import Services
 
 NO_COMMON_VERSION = "no_common_version"
 """The reason of a failure: server and gateway have no protocol revision in common."""
+ATTEMPTS = 3
+"""Times in a row that a backend may be of the other era than it was taken for: one of each, and another one for a
+server that was slow."""
+SURE = (Case.MODERN_CODE, Case.OTHER_VERSION)
+"""What only servers of the other era say."""
 
 
 @dataclass(slots=True)
@@ -88,3 +102,34 @@ class Eras:
         if known is None or known.target != spec.target:
             known = self._known[spec.name] = _Known(spec.target)
         return known
+
+
+class Fitness:
+    """Of one link; without `eras` every server is taken for one with sessions."""
+
+    def __init__(self, backend: str, services: Services, eras: Eras | None) -> None:
+        self._backend = backend
+        self._services = services
+        self._eras = eras
+
+    def refused(self, link: Link, said: ports.TransportEvent) -> bool:
+        """INITIALIZING: whether this is an answer to `initialize` that is a reason to look in the other era."""
+        spec = self._services.table.value.backends.get(self._backend)
+        if self._eras is None or spec is None or not isinstance(said, ports.FrameReceived):
+            return False
+        try:
+            message = codec.decode_message(said.frame, self._services.limits.message_bytes)
+        except errors.Malformed:
+            return False
+        if not isinstance(message, Error) or not refuses(link, message, said.related):
+            return False
+        case = rules.of_error(message.error, said.status)
+        looks = rules.INITIALIZE[case] is Verdict.LOOK
+        why = f"server {spec.name!r} refused to initialize: {refusal_of(message.error)}"
+        return looks and self._eras.refused_legacy(spec, surely=case in SURE, said=why)
+
+    def ready(self, took: float) -> None:
+        """The handshake is over, so many seconds after the connection was begun."""
+        spec = self._services.table.value.backends.get(self._backend)
+        if self._eras is not None and spec is not None:
+            self._eras.found_legacy(spec, took)

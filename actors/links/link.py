@@ -4,7 +4,6 @@ A thin shell over `link_machine`: it decodes frames, runs the effects on a trans
 callers.
 """
 
-import functools
 import secrets
 from collections.abc import Callable
 from enum import Enum
@@ -14,18 +13,18 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors import ports
-from actors.links.audience import Audience
-from actors.links.call_times import CallTimes
+from actors.durations import BackendDurations
 from actors.links.carrier import Carrier, FromTransport
-from actors.links.eras import Eras
-from actors.links.fitness import Fitness
+from actors.links.eras import Eras, Fitness
 from actors.links.heard import Garbled, diagnosed, heard
-from actors.links.kept import Resume, first_link
 from actors.links.link_messages import (
     Call,
     Cancel,
+    Census,
     Continue,
+    Denied,
     GiveAnswer,
+    Granted,
     Hold,
     Join,
     Leave,
@@ -38,15 +37,17 @@ from actors.links.link_messages import (
     Release,
     Warm,
 )
-from actors.links.link_own import LinkOwn
-from actors.links.standing import Census, Denied, Granted, Standing
-from actors.links.subscriptions import UNSUBSCRIBE
+from actors.links.own_calls import OwnCalls, OwnDue
+from actors.links.resume import Resume, first_link
+from actors.links.standing import Standing
+from actors.links.subscribers import OWED_AGAIN, Subscribers
 from actors.links.task_driver import PollDue, TaskDriver
 from actors.links.telling import Telling, key_of
 from actors.named import Named
 from actors.protocol import breaker, codec, errors
 from actors.protocol import link_events as ev
 from actors.protocol import payload as json
+from actors.protocol.link_calls import UNSUBSCRIBE
 from actors.protocol.link_machine import step
 from actors.protocol.link_state import Link, Phase, Profile
 from actors.protocol.link_table import LIVE
@@ -62,8 +63,6 @@ CLOSE_WITHIN = 6.0
 LISTEN_WITHIN = 1.0
 """Seconds that calls wait for the stream on which the backend may ask something in their course: some server may send
 the head of that answer only with its first event."""
-OWED_AGAIN = 0.1
-"""Seconds after which what found no room in a mailbox is offered again."""
 
 
 class _Due(Enum):
@@ -96,7 +95,7 @@ class LinkActor(Actor):
 
     _standing: Standing
     _telling: Telling
-    _own: LinkOwn
+    _own: OwnCalls
     _driver: TaskDriver
 
     def __init__(
@@ -121,8 +120,8 @@ class LinkActor(Actor):
             first, resume, server=spec.name, level=level, subscriptions=subscriptions, attempt=attempt
         )
         self._carrier = Carrier(services.connector, spec.target, resume.kept if resume is not None else None)
-        self._audience = Audience(spec.sharing == "shared", self._drop)
-        self._calls = CallTimes(spec.name, services.telemetry, services.shown)
+        self._audience = Subscribers(spec.sharing == "shared", self._drop, self._settle_later)
+        self._calls = BackendDurations(services.telemetry, services.shown)
         self._fitness = Fitness(spec.name, services, eras)
         self._begun = 0.0
         self._unreachable = False
@@ -133,10 +132,9 @@ class LinkActor(Actor):
 
     def started(self) -> None:
         self._standing = Standing(self.ctx.ref, self._backend, self._backends)
-        later = functools.partial(self.ctx.set_timer, "owed", OWED_AGAIN, _Due.OWED)
-        self._telling = Telling(self.ctx.ref, self._backend, self._audience, later)
-        self._own = LinkOwn(self._backend, self.ctx, self._step, self._services.limits.request_deadline)
-        self._driver = TaskDriver(self.ctx, self._services, self._own, self._step, self._finish)
+        self._telling = Telling(self.ctx.ref, self._backend, self._audience)
+        self._own = OwnCalls(self.ctx, self._services.limits.request_deadline, self._backend)
+        self._driver = TaskDriver(self._backend, self.ctx, self._services, self._own, self._step, self._finish)
         self._standing.moved(self._link.phase)
         if self._link.phase is Phase.WAITING:
             self._back_off(ev.BackOff(self._link.attempt))
@@ -178,6 +176,8 @@ class LinkActor(Actor):
                 link, carrier = self._link, self._carrier
                 asks = link.phase is Phase.CONNECTING and not carrier.up
                 self._standing.counted(link.phase, holds=carrier.holds_process, asks=asks)
+            case OwnDue(call):
+                self._own.overdue(call)
             case PollDue():
                 self._driver.poll(message)
             case _Due():
@@ -189,7 +189,7 @@ class LinkActor(Actor):
             case _Due.CONNECT:
                 self._step(ev.ConnectExpired(self._carrier.diagnostics))
             case _Due.OWED:
-                self._telling.settle()
+                self._audience.settle()
             case _Due.CLOSE:
                 self.ctx.stop(NORMAL)
             case _Due.DRAIN:
@@ -217,7 +217,7 @@ class LinkActor(Actor):
 
     def _left(self, ref: Ref) -> None:
         unwanted = self._audience.leave(ref)
-        for key in self._calls.of(ref):
+        for key in [key for key in self._calls.running if key_of(key)[0] is ref]:
             self._abandon(key_of(key), "the session has ended")
         if not self._audience.members:
             self._shut()
@@ -227,21 +227,18 @@ class LinkActor(Actor):
 
     def _unsubscribe(self, uri: str) -> None:
         """For nobody in particular: whether it worked is of no interest, but it must not be waited for without end."""
-        self._own.make(UNSUBSCRIBE, json.dumps({"uri": uri}), lambda ok, payload: None)
+        self._driver.request(UNSUBSCRIBE, json.dumps({"uri": uri}), lambda ok, payload: None)
 
     def _call(self, call: Call) -> None:
         key = (call.caller, call.call)
         if self._audience.settles(key, call):
             call.caller.reply(LinkOutcome(self._backend, call.call, True, json.dumps({})))
             return
-        self._calls.began(key, call, self.ctx.now())
+        self._calls.call_began(key, call.method, call.params, self.ctx.now())
         row = METHODS.get(call.method)
         self._step(ev.Called(key, call.method, call.params, call.progress, row is not None and row.eligible))
 
     def _abandon(self, key: tuple[Ref, int], reason: str) -> None:
-        if key in self._own:
-            self._own.overdue(key[1])
-            return
         self._calls.forget(key)
         self._audience.subscribed(key, False)
         if not self._driver.cancel(key, reason):
@@ -369,11 +366,19 @@ class LinkActor(Actor):
 
     def _finish(self, effect: ev.Finish) -> None:
         caller, call = key_of(effect.call)
-        if effect.call in self._own:
+        if caller is self.ctx.ref:
             self._own.outcome(call, effect.ok, effect.payload)
             return
         version = self._link.hello.version if self._link.hello is not None else ""
-        self._calls.ended(effect.call, effect.ok, effect.payload, self.ctx.now(), self._carrier.kind, version)
+        self._calls.ended(
+            effect.call,
+            effect.ok,
+            effect.payload,
+            self.ctx.now(),
+            backend=self._backend,
+            transport=self._carrier.kind,
+            version=version,
+        )
         self._audience.subscribed((caller, call), effect.ok)
         if effect.ok and self._unreachable:
             self._unreachable = False
@@ -396,7 +401,7 @@ class LinkActor(Actor):
     def _unfit(self, effect: ev.Unfit) -> None:
         for called in effect.calls:
             self._calls.forget(called.call)
-            if called.call in self._own:
+            if key_of(called.call)[0] is self.ctx.ref:
                 self._own.overdue(key_of(called.call)[1])
         self._telling.unfit(effect)
 
@@ -422,6 +427,13 @@ class LinkActor(Actor):
     def _back_off(self, effect: ev.BackOff) -> None:
         seconds = breaker.delay(effect.attempt, self._services.jitter())
         self.ctx.set_timer("back-off", seconds, ev.RetryDue())
+
+    def _placed(self, effect: ev.Placed) -> None:
+        if effect.call is None or key_of(effect.call)[0] is not self.ctx.ref:
+            self._telling.placed(effect)
+
+    def _settle_later(self) -> None:
+        self.ctx.set_timer("owed", OWED_AGAIN, _Due.OWED)
 
     def _drop(self, what: str) -> None:
         self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
@@ -454,7 +466,7 @@ EFFECTS: dict[type, Callable[[LinkActor, Any], None]] = {
     ev.Ask: LinkActor._ask,
     ev.Withdraw: lambda link, effect: link._telling.withdraws(effect),
     ev.Tell: lambda link, effect: link._telling.tells(link._driver.told(effect)),
-    ev.Placed: lambda link, effect: None if effect.call in link._own else link._telling.placed(effect),
+    ev.Placed: LinkActor._placed,
     ev.Ready: LinkActor._ready,
     ev.Down: LinkActor._down,
     ev.BackOff: LinkActor._back_off,

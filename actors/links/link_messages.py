@@ -7,8 +7,10 @@ sessions and the catalogue.
 from msgspec import Raw, Struct
 
 from actors.ports import Kept
+from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.events import Place
 from actors.protocol.link_events import Hello
+from actors.protocol.link_table import Phase
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern.caller import Caller
 from actors.runtime import Ref
@@ -203,3 +205,69 @@ class LinkPlaced(Struct, frozen=True):
     backend: str
     call: int | None
     place: Place
+
+
+# To and from the backends actor ------------------------------------------------------------------------------
+
+
+class AskPermit(Struct, frozen=True):
+    """May this link connect?"""
+
+    link: Ref
+    backend: str
+
+
+class Granted(Struct, frozen=True):
+    """It may. A process place, if it takes one, is its own until `Returned` or its end."""
+
+
+class Denied(Struct, frozen=True):
+    """It may not: the JSON-RPC error object for those who wait."""
+
+    payload: Raw
+
+
+class Connected(Struct, frozen=True):
+    """The handshake worked, or the backend answers again."""
+
+    backend: str
+    hello: Hello | None = None
+
+
+class Failure(Struct, frozen=True):
+    """A connection failed, or was lost."""
+
+    backend: str
+    reason: str
+    message: str
+    diagnostics: Diagnostics = NO_DIAGNOSTICS
+    ran: bool = False
+    """It had been ready before: it could be started."""
+
+
+class LinkMoved(Struct, frozen=True):
+    """A link is in another phase."""
+
+    link: Ref
+    backend: str
+    phase: Phase
+
+
+class Returned(Struct, frozen=True):
+    """The link's transport is gone, and with it its process place."""
+
+    link: Ref
+
+
+class Census(Struct, frozen=True):
+    """The backends actor has begun anew and knows nobody: each link says how it stands."""
+
+
+class Present(Struct, frozen=True):
+    """The answer. `holds`: a child process is there, or still ending; `asks`: a permit was asked for and not given."""
+
+    link: Ref
+    backend: str
+    phase: Phase
+    holds: bool
+    asks: bool

@@ -4,7 +4,6 @@ A thin shell over `protocol.modern.link_machine`. It keeps answers that may be g
 has found out of the backend's era.
 """
 
-import functools
 import secrets
 from collections.abc import Callable
 from enum import Enum
@@ -13,16 +12,18 @@ from typing import Any
 from msgspec import Raw
 
 from actors import ports
+from actors.durations import BackendDurations
 from actors.links.answers import Answers
-from actors.links.audience import Audience
-from actors.links.call_times import CallTimes
 from actors.links.carrier import Carrier, FromTransport
 from actors.links.eras import Eras
 from actors.links.heard import diagnosed
 from actors.links.link_messages import (
     Call,
     Cancel,
+    Census,
+    Denied,
     GiveAnswer,
+    Granted,
     Join,
     Leave,
     LinkAsked,
@@ -35,7 +36,8 @@ from actors.links.link_messages import (
     Warm,
 )
 from actors.links.modern_heard import Garbled, heard
-from actors.links.standing import Census, Denied, Granted, Standing
+from actors.links.standing import Standing
+from actors.links.subscribers import OWED_AGAIN, Subscribers
 from actors.links.telling import Telling, key_of
 from actors.named import Named
 from actors.protocol import breaker, errors
@@ -55,8 +57,6 @@ from actors.services import Services
 
 CLOSE_WITHIN = 6.0
 """Seconds for a graceful close; then the transport's task is cancelled."""
-OWED_AGAIN = 0.1
-"""Seconds after which what found no room in a mailbox is offered again."""
 STARTS = 3.0
 """Times the seconds that a process took to answer `initialize`, in which it would have answered a probe too."""
 LOOK_AGAIN = 1.0
@@ -87,10 +87,10 @@ class ModernLinkActor(Actor):
         self._eras = eras
         self._link = self._new_link()
         self._carrier = Carrier(services.connector, spec.target)
-        self._audience = Audience(False, self._drop)
+        self._audience = Subscribers(False, self._drop, self._settle_later)
         self._sessions: set[Ref] = set()
         """Those of the other era, who hear of changes unasked."""
-        self._calls = CallTimes(spec.name, services.telemetry, services.shown)
+        self._calls = BackendDurations(services.telemetry, services.shown)
         self._answers = Answers()
         self._unreachable = False
         self._begun = 0.0
@@ -105,8 +105,7 @@ class ModernLinkActor(Actor):
 
     def started(self) -> None:
         self._standing = Standing(self.ctx.ref, self._backend, self._backends)
-        later = functools.partial(self.ctx.set_timer, "owed", OWED_AGAIN, _Due.OWED)
-        self._telling = Telling(self.ctx.ref, self._backend, self._audience, later)
+        self._telling = Telling(self.ctx.ref, self._backend, self._audience)
         self._standing.moved(SHOWN[self._link.phase])
 
     def receive(self, message: Any) -> None:
@@ -135,7 +134,7 @@ class ModernLinkActor(Actor):
             case _Due.RETRY:
                 self._step(ev.RetryDue())
             case _Due.OWED:
-                self._telling.settle()
+                self._audience.settle()
             case TaskEnded():
                 self._task_ended(message)
             case Down(ref=ref):
@@ -180,7 +179,7 @@ class ModernLinkActor(Actor):
     def _left(self, ref: Ref) -> None:
         self._audience.leave(ref)
         self._sessions.discard(ref)
-        for key in self._calls.of(ref):
+        for key in [key for key in self._calls.running if key_of(key)[0] is ref]:
             self._abandon(key, "the client has gone")
         self._step(mv.Left(ref))
         if not self._audience.members:
@@ -194,7 +193,7 @@ class ModernLinkActor(Actor):
             call.caller.reply(LinkOutcome(self._backend, call.call, True, known))
             return
         self._reconsider()
-        self._calls.began(key, call, self.ctx.now())
+        self._calls.call_began(key, call.method, call.params, self.ctx.now())
         self._answers.asked(key, call, client)
         self._step(mv.Called(key, call.caller, call.method, call.params or EMPTY, client, call.progress, call.mends))
 
@@ -331,7 +330,15 @@ class ModernLinkActor(Actor):
     def _finish(self, effect: ev.Finish) -> None:
         caller, call = key_of(effect.call)
         version = self._link.hello.version if self._link.hello is not None else ""
-        self._calls.ended(effect.call, effect.ok, effect.payload, self.ctx.now(), self._carrier.kind, version)
+        self._calls.ended(
+            effect.call,
+            effect.ok,
+            effect.payload,
+            self.ctx.now(),
+            backend=self._backend,
+            transport=self._carrier.kind,
+            version=version,
+        )
         if effect.ok and self._unreachable:
             self._unreachable = False
             self._standing.connected()
@@ -405,6 +412,9 @@ class ModernLinkActor(Actor):
 
     def _keep(self, effect: mv.Keep) -> None:
         self._answers.keep(effect, self.ctx.now())
+
+    def _settle_later(self) -> None:
+        self.ctx.set_timer("owed", OWED_AGAIN, _Due.OWED)
 
     def _drop(self, what: str) -> None:
         self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))

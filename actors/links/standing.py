@@ -3,88 +3,13 @@
 What is told while that actor is being restarted goes nowhere; the one that comes then takes a census of the links.
 """
 
-from dataclasses import dataclass
-
-from msgspec import Raw
-
+from actors.links.link_messages import AskPermit, Connected, Failure, LinkMoved, Present, Returned
 from actors.named import Named
 from actors.ports import Log
 from actors.protocol import link_events as ev
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_state import Phase
 from actors.runtime import Ref
-
-
-@dataclass(frozen=True, slots=True)
-class AskPermit:
-    """May this link connect?"""
-
-    link: Ref
-    backend: str
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """It may. A process place, if it takes one, is its own until `Returned` or its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """It may not: the JSON-RPC error object for those who wait."""
-
-    payload: Raw
-
-
-@dataclass(frozen=True, slots=True)
-class Connected:
-    """The handshake worked, or the backend answers again."""
-
-    backend: str
-    hello: ev.Hello | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A connection failed, or was lost."""
-
-    backend: str
-    reason: str
-    message: str
-    diagnostics: Diagnostics = NO_DIAGNOSTICS
-    ran: bool = False
-    """It had been ready before: it could be started."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkMoved:
-    """A link is in another phase."""
-
-    link: Ref
-    backend: str
-    phase: Phase
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """The link's transport is gone, and with it its process place."""
-
-    link: Ref
-
-
-@dataclass(frozen=True, slots=True)
-class Census:
-    """The backends actor has begun anew and knows nobody: each link says how it stands."""
-
-
-@dataclass(frozen=True, slots=True)
-class Present:
-    """The answer. `holds`: a child process is there, or still ending; `asks`: a permit was asked for and not given."""
-
-    link: Ref
-    backend: str
-    phase: Phase
-    holds: bool
-    asks: bool
 
 
 class Standing:

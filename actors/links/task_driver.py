@@ -4,15 +4,18 @@ Which tools those are the server says in its list, which is asked for when the f
 them is driven by `task_drive`; of any other it goes out as it came.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.links.link_own import LinkOwn
+from actors.links.own_calls import OwnCalls, Then
 from actors.links.paging import Items, Page, Paging
+from actors.links.telling import key_of
 from actors.protocol import capabilities, errors, tasks
 from actors.protocol import link_events as ev
 from actors.protocol.aggregate import item_name
@@ -20,13 +23,13 @@ from actors.protocol.bridge import task_drive
 from actors.protocol.capabilities import Capabilities
 from actors.protocol.link_events import CallKey, Hello
 from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.methods import LIST_CHANGED
 from actors.protocol.payload import BROKEN
 from actors.protocol.session_record import tool_name
 from actors.runtime import Context
 from actors.services import Services
 
 LIST, CALL = "tools/list", "tools/call"
-LIST_CHANGED = "notifications/tools/list_changed"
 
 ENDLESS = (CALL, tasks.RESULT)
 """Requests without a deadline of their own: that of the call is theirs."""
@@ -51,16 +54,19 @@ class _Driven:
 
 
 class TaskDriver:
-    """Of one link. `step` steps its machine, `finish` gives a call its outcome."""
+    """Of one connection to `backend`. `step` steps its machine, `finish` gives a call its outcome; what is asked for
+    the calls goes out as `own`."""
 
     def __init__(
         self,
+        backend: str,
         ctx: Context,
         services: Services,
-        own: LinkOwn,
+        own: OwnCalls,
         step: Callable[[ev.LinkEvent], None],
         finish: Callable[[ev.Finish], None],
     ) -> None:
+        self._backend = backend
         self._ctx = ctx
         self._limits = services.limits
         self._own = own
@@ -87,7 +93,7 @@ class TaskDriver:
             self._look()
         elif tool_name(call.params) in self._required:
             seconds = self._limits.request_deadline_cap
-            drive, effects = task_drive.start(call.params, self._server, seconds, self._own.backend)
+            drive, effects = task_drive.start(call.params, self._server, seconds, self._backend)
             self._driven[call.call] = _Driven(drive, call.progress)
             self._run(call.call, effects)
         else:
@@ -116,7 +122,17 @@ class TaskDriver:
             self._paging.start()
 
     def _ask(self, params: Raw, page: Page) -> None:
-        self._own.make(LIST, params, page, seconds=self._limits.list_deadline)
+        self.request(LIST, params, page, self._limits.list_deadline)
+
+    def request(self, method: str, params: Raw, then: Then, seconds: float | None = None) -> None:
+        """Asks the server for something, of no caller's account."""
+        self._own.make(partial(self._send_own, method, params), self._withdraw, then, seconds)
+
+    def _send_own(self, method: str, params: Raw, call: int, progress: bool = False, eligible: bool = False) -> None:
+        self._step(ev.Called((self._ctx.ref, call), method, params, progress, eligible, final=True))
+
+    def _withdraw(self, call: int, reason: str) -> None:
+        self._step(ev.Abandoned((self._ctx.ref, call), reason))
 
     def _looked(self, items: Items | None, error: Raw) -> None:
         """Where the server says nothing, it is asked again for the next call; this one goes out as it came."""
@@ -173,11 +189,13 @@ class TaskDriver:
             lost = not ok and _lost(payload)
             self._advance(key, task_drive.Answered(request, ok, Raw(bytes(payload)), lost))
 
-        first = method == CALL
-        driven.requests.clear()
-        driven.requests[self._own.following] = request
-        progress = first and driven.progress
-        self._own.make(method, params, outcome, deadline=method not in ENDLESS, progress=progress, eligible=first)
+        def send(call: int) -> None:
+            driven.requests.clear()
+            driven.requests[call] = request
+            first = method == CALL
+            self._send_own(method, params, call, progress=first and driven.progress, eligible=first)
+
+        self._own.make(send, self._withdraw, outcome, math.inf if method in ENDLESS else None)
 
     def _settle(self, driven: _Driven) -> None:
         """Questions end with their call; the server gets an answer to each."""
@@ -191,7 +209,7 @@ class TaskDriver:
         """A question, as the call's client may get it."""
         key = self._key(effect.call, effect.params)
         if key is None:
-            return replace(effect, call=None, place=None) if effect.call in self._own else effect
+            return replace(effect, call=None, place=None) if self._is_own(effect.call) else effect
         self._driven[key].asked.add(effect.id)
         return replace(effect, call=key, params=tasks.unrelated(effect.params), place=None)
 
@@ -200,21 +218,24 @@ class TaskDriver:
         if effect.method == tasks.STATUS:
             for key in list(self._driven):
                 self._advance(key, task_drive.StatusTold(Raw(bytes(effect.params))))
-        elif effect.method == LIST_CHANGED:
+        elif effect.method == LIST_CHANGED["tools"]:
             self._required = None
         key = self._key(effect.call, effect.params)
         if key is None:
-            return replace(effect, call=None, place=None) if effect.call in self._own else effect
+            return replace(effect, call=None, place=None) if self._is_own(effect.call) else effect
         return replace(effect, call=key, params=tasks.unrelated(effect.params), place=None)
 
     def _key(self, call: CallKey | None, params: Raw) -> CallKey | None:
         """The driven call that a message belongs to."""
         if not self._driven:
             return None
-        if call in self._own and isinstance(call, tuple):
-            return next((key for key, driven in self._driven.items() if call[1] in driven.requests), None)
+        if call is not None and self._is_own(call):
+            return next((key for key, driven in self._driven.items() if key_of(call)[1] in driven.requests), None)
         task = tasks.related_task(params) if call is None else None
         return next((key for key, driven in self._driven.items() if task and driven.drive.task == task), None)
+
+    def _is_own(self, call: CallKey | None) -> bool:
+        return call is not None and key_of(call)[0] is self._ctx.ref
 
 
 class _Data(msgspec.Struct, frozen=True):

@@ -1,8 +1,5 @@
 """What a link passes on to those who joined it: what its backend says, and how it is."""
 
-from collections.abc import Callable
-
-from actors.links.audience import Audience
 from actors.links.link_messages import (
     Call,
     LinkAsked,
@@ -13,6 +10,7 @@ from actors.links.link_messages import (
     LinkUnfit,
     LinkWithdrew,
 )
+from actors.links.subscribers import Subscribers
 from actors.ports import Kept
 from actors.protocol import link_events as ev
 from actors.runtime import Ref
@@ -25,14 +23,12 @@ def key_of(call: ev.CallKey) -> tuple[Ref, int]:
 
 
 class Telling:
-    """Of one link. `later`: call `settle` after a while, for somebody had no room."""
+    """Of one link."""
 
-    def __init__(self, link: Ref, backend: str, audience: Audience, later: Callable[[], object]) -> None:
+    def __init__(self, link: Ref, backend: str, audience: Subscribers) -> None:
         self._link = link
         self._backend = backend
         self._audience = audience
-        self._later = later
-        self._owing = False
 
     def asks(self, effect: ev.Ask) -> bool:
         """A question goes to the caller, or else to the only one who joined: never to a guess among several. False if
@@ -54,12 +50,10 @@ class Telling:
         to, call = key_of(effect.call) if effect.call is not None else (None, None)
         place = None if self._audience.shared else effect.place
         self._audience.tell(LinkTold(self._link, self._backend, call, effect.method, effect.params, place), to)
-        self._watch()
 
     def passes(self, told: LinkTold, to: Ref) -> None:
         """A notification for one of them, in the course of no call."""
         self._audience.tell(told, to)
-        self._watch()
 
     def placed(self, effect: ev.Placed) -> None:
         """Of a shared connection nothing can be continued: it is nobody's."""
@@ -83,14 +77,3 @@ class Telling:
             mine = (called for called in effect.calls if key_of(called.call)[0] is ref)
             calls = (Call(ref, key_of(c.call)[1], c.method, c.params, c.progress) for c in mine)
             ref.reply(LinkUnfit(self._link, self._backend, tuple(calls)))
-
-    def settle(self) -> None:
-        """There may be room."""
-        self._owing = False
-        self._audience.settle()
-        self._watch()
-
-    def _watch(self) -> None:
-        if self._audience.owes and not self._owing:
-            self._owing = True
-            self._later()

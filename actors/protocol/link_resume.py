@@ -14,13 +14,7 @@ from actors.protocol.link_calls import UPDATED, connect, dispatch_waiting, failu
 from actors.protocol.link_loss import end_calls
 from actors.protocol.link_state import Link, Pending, Phase, Step, moved
 from actors.protocol.messages import EMPTY, RequestId
-
-LIST_CHANGED = {
-    "tools": "notifications/tools/list_changed",
-    "prompts": "notifications/prompts/list_changed",
-    "resources": "notifications/resources/list_changed",
-}
-"""By the server capability that goes with it."""
+from actors.protocol.methods import LIST_CHANGED
 
 UNSAID_MAX = 256
 """Messages that wait for a transport: answers, cancels and notifications of the client."""

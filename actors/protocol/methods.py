@@ -262,6 +262,15 @@ _ROWS: Final = (
 
 METHODS: Final[dict[str, Method]] = {row.name: row for row in _ROWS}
 
+LIST_CHANGED: Final = {
+    row.server_capability[0]: row.name for row in _ROWS if row.treatment is _COALESCED and row.server_capability
+}
+"""Server capability → the notification that its lists have changed."""
+CHANGED: Final = {
+    row.name: LIST_CHANGED[row.server_capability[0]] for row in _ROWS if row.items and row.server_capability
+}
+"""The request for a list → the notification that this list has changed."""
+
 
 def known(name: str, sender: Sender, version: str) -> Method | None:
     """The row of a message that this end may send in this revision; None: refuse it, or ignore the notification."""

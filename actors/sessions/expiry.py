@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from actors.links import kept
-from actors.links.farewell import farewell
+from actors.links.resume import farewell, read_kept
 from actors.ports import UNAVAILABLE, Failed, Grant, Record, SessionKey, ignore
 from actors.runtime import Actor, DynamicSupervisor
 from actors.services import Services
@@ -47,7 +46,7 @@ def remaining(fields: Mapping[str, bytes], services: Services) -> float:
 def end_upstream(key: SessionKey, record: Record, services: Services, links: DynamicSupervisor) -> None:
     """Ends the sessions of the backends of a record that nobody will rebuild."""
     table = services.table.value
-    for backend, resume in kept.read(record.fields, key, services.sealer, table).items():
+    for backend, resume in read_kept(record.fields, key, services.sealer, table).items():
         if resume.kept is not None:
             farewell(services, links, table.backends[backend], resume.kept)
 

@@ -19,14 +19,15 @@ import msgspec
 from actors.durations import Durations
 from actors.fronts.aggregate import Aggregate, ChangeDue
 from actors.fronts.catalogue_messages import CatalogueChanged, Listed
-from actors.fronts.front import Front, OwnDue
+from actors.fronts.front import Front
 from actors.fronts.host import Tree
 from actors.fronts.leaving import is_bound, put_down, say_farewell
 from actors.fronts.listing import GatherDue
 from actors.fronts.transparent import Transparent
 from actors.ledger import Ledger
 from actors.links import link_messages as lm
-from actors.links.kept import KeptLinks
+from actors.links.own_calls import OwnDue
+from actors.links.resume import KeptLinks
 from actors.ports import UNAVAILABLE, Answer, Failed, Grant, Principal, Record, Refused, SessionKey, Streaming
 from actors.protocol import effects as fx
 from actors.protocol import errors, session_record

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actors.links.standing import AskPermit
+from actors.links.link_messages import AskPermit
 from tests.support.door_client import RpcError
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from actors.fronts.memo import MEMO_SIZE, Memo
-from actors.links.audience import MAX_OWED, Audience
 from actors.links.link_messages import LinkTold
 from actors.links.paging import MAX_ITEMS, MAX_PAGES, Paging
-from actors.links.subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
+from actors.links.subscribers import MAX_OWED, Subscribers, Subscriptions
+from actors.protocol.link_calls import SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.payload import dumps
 from actors.runtime import Actor, open_system
 
@@ -129,7 +129,7 @@ def test_a_subscription_counts_when_its_call_has_succeeded():
     assert subscriptions.uris == ("c",)
 
 
-# Audience -----------------------------------------------------------------------------------------------------
+# Subscribers --------------------------------------------------------------------------------------------------
 
 
 class Deaf(Actor):
@@ -149,7 +149,7 @@ async def test_what_has_no_room_is_told_later_once_for_each_thing_and_chatter_is
     async with open_system() as system:
         deaf = Deaf()
         ref = system.spawn(deaf)
-        audience = Audience(False, dropped.append)
+        audience = Subscribers(False, dropped.append, lambda: None)
         audience.members[ref] = None
         told = [
             LinkTold(ref, "alpha", None, method, dumps({"n": n}))
@@ -174,7 +174,7 @@ async def test_what_is_owed_is_bounded_and_goes_with_its_member(autojump_clock):
     dropped: list[str] = []
     async with open_system() as system:
         ref = system.spawn(Deaf())
-        audience = Audience(False, dropped.append)
+        audience = Subscribers(False, dropped.append, lambda: None)
         audience.members[ref] = None
         for n in range(2 * MAX_OWED):
             audience.tell(LinkTold(ref, "alpha", None, "notifications/x", dumps({"n": n})), None)
@@ -196,7 +196,7 @@ async def test_a_shared_connections_members_have_interests_of_their_own(autojump
     async with open_system() as system:
         ann, bob = Deaf(), Deaf()
         refs = [system.spawn(actor) for actor in (ann, bob)]
-        audience = Audience(True, lambda what: None)
+        audience = Subscribers(True, lambda what: None, lambda: None)
         for ref in refs:
             audience.members[ref] = None
         audience.take_interest(refs[0], "test:///a")

@@ -10,8 +10,7 @@ from actors.fronts.catalogue import Catalogue
 from actors.fronts.front import Front
 from actors.links.backends import Backends
 from actors.links.link import LinkActor
-from actors.links.link_messages import LinkAsked, LinkOutcome, LinkTold
-from actors.links.standing import AskPermit, Connected
+from actors.links.link_messages import AskPermit, Connected, LinkAsked, LinkOutcome, LinkTold
 from actors.sessions import router
 from actors.sessions import session_messages as sm
 from actors.sessions.expiry import Expiry, Passivated

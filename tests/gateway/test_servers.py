@@ -4,7 +4,7 @@ import json
 import os
 
 from actors.links.backends import Status
-from actors.links.standing import Failure
+from actors.links.link_messages import Failure
 from actors.protocol.diagnostics import Diagnostics
 from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, StdioTarget
 from gateway.running import admins, recorded

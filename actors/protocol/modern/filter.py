@@ -9,6 +9,7 @@ from msgspec import Raw, Struct
 from actors.protocol import payload as json
 from actors.protocol.errors import Refusal, invalid_params
 from actors.protocol.messages import EMPTY
+from actors.protocol.methods import LIST_CHANGED
 
 URIS_MAX: Final = 1024
 """Resources of one subscription."""
@@ -23,9 +24,9 @@ TASKS_MAX: Final = 256
 TASK: Final = "notifications/tasks"
 """Of the extension `io.modelcontextprotocol/tasks`."""
 UPDATED: Final = "notifications/resources/updated"
-TOOLS: Final = "notifications/tools/list_changed"
-PROMPTS: Final = "notifications/prompts/list_changed"
-RESOURCES: Final = "notifications/resources/list_changed"
+TOOLS: Final = LIST_CHANGED["tools"]
+PROMPTS: Final = LIST_CHANGED["prompts"]
+RESOURCES: Final = LIST_CHANGED["resources"]
 FLAGS: Final = {TOOLS: "toolsListChanged", PROMPTS: "promptsListChanged", RESOURCES: "resourcesListChanged"}
 """Notification → the member of a filter that asks for it."""
 

@@ -18,6 +18,7 @@ from actors.protocol import codec, errors, payload
 from actors.protocol import link_events as ev
 from actors.protocol.link_calls import failure, member
 from actors.protocol.messages import RequestId
+from actors.protocol.methods import LIST_CHANGED
 from actors.protocol.modern import filter as filters
 from actors.protocol.modern import headers, meta
 from actors.protocol.modern.filter import Filter
@@ -34,8 +35,6 @@ LASTS: Final = 30.0
 """Seconds for which a listen must have been there for its loss to be the first one."""
 FADE: Final = 0.25
 """Seconds for which a listen that was replaced is still heard, where two streams may overtake each other."""
-LIST_CHANGED: Final = {"tools": filters.TOOLS, "prompts": filters.PROMPTS, "resources": filters.RESOURCES}
-"""Capability → the notification of its list."""
 
 
 # Opening -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 One field for each backend (`b:`), written when its session begins or is lost, and one for where its GET stream stands
 (`e:`), which goes with whatever is written next. The backend's session id is sealed; it opens only for the same
-session, backend and address.
+session, backend and address. A session that nobody will go on with is deleted at its backend (`farewell`).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,6 +15,8 @@ from actors.ports import Kept, Sealer, SessionKey
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Link, Phase, Profile
 from actors.protocol.table import BackendSpec, HttpTarget, Table, Target
+from actors.runtime import Actor, AtCapacity, DynamicSupervisor, SystemClosed, TaskEnded
+from actors.services import Services
 
 Fields = dict[str, bytes | None]
 
@@ -71,7 +73,7 @@ def movable(spec: BackendSpec) -> bool:
     return isinstance(spec.target, HttpTarget)
 
 
-def read(fields: Mapping[str, bytes], key: SessionKey, sealer: Sealer, table: Table) -> dict[str, Resume]:
+def read_kept(fields: Mapping[str, bytes], key: SessionKey, sealer: Sealer, table: Table) -> dict[str, Resume]:
     """The connections of a record, by backend, as far as they are configured now."""
     found = {}
     for name, value in fields.items():
@@ -115,7 +117,7 @@ class KeptLinks:
 
     def load(self, fields: Mapping[str, bytes], table: Table) -> None:
         """Begins with what an earlier life left."""
-        self._waiting = read(fields, self._key, self._sealer, table)
+        self._waiting = read_kept(fields, self._key, self._sealer, table)
 
     @property
     def reachable(self) -> frozenset[str]:
@@ -175,3 +177,39 @@ class KeptLinks:
         if self._written.get(backend) is not None:
             self._written[backend] = None
             self._change({f"b:{backend}": _BOUND, f"e:{backend}": None})
+
+
+class Farewell(Actor):
+    """Deletes one session at its backend, over a connection made for it. Temporary: as long as the transport
+    takes to close, which is bounded."""
+
+    mailbox_size = 4
+
+    def __init__(self, spec: BackendSpec, services: Services, kept: Kept) -> None:
+        self._spec = spec
+        self._services = services
+        self._kept = kept
+
+    def started(self) -> None:
+        transport = self._services.connector.connect(self._spec, _ignore)
+        transport.resume(self._kept)
+        transport.close()
+        self.ctx.start_task("farewell", transport.run)
+
+    def receive(self, message: object) -> None:
+        if isinstance(message, TaskEnded):
+            self.ctx.stop()
+
+
+def farewell(services: Services, links: DynamicSupervisor, spec: BackendSpec, kept: Kept) -> None:
+    """Has a session ended in the background. Where there is no room for that, the backend's own timeout ends it."""
+    if kept.session is None:
+        return
+    try:
+        links.start_child(Farewell(spec, services, kept))
+    except (AtCapacity, SystemClosed):
+        services.telemetry.count("stagedoor_backend_sessions_left_total", (spec.name,))
+
+
+def _ignore(event: object) -> None:
+    """Nobody waits for this."""

@@ -1,10 +1,11 @@
-"""Those who joined a link, and what each of them is told of what the backend says unasked.
+"""Who hears what one upstream connection says unasked, and their bounded backlog; and what one session is subscribed
+to.
 
 Nobody can make a backend be silent, so everything here is bounded: progress and logs are dropped when a mailbox is half
 full, what says that something has changed is kept once for each thing that changed, and told later.
 
-A *shared* connection belongs to several sessions. What can't be said to belong to one of them goes to nobody (bridging
-§1.3): logs never, an update to those who subscribed, changes of lists to all.
+A *shared* connection belongs to several sessions. What can't be said to belong to one of them goes to nobody: logs
+never, an update to those who subscribed, changes of lists to all.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.links.link_messages import Call, LinkTold
+from actors.protocol import errors
 from actors.protocol.link_calls import SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.modern.filter import FLAGS
 from actors.runtime import Ref
@@ -24,6 +26,14 @@ MAX_OWED = 256
 """Notifications kept for mailboxes that were full."""
 OWED_BYTES = 4096
 """The largest of them: that something has changed is said in less."""
+OWED_AGAIN = 0.1
+"""Seconds after which what found no room in a mailbox is offered again."""
+SUBSCRIPTIONS_MAX = 1024
+"""Resources that one session may be subscribed to."""
+SUBSCRIPTIONS_BYTES = 256 * 1024
+"""Of their URIs in all: they are in the session's record."""
+URI_BYTES = 8 * 1024
+"""Of one of them."""
 
 
 class _Located(msgspec.Struct):
@@ -38,16 +48,20 @@ def located(params: Raw) -> str | None:
         return None
 
 
-class Audience:
-    """The members of one link, in the order in which they came. `dropped` counts what is told to nobody."""
+class Subscribers:
+    """The members of one connection, in the order in which they came. `dropped` counts what is told to nobody; `later`
+    sees to it that `settle` is called after `OWED_AGAIN`, since somebody had no room."""
 
-    def __init__(self, shared: bool, dropped: Callable[[str], object]) -> None:
+    def __init__(self, shared: bool, dropped: Callable[[str], object], later: Callable[[], object]) -> None:
         self.shared = shared
         self.members: dict[Ref, None] = {}
         self._dropped = dropped
+        self._later = later
         self._interests: dict[str, set[Ref]] = {}
         self._subscribing: dict[tuple[Ref, int], str] = {}
         self._owed: dict[tuple[Ref, str, bytes], LinkTold] = {}
+        self._settles = False
+        """`settle` was asked for."""
 
     def only(self) -> Ref | None:
         """The one member, if there is but one."""
@@ -132,14 +146,60 @@ class Audience:
             self._dropped("notification_refused")
         elif ref.alive:
             self._owed[key] = replace(told, params=Raw(key[2]), place=None)  # the frame it came in is let go
+            if not self._settles:
+                self._settles = True
+                self._later()
 
     @property
     def owes(self) -> bool:
-        """Whether something is still to be told: `settle` should be called soon."""
+        """Whether something is still to be told."""
         return bool(self._owed)
 
     def settle(self) -> None:
         """Tells what had no room before."""
+        self._settles = False
         owed, self._owed = self._owed, {}
         for (ref, _, _), told in owed.items():
             self._offer(ref, told)
+
+
+class Subscriptions:
+    """What one session is subscribed to, in the client's words; it is in the record, so a rebuilt session has it too.
+    Changes with the outcomes of calls; `changed` is called when it has."""
+
+    def __init__(self, changed: Callable[[tuple[str, ...]], object]) -> None:
+        self.uris: tuple[str, ...] = ()
+        self._changed = changed
+        self._noted: dict[int, tuple[str, bool]] = {}
+
+    def note(self, call: int, method: str, params: Raw) -> errors.ProtocolError | None:
+        """Remembers what a call will change if it succeeds; an error if that would be too much."""
+        uri = located(params) if method in (SUBSCRIBE, UNSUBSCRIBE) else None
+        if uri is None:
+            return None
+        size = len(uri.encode())
+        if method == SUBSCRIBE and size > URI_BYTES:
+            return errors.invalid_params(f"a URI to subscribe to may have {URI_BYTES} bytes")
+        if method == SUBSCRIBE and self._full(size):
+            return errors.internal("too many subscriptions in one session", reason="too_many", executed="no")
+        self._noted[call] = (uri, method == SUBSCRIBE)
+        return None
+
+    def _full(self, size: int) -> bool:
+        """Whether a URI of this size is one too many."""
+        held = (*self.uris, *(uri for uri, _ in self._noted.values()))
+        return len(held) >= SUBSCRIPTIONS_MAX or sum(len(u.encode()) for u in held) + size > SUBSCRIPTIONS_BYTES
+
+    def forget(self, call: int) -> None:
+        """It will not be known what became of the call."""
+        self._noted.pop(call, None)
+
+    def settle(self, call: int, ok: bool) -> None:
+        """The outcome of a call, noted or not."""
+        noted = self._noted.pop(call, None)
+        if noted is None or not ok:
+            return
+        uri, wanted = noted
+        rest = tuple(u for u in self.uris if u != uri)
+        self.uris = (*rest, uri) if wanted else rest
+        self._changed(self.uris)
