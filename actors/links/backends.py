@@ -7,7 +7,7 @@ call. After a crash the links that live are counted anew; until all have answere
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, assert_never
 
 import msgspec
 
@@ -21,6 +21,7 @@ from actors.links.link_messages import (
     LinkMoved,
     Present,
     Returned,
+    ToBackends,
 )
 from actors.protocol import breaker as br
 from actors.protocol import errors
@@ -41,6 +42,8 @@ class _WaitOver:
 class _ReportDue:
     backend: str
 
+
+Message: TypeAlias = ToBackends | Replaced | Down | _ReportDue | _WaitOver
 
 SHOWN = 100
 """Characters of a server's own name and version that are kept for operators."""
@@ -134,7 +137,7 @@ class Backends(Actor):
             self.ctx.monitor(link)
             link.reply(Census())
 
-    def receive(self, message: Any) -> None:
+    def receive(self, message: Message) -> None:
         match message:
             case AskPermit(link, backend):
                 self._ask(link, backend)
@@ -160,6 +163,8 @@ class Backends(Actor):
                 self._returned(link)
             case _WaitOver(link):
                 self._wait_over(link)
+            case _:
+                assert_never(message)
 
     # How the backends are
 

@@ -4,6 +4,8 @@ A link is an actor that holds one connection to one backend (`actors.links.link`
 sessions and the catalogue.
 """
 
+from typing import TypeAlias
+
 from msgspec import Raw, Struct
 
 from actors.ports import Kept
@@ -271,3 +273,25 @@ class Present(Struct, frozen=True):
     phase: Phase
     holds: bool
     asks: bool
+
+
+ToLink: TypeAlias = (
+    Join
+    | Warm
+    | Call
+    | Cancel
+    | Hold
+    | Release
+    | Continue
+    | GiveAnswer
+    | Notify
+    | PeerNotified
+    | Leave
+    | PutDown
+    | Granted
+    | Denied
+    | Census
+)
+"""What others tell a connection, of either era."""
+ToBackends: TypeAlias = AskPermit | Connected | Failure | LinkMoved | Returned | Present
+"""What connections tell the backends actor, and whoever finds a server out of order."""

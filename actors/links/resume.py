@@ -7,14 +7,17 @@ session, backend and address. A session that nobody will go on with is deleted a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 import msgspec
 from msgspec import Raw
 
+from actors.links.link_messages import Census
 from actors.ports import Kept, Sealer, SessionKey
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Link, Phase, Profile
 from actors.protocol.table import BackendSpec, HttpTarget, Table, Target
+from actors.protocol.table_change import Replaced
 from actors.runtime import Actor, AtCapacity, DynamicSupervisor, SystemClosed, TaskEnded
 from actors.services import Services
 
@@ -196,9 +199,14 @@ class Farewell(Actor):
         transport.close()
         self.ctx.start_task("farewell", transport.run)
 
-    def receive(self, message: object) -> None:
-        if isinstance(message, TaskEnded):
-            self.ctx.stop()
+    def receive(self, message: TaskEnded | Census | Replaced) -> None:
+        match message:
+            case TaskEnded():
+                self.ctx.stop()
+            case Census() | Replaced():
+                pass  # it is no connection that anybody uses
+            case _:
+                assert_never(message)
 
 
 def farewell(services: Services, links: DynamicSupervisor, spec: BackendSpec, kept: Kept) -> None:

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.links.connection import key_of
 from actors.links.own_calls import OwnCalls, Then
 from actors.links.paging import Items, Page, Paging
-from actors.links.telling import key_of
 from actors.protocol import capabilities, errors, tasks
 from actors.protocol import link_events as ev
 from actors.protocol.aggregate import item_name
@@ -153,9 +153,9 @@ class TaskDriver:
 
     # The drives
 
-    def poll(self, message: PollDue) -> None:
+    def poll(self, key: CallKey) -> None:
         """A clock."""
-        self._advance(message.call, task_drive.PollDue())
+        self._advance(key, task_drive.PollDue())
 
     def _advance(self, key: CallKey, event: task_drive.Event) -> None:
         driven = self._driven.get(key)

@@ -249,7 +249,7 @@ async def test_updates_of_ever_new_things_are_bounded(autojump_clock):
         await trio.sleep(5)
         assert await client.tool("echo") == "alpha: echo"
         [link] = link_actors(gateway)
-        assert not link._audience.owes
+        assert not link._subscribers.owes
 
 
 async def test_a_backend_that_asks_without_end_is_refused(autojump_clock):

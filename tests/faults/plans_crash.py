@@ -60,7 +60,7 @@ def _session(*kinds: type) -> Which:
 def _link(*kinds: str) -> Which:
     def which(world: World, self: Any, args: tuple[Any, ...]) -> bool:
         bystander = world.bystanders_actor
-        return type(args[0]).__name__ in kinds and bystander not in self._audience.members
+        return type(args[0]).__name__ in kinds and bystander not in self._subscribers.members
 
     return which
 

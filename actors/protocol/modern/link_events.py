@@ -176,9 +176,36 @@ class LeftOut(Struct, frozen=True):
     why: str
 
 
+Effect: TypeAlias = (
+    Withdraw
+    | TellCaller
+    | Keep
+    | Judged
+    | Unfit
+    | StartTimer
+    | StartRetry
+    | StopTimer
+    | LeftOut
+    | ev.Connect
+    | ev.Send
+    | ev.Forget
+    | ev.Hang
+    | ev.HandOver
+    | ev.Finish
+    | ev.Ask
+    | ev.Tell
+    | ev.Ready
+    | ev.Down
+    | ev.BackOff
+    | ev.StartClock
+    | ev.StopClock
+    | ev.Tally
+)
+
 __all__ = [
     "AnswerGiven",
     "Called",
+    "Effect",
     "Event",
     "Failed",
     "Heard",

@@ -1,0 +1,163 @@
+"""What connections and the backends actor are told, and what the machines of connections want, are closed unions:
+nothing in them is forgotten, and what is not in them is a bug that shows."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from actors.links import connection, link, link_messages, modern_link
+from actors.links.backends import Backends
+from actors.links.connection import Connection
+from actors.links.link_messages import ToBackends, ToLink
+from actors.protocol import link_events as legacy
+from actors.protocol.diagnostics import NO_DIAGNOSTICS
+from actors.protocol.events import Place
+from actors.protocol.link_table import Phase
+from actors.protocol.modern import link_events as modern
+from actors.runtime import Actor, Ref
+from tests.support.harness import Gateway, open_gateway
+from tests.support.mcp_backend import Backend
+
+FROM_LINK = {
+    link_messages.LinkReady,
+    link_messages.LinkDown,
+    link_messages.LinkUnfit,
+    link_messages.LinkOutcome,
+    link_messages.LinkHeld,
+    link_messages.LinkDue,
+    link_messages.LinkAsked,
+    link_messages.LinkWithdrew,
+    link_messages.LinkTold,
+    link_messages.LinkPlaced,
+}
+
+
+def defined_in(module: ModuleType) -> set[type]:
+    return {
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == module.__name__
+    }
+
+
+def one_of_each(caller: Ref) -> list[Any]:
+    """A message of every kind that a connection is told."""
+    m = link_messages
+    return [
+        m.Join(caller),
+        m.Warm(),
+        m.Call(caller, 1, "tools/list"),
+        m.Cancel(caller, 1, "no more"),
+        m.Hold(caller, 2),
+        m.Release(caller, 2),
+        m.Continue(caller, 3, "tools/call", False, Place("x", None)),
+        m.GiveAnswer("none", True, Raw(b"{}")),
+        m.Notify("notifications/x"),
+        m.PeerNotified("notifications/x"),
+        m.Granted(),
+        m.Denied(Raw(b'{"code":1,"message":""}')),
+        m.Census(),
+        m.Leave(caller),
+        m.PutDown(caller),
+    ]
+
+
+def for_backends(caller: Ref) -> list[Any]:
+    m = link_messages
+    return [
+        m.AskPermit(caller, "alpha"),
+        m.Connected("alpha"),
+        m.Failure("alpha", "x", "x", NO_DIAGNOSTICS),
+        m.LinkMoved(caller, "alpha", Phase.READY),
+        m.Returned(caller),
+        m.Present(caller, "alpha", Phase.READY, False, False),
+    ]
+
+
+class Caller(Actor):
+    def __init__(self) -> None:
+        self.outcomes: list[link_messages.LinkOutcome] = []
+
+    def receive(self, message: Any) -> None:
+        if isinstance(message, link_messages.LinkOutcome):
+            self.outcomes.append(message)
+
+
+def a_connection(gateway: Gateway, era: str) -> Ref:
+    spec, services, tree = gateway.services.table.value.backends["alpha"], gateway.services, gateway.actors.tree
+    if era == "modern":
+        return tree.links.start_child(modern_link.ModernLinkActor(spec, services, tree.backends, tree.eras))
+    profile = link.Profile(Raw(b"{}"), Raw(b"{}"), False, "p")
+    return tree.links.start_child(link.LinkActor(spec, profile, services, tree.backends))
+
+
+def test_every_message_of_connections_is_in_a_union() -> None:
+    told = set(get_args(ToLink)) | set(get_args(ToBackends))
+    assert defined_in(link_messages) == told | FROM_LINK
+
+
+def test_every_event_and_effect_of_both_machines_is_in_its_union() -> None:
+    values = {legacy.Hello}
+    assert defined_in(legacy) - values == set(get_args(legacy.LinkEvent)) | set(get_args(legacy.LinkEffect))
+    assert defined_in(modern) <= set(get_args(modern.Event)) | set(get_args(modern.Effect))
+
+
+def test_a_connection_of_either_era_does_whatever_its_machine_wants() -> None:
+    assert set(get_args(legacy.LinkEffect)) <= link.EFFECTS.keys()
+    assert set(get_args(modern.Effect)) <= modern_link.EFFECTS.keys()
+    on_transport = {e for e, f in connection.EFFECTS.items() if f is Connection._on_transport}
+    assert on_transport <= connection.ON_TRANSPORT.keys()
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_connection_knows_every_message_that_one_may_be_told(autojump_clock: Any, era: str) -> None:
+    async with open_gateway(Backend("alpha")) as gateway:
+        caller = Caller()
+        me = gateway.system.spawn(caller)
+        messages = one_of_each(me)
+        assert {type(message) for message in messages} == set(get_args(ToLink))
+        ref = a_connection(gateway, era)
+        for message in messages:
+            ref.reply(message)
+            await gateway.settle()
+        assert not gateway.crashes
+
+
+async def test_the_backends_actor_knows_every_message_that_it_may_be_told(autojump_clock: Any) -> None:
+    async with open_gateway(Backend("alpha")) as gateway:
+        messages = for_backends(gateway.system.spawn(Caller()))
+        assert {type(message) for message in messages} == set(get_args(ToBackends))
+        for message in messages:
+            gateway.actors.tree.backends.reply(message)
+            await gateway.settle()
+        assert not gateway.crashes
+
+
+async def test_a_call_to_go_on_with_at_a_server_without_sessions_gets_an_error(autojump_clock: Any) -> None:
+    async with open_gateway(Backend("alpha")) as gateway:
+        caller = Caller()
+        me = gateway.system.spawn(caller)
+        ref = a_connection(gateway, "modern")
+        ref.reply(link_messages.Join(me))
+        ref.reply(link_messages.Continue(me, 3, "tools/call", False, Place("x", None)))
+        await gateway.settle()
+        [outcome] = caller.outcomes
+        assert (outcome.call, outcome.ok) == (3, False)
+
+
+@pytest.mark.parametrize("who", ["legacy", "modern", "backends"])
+async def test_a_message_that_nobody_knows_does_not_vanish(autojump_clock: Any, who: str) -> None:
+    async with open_gateway(Backend("alpha")) as gateway:
+        ref = gateway.actors.tree.backends.ref if who == "backends" else a_connection(gateway, who)
+        assert ref is not None
+        assert who != "backends" or isinstance(ref.cell.actor, Backends)
+        ref.reply("something else")
+        await gateway.settle()
+        [(_, error)] = gateway.crashes
+        assert isinstance(error, AssertionError)
+        gateway.crashes.clear()
