@@ -18,7 +18,7 @@ from actors.exchanges.exchange_running import Running
 from actors.fronts.catalogue_messages import Key
 from actors.fronts.front import Front, Waiter
 from actors.fronts.host import Host, Tree
-from actors.links.eras import ATTEMPTS
+from actors.links.eras import ERA_ATTEMPTS
 from actors.links.link_messages import (
     Call,
     Leave,
@@ -187,7 +187,7 @@ class ModernFront(Front):
             self.host.ctx.demonitor(message.link)
             message.link.reply(Leave(ref))
             self._unfit[backend] += 1
-        link = self.link(backend) if self._unfit[backend] <= ATTEMPTS else None
+        link = self.link(backend) if self._unfit[backend] <= ERA_ATTEMPTS else None
         calls = [call for call in message.calls if self.calls.get(call.call) == backend]
         if link is not None:
             for call in [call for call in calls if call.method in tasks.METHODS or call.method not in METHODS]:

@@ -38,7 +38,7 @@ from actors.fronts.catalogue_messages import (
 from actors.fronts.host import Tree
 from actors.fronts.last_known import neutral
 from actors.fronts.profiles import profile_of
-from actors.links.eras import ATTEMPTS
+from actors.links.eras import ERA_ATTEMPTS
 from actors.links.link_messages import (
     Call,
     Cancel,
@@ -526,7 +526,7 @@ class Catalogue(Actor):
         self.ctx.demonitor(link)
         link.reply(Leave(self.ctx.ref))
         entry.link, entry.unfit = None, entry.unfit + 1
-        other = self._link(key, entry) if entry.unfit <= ATTEMPTS else None
+        other = self._link(key, entry) if entry.unfit <= ERA_ATTEMPTS else None
         if other is not None:
             other.reply(Warm())
         else:

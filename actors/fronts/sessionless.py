@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.links.eras import ATTEMPTS
+from actors.links.eras import ERA_ATTEMPTS
 from actors.links.link_messages import Leave, LinkDown, LinkOutcome, LinkUnfit, Warm
 from actors.links.links import start_modern_link
 from actors.protocol import capabilities, errors
@@ -71,7 +71,7 @@ class Sessionless:
             front.host.ctx.demonitor(message.link)
             message.link.reply(Leave(me))
             self._unfit[backend] += 1
-        link = front.link(backend) if self._unfit[backend] <= ATTEMPTS else None
+        link = front.link(backend) if self._unfit[backend] <= ERA_ATTEMPTS else None
         calls = [call for call in message.calls if front.calls.get(call.call) == backend]
         if link is None:
             self._give_up(message)

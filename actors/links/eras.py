@@ -22,7 +22,7 @@ from actors.services import Services
 
 NO_COMMON_VERSION = "no_common_version"
 """The reason of a failure: server and gateway have no protocol revision in common."""
-ATTEMPTS = 3
+ERA_ATTEMPTS = 3
 """Times in a row that a backend may be of the other era than it was taken for: one of each, and another one for a
 server that was slow."""
 SURE = (Case.MODERN_CODE, Case.OTHER_VERSION)

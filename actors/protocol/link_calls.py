@@ -22,6 +22,8 @@ from actors.protocol.versions import can_use
 SUBSCRIBE = "resources/subscribe"
 UNSUBSCRIBE = "resources/unsubscribe"
 SET_LEVEL = "logging/setLevel"
+REMEMBERED = frozenset({SUBSCRIBE, UNSUBSCRIBE, SET_LEVEL})
+"""What a backend that forgets us must be told again."""
 
 UPDATED = "notifications/resources/updated"
 
@@ -44,7 +46,7 @@ def failure(
 def called(link: Link, event: ev.Called) -> Step:
     """READY: send it, or let it wait for the lease."""
     pending = _pending(event)
-    if event.eligible and _lease_taken(link):
+    if event.eligible and link.profile.leased and _lease_taken(link):
         return replace(link, waiting=(*link.waiting, pending)), []
     return dispatch(link, pending)
 
@@ -96,9 +98,10 @@ def dispatch(link: Link, pending: Pending) -> Step:
     id = upstream_id(link)
     params = pending.params
     if link.hello is not None:
-        augmented = _augmented(link, link.hello, pending)
+        augmented = (pending.final or link.profile.tasks) and _augmented(link.hello, pending)
         params = translate.client_request(pending.method, params, link.hello.version, tasks=augmented)
-        if pending.call is not None and not augmented and _may_need_task(link, link.hello, pending):
+        known = augmented or pending.final or pending.method != "tools/call"
+        if not known and _may_need_task(link, link.hello):
             return link, [ev.Entrust(pending.call, params, pending.progress)]
     if pending.progress or payload.mentions(params, b"progressToken"):
         try:
@@ -113,9 +116,9 @@ _TASK = b'"task"'
 _TASKS = b'"tasks"'
 
 
-def _augmented(link: Link, hello: ev.Hello, pending: Pending) -> bool:
+def _augmented(hello: ev.Hello, pending: Pending) -> bool:
     """Whether it goes out as a task (2025-11-25, tasks)."""
-    if not (pending.final or link.profile.tasks) or not payload.mentions(pending.params, _TASK):
+    if not payload.mentions(pending.params, _TASK):
         return False
     try:
         asked = "task" in payload.members(pending.params)
@@ -124,10 +127,10 @@ def _augmented(link: Link, hello: ev.Hello, pending: Pending) -> bool:
     return asked and tasks.may_augment(capabilities.parse(hello.capabilities), hello.version, pending.method)
 
 
-def _may_need_task(link: Link, hello: ev.Hello, pending: Pending) -> bool:
-    """Whether its tool may run as a task only, and its client knows no tasks. (One that runs some itself knows what it
+def _may_need_task(link: Link, hello: ev.Hello) -> bool:
+    """Whether a tool may run as a task only, and the client knows no tasks. (One that runs some itself knows what it
     does, and gets the server's own answer.)"""
-    if pending.method != "tools/call" or pending.final or not payload.mentions(hello.capabilities, _TASKS):
+    if not payload.mentions(hello.capabilities, _TASKS):
         return False
     if payload.mentions(link.profile.capabilities, _TASKS) or not can_use(hello.version, "tasks"):
         return False
@@ -185,7 +188,7 @@ def finished(link: Link, id: RequestId, ok: bool, payload: Raw) -> Step:
     link = replace(link, pending=link.pending.without(id))
     if pending.call is None:
         return link, _restored(pending)
-    if ok:
+    if ok and pending.method in REMEMBERED:
         link = _remember(link, pending)
     effects: ev.Effects = [ev.Finish(pending.call, ok, payload)]
     if link.asked:
@@ -208,12 +211,9 @@ def _remember(link: Link, pending: Pending) -> Link:
     """Keeps what a backend that forgets us must be told again."""
     if pending.method == SET_LEVEL:
         return replace(link, level=capabilities.level_of(pending.params) or None)
-    if pending.method in (SUBSCRIBE, UNSUBSCRIBE):
-        uri = member(pending.params, "uri")
-        rest = tuple(u for u in link.subscriptions if u != uri)
-        wanted = uri is not None and pending.method == SUBSCRIBE
-        return replace(link, subscriptions=(*rest, uri) if wanted and uri is not None else rest)
-    return link
+    uri = member(pending.params, "uri")
+    rest = tuple(u for u in link.subscriptions if u != uri)
+    return replace(link, subscriptions=(*rest, uri) if uri is not None and pending.method == SUBSCRIBE else rest)
 
 
 def member(params: Raw, name: str) -> str | None:

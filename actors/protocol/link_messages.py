@@ -13,7 +13,7 @@ from actors.protocol import link_events as ev
 from actors.protocol.link_calls import finished, member
 from actors.protocol.link_resume import with_place
 from actors.protocol.link_state import Link, Step
-from actors.protocol.messages import Error, Message, Notification, Request, RequestId, Result
+from actors.protocol.messages import Error, Notification, Request, RequestId, Result
 from actors.protocol.modern.meta import RELATED_TASK_KEY
 from actors.protocol.payload import mentions
 from actors.protocol.tasks import RESULT, related_task
@@ -26,16 +26,14 @@ ASKED_MAX = 64
 
 def incoming(link: Link, event: ev.Incoming) -> Step:
     """One message."""
-    link, effects = _said(link, event.message, event.related)
-    return link, effects if event.cursor is None else with_place(link, effects, event)
-
-
-def _said(link: Link, message: Message, related: RequestId | None) -> Step:
+    message = event.message
     if isinstance(message, Notification):
-        return _notification(link, message, related)
-    if isinstance(message, Request):
-        return _request(link, message, related)
-    return _response(link, message, related)
+        link, effects = _notification(link, message, event.related)
+    elif isinstance(message, Request):
+        link, effects = _request(link, message, event.related)
+    else:
+        link, effects = _response(link, message, event.related)
+    return link, effects if event.cursor is None else with_place(link, effects, event)
 
 
 def _response(link: Link, message: Result | Error, related: RequestId | None) -> Step:

@@ -23,7 +23,7 @@ from actors.protocol.modern.link_state import Link, Probe, Step, moved, taken
 from actors.protocol.persistent import PersistentMap
 from actors.protocol.versions import MODERN
 
-ATTEMPTS = 2
+PROBES = 2
 """Probes in a row that a modern server may refuse; then that is its failure."""
 
 
@@ -144,7 +144,7 @@ def _judged(link: Link, case: Case, reason: str, message: str, diagnostics: Diag
     verdict = eras.PROBE[case]
     if verdict is Verdict.LEGACY:
         return unfit(link, case, diagnostics.detail or message)
-    if verdict is Verdict.MODERN and link.probes < ATTEMPTS:
+    if verdict is Verdict.MODERN and link.probes < PROBES:
         return probe(link)
     return fail(link, reason, message, diagnostics=diagnostics)
 
