@@ -8,7 +8,7 @@ import pytest
 
 from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, NativeTarget, StdioTarget
 from gateway.config import Address, Auth, ConfigError, LogSettings, Problem, Settings, import_object, load
-from gateway.config.sections import PLACES, Place
+from gateway.config.sections import PLACES
 
 EXAMPLE = """{
   "mcpServers": {
@@ -118,13 +118,14 @@ def test_a_native_reference_is_imported_unless_told_otherwise(write: Callable[..
     assert loaded.settings.table.backends["a"].target == NativeTarget(os.path.join)
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.limit)
-def test_every_limit_is_configurable(settings: Callable[..., Settings], place: Place) -> None:
-    more = int(getattr(Limits(), place.limit)) + 1
-    gateway, section, key = place.path
-    for value in (more, "${N}"):
-        found = settings(json.dumps({gateway: {section: {key: value}}}), N=str(more)).limits
-        assert found == replace(Limits(), **{place.limit: more})
+def test_every_limit_is_configurable(settings: Callable[..., Settings], subtests: pytest.Subtests) -> None:
+    for place in PLACES:
+        more = int(getattr(Limits(), place.limit)) + 1
+        gateway, section, key = place.path
+        for value in (more, "${N}"):
+            with subtests.test(place.limit, value=value):
+                found = settings(json.dumps({gateway: {section: {key: value}}}), N=str(more)).limits
+                assert found == replace(Limits(), **{place.limit: more})
 
 
 def test_auth_keys_and_log_reach_the_settings(settings: Callable[..., Settings]) -> None:

@@ -111,17 +111,14 @@ def test_good_requests_are_framed_however_they_arrive(data, expected, step):
     assert shape(data, step) == expected
 
 
-@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
-def test_a_bad_request_is_refused_before_anyone_sees_it(data):
-    [refused] = decoded(data)
-    assert isinstance(refused, Malformed)
-    assert 400 <= refused.status <= 505
-
-
-@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
-def test_a_bad_request_is_refused_byte_by_byte_too(data):
-    *_, last = decoded(data, 1)
-    assert isinstance(last, Malformed)
+def test_a_bad_request_is_refused_before_anyone_sees_it_and_byte_by_byte_too(subtests):
+    for name, data in BAD.items():
+        with subtests.test(name):
+            [refused] = decoded(data)
+            assert isinstance(refused, Malformed)
+            assert 400 <= refused.status <= 505
+            *_, last = decoded(data, 1)
+            assert isinstance(last, Malformed)
 
 
 def test_requests_before_a_bad_one_are_kept():

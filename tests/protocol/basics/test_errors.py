@@ -1,6 +1,7 @@
 """Refusals: codes, statuses, bodies."""
 
 import json
+from itertools import product
 
 import pytest
 from msgspec import Raw
@@ -10,16 +11,16 @@ from actors.protocol.errors import KINDS, encode_error_body, parse_error_member,
 from actors.protocol.versions import SERVED, VERSIONS
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("id", [None, 0, 7, "x"])
-def test_every_refusal_is_a_valid_error_response(kind, id, conforms):
-    body = encode_error_body(refusal(kind, "detail", a=1), id)
-    value = json.loads(body)
-    assert ("id" in value) == (id is not None)
-    conforms("2025-11-25", "JSONRPCErrorResponse", body)
-    if id is not None:  # The older schemas demand an id, which nobody has whose request could not be read.
-        for version in ("2024-11-05", "2025-03-26", "2025-06-18"):
-            conforms(version, "JSONRPCError", body)
+def test_every_refusal_is_a_valid_error_response(conforms, subtests):
+    for kind, id in product(KINDS, (None, 0, 7, "x")):
+        with subtests.test(kind=kind, id=id):
+            body = encode_error_body(refusal(kind, "detail", a=1), id)
+            value = json.loads(body)
+            assert ("id" in value) == (id is not None)
+            conforms("2025-11-25", "JSONRPCErrorResponse", body)
+            if id is not None:  # The older schemas demand an id, which nobody has whose request could not be read.
+                for version in ("2024-11-05", "2025-03-26", "2025-06-18"):
+                    conforms(version, "JSONRPCError", body)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A link's phases and handshakes: the first one, those after a loss, those that fail (2025-11-25 lifecycle)."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -207,31 +208,28 @@ def test_every_event_has_an_example() -> None:
     assert {event for _, event in TABLE} == set(EVENTS)
 
 
-@pytest.mark.parametrize("event", EVENTS.values(), ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize("phase", Phase, ids=lambda p: p.value)
-def test_an_event_is_served_or_dropped_without_touching_the_link(phase: Phase, event: Any) -> None:
-    driver = in_phase(phase)
-    before = driver.link
-    effects = driver.step(event)
-    if (phase, type(event)) in TABLE:
-        reached = {to for (origin, _), to in TRANSITIONS.items() if origin is phase}
-        assert driver.link.phase in {phase, *reached}
-    else:
-        assert driver.link is before
-        assert kinds(effects) == ["Tally"]
+def test_an_event_is_served_or_dropped_without_touching_the_link(subtests: pytest.Subtests) -> None:
+    for phase, event in product(Phase, EVENTS.values()):
+        with subtests.test(phase=phase.value, event=type(event).__name__):
+            driver = in_phase(phase)
+            before = driver.link
+            effects = driver.step(event)
+            if (phase, type(event)) in TABLE:
+                reached = {to for (origin, _), to in TRANSITIONS.items() if origin is phase}
+                assert driver.link.phase in {phase, *reached}
+            else:
+                assert driver.link is before
+                assert kinds(effects) == ["Tally"]
 
 
-@pytest.mark.parametrize("phase", Phase, ids=lambda p: p.value)
-@pytest.mark.parametrize(
-    "event",
-    [EVENTS[kind] for kind in (le.Abandoned, le.AnswerGiven, le.Incoming, le.SendFailed, le.SessionForgotten)],
-    ids=lambda e: type(e).__name__,
-)
-def test_what_is_about_nothing_there_is_changes_nothing(phase: Phase, event: Any) -> None:
-    driver = in_phase(phase)
-    before = driver.link
-    assert kinds(driver.step(event)) in ([], ["Tally"])
-    assert driver.link is before
+def test_what_is_about_nothing_there_is_changes_nothing(subtests: pytest.Subtests) -> None:
+    about = (le.Abandoned, le.AnswerGiven, le.Incoming, le.SendFailed, le.SessionForgotten)
+    for phase, kind in product(Phase, about):
+        with subtests.test(phase=phase.value, event=kind.__name__):
+            driver = in_phase(phase)
+            before = driver.link
+            assert kinds(driver.step(EVENTS[kind])) in ([], ["Tally"])
+            assert driver.link is before
 
 
 def test_every_phase_but_the_last_can_be_left_and_reached() -> None:
