@@ -5,6 +5,8 @@ import trio
 
 from tests.support.harness import open_gateway
 from tests.support.mcp_backend import Backend
+from tests.support.modern_backend import ModernBackend, needs
+from tests.support.modern_client import ModernClient
 
 MAY_ALL = {"sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}, "roots": {"listChanged": True}}
 SAMPLE = {"messages": [{"role": "user", "content": {"type": "text", "text": "?"}}], "maxTokens": 5}
@@ -45,6 +47,38 @@ async def test_an_elicitation_says_which_backend_asks(autojump_clock, kind):
         assert question["params"] == {**FORM, "message": "[alpha] Who?"}
         await client.respond(question, code=-1, message="no")
         assert (await asked.outcome())["error"] == {"code": -1, "message": "no"}
+
+
+@pytest.mark.parametrize("server", [Backend, ModernBackend])
+@pytest.mark.parametrize("sessions", [True, False], ids=["a client with sessions", "a client without"])
+async def test_a_question_without_params_gets_none_in_the_words_of_either_era(autojump_clock, sessions, server):
+    alpha, roots = server("alpha", tools=("ask",), held={"ask"}, kind="http"), {"roots": []}
+    async with open_gateway(alpha) as gateway:
+        modern = ModernClient(gateway.actors.door, gateway.nursery, "alpha", capabilities={"roots": {}})
+        client = await gateway.connect("alpha", capabilities={"roots": {}}) if sessions else modern
+        call = client.begin("tools/call", {"name": "ask"})
+        request = await alpha.next()
+        if server is Backend:
+            request.link.transport.deliver({"id": "q", "method": "roots/list"}, request.id)
+        else:
+            needs(request, q={"method": "roots/list"})
+        if sessions:
+            question = await call.next("roots/list")
+            await client.respond(question, roots)
+        else:
+            asked = await call.result()
+            [(key, question)] = asked["inputRequests"].items()
+            answers = {"inputResponses": {key: roots}, "requestState": asked.get("requestState")}
+            call = client.begin("tools/call", {"name": "ask", **{k: v for k, v in answers.items() if v is not None}})
+        assert question.get("params", {}) == {}
+        if server is Backend:
+            await gateway.settle()
+            assert request.link.messages[-1]["result"] == roots
+        else:
+            request = await alpha.next()
+            assert request.params["inputResponses"] == {"q": roots}
+        request.text("done")
+        assert (await call.result())["content"][0]["text"] == "done"
 
 
 async def test_what_the_client_did_not_declare_is_refused_at_once(autojump_clock):

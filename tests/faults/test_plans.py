@@ -53,9 +53,15 @@ def test_without_a_fault_every_request_has_a_result(scenario: Scenario) -> None:
     run(lambda: play(NOTHING, scenario))
 
 
-def test_every_plan_is_played_somewhere() -> None:
-    assert {plan.name for plan, _ in MATRIX} == {plan.name for plan in PLANS}
+def test_every_plan_can_happen_somewhere_and_every_scenario_meets_every_kind_of_fault() -> None:
     assert len({plan.name for plan in PLANS}) == len(PLANS), "two plans of one name"
+    events = frozenset().union(*(scenario.has for scenario in SCENARIOS))
+    assert not [f"{p}: nowhere is there {word}" for p in PLANS for word in (p.needs | p.without) - events]
+    assert not {plan.name for plan in PLANS} - {plan.name for plan, _ in MATRIX}
+    for scenario in SCENARIOS:
+        met = {plan.group for plan, of in MATRIX if of is scenario}
+        untouched = {"store"} if scenario.name in ("quick calls", "merged lists") else set()  # nothing of them is kept
+        assert met == {"client", "server", "process", "bug", "both", "store"} - untouched, scenario.name
 
 
 def test_a_fault_that_never_happens_is_noticed() -> None:

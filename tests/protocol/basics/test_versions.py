@@ -7,7 +7,6 @@ from actors.protocol.versions import (
     LATEST_HANDSHAKE,
     MODERN,
     MODERN_VERSIONS,
-    SERVED,
     VERSIONS,
     Era,
     at_least,
@@ -67,10 +66,6 @@ def test_every_feature_begins_with_a_known_revision():
 def test_a_revision_is_of_the_era_with_sessions_if_it_has_a_handshake():
     assert {era_of(version) for version in VERSIONS} == {Era.LEGACY}
     assert era_of(MODERN) is era_of("2099-01-01") is Era.MODERN
-
-
-def test_what_is_served_is_told_newest_first():
-    assert list(SERVED) == sorted((*VERSIONS, *MODERN_VERSIONS), reverse=True)
 
 
 @pytest.mark.parametrize("feature", ["priming", "polling", "tasks", "batches", "elicitation_id"])

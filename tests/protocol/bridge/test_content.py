@@ -309,11 +309,6 @@ def test_a_question_becomes_a_request_of_a_revision_that_has_it(method, definiti
     assert plain(made).get("elicitationId") == ("e1" if params.get("mode") == "url" else None)
 
 
-def test_a_question_without_params_stays_without():
-    assert translate.server_request("roots/list", EMPTY, NEWEST, MODERN, elicitation_id="e") == EMPTY
-    assert translate.server_request("roots/list", EMPTY, MODERN) == EMPTY
-
-
 @pytest.mark.parametrize("one", [True, False])
 def test_a_tools_result_in_sampling_is_structured_by_an_object_or_not_at_all(one, conforms):
     results = [
