@@ -24,9 +24,9 @@ from mcp import Client, MCPError
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import STAGEDOOR, free_port
 
-READY_WITHIN = 20.0  # seconds until the gateway must answer
 SCENARIO = os.environ["MCP_CONFORMANCE_SCENARIO"]
 MODERN = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", "") >= "2026-07-28"
 CONTEXT: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
@@ -126,10 +126,10 @@ def gateway(url: str) -> Iterator[str]:
 
 
 def _await(url: str) -> None:
-    end = time.monotonic() + READY_WITHIN
+    end = time.monotonic() + PATIENCE
     while True:
         try:
-            urllib.request.urlopen(url, timeout=2).close()
+            urllib.request.urlopen(url, timeout=PATIENCE).close()
             return
         except OSError:
             if time.monotonic() > end:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import NODE_PACKAGES, environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.node]
 
 CLIENT = Path(__file__).with_name("client.py")
 SUITE = NODE_PACKAGES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
-SCENARIO_SECONDS = 90
 
 SCENARIOS = {
     "2025-11-25": (
@@ -44,11 +44,12 @@ SCENARIOS = {
 def test_what_the_gateway_sends_upstream_conforms(revision: str, scenario: str, node: Path, tmp_path: Path) -> None:
     command = shlex.join([sys.executable, str(CLIENT)])
     options = ["--scenario", scenario, "--spec-version", revision, "--output-dir", str(tmp_path)]
+    options += ["--timeout", str(int(PATIENCE * 1000))]  # 30 s by itself, the start of the gateway included
     done = subprocess.run(
         [node, SUITE, "client", "--command", command, *options],
         capture_output=True,
         text=True,
-        timeout=SCENARIO_SECONDS,
+        timeout=2 * PATIENCE,
         env=environment(),
         check=False,
     )

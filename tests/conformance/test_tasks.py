@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import NODE_PACKAGES, Programs, accepts, environment, free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.node]
 
 SERVER = Path(__file__).with_name("tasks_server.py")
 SUITE = NODE_PACKAGES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
-SCENARIO_SECONDS = 60
 SCENARIOS = (
     "tasks-lifecycle",
     "tasks-capability-negotiation",
@@ -36,11 +36,12 @@ def test_every_check_of_the_extension_passes(programs: Programs, node: Path, tmp
     gateway = programs.gateway({"mcpServers": {"tasks": {"url": f"http://127.0.0.1:{port}/mcp"}}})
     for scenario in SCENARIOS:
         options = ["--scenario", scenario, "--spec-version", "2026-07-28", "--force", "--output-dir", tmp_path]
+        options += ["--timeout", str(int(PATIENCE * 1000))]
         done = subprocess.run(
             [node, SUITE, "server", "--url", gateway.endpoint("tasks"), *options],
             capture_output=True,
             text=True,
-            timeout=SCENARIO_SECONDS,
+            timeout=2 * PATIENCE,
             env=environment(),
             check=False,
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT, environment
 
 pytestmark = [
@@ -23,7 +24,7 @@ def bench(*options: str | Path) -> str:
         [sys.executable, "-m", "loadtest.run", "--seconds", "0.2", "--rounds", "1", *options],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         cwd=ROOT,
         env=environment(),
         check=False,

@@ -13,13 +13,12 @@ import pytest
 
 from gateway.config.jsonc import parse
 from tests.e2e.conftest import EXAMPLE
+from tests.support.patience import PATIENCE
 from tests.support.processes import NODE_PACKAGES, Gateway, Programs, accepts, free_port
 from tests.support.raw import RawSession
 
 pytestmark = [pytest.mark.e2e, pytest.mark.node]
 
-PATIENCE = 180.0
-"""Seconds for real servers to be there at all, on a machine with other things to do."""
 GATED = 'while [ ! -e "$0" ]; do sleep 0.1; done; exec "$@"'
 PREFIXES = {"everything__", "files__", "time__", "git__", "everything-http__"}
 
@@ -54,7 +53,7 @@ def until_complete(session: RawSession) -> list[Any]:
 
 
 def restarted(programs: Programs, before: Gateway, config: dict[str, Any], *options: str) -> Gateway:
-    before.program.stop(within=PATIENCE)
+    before.program.stop()
     return programs.gateway(config, *options, in_place_of=before)
 
 
@@ -66,9 +65,7 @@ def test_the_first_list_waits_for_no_server_and_after_a_restart_it_is_complete(
     node: Path,
     pypi_servers: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.support.raw.WAIT", PATIENCE)
     kept = "memory://" if store == "memory" else request.getfixturevalue("redis_url")
     port, gate = free_port(), tmp_path / "gate"
     config = everyday(gate, f"http://127.0.0.1:{port}/mcp")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT, Programs, accepts, free_port
 from tests.support.raw import RawSession, SseEvent
 
@@ -114,8 +115,8 @@ def test_a_kill_right_after_the_answer_loses_no_subscription_and_no_level(
     assert "error" in record.stdout.split()
 
 
-def until(true: Callable[[], bool], seconds: float = 10.0) -> bool:
-    end = time.monotonic() + seconds
+def until(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE
     while not true():
         if time.monotonic() > end:
             return False

@@ -16,14 +16,14 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT, Gateway, Programs, accepts, free_port
-from tests.support.raw import REVISION, WAIT
+from tests.support.raw import REVISION
 
 pytestmark = pytest.mark.e2e
 
 LIMIT = 256
 IDLE = 400
-PROBED_WITHIN = 3.0
 BACKEND = ["-m", "loadtest.backend"]
 
 
@@ -34,7 +34,7 @@ class Held:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._path = parts.path
-        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=WAIT)
+        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
         self._headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         client = {"name": "held", "version": "1"}
         params = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": client}
@@ -81,13 +81,13 @@ def idle(gateway: Gateway, count: int) -> Iterator[list[socket.socket]]:
     address = urlsplit(gateway.url).hostname, urlsplit(gateway.url).port
     try:
         with contextlib.ExitStack() as opened:
-            yield [opened.enter_context(socket.create_connection(address, timeout=WAIT)) for _ in range(count)]
+            yield [opened.enter_context(socket.create_connection(address, timeout=PATIENCE)) for _ in range(count)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def status_of(url: str) -> int:
-    with urlopen(url, timeout=PROBED_WITHIN) as response:
+    with urlopen(url, timeout=PATIENCE) as response:
         return int(response.status)
 
 

@@ -20,6 +20,7 @@ import trio
 from mcp import Client, MCPError, StdioServerParameters
 from mcp import types as t
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import NODE_PACKAGES, ROOT, environment
 
 pytestmark = [
@@ -30,7 +31,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*as of 2026-07-28"),
 ]
 
-PATIENCE = 30.0  # seconds for one conversation, cold npx start of a server included
 
 CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
     "everything": ("echo", {"message": "hello"}, "Echo: hello"),

@@ -11,6 +11,7 @@ import trio
 from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends.connector import HttpConnector
 from tests.support.harness import RecordingLog, open_gateway
+from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT, Programs, accepts, free_port, need
 
 pytestmark = pytest.mark.e2e
@@ -19,7 +20,6 @@ PYTHON = ROOT / ".venv-sdks" / "py-1.27" / "bin" / "python"
 LATENCY = 0.15
 """Seconds that a new connection takes, as over TLS from another continent."""
 CLIENTS = 6
-PATIENCE = 60.0
 
 
 @dataclass(frozen=True)

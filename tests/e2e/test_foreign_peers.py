@@ -65,7 +65,7 @@ def fastmcp_servers(programs: Programs) -> dict[str, Any]:
 
 def over_http(programs: Programs, name: str, command: list[str]) -> dict[str, Any]:
     port = free_port()
-    programs.start(name, [*command, "--http", str(port)], ready=accepts(port), within=60)
+    programs.start(name, [*command, "--http", str(port)], ready=accepts(port))
     return {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
 
 

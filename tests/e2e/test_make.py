@@ -10,16 +10,17 @@ import time
 
 import pytest
 
-from tests.support.processes import ROOT, START_WITHIN, STOP_WITHIN, environment, free_port
+from tests.support.patience import PATIENCE
+from tests.support.processes import ROOT, environment, free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")]
 
 CTRL_C = b"\x03"
 
 
-def read_until(terminal: int, part: bytes, within: float) -> bytes:
+def read_until(terminal: int, part: bytes) -> bytes:
     """What the terminal shows, up to this part, or to the end of the program."""
-    shown, end = b"", time.monotonic() + within
+    shown, end = b"", time.monotonic() + PATIENCE
     while part not in shown and time.monotonic() < end:
         if select.select([terminal], [], [], 0.2)[0]:
             try:
@@ -39,10 +40,10 @@ def test_ctrl_c_ends_make_run_drained_and_with_status_0() -> None:
     if pid == 0:
         os.chdir(ROOT)
         os.execvpe(command[0], command, environment())
-    shown = read_until(terminal, b"serving", START_WITHIN)
+    shown = read_until(terminal, b"serving")
     assert b"serving" in shown, shown.decode()
     os.write(terminal, CTRL_C)
-    shown = read_until(terminal, b"never shown", STOP_WITHIN)
+    shown = read_until(terminal, b"never shown")
     _, status = os.waitpid(pid, 0)
     os.close(terminal)
     assert b"draining" in shown

@@ -13,6 +13,7 @@ import trio
 from mcp import Client, MCPError
 from mcp import types as t
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT, Gateway, Programs, accepts, free_port
 
 pytestmark = [
@@ -22,7 +23,6 @@ pytestmark = [
 ]
 
 FIXTURE = str(ROOT / "tests" / "conformance" / "fixture")
-PATIENCE = 40.0
 MODERN = "2026-07-28"
 
 

@@ -25,13 +25,13 @@ from gateway.observability.lag import Lag
 from gateway.wire.pool import Pool
 from tests.support.certificates import Authority
 from tests.support.harness import RecordingLog
+from tests.support.patience import PATIENCE
 from tests.support.processes import free_port
 
 pytestmark = pytest.mark.e2e
 
 TOKEN = "hush-hush-9f2c"
 """It must not turn up."""
-WITHIN = 120.0
 LIMITS = Limits(link_connect=3.0, request_deadline=30.0, list_deadline=5.0)
 Play = Callable[[trio.SocketStream, bytes, str], Awaitable[None]]
 """Answers one request on a connection; gets its bytes, and where the server is."""
@@ -308,7 +308,7 @@ async def test_no_error_of_any_kind_names_an_address_or_a_credential(tmp_path: P
         announced.append(settings)
         serving.set()
 
-    with trio.fail_after(WITHIN):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             found, ports = await targets(nursery, tmp_path)
             specs = {name: BackendSpec(name, target, timeout=30.0) for name, target in found.items()}

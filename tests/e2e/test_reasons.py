@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import STAGEDOOR, Gateway, Programs, environment, free_port
 
 pytestmark = pytest.mark.e2e
@@ -36,7 +37,7 @@ def stagedoor(tmp_path: Path) -> Run:
     def stagedoor(*words: object) -> subprocess.CompletedProcess[str]:
         command = [str(STAGEDOOR), *map(str, words)]
         env = {**environment(), "XDG_STATE_HOME": str(tmp_path)}  # where the gateway of the test keeps its state
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=env)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, env=env)
 
     return stagedoor
 
@@ -104,7 +105,7 @@ def test_a_running_gateway_is_asked_by_the_address_that_clients_use(
     assert list(entries) == ["works", "broken", "missing", "refused"]
     assert (entries["works"]["status"], entries["works"]["era"]) == ("healthy", "legacy")
     assert entries["broken"]["error"]["stderr"] == [COMPLAINT]
-    with urllib.request.urlopen(f"{gateway.admin}/readyz?verbose", timeout=30) as response:
+    with urllib.request.urlopen(f"{gateway.admin}/readyz?verbose", timeout=PATIENCE) as response:
         assert json.loads(response.read())["servers"][1]["error"]["stderr"] == [COMPLAINT]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT, Gateway, Programs, accepts, free_port
 from tests.support.raw import RawSession, SseEvent, Stream
 
@@ -136,9 +137,9 @@ def test_a_call_that_waited_for_its_server_when_the_process_was_killed_was_surel
     assert session.ask(100, "tools/call", {"name": "echo"})["result"]
 
 
-def wait_for_entry(url: str, part: bytes, within: float = 60.0) -> None:
+def wait_for_entry(url: str, part: bytes) -> None:
     """Until some session's record has a request in flight that says this."""
-    client, give_up = redis.Redis.from_url(url), time.monotonic() + within
+    client, give_up = redis.Redis.from_url(url), time.monotonic() + PATIENCE
     with client:
         while True:
             records = [client.hgetall(key) for key in client.scan_iter("*:s")]

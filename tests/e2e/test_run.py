@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT, STAGEDOOR, Gateway, Programs, answers, environment, free_port
 from tests.support.raw import RawSession
 
@@ -21,7 +22,7 @@ STDIO_FIXTURE = {"mcpServers": {"fixture": {"command": sys.executable, "args": [
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as response:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as response:
         text: str = response.read().decode()
         return text
 
@@ -59,7 +60,7 @@ def pasted(gateway: Gateway, command: str) -> str:
         ["sh", "-c", line[line.index(command) :]],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
         env=environment(),
         check=False,
     )
@@ -125,6 +126,6 @@ def test_make_run_prints_the_endpoint_and_goes_on(programs: Programs) -> None:
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.json*")), ids=lambda path: path.name)
 def test_the_examples_are_in_order(example: Path) -> None:
     done = subprocess.run(
-        [STAGEDOOR, "check", example], capture_output=True, text=True, timeout=20, env=environment(), check=False
+        [STAGEDOOR, "check", example], capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,6 +17,7 @@ import trio
 from mcp import Client
 from mcp import types as t
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT, Gateway, Programs, accepts, free_port
 
 pytestmark = [
@@ -27,7 +28,6 @@ pytestmark = [
 ]
 
 INTERVIEWER = (str(ROOT / ".venv-sdks" / "py-1.27" / "bin" / "python"), str(Path(__file__).parent / "interviewer.py"))
-PATIENCE = 30.0
 VERSION = "2026-07-28"
 
 

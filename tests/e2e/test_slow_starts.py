@@ -23,12 +23,11 @@ from gateway.backends.stdio import StdioTransport
 from tests.support.door_client import RpcError
 from tests.support.harness import Gateway, RecordingLog, open_gateway
 from tests.support.modern_client import ModernClient
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.e2e
 
 SERVER = Path(__file__).with_name("slow_server.py")
-PATIENCE = 60.0
-"""Seconds of real time in which something must come of what was begun."""
 STEP = 0.5
 
 

@@ -13,6 +13,7 @@ import trio
 from mcp import Client
 from mcp import types as t
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT, environment
 
 pytestmark = [
@@ -22,7 +23,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*as of 2026-07-28"),
 ]
 
-PATIENCE = 40.0
 RESEARCH = "simulate-research-query"
 RUN_BY_CLIENTS = ("trigger-sampling-request-async", "trigger-elicitation-request-async")
 OWN = ("everything", "everything-http")

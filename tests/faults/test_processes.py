@@ -19,6 +19,7 @@ import trio
 
 from tests.faults import promises
 from tests.faults.client import Client
+from tests.support.patience import PATIENCE
 from tests.support.processes import Gateway, Program, Programs, accepts, free_port
 from tests.support.redis_server import MISSING, RedisServer, installed
 
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.redis]
 
 SERVER = Path(__file__).with_name("counting_server.py")
 CLIENTS = 4
-SETTLE = 60.0
+SETTLE = PATIENCE
 """Seconds in which, after all trouble, every call has its outcome and every client is served again."""
 TOOLS = ("alpha__quick", "alpha__slow", "beta__quick", "beta__slow")
 

@@ -327,7 +327,7 @@ def judge(running: Running) -> list[str]:
         wrong.append(f"{slow:g} turns of the loop took over {TURN:g} s")
     if running.most["descriptors left over"] > LEFT_OVER:
         wrong.append(f"{running.most['descriptors left over']} descriptors are left over")
-    status = running.gateway.program.stop(signal.SIGTERM, within=60)
+    status = running.gateway.program.stop(signal.SIGTERM)
     if status:
         wrong.append(f"it ended with {status}")
     log = running.gateway.program.output()

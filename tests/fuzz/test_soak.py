@@ -240,7 +240,7 @@ def test_after_a_long_life_there_is_no_more_than_before(programs: Programs, stor
         found = settle(ground, base)
         print(f"{dict(ground.statistics)}\nat first {base}\nat last  {found}")
         assert ground.statistics["checked"] > 0
-        assert ground.gateway.program.stop(signal.SIGTERM, within=60) == 0
+        assert ground.gateway.program.stop(signal.SIGTERM) == 0
         assert "Traceback" not in ground.gateway.program.output()
     except BaseException as error:
         error.add_note(f"seed {SEED}; {dict(ground.statistics)}; {ground.gateway.program.story()}")

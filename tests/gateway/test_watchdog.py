@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from gateway import lifecycle
+from tests.support.patience import PATIENCE
 
 HANGS = """
 from gateway.lifecycle import start_watchdog
@@ -21,7 +22,7 @@ while True:
 
 
 def test_a_process_that_hangs_is_ended() -> None:
-    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, timeout=PATIENCE, check=False)
     assert ended.returncode == 1
     assert ended.stdout == b"drain_hangs {'seconds': 0.1}\n"
 

@@ -13,10 +13,10 @@ import pytest
 
 from tests.matrix.judging import faults
 from tests.matrix.recording import GATEWAY, connections
+from tests.support.patience import PATIENCE
 from tests.support.processes import Programs, accepts, free_port
 
 HERE = Path(__file__).parent
-PATIENCE = 10.0  # seconds for one piece
 
 VERSION = {"protocolVersion": "2025-03-26", "capabilities": {}}
 GREET = {"id": 0, "method": "initialize", "params": {**VERSION, "clientInfo": {"name": "c", "version": "1"}}}

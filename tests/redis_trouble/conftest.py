@@ -15,17 +15,16 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import Gateway, programs
 from tests.support.raw import RawSession, SseEvent, Stream
 
 __all__ = ["programs"]
 
 Message = dict[str, Any]
-SOON = 20.0
-"""Seconds within which what must come comes."""
 
 
-def eventually(condition: Callable[[], Any], within: float = SOON) -> None:
+def eventually(condition: Callable[[], Any], within: float = PATIENCE) -> None:
     """Waits; raises AssertionError if that does not come true."""
     end = time.monotonic() + within
     while not condition():
@@ -175,14 +174,14 @@ class Reading:
     def over(self) -> bool:
         return not self._thread.is_alive()
 
-    def wait(self, *said: Any, within: float = SOON) -> None:
+    def wait(self, *said: Any, within: float = PATIENCE) -> None:
         """Until exactly that has come."""
         end = time.monotonic() + within
         while self.said != list(said):
             assert time.monotonic() < end, f"{self.said} instead of {said}"
             time.sleep(0.02)
 
-    def wait_over(self, within: float = SOON) -> None:
+    def wait_over(self, within: float = PATIENCE) -> None:
         self._thread.join(within)
         assert self.over, f"still open: {self.said}"
 
@@ -218,7 +217,7 @@ class Door:
             self.gateway.endpoint("alpha"), json.dumps(message).encode(), headers, method="POST"
         )
         try:
-            with urllib.request.urlopen(request, timeout=SOON) as response:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as response:
                 raise AssertionError(f"a session began: {response.status}")
         except urllib.error.HTTPError as error:
             assert error.code == 503, error  # noqa: PT017 - the exception is the answer
@@ -281,7 +280,7 @@ class Door:
 
     def ready(self) -> Message:
         """The body of /readyz, which is always 200."""
-        with urllib.request.urlopen(f"{self.gateway.admin}/readyz", timeout=5) as response:
+        with urllib.request.urlopen(f"{self.gateway.admin}/readyz", timeout=PATIENCE) as response:
             assert response.status == 200
             body: Message = json.load(response)
             return body

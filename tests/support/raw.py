@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.support.patience import PATIENCE
+
 REVISION = "2025-11-25"
-WAIT = 20.0  # seconds without a byte after which a read fails
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class RawSession:
         assert response.status == 202, body
 
     def _send(self, method: str, body: str | None, headers: dict[str, str]) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection(*self._address, timeout=WAIT)
+        connection = http.client.HTTPConnection(*self._address, timeout=PATIENCE)
         connection.request(method, self._path, body, {**self.headers, **headers})
         return connection
 

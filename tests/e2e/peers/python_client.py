@@ -14,7 +14,7 @@ from mcp import types as t
 
 warnings.filterwarnings("ignore", message=".*as of 2026-07-28")
 
-PATIENCE = 60.0  # seconds for one visit
+PATIENCE = 180.0  # seconds for one visit
 MODERN = "2026-07-28"
 
 

@@ -9,6 +9,7 @@ from gateway.admin.app import BODY_TIMEOUT, MAX_CONTENT_LENGTH, RESPONSE_TIMEOUT
 from gateway.http.config import ServeConfig
 from gateway.http.serve import serve
 from gateway.http.sockets import addresses, open_listeners
+from tests.support.patience import PATIENCE
 
 METRICS = b"# TYPE stagedoor_sessions gauge\nstagedoor_sessions 3\n"
 
@@ -146,7 +147,7 @@ class Serving:
 
 async def test_the_serve_loop_serves_it(app):
     serving = Serving(app)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serving.run)
             paths = (b"/livez", b"/readyz", b"/metrics", b"/nothing")
@@ -161,7 +162,7 @@ async def test_a_scrape_that_crashes_is_a_500_and_is_logged_by_us():
         raise RuntimeError("a bug")
 
     serving = Serving(admin_app(broken, broken))
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serving.run)
             assert await serving.ask(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") == [b"HTTP/1.1 500"]

@@ -10,6 +10,7 @@ from actors.ports import FrameReceived, Listening, RequestFailed
 from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends.connector import HttpConnector
 from gateway.wire.pool import PoolLimits
+from tests.support.patience import PATIENCE
 
 FRAME = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call"}).encode()
 
@@ -27,7 +28,7 @@ async def ask(backend, events, log, nursery):
         await events.next(FrameReceived)
         return connector
 
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         yield asked
     connector.close()
 
@@ -68,7 +69,7 @@ async def test_where_all_places_are_taken_idle_connections_give_way_and_then_nob
     for name in ("one", "two", "three"):
         transports[name] = connector.connect(BackendSpec(name, HttpTarget(backend.url, ())), events)
         nursery.start_soon(transports[name].run)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         transports["one"].send(FRAME, id=1)
         await events.next(FrameReceived)
         transports["two"].send(FRAME, id=1)
@@ -94,7 +95,7 @@ async def test_streams_of_many_sessions_leave_connections_for_calls(backend, eve
         await request.result({})
 
     backend.handlers = [answer]
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         for _ in range(6):
             transport = connector.connect(BackendSpec("one", HttpTarget(backend.url, ())), events)
             nursery.start_soon(transport.run)
@@ -120,7 +121,7 @@ async def test_where_all_places_are_taken_calls_wait_for_a_connection_of_their_s
     backend.handlers = [answer]
     transport = connector.connect(BackendSpec("one", HttpTarget(backend.url, ())), events)
     nursery.start_soon(transport.run)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         for id in range(1, 6):
             transport.send(FRAME.replace(b'"id": 1', b'"id": %d' % id), id=id)
         await backend.wait_requests(2)

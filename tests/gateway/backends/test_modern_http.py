@@ -13,10 +13,10 @@ from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends.connector import HttpConnector
 from gateway.backends.http_call import HttpLimits
 from gateway.backends.modern_http import ModernHttpTransport
+from tests.support.patience import PATIENCE
 
 HEADERS = (("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/call"), ("Mcp-Name", "echo"))
 LISTEN = (("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "subscriptions/listen"))
-DEADLINE = 20
 
 
 def frame(id: str, method: str = "tools/call") -> bytes:
@@ -36,7 +36,7 @@ async def open_transport(nursery, events, log):
         nursery.start_soon(transport.run)
         return transport
 
-    with trio.fail_after(DEADLINE):
+    with trio.fail_after(PATIENCE):
         yield start
     for connector in connectors:
         connector.close()
@@ -237,7 +237,7 @@ async def test_notifications_are_posts_of_their_own_in_order_and_tell_nothing(op
             await request.result({"ok": 1})
 
     backend.handlers = [answer]
-    transport = open_transport(backend.url, HttpLimits(apart=DEADLINE), Authorization="Bearer x")
+    transport = open_transport(backend.url, HttpLimits(apart=PATIENCE), Authorization="Bearer x")
     for seq in range(1, 6):
         transport.send(beat(seq), headers=BEAT)
     await backend.wait_requests(5)
@@ -319,7 +319,7 @@ async def test_what_was_notified_before_the_end_is_still_sent(open_transport, ba
         await request.accepted()
 
     backend.handlers = [answer]
-    transport = open_transport(backend.url, HttpLimits(apart=DEADLINE, flush=DEADLINE))
+    transport = open_transport(backend.url, HttpLimits(apart=PATIENCE, flush=PATIENCE))
     for seq in (1, 2, 3):
         transport.send(beat(seq), headers=BEAT)
     await trio.testing.wait_all_tasks_blocked()

@@ -10,6 +10,7 @@ import trio
 from actors.ports import FrameAccepted, FrameReceived, TransportClosed
 from actors.protocol.table import BackendSpec, HttpTarget, StdioTarget
 from gateway.backends.connector import HttpConnector, StdioConnector, TargetConnector
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.e2e
 
@@ -23,14 +24,14 @@ def frame(method: str, id: int | None = None, **params: object) -> bytes:
 
 
 async def listening(port: int) -> None:
-    """Waits until a server there takes connections, at most 20 s."""
-    for _ in range(400):
-        try:
-            await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
-            return
-        except OSError:
-            await trio.sleep(0.05)
-    raise TimeoutError
+    """Waits until a server there takes connections."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            try:
+                await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+                return
+            except OSError:
+                await trio.sleep(0.05)
 
 
 @pytest.fixture(params=["stdio", "http"])
@@ -47,7 +48,7 @@ async def target(request, nursery):
         yield HttpTarget(f"http://127.0.0.1:{port}/mcp")
     finally:
         server.kill()
-        with trio.fail_after(5, shield=True):
+        with trio.fail_after(PATIENCE, shield=True):
             await server.wait()
 
 
@@ -64,7 +65,7 @@ async def answer(events, id: int) -> dict[str, object]:
 
 async def test_a_session_with_a_server_on_the_official_sdk(target, events, log):
     stdio = StdioConnector(log)
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             http = HttpConnector(log, nursery)
             connector = TargetConnector({StdioTarget: stdio, HttpTarget: http})

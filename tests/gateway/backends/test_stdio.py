@@ -17,6 +17,7 @@ from gateway.backends.outbox import FRAMES_PER_TURN
 from gateway.backends.process import Patience
 from gateway.backends.stdio import STDERR_CHARACTERS, Offers, StdioLimits, StdioTransport
 from gateway.observability import Redaction
+from tests.support.patience import PATIENCE
 
 ECHO = """
     import sys
@@ -49,7 +50,7 @@ async def until_dead(*pids: int) -> None:
         except ProcessLookupError:
             continue
         try:
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await trio.lowlevel.wait_readable(handle)
         finally:
             os.close(handle)
@@ -76,14 +77,14 @@ async def connect(guardian, events, log, nursery):
             nursery.start_soon(transport.run)
         return transport
 
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         yield start
 
 
 async def test_what_is_sent_before_and_after_the_start_comes_back_in_order(connect, events):
     transport = connect(python(ECHO), run=False)
     transport.send(b'{"n":1}', id=1)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(transport.run)
             transport.send(b'{"n":2}', tag=7)
@@ -184,7 +185,7 @@ async def test_the_last_lines_of_its_standard_error_come_with_the_end_without_cr
         limits=replace(QUICK, stderr_lines=3),
         redact=Redaction(["hush-hush"]).foreign,
     )
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         nursery.start_soon(transport.run)
         closed = await events.next(TransportClosed)
     assert [line[:7] for line in closed.stderr] == ["line 48", "line 49", "API_KEY"]
@@ -239,7 +240,7 @@ async def test_the_child_sees_the_configured_environment_and_none_of_our_secrets
 
 async def test_a_child_that_reads_nothing_fills_the_outbox_and_further_requests_fail_unexecuted(connect, events):
     limits = replace(QUICK, outbox_messages=4, outbox_bytes=10_000_000)
-    transport = connect(python("import time; print('{}'); time.sleep(60)"), limits=limits)
+    transport = connect(python("import time; print('{}'); time.sleep(600)"), limits=limits)
     await events.next(FrameReceived)
     transport.send(b"x" * 1_000_000, id=0)
     await trio.testing.wait_all_tasks_blocked(0.05)
@@ -254,14 +255,14 @@ async def test_a_child_that_reads_nothing_fills_the_outbox_and_further_requests_
 
 
 async def test_a_child_that_closes_its_stdin_is_ended(connect, events):
-    transport = connect(python("import os, time; os.close(0); print('{}'); time.sleep(60)"))
+    transport = connect(python("import os, time; os.close(0); print('{}'); time.sleep(600)"))
     await events.next(FrameReceived)
     transport.send(b"{}", id=1)
     assert (await events.next(TransportClosed)).reason == "stdin_closed"
 
 
 async def test_a_child_that_closes_its_stdout_is_ended(connect, events):
-    connect(python("import os, time; os.close(1); time.sleep(60)"))
+    connect(python("import os, time; os.close(1); time.sleep(600)"))
     assert (await events.next(TransportClosed)).reason == "stdout_closed"
 
 
@@ -272,7 +273,7 @@ async def test_close_writes_what_waits_and_lets_the_child_finish(connect, events
         print('{"lines":%d}' % len(lines))
     """
     transport = connect(python(script), run=False)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(transport.run)
             await trio.lowlevel.checkpoint()
@@ -498,7 +499,7 @@ async def test_a_killed_gateway_takes_its_children_with_it(tmp_path):
                                    log=log, limits=StdioLimits())
         trio.run(transport.run)
     """)
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         process = await trio.lowlevel.open_process([sys.executable, "-c", gateway], stdout=-1)
         frame = await process.stdout.receive_some(1000)
         pids = [int(pid) for pid in frame.strip().strip(b"[]").split(b",")]
@@ -511,10 +512,10 @@ async def test_a_killed_gateway_takes_its_children_with_it(tmp_path):
 
 async def test_a_guardian_that_was_killed_is_replaced_and_knows_all_groups(guardian):
     await guardian.ready()
-    child = await trio.lowlevel.open_process(["sleep", "60"], start_new_session=True)
+    child = await trio.lowlevel.open_process(["sleep", "600"], start_new_session=True)
     guardian.watch(child.pid)
     os.kill(guardian._process.pid, signal.SIGKILL)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         await trio.to_thread.run_sync(guardian._process.wait)
         guardian.watch(99999999)
         guardian.release(99999999)

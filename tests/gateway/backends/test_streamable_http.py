@@ -22,6 +22,7 @@ from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends.connector import HttpConnector
 from gateway.backends.http_call import HttpLimits
 from gateway.backends.outbox import FRAMES_PER_TURN
+from tests.support.patience import PATIENCE
 
 LIMITS = HttpLimits(message_bytes=2000, refusal=0.5, linger=0.2, flush=0.2, delete=0.2, accept=0.5)
 PING = b'{"jsonrpc":"2.0","method":"notifications/x"}'
@@ -57,7 +58,7 @@ async def connect(backend, events, log, nursery):
             nursery.start_soon(transport.run)
         return transport
 
-    with trio.fail_after(15):
+    with trio.fail_after(PATIENCE):
         yield start
     for connector in connectors:
         connector.close()

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from tests.support.patience import PATIENCE
+
 
 def test_the_package_can_be_run_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "stagedoor", "--help"], capture_output=True, text=True, check=False)
@@ -33,7 +35,7 @@ def test_where_nobody_answers_one_line_says_so() -> None:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers, and nobody else can take the port
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/mcp"
         command = [sys.executable, "-m", "stagedoor", "ls", "tools", "--url", url]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert url.removesuffix("/mcp") in done.stderr

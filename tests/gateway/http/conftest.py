@@ -15,6 +15,7 @@ from gateway.http.config import ServeConfig
 from gateway.http.security import Security
 from gateway.http.serve import Connections, serve
 from gateway.http.sockets import addresses, open_listeners
+from tests.support.patience import PATIENCE
 
 
 class FakeSource:
@@ -123,7 +124,7 @@ class Running:
 async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
     received = b""
     try:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             async for data in stream:
                 received += data
     except trio.BrokenResourceError:
@@ -133,7 +134,7 @@ async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
 
 async def read_until(stream: trio.abc.ReceiveStream, end: bytes) -> bytes:
     received = b""
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         while True:
             data = await stream.receive_some()
             assert data, f"ended after {received!r}"
@@ -179,7 +180,7 @@ def running(request: pytest.FixtureRequest) -> Callable[..., Any]:
             )
             server.stopped.set()
 
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(serving)
                 try:

@@ -12,6 +12,7 @@ import trio.testing
 from actors.ports import Answer, Streaming
 from actors.protocol.table import Limits
 from tests.support.garbage import uncollected
+from tests.support.patience import PATIENCE
 
 ACCEPT = b"Accept: application/json, text/event-stream\r\n"
 GET = b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n" + ACCEPT + b"\r\n"
@@ -119,7 +120,7 @@ async def test_dripping_header_bytes_do_not_move_the_deadline(make_app, running,
                     await trio.sleep(0.02)
 
             nursery.start_soon(drip)
-            with trio.fail_after(2):
+            with trio.fail_after(PATIENCE):
                 answers.append(await read.until(stream, b"\r\n\r\n"))
             nursery.cancel_scope.cancel()
     assert answers[0].startswith(b"HTTP/1.1 408")
@@ -173,13 +174,13 @@ async def test_a_client_that_does_not_read_is_cut(door, make_app, running):
 
 
 async def test_a_client_that_does_not_read_does_not_hold_the_end_of_the_process(door, make_app, running):
-    async with running(make_app(), stop=0.3, write=60) as server:
+    async with running(make_app(), stop=0.3, write=30 * PATIENCE) as server:
         stream = await server.connect()
         source = await fill(door, stream)
         await trio.sleep(0.1)
         assert not source.closed.is_set()
         server.stop.set()
-        with trio.fail_after(2):
+        with trio.fail_after(PATIENCE):
             await server.stopped.wait()
         assert source.closed.is_set()
 
@@ -315,14 +316,14 @@ async def test_bodies_that_do_not_end_take_bounded_memory_and_small_ones_go_on(d
         async with await server.connect() as first, await server.connect() as second:
             for stream in (first, second):
                 await stream.send_all(POST_HEAD + b"Content-Length: 50000\r\n\r\n" + large)
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 while not (answer := await server.ask(post(large))).startswith(b"HTTP/1.1 503 "):
                     await trio.lowlevel.checkpoint()
             assert b"retry-after: 1\r\n" in answer
             assert (await server.ask(post())).startswith(b"HTTP/1.1 200 ")
             await first.send_all(b" " * 10_000)
             assert (await read.until(first, b"}")).startswith(b"HTTP/1.1 200 ")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while (await server.ask(post(large))).startswith(b"HTTP/1.1 503 "):
                 await trio.lowlevel.checkpoint()
 
@@ -481,10 +482,10 @@ async def test_random_conversations_end_and_leave_nothing_behind(seed, door, mak
             for _ in range(25):
                 nursery.start_soon(converse)
         assert await alive(server)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await server.connections.wait_quiet()
         server.stop.set()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await server.stopped.wait()
     assert server.connections.open == set()
     assert server.connections.working == 0

@@ -21,6 +21,7 @@ from gateway.http.sockets import (
     open_listeners,
     tls_context,
 )
+from tests.support.patience import PATIENCE
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n%b\r\n"
 
@@ -81,7 +82,7 @@ async def test_a_stalled_reader_is_cut_under_tls_too(tls, door, make_app, runnin
     async with running(make_app(), tls=server_side, write=0.2) as server:
         stream = secured(await server.connect(), client_side)
         await stream.send_all(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await source.closed.wait()
     assert server.log.names == ["client_stalled"]
 
@@ -123,7 +124,7 @@ def test_listeners_listen_where_they_are_told():
     try:
         [(host, port)] = addresses(listeners)
         assert host == "127.0.0.1"
-        with socket.create_connection((host, port), timeout=2):
+        with socket.create_connection((host, port), timeout=PATIENCE):
             pass
         assert not listeners[0].getblocking()
     finally:

@@ -4,7 +4,10 @@ import pytest
 import trio
 
 from actors.ports import Answer
+from tests.support.patience import PATIENCE
 
+LONG = 30 * PATIENCE
+"""Seconds: who waits for this is not seen to end."""
 ACCEPT = b"Accept: application/json, text/event-stream\r\n"
 GET = b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n" + ACCEPT + b"\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -16,12 +19,12 @@ POST = (
 
 
 async def test_with_nothing_in_work_it_ends_at_once(make_app, running, read):
-    async with running(make_app()) as server:
+    async with running(make_app(), keep_alive=LONG, stop=LONG) as server:
         idle = await server.connect()
         await idle.send_all(HEALTH)
         await read.until(idle, b"}")
         server.stop.set()
-        with trio.fail_after(1):
+        with trio.fail_after(PATIENCE):
             await server.stopped.wait()
         assert await read.all(idle) == b""
 
@@ -74,17 +77,17 @@ async def test_calls_that_do_not_end_are_cut_at_the_deadline(door, make_app, run
         await stream.send_all(POST)
         await door.entered.wait()
         server.stop.set()
-        with trio.fail_after(1):
+        with trio.fail_after(PATIENCE):
             await server.stopped.wait()
         assert door.cancelled.is_set()
         assert await read.all(stream) == b""
 
 
 async def test_half_a_head_does_not_hold_the_end(make_app, running):
-    async with running(make_app(), head=60, stop=60) as server:
+    async with running(make_app(), head=LONG, stop=LONG) as server:
         stream = await server.connect()
         await stream.send_all(HEALTH + b"GET /heal")
         await stream.receive_some()
         server.stop.set()
-        with trio.fail_after(1):
+        with trio.fail_after(PATIENCE):
             await server.stopped.wait()

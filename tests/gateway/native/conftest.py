@@ -14,6 +14,7 @@ from actors.ports import FrameReceived, TransportClosed, TransportEvent
 from actors.protocol.table import BackendSpec, NativeTarget
 from gateway.backends.native import NativeTransport
 from gateway.native import Server
+from tests.support.patience import PATIENCE
 
 SCHEMAS = Path(__file__).parents[2] / "schema"
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -173,7 +174,7 @@ class McpClient:
         self._handlers[method] = answer if callable(answer) else lambda _: answer
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while not condition():
                 await self._changed.wait()
 

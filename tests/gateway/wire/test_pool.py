@@ -16,6 +16,7 @@ from cryptography.x509.oid import NameOID
 from gateway.wire.errors import ConnectError, DeadlineError, PeerError, PoolFullError, SizeError
 from gateway.wire.pool import Pool, PoolLimits
 from tests.support.garbage import uncollected
+from tests.support.patience import PATIENCE
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;ext=1\r\nde\r\n0\r\nTrailer: x\r\n\r\n"
@@ -24,7 +25,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;e
 @pytest.fixture
 async def pool():
     pool = Pool()
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         yield pool
     pool.close()
 
@@ -269,7 +270,7 @@ async def test_a_server_that_never_reads_meets_the_write_deadline(serve):
 
     pool = Pool(PoolLimits(write=0.1))
     async with serve(handler) as server:
-        with trio.fail_after(10), pytest.raises(DeadlineError, match="did not read") as caught:
+        with trio.fail_after(PATIENCE), pytest.raises(DeadlineError, match="did not read") as caught:
             await pool.request("POST", server.url, body=b"x" * 20_000_000)
         assert caught.value.sent
         assert state(pool) == "open 0, idle 0, waiting 0"
@@ -406,7 +407,7 @@ async def test_tls_connections_are_kept_alive_too(serve, replies, tls):
     async with serve(replies(OK, OK), tls=server_context) as server:
         url = server.url.replace("http:", "https:")
         for _ in range(2):
-            with trio.fail_after(5), await pool.request("POST", url, body=b"x" * 300_000) as response:
+            with trio.fail_after(PATIENCE), await pool.request("POST", url, body=b"x" * 300_000) as response:
                 assert await response.read(10) == b"{}"
         assert server.connections == 1
         pool.close()
@@ -424,7 +425,7 @@ async def test_a_body_without_length_ends_with_a_tls_connection_though_nobody_sa
 
     async with serve(handler, tls=server_context) as server:
         url = server.url.replace("http:", "https:")
-        with trio.fail_after(5), await pool.request("GET", url) as response:
+        with trio.fail_after(PATIENCE), await pool.request("GET", url) as response:
             assert await response.read(100) == b"all of it"
 
 
@@ -477,7 +478,7 @@ async def test_what_comes_behind_an_answer_in_a_record_of_its_own_spoils_a_tls_c
     async with serve(handler) as server:
         url = server.url.replace("http:", "https:")
         for _ in range(2):
-            with trio.fail_after(5), await pool.request("POST", url, body=b"") as response:
+            with trio.fail_after(PATIENCE), await pool.request("POST", url, body=b"") as response:
                 assert await response.read(10) == b"{}"
         assert server.connections == 2
         pool.close()
@@ -494,7 +495,7 @@ async def test_tls_that_proves_nothing_gets_no_request(serve, replies, tls, faul
 
     served = serve(plain) if fault == "not tls" else serve(replies(OK), tls=server_context)
     async with served as server:
-        with trio.fail_after(5), pytest.raises(ConnectError, match="TLS") as caught:
+        with trio.fail_after(PATIENCE), pytest.raises(ConnectError, match="TLS") as caught:
             await pool.request("GET", server.url.replace("http:", "https:"))
         assert not caught.value.sent
         assert server.requests == []
