@@ -133,6 +133,13 @@ def start_fixture(programs: Programs, era: str) -> str:
     return f"http://127.0.0.1:{port}/mcp"
 
 
+def start_forking(programs: Programs, era: str, socket: Path) -> list[str]:
+    """The arguments for python of a fixture over stdio that starts at once."""
+    command = [sys.executable, FIXTURE, "--fork", str(socket), "--era", era]
+    programs.start("fixture", command, ready=socket.exists)
+    return ["-IS", str(FIXTURE / "forked.py"), str(socket)]
+
+
 @pytest.mark.parametrize(("suite", "era"), DIRECT)
 def test_the_fixture_itself_passes_the_suite(
     suite: str, era: str, programs: Programs, node: Path, tmp_path: Path
@@ -150,7 +157,7 @@ def test_the_suite_passes_through_the_gateway(
     if transport == "http":
         backend = {"type": "http", "url": start_fixture(programs, era)}
     else:
-        backend = {"command": sys.executable, "args": [str(FIXTURE), "--era", era]}
+        backend = {"command": sys.executable, "args": start_forking(programs, era, tmp_path / "fixture.sock")}
     gateway = programs.gateway({"mcpServers": {"fixture": backend}})
     outcome = run_suite(SUITES[suite], node, gateway.endpoint("fixture"), tmp_path / "results")
     require_all_passed(SUITES[suite], outcome, f"{suite}-{era}-{transport}", gateway.program.story())
