@@ -168,9 +168,9 @@ _BITS: Final = {
 _EXTENSION_ID: Final = re.compile(r"[A-Za-z0-9._/-]{1,128}")
 _EXTENSION_MAX: Final = 4096
 """Bytes of one extension's settings: they are part of a key. More counts as not declared."""
-_EXTENSIONS_MAX: Final = 64
+EXTENSIONS_MAX: Final = 64
 """Extensions that are looked at."""
-_EXTENSIONS_BYTES: Final = 16 * 1024
+EXTENSIONS_BYTES: Final = 16 * 1024
 """Of the settings of all of them; the same."""
 
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
@@ -208,8 +208,8 @@ def _bits(client: Capabilities, version: str, extensions: Collection[str] | None
     bits = {bit for bit, feature in _BITS.items() if negotiated.can_use(feature)}
     named = client.tree.get("extensions")
     if isinstance(named, dict):
-        left = _EXTENSIONS_BYTES
-        for id, settings in islice(named.items(), _EXTENSIONS_MAX):
+        left = EXTENSIONS_BYTES
+        for id, settings in islice(named.items(), EXTENSIONS_MAX):
             if _EXTENSION_ID.fullmatch(id) and (extensions is None or id in extensions):
                 bit = f"ext:{id}={(canonical := _encode_sorted(settings)).decode()}"
                 if len(canonical) <= _EXTENSION_MAX and len(bit) <= left:

@@ -1,6 +1,6 @@
 """The address of an actor: all that others hold of it, and the names by which addresses are found."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -129,6 +129,10 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._refs)
+
+    def __iter__(self) -> Iterator[Ref]:
+        """The living actors, in the order in which they were started."""
+        return iter(self._refs.values())
 
     def whereis(self, name: str) -> Ref | None:
         """The living actor with this name."""

@@ -69,6 +69,11 @@ class Timers:
         """The timers that are armed."""
         return len(self._heap) - self._cancelled
 
+    @property
+    def kept(self) -> int:
+        """The armed ones, and those cancelled that still take room."""
+        return len(self._heap)
+
     async def run(self) -> None:
         """The task that fires them; ends by cancellation."""
         while True:

@@ -90,7 +90,8 @@ class ScriptedTransport:
         self._emit = emit
         self._script = script
         self._early: list[Sent] = []
-        self._end: TransportClosed | None = None
+        self.ended: TransportClosed | None = None
+        """How it has ended, or will."""
         self._running = False
         self._ending = trio.Event()
         self._lot = trio.lowlevel.ParkingLot()
@@ -116,13 +117,13 @@ class ScriptedTransport:
         self._running = True
         early, self._early = self._early, []
         for sent in early:
-            self._hand_over(sent)
+            self.pass_on(sent)
         try:
             await self._ending.wait()
         finally:
             self._running = False
             self._ending.set()
-            self._emit(self._end or TransportClosed("aborted", "cancelled"))
+            self._emit(self.ended or TransportClosed("aborted", "cancelled"))
 
     def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
         """Hands the message to the script; one to a transport that has ended is dropped."""
@@ -130,7 +131,7 @@ class ScriptedTransport:
         if self._ending.is_set():
             return
         if self._running:
-            self._hand_over(sent)
+            self.pass_on(sent)
         else:
             self._early.append(sent)
 
@@ -192,14 +193,14 @@ class ScriptedTransport:
             self._cursor = cursor
         if self.kind == "stdio" and not self._spoke:
             self._spoke = True
-            self._say(Spoke())
-        self._say(FrameReceived(frame, related, cursor))
+            self.say(Spoke())
+        self.say(FrameReceived(frame, related, cursor))
 
     def prime(self, cursor: str, related: RequestId | None = None) -> None:
         """An event with an id and without a message."""
         if related is None:
             self._cursor = cursor
-        self._say(Positioned(related, cursor))
+        self.say(Positioned(related, cursor))
 
     def answer(self, sent: Sent, result: Mapping[str, Any]) -> None:
         """The result of this request, on its own stream where the transport has such."""
@@ -212,33 +213,35 @@ class ScriptedTransport:
 
     def attach(self) -> None:
         """The GET stream is open, or refused."""
-        self._say(Listening())
+        self.say(Listening())
 
     def accept(self, tag: int) -> None:
         """The message with this tag has arrived."""
-        self._say(FrameAccepted(tag))
+        self.say(FrameAccepted(tag))
 
     def fail(self, id: RequestId, executed: Literal["no", "unknown"] = "unknown", status: int | None = None) -> None:
         """The request will get no response."""
-        self._say(RequestFailed(id, "broken", "scripted failure", executed, status))
+        self.say(RequestFailed(id, "broken", "scripted failure", executed, status))
 
     def lose_session(self, id: RequestId | None = None) -> None:
         """The backend has forgotten the session."""
-        self._say(SessionLost(id))
+        self.say(SessionLost(id))
 
     def end(
         self, reason: str = "exited", message: str = "scripted end", detail: str = "", stderr: tuple[str, ...] = ()
     ) -> None:
         """The connection ends."""
-        if self._end is None:
-            self._end = TransportClosed(reason, message, detail, stderr)
+        if self.ended is None:
+            self.ended = TransportClosed(reason, message, detail, stderr)
         self._ending.set()
 
-    def _say(self, event: TransportEvent) -> None:
+    def say(self, event: TransportEvent) -> None:
+        """Any event, while the connection lasts."""
         if not self._ending.is_set():
             self._emit(event)
 
-    def _hand_over(self, sent: Sent) -> None:
+    def pass_on(self, sent: Sent) -> None:
+        """The backend reads a message; a test that puts something else in its place has it read later."""
         self.sent.append(sent)
         self._lot.unpark()
         if sent.tag is not None and self._script is not None:

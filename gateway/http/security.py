@@ -75,6 +75,11 @@ class Gate:
                 self._digest(token.encode()): Principal(name) for name, token in security.tokens.items()
             }
 
+    @property
+    def remembered(self) -> int:
+        """Host headers that need no second look."""
+        return len(self._hosts_seen)
+
     def host_allowed(self, host: str | None) -> bool:
         """Whether a request with this Host header may be served."""
         if host is None:

@@ -269,6 +269,11 @@ class Server:
         `send` must not wait, nor raise."""
         return Session(self, send, crash, message_bytes)
 
+    @property
+    def connected(self) -> int:
+        """Sessions that run."""
+        return len(self._sessions)
+
     def joined(self, session: Session) -> None:
         """The session runs."""
         self._sessions.add(session)

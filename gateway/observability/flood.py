@@ -23,6 +23,10 @@ class Flood:
         self._clock = clock
         self._buckets: OrderedDict[tuple[str, str], tuple[float, float, int]] = OrderedDict()
 
+    def __len__(self) -> int:
+        """How many things it tells apart at this time."""
+        return len(self._buckets)
+
     def __call__(self, _logger: Any, method: str, event: EventDict) -> EventDict:
         if method != "warning":
             return event

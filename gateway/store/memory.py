@@ -163,6 +163,11 @@ class MemoryStore:
         """Sessions held, expired ones that were not swept yet included."""
         return len(self._sessions)
 
+    def records(self) -> dict[SessionKey, Record]:
+        """All that it holds, as a reader sees it, without a claim to any of it."""
+        now = self._now()
+        return {key: session.record(now) for key, session in self._sessions.items()}
+
     # Records
 
     def create(self, key: SessionKey, fields: Mapping[str, bytes], done: Done) -> None:

@@ -32,6 +32,10 @@ class LineSplitter:
         self._tail = bytearray()
         self._size = 0
 
+    def __len__(self) -> int:
+        """Bytes that are kept of the line that has not ended."""
+        return len(self._tail)
+
     def feed(self, chunk: bytes) -> list[Line]:
         """The lines that this chunk completes, in order."""
         *whole, rest = chunk.split(b"\n")

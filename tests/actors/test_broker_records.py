@@ -104,7 +104,7 @@ async def test_a_broker_that_crashes_leaves_no_record(autojump_clock: Any) -> No
         client = BrokerClient(gateway, brokers_of(gateway), "alpha")
         await client.outcome(client.tool("echo"))
         broker = client.broker
-        broker.cell.actor._handle = None  # type: ignore[attr-defined]
+        broker.cell.actor.receive = None
         client.tool("echo")
         await gateway.settle()
         assert not broker.alive

@@ -200,7 +200,7 @@ async def test_a_list_whose_request_was_cancelled_is_announced_for_its_client_do
         await client.cancel(pending)
         await gateway.settle()
         alpha.mute.clear()
-        alpha._list(request)
+        alpha.list(request)
         await trio.sleep(10)
         assert [m["method"] for m in events.messages] == [changed("tools")]
 
@@ -306,6 +306,6 @@ async def test_a_session_that_comes_back_is_not_told_of_a_change_while_a_server_
         request = await alpha.next("initialize")
         await trio.sleep(15)
         assert events.messages == []
-        alpha._answer(request)
+        alpha.answer(request)
         await trio.sleep(15)
         assert events.messages == []

@@ -42,7 +42,7 @@ def starts_in(backend: Backend, seconds: float, nursery: trio.Nursery) -> None:
 
     async def answer(request: Any) -> None:
         await trio.sleep(seconds)
-        backend._answer(request)
+        backend.answer(request)
 
     nursery.start_soon(late)
 
@@ -371,11 +371,11 @@ async def test_a_list_that_was_held_for_the_first_connection_is_looked_after_lik
         events = client.listen()
         early = client.begin("tools/list")
         await trio.sleep(1)
-        alpha._answer(first)
+        alpha.answer(first)
         ahead = await alpha.next("tools/list")
         alpha.mute.clear()
         assert await other.names() == ["alpha__echo"]  # over a connection of these clients, which overtakes
-        alpha._list(ahead)
+        alpha.list(ahead)
         await early.result()
         await trio.sleep(10)
         events.messages.clear()

@@ -192,8 +192,8 @@ async def test_a_session_that_is_another_processs_keeps_its_backends_sessions(au
         await client.tool("echo")
         store = gateway.store
         assert isinstance(store, MemoryStore)
-        [(key, session)] = store._sessions.items()
-        store.claim(key, session.owner, session.epoch, "somebody else", lambda outcome: None)
+        [(key, record)] = store.records().items()
+        store.claim(key, record.owner, record.epoch, "somebody else", lambda outcome: None)
         client.begin("logging/setLevel", {"level": "error"})
         await trio.sleep(10)
         assert not gateway.actors.sessions.table

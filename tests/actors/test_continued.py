@@ -267,8 +267,8 @@ async def test_a_drain_that_overtakes_the_word_of_a_session_leaves_its_backend_s
     async with open_gateway(alpha, store=LastingStore(Limits(), trio.current_time)) as gateway:
         client = await gateway.connect("alpha")
         assert await client.tool("echo") == "alpha: echo"
-        [link] = [ref for name, ref in gateway.system.registry._refs.items() if name.startswith("LinkActor")]
-        [session] = [ref for name, ref in gateway.system.registry._refs.items() if name.startswith("SessionActor")]
+        [link] = [ref for ref in gateway.system.registry if ref.name.startswith("LinkActor")]
+        [session] = [ref for ref in gateway.system.registry if ref.name.startswith("SessionActor")]
         link.reply(PutDown(session))
         link.urgent(Drain(trio.current_time() + 8))
         await trio.sleep(1)
@@ -389,11 +389,12 @@ async def test_a_change_is_in_the_record_before_it_is_answered(autojump_clock, m
         await trio.sleep(2)
         assert call.answer is None
         assert not [m for m in call.messages if "result" in m]
-        [session] = store._sessions.values()
-        assert field not in session.fields
+        [record] = store.records().values()
+        assert field not in record.fields
         store.go()
         assert await call.result() == {}
-        assert field in session.fields
+        [record] = store.records().values()
+        assert field in record.fields
         assert await client.tool("echo" if endpoint else "alpha__echo") == "alpha: echo"
 
 
@@ -416,5 +417,5 @@ async def test_while_the_store_is_away_a_change_is_answered_all_the_same(autojum
         assert await client.call("resources/subscribe", {"uri": "test:///a"}) == {}
         store.away = False
         await trio.sleep(5)
-        [session] = store._sessions.values()
-        assert b"test:///a" in session.fields["subscriptions"]
+        [record] = store.records().values()
+        assert b"test:///a" in record.fields["subscriptions"]

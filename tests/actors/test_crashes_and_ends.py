@@ -65,8 +65,7 @@ async def test_a_connection_that_crashes_again_and_again_is_replaced_ever_more_s
 
 def crash_link(gateway: Gateway, backend: str) -> None:
     """The session's own link to this backend, the newest."""
-    registry = gateway.system.registry
-    refs = [ref for name, ref in registry._refs.items() if name.startswith("LinkActor")]
+    refs = [ref for ref in gateway.system.registry if ref.name.startswith("LinkActor")]
     ref = [ref for ref in refs if backend in repr(ref.cell.actor)][-1]
     ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
     ref.reply("anything")
@@ -125,8 +124,8 @@ async def test_a_drain_closes_every_connection_gracefully(autojump_clock):
         await client.tool("beta__echo")
         await gateway.system.drain(8)
         for link in (*alpha.links, *beta.links):
-            assert link.transport._end is not None
-            assert link.transport._end.reason == "closed"
+            assert link.transport.ended is not None
+            assert link.transport.ended.reason == "closed"
 
 
 @pytest.mark.parametrize(("reason", "status"), [(SHUTDOWN, 200), (Exit(ExitKind.CRASHED, ValueError("of this")), 503)])

@@ -140,7 +140,7 @@ async def measured(scenario: Scenario, *backends: Backend, **limits: Any) -> Non
                     vars(link).clear()
                 backend.links.clear()
                 backend.requests.clear()
-                backend._taken.clear()
+                backend.taken.clear()
             await gateway.settle()
             gateway.store.sweep(trio.current_time())  # type: ignore[attr-defined]
 

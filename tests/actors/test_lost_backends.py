@@ -227,7 +227,7 @@ async def test_a_connection_that_refuses_calls_counts_and_one_that_answers_again
         for _ in range(5):
             call = client.begin("tools/call", {"name": "alpha__work"})
             request = await alpha.next()
-            request.link.transport._say(refused(request.id))
+            request.link.transport.say(refused(request.id))
             assert (await call.error()).data["executed"] == "no"
         assert gateway.telemetry.gauges["stagedoor_backend_up", ("alpha",)] == 0.0
         assert await client.tool("alpha__echo") == "alpha: echo"

@@ -35,7 +35,7 @@ def kept(front: Front) -> dict[str, int]:
 
 
 def link_actors(gateway: Gateway) -> list[LinkActor]:
-    cells = (ref.cell for ref in gateway.system.registry._refs.values())
+    cells = (ref.cell for ref in gateway.system.registry)
     return [cell.actor for cell in cells if isinstance(cell.actor, LinkActor)]
 
 
@@ -62,7 +62,7 @@ def cut(endpoint: str, prefix: str, kind: str) -> Scenario:
             with scope:
                 async with trio.open_nursery() as connections:
                     client = gateway.client(endpoint, ANN, capabilities=MAY)
-                    client._nursery = connections
+                    client.nursery = connections
                     await client.initialize()
                     client.listen()
                     await client.names()

@@ -1,9 +1,11 @@
 """Sessions with connections leave memory, and their backends' sessions wait for them."""
 
+from collections.abc import Collection, Mapping
+
 import pytest
 import trio
 
-from actors.ports import Failed, Refused
+from actors.ports import Failed, Record, Refused
 from gateway.store.memory import MemoryStore
 from tests.support.door_client import Client
 from tests.support.harness import Gateway, open_gateway
@@ -23,11 +25,16 @@ def in_memory(gateway: Gateway) -> int:
     return len(gateway.actors.sessions.table)
 
 
-def record(gateway: Gateway) -> dict[str, bytes]:
-    """The fields of the one session in the store."""
+def records(gateway: Gateway) -> Collection[Record]:
+    """What the store holds."""
     store = gateway.store
     assert isinstance(store, MemoryStore)
-    [session] = store._sessions.values()
+    return store.records().values()
+
+
+def record(gateway: Gateway) -> Mapping[str, bytes]:
+    """The fields of the one session in the store."""
+    [session] = records(gateway)
     return session.fields
 
 
@@ -193,10 +200,10 @@ async def test_after_its_idle_time_the_store_has_nothing_of_it(autojump_clock, l
             while gateway.actors.ledger.total:
                 await trio.sleep(1)
         await trio.sleep(OVER - QUIET)
-        assert gateway.store._sessions
+        assert records(gateway)
         assert in_memory(gateway) == 0
         await trio.sleep(QUIET + 10)
-        assert not gateway.store._sessions
+        assert not records(gateway)
         assert await client.begin("tools/list").head() == 404
         assert gateway.telemetry.total("stagedoor_sessions_ended_total", "idle") == 1
 
@@ -214,7 +221,7 @@ async def test_its_end_waits_for_a_store_that_is_away(autojump_clock, step):
         assert record(gateway)
         setattr(gateway.store, step, done)
         await trio.sleep(10)
-        assert not gateway.store._sessions
+        assert not records(gateway)
         assert [link for link in alpha.links if ended(link)]
 
 
@@ -246,7 +253,7 @@ async def test_a_record_that_is_over_can_not_be_brought_back(autojump_clock):
         assert await client.begin("tools/list").head() == 404
         await trio.sleep(1)
         assert [link for link in alpha.links if ended(link)]
-        assert not gateway.store._sessions
+        assert not records(gateway)
 
 
 async def test_a_session_that_is_deleted_right_after_it_came_back_ends_at_its_backends(autojump_clock):

@@ -136,7 +136,7 @@ async def test_the_status_that_a_server_answers_with_is_in_the_error_and_in_that
             transport = alpha.link.transport
             if not transport.closed and transport.sent:
                 refusal = RequestFailed(transport.sent[0].id, "http_status", "alpha answered 401", "no", 401, "detail")
-                transport._say(refusal)
+                transport.say(refusal)
             error = await call.error()
             assert (error.data["backend"], error.data["status"]) == ("alpha", 401)
         assert error.data["reason"] == "backend_down"
@@ -169,7 +169,7 @@ async def test_with_every_server_dead_a_list_says_why_each_of_them_is(autojump_c
                     for sent in link.transport.sent:
                         if backend is beta:
                             said = "beta answered 401"
-                            link.transport._say(
+                            link.transport.say(
                                 RequestFailed(sent.id, "http_status", said, "no", 401, f"http://10.0.0.7: {said}")
                             )
                         else:
@@ -257,7 +257,7 @@ async def test_an_error_that_comes_with_a_status_has_both_in_the_reason(autojump
         for method in ("initialize", "server/discover", "initialize"):
             request = await alpha.next(method)
             refusal = {"jsonrpc": "2.0", "id": request.id, "error": {"code": -32001, "message": "no seat left"}}
-            request.link.transport._say(FrameReceived(json.dumps(refusal).encode(), request.id, status=418))
+            request.link.transport.say(FrameReceived(json.dumps(refusal).encode(), request.id, status=418))
         error = await call.error()
         assert "no seat left (error -32001)" in error.message
         assert (error.data["backend"], error.data["status"]) == ("alpha", 418)
@@ -273,7 +273,7 @@ class Refuses(Backend):
         super().__init__("alpha", **more)
         self.codes = {"initialize": initialize, "server/discover": discover}
 
-    def _answer(self, request):
+    def answer(self, request):
         code = self.codes[request.method]
         data = {"supported": ["2099-01-01"]} if code == -32022 else None
         request.error(code, f"no license for {request.method} at http://10.0.0.7:80/x " + "y" * 5000, data)

@@ -170,7 +170,7 @@ class Play:
 
     def crash(self) -> None:
         registry = self.gateway.system.registry
-        links = [ref for ref in registry._refs.values() if isinstance(ref.cell.actor, LinkActor)]
+        links = [ref for ref in registry if isinstance(ref.cell.actor, LinkActor)]
         if links:
             break_actor(self.random.choice(links))
 
@@ -189,7 +189,7 @@ def break_actor(ref: Ref) -> None:
 def leftovers(gateway: Gateway) -> list[str]:
     """What sessions and links still remember."""
     found = []
-    for ref in gateway.system.registry._refs.values():
+    for ref in gateway.system.registry:
         actor = ref.cell.actor
         if isinstance(actor, SessionActor):
             front = actor.front

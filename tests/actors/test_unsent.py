@@ -157,7 +157,7 @@ async def test_a_call_that_waited_is_sent_after_its_record_says_so_no_more(autoj
         store.slow = True
         alpha.mute.clear()
         for request in [r for r in alpha.asked_for("initialize") if not r.link.transport.closed]:
-            alpha._answer(request)
+            alpha.answer(request)
         await trio.sleep(1)
         await gateway.settle()
         assert store.late
@@ -177,7 +177,7 @@ async def test_after_a_kill_a_call_that_waited_and_was_sent_may_have_been_execut
     async with open_gateway(alpha, store=store) as gateway:
         client = await gateway.connect("alpha")
         call = await waits_for_a_connection(gateway, client, alpha)
-        alpha._answer(alpha.asked_for("initialize")[-1])
+        alpha.answer(alpha.asked_for("initialize")[-1])
         await alpha.next()
     async with next_process(alpha, store, client) as client:
         answer = await back(client, call).response()
@@ -192,7 +192,7 @@ async def test_an_owner_that_was_replaced_while_a_call_waited_never_sends_it(aut
         [(key, session)] = store._sessions.items()
         store.claim(key, session.owner, session.epoch, "somebody else", lambda outcome: None)
         assert store.unsent() == [True]
-        alpha._answer(alpha.asked_for("initialize")[-1])
+        alpha.answer(alpha.asked_for("initialize")[-1])
         await trio.sleep(3600)
         assert not alpha.asked_for("tools/call")
 
@@ -219,7 +219,7 @@ async def test_while_the_store_is_away_a_held_call_ends_with_its_deadline(autoju
         client = await gateway.connect("alpha")
         call = await waits_for_a_connection(gateway, client, alpha)
         store.away = True
-        alpha._answer(alpha.asked_for("initialize")[-1])
+        alpha.answer(alpha.asked_for("initialize")[-1])
         await trio.sleep(3600)
         store.away = False
         await trio.sleep(5)
@@ -236,7 +236,7 @@ async def test_a_held_call_that_is_cancelled_is_never_sent(autojump_clock):
         call = await waits_for_a_connection(gateway, client, alpha)
         await client.cancel(call)
         assert (await call.response())["error"]["code"] == -32800
-        alpha._answer(alpha.asked_for("initialize")[-1])
+        alpha.answer(alpha.asked_for("initialize")[-1])
         await trio.sleep(60)
         assert not alpha.asked_for("tools/call")
 
@@ -292,7 +292,7 @@ async def test_a_held_call_that_goes_to_a_server_of_the_other_era_is_cleared_fir
         assert store.unsent() == [True]
         store.slow, alpha.sessions = True, False
         alpha.mute.clear()
-        alpha._answer(alpha.asked_for("initialize")[-1])
+        alpha.answer(alpha.asked_for("initialize")[-1])
         await trio.sleep(5)
         assert "server/discover" in alpha.methods
         assert not alpha.asked_for("tools/call")
@@ -312,7 +312,7 @@ async def test_a_call_whose_tool_is_found_late_is_cleared_before_it_goes_to_a_se
         store.slow = True
         alpha.mute.clear()
         for request in alpha.asked_for("tools/list"):
-            alpha._list(request)
+            alpha.list(request)
         await trio.sleep(5)
         assert store.late
         assert not alpha.asked_for("tools/call")

@@ -241,17 +241,17 @@ def slow_start(seconds: float) -> Callable[[World], None]:
 
         def slow(*args: Any) -> Any:
             transport = connect(*args)
-            hand_over, waiting = transport._hand_over, []
+            hand_over, waiting = transport.pass_on, []
 
             async def start() -> None:
                 await trio.sleep(seconds)
-                transport._hand_over = hand_over
+                transport.pass_on = hand_over
                 for sent in waiting:
                     hand_over(sent)
 
             world.fire("a slow start")
             world.tools.start_soon(start)
-            transport._hand_over = waiting.append
+            transport.pass_on = waiting.append
             return transport
 
         world.patches.callback(setattr, world.alpha, "connect", connect)

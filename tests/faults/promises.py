@@ -180,7 +180,7 @@ async def check_nothing_left(world: World) -> None:
     await trio.sleep(2 * world.limits.link_idle + 100)
     await life.gateway.settle()
     left = {name: n for name, n in life.gateway.left().items() if n > life.baseline[name]}
-    assert not left, f"left over: {left}, {life.gateway.system.registry._refs.keys()}"
+    assert not left, f"left over: {left}, {[ref.name for ref in life.gateway.system.registry]}"
     assert not life.connections.open, "connections are open"
     assert not life.connections.working, "something is being answered"
     links = [link for server in (world.alpha, world.beta) for link in server.open]

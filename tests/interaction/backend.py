@@ -69,7 +69,7 @@ class Backend:
         self.http_answers: dict[str, list[HttpAnswer]] = {}
         """Over HTTP: what the next POSTs with this method get instead of an answer of the handlers."""
         self.handlers: dict[str, Handler] = {
-            "initialize": self._initialize,
+            "initialize": self.initialize,
             "ping": self._nothing,
             "logging/setLevel": self._nothing,
         }
@@ -184,7 +184,7 @@ class Backend:
             for event in (request.cancelled, request.connection.ended):
                 nursery.start_soon(_then, event, scope)
 
-    async def _initialize(self, request: Request) -> Message:
+    async def initialize(self, request: Request) -> Message:
         declared = self.capabilities if self.capabilities is not None else self._found()
         hello: Message = {"protocolVersion": self.revision, "capabilities": declared, "serverInfo": self.info}
         return hello if self.instructions is None else {**hello, "instructions": self.instructions}

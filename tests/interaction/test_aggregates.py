@@ -104,7 +104,7 @@ async def test_a_slow_backend_holds_up_neither_lists_for_long_nor_calls_of_other
     @slow.on("initialize")
     async def late(request: Request) -> Message:
         await trio.sleep(25)
-        return await slow._initialize(request)
+        return await slow.initialize(request)
 
     slow.result("echo", text("at last"))
     client = await stage.connect()

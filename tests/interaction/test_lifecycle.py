@@ -136,7 +136,7 @@ async def test_initialize_can_not_be_cancelled(stage: Stage) -> None:
     @backend.on("initialize")
     async def slow(request: Request) -> Message:
         await go.wait()
-        return await backend._initialize(request)
+        return await backend.initialize(request)
 
     client = stage.client("/mcp/alpha")
     call = client.start("initialize", client.introduction(), id=5)
@@ -184,7 +184,7 @@ async def test_a_backend_that_asks_during_the_handshake_is_answered_at_once(stag
             await request.ask("roots/list")
         except RpcError as error:
             seen.append(error.code)
-        return await backend._initialize(request)
+        return await backend.initialize(request)
 
     await stage.connect("/mcp/alpha", capabilities={"roots": {}})
     assert seen == [{}, INVALID_REQUEST]

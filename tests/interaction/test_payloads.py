@@ -145,7 +145,7 @@ async def test_what_a_backend_logs_before_it_is_ready_is_not_lost(stage: Stage) 
     @backend.on("initialize")
     async def logs(request: Request) -> Message:
         request.log("warning", "starting")
-        return await backend._initialize(request)
+        return await backend.initialize(request)
 
     client = await stage.connect("/mcp/alpha")
     stream = await client.listen()

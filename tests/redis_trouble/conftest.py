@@ -269,7 +269,7 @@ class Door:
     def status(self, session: RawSession, after: str | None = None) -> tuple[int, dict[str, str], Message]:
         """What a client gets that resumes a stream, or else asks for something, and is not let."""
         if after is not None:
-            connection = session._send("GET", None, {"Accept": "text/event-stream", "Last-Event-ID": after})
+            connection = session.send("GET", None, {"Accept": "text/event-stream", "Last-Event-ID": after})
             response = connection.getresponse()
             body = response.read() if response.status != 200 else b""
             connection.close()

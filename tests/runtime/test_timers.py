@@ -175,7 +175,7 @@ async def test_a_deferred_timer_can_still_be_cancelled() -> None:
             timers.cancel(timer)
             clock.jump(2)
             await wait_all_tasks_blocked()
-            assert (fired, len(timers), timers._heap) == ([], 0, [])
+            assert (fired, len(timers), timers.kept) == ([], 0, 0)
             nursery.cancel_scope.cancel()
 
     await trio.to_thread.run_sync(lambda: trio.run(scenario, clock=clock))
@@ -194,7 +194,7 @@ async def test_the_heap_is_bounded_by_the_live_timers_and_loses_none(autojump_cl
                 timers.cancel(timer)
             else:
                 live[number] = seconds
-            assert len(timers._heap) <= 2 * len(live) + 66
+            assert timers.kept <= 2 * len(live) + 66
         assert len(timers) == len(live) == 100
         await trio.sleep(101)
         nursery.cancel_scope.cancel()

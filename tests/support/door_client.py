@@ -76,7 +76,7 @@ class Pending:
         self.messages: list[Message] = []
         self.done = False
         """Nothing more comes."""
-        self._scope = trio.CancelScope()
+        self.scope = trio.CancelScope()
         self._lot = trio.lowlevel.ParkingLot()
         self._taken: list[Message] = []
 
@@ -144,7 +144,7 @@ class Pending:
 
     def drop(self) -> None:
         """The connection breaks."""
-        self._scope.cancel()
+        self.scope.cancel()
 
     async def _until(self, ready: Any) -> None:
         with trio.fail_after(WAIT):
@@ -205,7 +205,7 @@ class Client:
         self.server: Message = {}
         """The result of `initialize`."""
         self._door = door
-        self._nursery = nursery
+        self.nursery = nursery
         self._next = 1
 
     # The usual things
@@ -282,7 +282,7 @@ class Client:
             body, id = json.dumps([{"jsonrpc": "2.0", **m} for m in message]).encode(), None
         pending = Pending(id)
         request = Post(self.endpoint, self.principal, self._headers(headers), body)
-        self._nursery.start_soon(self._run, pending, self._door.post, request)
+        self.nursery.start_soon(self._run, pending, self._door.post, request)
         return pending
 
     def listen(self, last_event_id: str | None = None, **headers: str) -> Pending:
@@ -291,7 +291,7 @@ class Client:
         if last_event_id is not None:
             headers["last_event_id"] = last_event_id
         request = Get(self.endpoint, self.principal, self._headers(headers))
-        self._nursery.start_soon(self._run, pending, self._door.get, request)
+        self.nursery.start_soon(self._run, pending, self._door.get, request)
         return pending
 
     async def delete(self) -> int:
@@ -309,7 +309,7 @@ class Client:
         """As an edge does: the head, then the stream, closed at the end whatever happens."""
         source = None
         try:
-            with pending._scope:
+            with pending.scope:
                 reply = await ask(request)
                 source = reply.source if isinstance(reply, Streaming) else None
                 pending.begun(reply)

@@ -106,7 +106,7 @@ class Backend:
         self.requests: list[Request] = []
         self.spec = BackendSpec(name, self._target(), **spec)
         self._lot = trio.lowlevel.ParkingLot()
-        self._taken: Counter[str] = Counter()
+        self.taken: Counter[str] = Counter()
 
     def __repr__(self) -> str:
         return f"<Backend {self.name}: {len(self.open)} of {len(self.links)} links open>"
@@ -140,10 +140,10 @@ class Backend:
     async def next(self, method: str = "tools/call") -> Request:
         """The next request of this method, in order, each once."""
         with trio.fail_after(WAIT):
-            while len(found := self.asked_for(method)) <= self._taken[method]:
+            while len(found := self.asked_for(method)) <= self.taken[method]:
                 await self._lot.park()
-        self._taken[method] += 1
-        return found[self._taken[method] - 1]
+        self.taken[method] += 1
+        return found[self.taken[method] - 1]
 
     async def connected(self, count: int) -> Link:
         """Waits for this many connections, ended ones counted; the last of them."""
@@ -177,18 +177,18 @@ class Backend:
         if custom is not None:
             request.result(custom(request))
         elif request.method in LISTS:
-            self._list(request)
+            self.list(request)
         else:
-            self._answer(request)
+            self.answer(request)
 
-    def _list(self, request: Request) -> None:
+    def list(self, request: Request) -> None:
         items = self.lists[request.method]
         start = int(request.params.get("cursor") or 0)
         stop = start + (self.page or len(items) or 1)
         more = {"nextCursor": str(stop)} if stop < len(items) else {}
         request.result({LISTS[request.method]: items[start:stop], **more})
 
-    def _answer(self, request: Request) -> None:
+    def answer(self, request: Request) -> None:
         params = request.params
         match request.method:
             case "initialize":

@@ -44,13 +44,13 @@ class ModernBackend(Backend):
         self.listens: dict[int | str, tuple[Request, Message]] = {}
         self.honours = lambda wanted: wanted
 
-    def _list(self, request: Request) -> None:
+    def list(self, request: Request) -> None:
         if self.sessions or "_meta" in request.params:
-            super()._list(request)
+            super().list(request)
         else:
             request.error(-32602, "_meta is missing")
 
-    def _answer(self, request: Request) -> None:
+    def answer(self, request: Request) -> None:
         match request.method:
             case "initialize" if not self.sessions:
                 request.error(self.refusal, "no such thing here", {"supported": [MODERN], "requested": "2025-11-25"})
@@ -69,7 +69,7 @@ class ModernBackend(Backend):
             case "subscriptions/listen":
                 self._listen(request)
             case _:
-                super()._answer(request)
+                super().answer(request)
 
     def _listen(self, request: Request) -> None:
         wanted: Message = self.honours(request.params["notifications"])

@@ -103,7 +103,7 @@ class ModernClient:
     async def _run(self, pending: Pending, request: Post) -> None:
         source = None
         try:
-            with pending._scope:
+            with pending.scope:
                 reply = await self._door.post(request)
                 source = reply.source if isinstance(reply, Streaming) else None
                 pending.begun(reply)

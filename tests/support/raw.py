@@ -91,14 +91,14 @@ class RawSession:
         response, body = self.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
         assert response.status == 202, body
 
-    def _send(self, method: str, body: str | None, headers: dict[str, str]) -> http.client.HTTPConnection:
+    def send(self, method: str, body: str | None, headers: dict[str, str]) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection(*self._address, timeout=PATIENCE)
         connection.request(method, self._path, body, {**self.headers, **headers})
         return connection
 
     def post(self, message: dict[str, Any]) -> tuple[http.client.HTTPResponse, Any]:
         """Sends a message; returns the response and the last JSON-RPC message in it."""
-        connection = self._send("POST", json.dumps(message), {})
+        connection = self.send("POST", json.dumps(message), {})
         response = connection.getresponse()
         text = response.read().decode()
         connection.close()
@@ -114,7 +114,7 @@ class RawSession:
 
     def end(self) -> int:
         """Ends the session; returns the status."""
-        connection = self._send("DELETE", None, {})
+        connection = self.send("DELETE", None, {})
         status = connection.getresponse().status
         connection.close()
         return status
@@ -124,18 +124,18 @@ class RawSession:
 
     def post_and_leave(self, message: dict[str, Any]) -> http.client.HTTPConnection:
         """Sends a message and does not look at the answer."""
-        return self._send("POST", json.dumps(message), {})
+        return self.send("POST", json.dumps(message), {})
 
     def call(self, number: int, tool: str, arguments: dict[str, Any] | None = None) -> Stream:
         """Starts a tool call that is answered by a stream."""
         params = {"name": tool, "arguments": arguments or {}}
         message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
-        return self._stream(self._send("POST", json.dumps(message), {}))
+        return self._stream(self.send("POST", json.dumps(message), {}))
 
     def listen(self, after: str | None = None) -> Stream:
         """Opens a GET stream, or resumes the stream of the event id `after`."""
         headers = {"Accept": "text/event-stream"} | ({} if after is None else {"Last-Event-ID": after})
-        return self._stream(self._send("GET", None, headers))
+        return self._stream(self.send("GET", None, headers))
 
     @staticmethod
     def _stream(connection: http.client.HTTPConnection) -> Stream:

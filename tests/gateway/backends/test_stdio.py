@@ -1,6 +1,7 @@
 """The stdio transport against real child processes, well-behaved and not."""
 
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -514,9 +515,10 @@ async def test_a_guardian_that_was_killed_is_replaced_and_knows_all_groups(guard
     await guardian.ready()
     child = await trio.lowlevel.open_process(["sleep", "600"], start_new_session=True)
     guardian.watch(child.pid)
-    os.kill(guardian._process.pid, signal.SIGKILL)
+    pid = int(re.search(r"pid (\d+)", repr(guardian))[1])
+    os.kill(pid, signal.SIGKILL)
+    await until_dead(pid)
     with trio.fail_after(PATIENCE):
-        await trio.to_thread.run_sync(guardian._process.wait)
         guardian.watch(99999999)
         guardian.release(99999999)
         await guardian.ready()

@@ -171,7 +171,7 @@ async def _scenario(scope: trio.CancelScope) -> None:
             await trio.sleep(3)
             transport.close()
     assert busy == []
-    assert server._sessions == set()
+    assert server.connected == 0
     assert len([e for e in events if isinstance(e, TransportClosed)]) <= 1
 
 

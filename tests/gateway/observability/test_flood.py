@@ -59,4 +59,4 @@ def test_another_event_another_backend_and_another_level_are_not_held_up(flood: 
 def test_what_is_told_apart_is_bounded(flood: Flood) -> None:
     for n in range(3 * MAX_KEYS):
         passed(flood, 1, backend=str(n))
-    assert len(flood._buckets) == MAX_KEYS
+    assert len(flood) == MAX_KEYS

@@ -33,5 +33,5 @@ def test_an_endless_line_keeps_no_more_than_its_beginning():
     splitter = LineSplitter(LIMIT, keep=3)
     for _ in range(1000):
         splitter.feed(b"x" * 1000)
-    assert len(splitter._tail) == 3
+    assert len(splitter) == 3
     assert splitter.feed(b"\nnext\n") == [LongLine(b"xxx", 1_000_000), b"next"]

@@ -193,10 +193,10 @@ def test_older_backends_are_told_only_what_they_know():
 
 
 def test_extensions_are_bits_up_to_a_bound():
-    many = {f"a/{n}": {} for n in range(caps._EXTENSIONS_MAX + 1)}
-    assert len(client_bits(raw({"extensions": many}), NEWEST)) == caps._EXTENSIONS_MAX
-    long = {f"a/{n}": {"x": "y" * 4000} for n in range(caps._EXTENSIONS_MAX)}
-    assert sum(map(len, client_bits(raw({"extensions": long}), NEWEST))) <= caps._EXTENSIONS_BYTES
+    many = {f"a/{n}": {} for n in range(caps.EXTENSIONS_MAX + 1)}
+    assert len(client_bits(raw({"extensions": many}), NEWEST)) == caps.EXTENSIONS_MAX
+    long = {f"a/{n}": {"x": "y" * 4000} for n in range(caps.EXTENSIONS_MAX)}
+    assert sum(map(len, client_bits(raw({"extensions": long}), NEWEST))) <= caps.EXTENSIONS_BYTES
 
 
 def test_extensions_are_declared_with_their_settings():
