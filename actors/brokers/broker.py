@@ -7,7 +7,7 @@ What becomes of calls is in `broker_calls`, of connections in `broker_lines`; he
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from actors.brokers.broker_calls import BrokerCalls, Due, Patron
 from actors.brokers.broker_lines import Lines, leased
@@ -23,6 +23,7 @@ from actors.links.link_messages import (
     LinkAsked,
     LinkDown,
     LinkOutcome,
+    LinkPlaced,
     LinkReady,
     LinkTold,
     LinkUnfit,
@@ -125,9 +126,7 @@ class BrokerActor(Evictable):
             self._handle(message)
 
     def _handle(self, message: Any) -> None:
-        handler = HANDLERS.get(type(message))
-        if handler is not None:
-            handler(self, message)
+        HANDLERS[type(message)](self, message)
 
     def _recorded(self, message: Recorded) -> None:
         owned = self._record.grant
@@ -350,6 +349,31 @@ class BrokerActor(Evictable):
         self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
 
 
+Message: TypeAlias = (
+    Join
+    | Leave
+    | Call
+    | Cancel
+    | Warm
+    | Resume
+    | LinkReady
+    | LinkDown
+    | LinkUnfit
+    | LinkOutcome
+    | LinkAsked
+    | LinkWithdrew
+    | LinkTold
+    | LinkPlaced
+    | Replaced
+    | Down
+    | Due
+    | OwnDue
+    | Evict
+    | KeepDue
+    | _Due
+)
+"""What a broker is told once it owns what it holds."""
+
 HANDLERS: dict[type, Callable[[BrokerActor, Any], None]] = {
     Join: BrokerActor._join,
     Leave: BrokerActor._leave,
@@ -364,6 +388,7 @@ HANDLERS: dict[type, Callable[[BrokerActor, Any], None]] = {
     LinkAsked: lambda self, m: self._calls.asked(m, self._lines.number(m.link)),
     LinkWithdrew: BrokerActor._withdrew,
     LinkTold: BrokerActor._told,
+    LinkPlaced: lambda self, m: None,  # what it calls is not gone on with over another connection
     Replaced: BrokerActor._replaced,
     Down: BrokerActor._ended,
     Due: lambda self, m: self._calls.due(m.event),

@@ -14,7 +14,7 @@ only what is different is passed on. A list whose definitions are the same stays
 
 import math
 from collections import OrderedDict
-from typing import Any
+from typing import TypeAlias, assert_never
 
 from msgspec import Raw
 
@@ -48,9 +48,11 @@ from actors.links.link_messages import (
     LinkAsked,
     LinkDown,
     LinkOutcome,
+    LinkPlaced,
     LinkReady,
     LinkTold,
     LinkUnfit,
+    LinkWithdrew,
     Warm,
 )
 from actors.links.links import start_list_link
@@ -65,6 +67,26 @@ from actors.protocol.table import HttpTarget
 from actors.protocol.table_change import Replaced, replaced
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
+
+Message: TypeAlias = (
+    Consult
+    | Prestart
+    | Overdue
+    | CheckDue
+    | GiveUp
+    | Again
+    | IdleLink
+    | LinkOutcome
+    | LinkReady
+    | LinkDown
+    | LinkTold
+    | LinkUnfit
+    | LinkAsked
+    | LinkWithdrew
+    | LinkPlaced
+    | Replaced
+    | Down
+)
 
 SLOW_FOR = 60.0
 """Seconds for which nobody waits for a list after one that was too slow."""
@@ -103,7 +125,7 @@ class Catalogue(Actor):
     def started(self) -> None:
         self._pages = OwnCalls(self.ctx, math.inf)  # a list has its deadline as a whole
 
-    def receive(self, message: Any) -> None:
+    def receive(self, message: Message) -> None:
         match message:
             case Consult() as consult:
                 self._consult(consult)
@@ -127,8 +149,12 @@ class Catalogue(Actor):
                 self._replaced(replaced(before, self._services.table.value))
             case LinkAsked(link=link, id=id):
                 self._refuse(link, id)
+            case LinkWithdrew() | LinkPlaced():
+                pass  # its questions were refused at once, and lists are asked for anew
             case Down(ref=ref):
                 self._down(ref)
+            case _:
+                assert_never(message)
 
     # Questions
 

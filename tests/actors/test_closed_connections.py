@@ -1,8 +1,9 @@
-"""What connections and the backends actor are told, and what the machines of connections want, are closed unions:
-nothing in them is forgotten, and what is not in them is a bug that shows."""
+"""What connections, brokers, the catalogue and the backends actor are told, and what the machines of connections want,
+are closed unions: nothing in them is forgotten, and what is not in them is a bug that shows."""
 
 from __future__ import annotations
 
+import dataclasses
 from types import ModuleType
 from typing import Any, get_args
 
@@ -10,8 +11,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from actors.brokers import broker, broker_messages
+from actors.fronts import catalogue, catalogue_messages
 from actors.links import connection, link, link_messages, modern_link
-from actors.links.backends import Backends
 from actors.links.connection import Connection
 from actors.links.link_messages import ToBackends, ToLink
 from actors.protocol import link_events as legacy
@@ -35,6 +37,9 @@ FROM_LINK = {
     link_messages.LinkTold,
     link_messages.LinkPlaced,
 }
+
+FOR_RECORDS = {link_messages.LinkHeld, link_messages.LinkDue}
+"""Told only to those who ask a connection to hold calls."""
 
 
 def defined_in(module: ModuleType) -> set[type]:
@@ -114,6 +119,18 @@ def test_a_connection_of_either_era_does_whatever_its_machine_wants() -> None:
     assert on_transport <= connection.ON_TRANSPORT.keys()
 
 
+def test_a_broker_knows_every_message_that_it_may_be_told() -> None:
+    assert set(get_args(broker.Message)) == broker.HANDLERS.keys()
+    assert {broker_messages.Resume} | (FROM_LINK - FOR_RECORDS) <= set(get_args(broker.Message))
+
+
+def test_the_catalogue_knows_every_message_that_it_may_be_told() -> None:
+    told = {kind for kind in vars(catalogue_messages).values() if dataclasses.is_dataclass(kind)}
+    answers = {catalogue_messages.Key, catalogue_messages.Listed, catalogue_messages.CatalogueChanged}
+    assert told - answers <= set(get_args(catalogue.Message))
+    assert set(get_args(catalogue.Message)) >= FROM_LINK - FOR_RECORDS
+
+
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_connection_knows_every_message_that_one_may_be_told(autojump_clock: Any, era: str) -> None:
     async with open_gateway(Backend("alpha")) as gateway:
@@ -150,12 +167,11 @@ async def test_a_call_to_go_on_with_at_a_server_without_sessions_gets_an_error(a
         assert (outcome.call, outcome.ok) == (3, False)
 
 
-@pytest.mark.parametrize("who", ["legacy", "modern", "backends"])
+@pytest.mark.parametrize("who", ["legacy", "modern", "backends", "catalogue"])
 async def test_a_message_that_nobody_knows_does_not_vanish(autojump_clock: Any, who: str) -> None:
     async with open_gateway(Backend("alpha")) as gateway:
-        ref = gateway.actors.tree.backends.ref if who == "backends" else a_connection(gateway, who)
+        ref = a_connection(gateway, who) if who in ("legacy", "modern") else gateway.system.registry.whereis(who)
         assert ref is not None
-        assert who != "backends" or isinstance(ref.cell.actor, Backends)
         ref.reply("something else")
         await gateway.settle()
         [(_, error)] = gateway.crashes
