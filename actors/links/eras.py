@@ -7,24 +7,23 @@ versioning), until something contradicts it; it is one value for the whole tree.
 
 from dataclasses import dataclass, field
 
-from actors import ports
 from actors.links.link_messages import Failure
-from actors.protocol import codec, errors
 from actors.protocol.bridge import eras as rules
 from actors.protocol.bridge.eras import Case, Verdict
 from actors.protocol.diagnostics import Diagnostics, without_addresses
 from actors.protocol.link_handshake import refuses
 from actors.protocol.link_loss import refusal_of
 from actors.protocol.link_state import Link
-from actors.protocol.messages import Error
+from actors.protocol.messages import Error, RequestId
 from actors.protocol.table import BackendSpec, Target
-from actors.services import Services
 
 NO_COMMON_VERSION = "no_common_version"
 """The reason of a failure: server and gateway have no protocol revision in common."""
 ERA_ATTEMPTS = 3
 """Times in a row that a backend may be of the other era than it was taken for: one of each, and another one for a
 server that was slow."""
+STARTS = 3.0
+"""Times the seconds that a process took to answer `initialize`, in which it would have answered a probe too."""
 SURE = (Case.MODERN_CODE, Case.OTHER_VERSION)
 """What only servers of the other era say."""
 
@@ -39,6 +38,7 @@ class _Known:
     refusals: dict[str, str] = field(default_factory=dict)
     """By era: why it does not speak it, as it said."""
     handshake: float | None = None
+    """Seconds from the start of a connection until the handshake was over: how long this server takes to start."""
 
     @property
     def neither(self) -> bool:
@@ -69,10 +69,11 @@ class Eras:
         known.refusals["modern"] = said
         known.modern, known.silent = speaks, speaks is False and not sure
 
-    def handshake(self, spec: BackendSpec) -> float | None:
-        """Seconds from the start of a connection until the handshake was over, where that has been seen: how long this
-        server takes to start."""
-        return self._of(spec).handshake
+    def mute(self, spec: BackendSpec, seconds: float) -> bool:
+        """Whether a process that has said nothing for so long would have answered a probe. Of one that has answered
+        `initialize` it is known how long it takes to start; of any other only the connect deadline tells."""
+        took = self._of(spec).handshake
+        return took is not None and seconds >= STARTS * took
 
     def found_legacy(self, spec: BackendSpec, took: float | None = None) -> None:
         """`initialize` was answered, so many seconds after the connection was begun."""
@@ -80,6 +81,17 @@ class Eras:
         known.legacy = True
         if took is not None:
             known.handshake = max(took, known.handshake or 0.0)
+
+    def refused(
+        self, spec: BackendSpec, link: Link, error: Error, related: RequestId | None, status: int | None
+    ) -> bool:
+        """INITIALIZING: whether this answer is a reason to look in the other era; `related` and `status` as in
+        `FrameReceived`."""
+        case = rules.of_error(error.error, status)
+        if rules.INITIALIZE[case] is not Verdict.LOOK or not refuses(link, error, related):
+            return False
+        why = f"server {spec.name!r} refused to initialize: {refusal_of(error.error)}"
+        return self.refused_legacy(spec, surely=case in SURE, said=why)
 
     def refused_legacy(self, spec: BackendSpec, *, surely: bool, said: str = "") -> bool:
         """`initialize` was refused by what it `said`; whether to look in the other era. If that was done and nothing
@@ -102,34 +114,3 @@ class Eras:
         if known is None or known.target != spec.target:
             known = self._known[spec.name] = _Known(spec.target)
         return known
-
-
-class Fitness:
-    """Of one link; without `eras` every server is taken for one with sessions."""
-
-    def __init__(self, backend: str, services: Services, eras: Eras | None) -> None:
-        self._backend = backend
-        self._services = services
-        self._eras = eras
-
-    def refused(self, link: Link, said: ports.TransportEvent) -> bool:
-        """INITIALIZING: whether this is an answer to `initialize` that is a reason to look in the other era."""
-        spec = self._services.table.value.backends.get(self._backend)
-        if self._eras is None or spec is None or not isinstance(said, ports.FrameReceived):
-            return False
-        try:
-            message = codec.decode_message(said.frame, self._services.limits.message_bytes)
-        except errors.Malformed:
-            return False
-        if not isinstance(message, Error) or not refuses(link, message, said.related):
-            return False
-        case = rules.of_error(message.error, said.status)
-        looks = rules.INITIALIZE[case] is Verdict.LOOK
-        why = f"server {spec.name!r} refused to initialize: {refusal_of(message.error)}"
-        return looks and self._eras.refused_legacy(spec, surely=case in SURE, said=why)
-
-    def ready(self, took: float) -> None:
-        """The handshake is over, so many seconds after the connection was begun."""
-        spec = self._services.table.value.backends.get(self._backend)
-        if self._eras is not None and spec is not None:
-            self._eras.found_legacy(spec, took)

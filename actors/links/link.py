@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from actors import ports
 from actors.links import connection
 from actors.links.connection import CommonMessage, Connection, FromTransport, diagnosed, key_of
-from actors.links.eras import Eras, Fitness
+from actors.links.eras import Eras
 from actors.links.link_messages import (
     Call,
     Connected,
@@ -91,6 +91,7 @@ class LinkActor(Connection):
         resume: Resume | None = None,
         eras: Eras | None = None,
     ) -> None:
+        """Without `eras` every server is taken for one with sessions."""
         kept = resume.kept if resume is not None else None
         super().__init__(spec, services, backends, shared=spec.sharing == "shared", kept=kept)
         self._profile = profile
@@ -99,7 +100,7 @@ class LinkActor(Connection):
             first, resume, server=spec.name, level=level, subscriptions=subscriptions, attempt=attempt
         )
         self._phase = self._link.phase
-        self._fitness = Fitness(spec.name, services, eras)
+        self._eras = eras
         self._driver: TaskDriver | None = None
         """As soon as a call may need one."""
 
@@ -237,23 +238,31 @@ class LinkActor(Connection):
                 assert_never(said)
 
     def _frame(self, said: ports.FrameReceived) -> None:
-        if self._phase is Phase.INITIALIZING and self._fitness.refused(self._link, said):
-            self._step(ev.OtherEra())
-            return
         try:
             decoded = codec.decode_frame(said.frame, self._services.limits.message_bytes)
         except errors.Malformed as malformed:
             self._malformed(malformed, said.related)
             return
-        if not isinstance(decoded, codec.Batch):
+        if self._phase is Phase.INITIALIZING and isinstance(decoded, Error) and self._refuses(decoded, said):
+            self._step(ev.OtherEra())
+        elif not isinstance(decoded, codec.Batch):
             self._step(ev.Incoming(decoded, said.related, said.cursor, said.status))
-            return
-        for n, message in enumerate(decoded.messages, 1):
+        else:
+            self._batch(decoded, said)
+
+    def _refuses(self, error: Error, said: ports.FrameReceived) -> bool:
+        spec = self._spec
+        if self._eras is None or spec is None:
+            return False
+        return self._eras.refused(spec, self._link, error, said.related, said.status)
+
+    def _batch(self, batch: codec.Batch, said: ports.FrameReceived) -> None:
+        for n, message in enumerate(batch.messages, 1):
             if isinstance(message, errors.Malformed):
                 self._malformed(message, said.related)
             else:
                 # The place is behind all of them, and none may be behind it.
-                cursor = said.cursor if n == len(decoded.messages) else None
+                cursor = said.cursor if n == len(batch.messages) else None
                 self._step(ev.Incoming(message, said.related, cursor, said.status))
 
     def _malformed(self, malformed: errors.Malformed, related: RequestId | None) -> None:
@@ -349,7 +358,8 @@ class LinkActor(Connection):
             self.ctx.set_timer("listen", LISTEN_WITHIN, ev.Listening(heard=False))
 
     def _ready(self, effect: ev.Ready) -> None:
-        self._fitness.ready(self.ctx.now() - self._begun)
+        if self._eras is not None and (spec := self._spec) is not None:
+            self._eras.found_legacy(spec, self.ctx.now() - self._begun)
         if self._driver is not None:
             self._driver.ready(effect.hello)
         self._unreachable = self._link.kept  # nothing was said to the backend yet

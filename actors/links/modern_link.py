@@ -54,8 +54,6 @@ from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 from actors.runtime import Ref
 from actors.services import Services
 
-STARTS = 3.0
-"""Times the seconds that a process took to answer `initialize`, in which it would have answered a probe too."""
 LOOK_AGAIN = 1.0
 """Seconds after which a process that has said nothing is looked at again."""
 
@@ -292,14 +290,11 @@ class ModernLinkActor(Connection):
             self.ctx.set_timer("mute", SILENCE, _MuteDue())
 
     def _still_mute(self) -> None:
-        """A process of which nothing was heard may yet be starting; or it has sessions, and says nothing to a probe. Of
-        one that has answered `initialize` it is known how long it takes to start, and three times that is silence; of
-        any other only the connect deadline tells."""
+        """A process of which nothing was heard may yet be starting; or it has sessions, and says nothing to a probe."""
         link, spec = self._link, self._spec
         if link.phase is not Phase.PROBING or not link.starts or link.settled or spec is None:
             return
-        took = self._eras.handshake(spec)
-        if took is not None and self.ctx.now() - self._begun >= STARTS * took:
+        if self._eras.mute(spec, self.ctx.now() - self._begun):
             self._step(mv.TimerDue(PROBE_CLOCK))
         else:
             self.ctx.set_timer("mute", LOOK_AGAIN, _MuteDue())
