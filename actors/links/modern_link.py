@@ -77,20 +77,18 @@ class Answers:
 
     def __init__(self) -> None:
         self._cache = Cache()
-        self._asked: dict[CallKey, _Asked] = {}
+        self.asked: dict[CallKey, _Asked] = {}
+        """The calls under way whose answers may be kept."""
         self._overtaken: set[CallKey] = set()
         """Those that may be of before a change that was announced since."""
 
     def fresh(self, call: Call, client: Caller, now: float) -> Raw | None:
         """The answer to this call, in the form that its client gets, if it is known."""
-        if call.method not in CACHEABLE:
-            return None
         return _formed(call.method, self._cache.get(call.method, call.params, client, now), client)
 
-    def asked(self, key: CallKey, call: Call, client: Caller) -> None:
+    def ask(self, key: CallKey, call: Call, client: Caller) -> None:
         """The call goes to the backend."""
-        if call.method in CACHEABLE:
-            self._asked[key] = _Asked(call.method, call.params, client)
+        self.asked[key] = _Asked(call.method, call.params, client)
 
     def keep(self, keep: mv.Keep, now: float) -> None:
         """An answer that may be kept, if its backend allows it."""
@@ -99,9 +97,9 @@ class Answers:
 
     def outcome(self, finish: ev.Finish, now: float) -> tuple[bool, Raw]:
         """The outcome of a call, or what is known instead of an error that says that the backend can't be had."""
-        asked = self._asked.pop(finish.call, None)
+        asked = self.asked.pop(finish.call)
         self._overtaken.discard(finish.call)
-        if finish.ok or asked is None:
+        if finish.ok:
             return finish.ok, finish.payload
         code = code_of(finish.payload)
         if code == errors.INVALID_PARAMS and json.mentions(asked.params, b"cursor"):
@@ -113,17 +111,17 @@ class Answers:
 
     def forget(self, key: CallKey) -> None:
         """Nobody waits for the outcome."""
-        self._asked.pop(key, None)
+        self.asked.pop(key, None)
         self._overtaken.discard(key)
 
     def changed(self, method: str, params: Raw) -> None:
         """A notification of the backend."""
         if self._cache.changed(method, params):
-            self._overtaken |= self._asked.keys()
+            self._overtaken |= self.asked.keys()
 
     def clear(self) -> None:
         """It is another backend."""
-        self._overtaken |= self._asked.keys()
+        self._overtaken |= self.asked.keys()
         self._cache.clear()
 
 
@@ -200,13 +198,16 @@ class ModernLinkActor(Connection):
     def _call(self, call: Call) -> None:
         key = (call.caller, call.call)
         client = call.client or Caller("", Raw(b"{}"), Raw(self._services.identity), None, True)
-        known = self._answers.fresh(call, client, self.ctx.now())
-        if known is not None:
-            call.caller.reply(LinkOutcome(self._backend, call.call, True, known))
-            return
+        cacheable = call.method in CACHEABLE
+        if cacheable:
+            known = self._answers.fresh(call, client, self.ctx.now())
+            if known is not None:
+                call.caller.reply(LinkOutcome(self._backend, call.call, True, known))
+                return
         self._reconsider()
         self._calls.call_began(key, call.method, call.params, self.ctx.now())
-        self._answers.asked(key, call, client)
+        if cacheable:
+            self._answers.ask(key, call, client)
         self._step(mv.Called(key, call.caller, call.method, call.params or EMPTY, client, call.progress, call.mends))
 
     def _reconsider(self) -> None:
@@ -303,7 +304,9 @@ class ModernLinkActor(Connection):
         assert isinstance(effect.call, tuple)
         caller, call = effect.call
         self._measure(effect.call, effect.ok, effect.payload)
-        ok, payload = self._answers.outcome(effect, self.ctx.now())
+        ok, payload = effect.ok, effect.payload
+        if effect.call in self._answers.asked:
+            ok, payload = self._answers.outcome(effect, self.ctx.now())
         caller.reply(LinkOutcome(self._backend, call, ok, payload, effect.theirs))
 
     def _unfit(self, effect: mv.Unfit) -> None:

@@ -101,7 +101,7 @@ def dispatch(link: Link, pending: Pending) -> Step:
         augmented = (pending.final or link.profile.tasks) and _augmented(link.hello, pending)
         params = translate.client_request(pending.method, params, link.hello.version, tasks=augmented)
         known = augmented or pending.final or pending.method != "tools/call"
-        if not known and _may_need_task(link, link.hello):
+        if not known and payload.mentions(link.hello.capabilities, _TASKS) and _may_need_task(link, link.hello):
             return link, [ev.Entrust(pending.call, params, pending.progress)]
     if pending.progress or payload.mentions(params, b"progressToken"):
         try:
@@ -130,8 +130,6 @@ def _augmented(hello: ev.Hello, pending: Pending) -> bool:
 def _may_need_task(link: Link, hello: ev.Hello) -> bool:
     """Whether a tool may run as a task only, and the client knows no tasks. (One that runs some itself knows what it
     does, and gets the server's own answer.)"""
-    if not payload.mentions(hello.capabilities, _TASKS):
-        return False
     if payload.mentions(link.profile.capabilities, _TASKS) or not can_use(hello.version, "tasks"):
         return False
     return capabilities.parse(hello.capabilities).has(tasks.AUGMENTED["tools/call"])

@@ -38,11 +38,12 @@ def incoming(link: Link, event: ev.Incoming) -> Step:
 
 def _response(link: Link, message: Result | Error, related: RequestId | None) -> Step:
     id = message.id
-    if id not in link.pending and isinstance(message, Error):
+    if id not in link.pending:
         # An error whose id could not be read belongs to the request on whose stream it came (2025-11-25 basic).
-        id = related
-    if id is None or id not in link.pending:
-        return link, [ev.Tally("late_response")]
+        id = related if isinstance(message, Error) else None
+        if id not in link.pending:
+            return link, [ev.Tally("late_response")]
+    assert id is not None
     if link.lost_once and link.pending[id].call is not None:
         link = replace(link, lost_once=False)
     if isinstance(message, Result):
