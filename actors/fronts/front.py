@@ -108,6 +108,11 @@ class Front(ABC):
         """Whether what this backend says passes as it is, to a client of the same revision."""
         return False
 
+    @property
+    def words(self) -> str:
+        """The revision of the client, if what it asks passes as it is to a backend of the same one; else ""."""
+        return ""
+
     def listed(self, message: Listed) -> None:  # noqa: B027 - most fronts have nothing to do here
         """The catalogue's answer; only an aggregate asks it."""
 
@@ -383,7 +388,8 @@ class Front(ABC):
             return False
         self.calls[call] = backend
         self.tasks.notes(call, backend, method, params)
-        link.reply(Call(self.host.ctx.ref, call, method, params, progress, self.sessionless.client(backend)))
+        me, client = self.host.ctx.ref, self.sessionless.client(backend)
+        link.reply(Call(me, call, method, params, progress, client, version=self.words))
         return True
 
     def link(self, backend: str) -> Ref | None:

@@ -77,7 +77,7 @@ class Sessionless:
             self._give_up(message)
             return
         for call in calls:
-            front.pass_on(backend, replace(call, client=self.client(backend)))
+            front.pass_on(backend, replace(call, client=self.client(backend), version=front.words))
         link.reply(Warm())
         front.resubscribe(backend)
 

@@ -68,6 +68,10 @@ class Transparent(Front):
         hello = self.hellos.get(backend)
         return hello is not None and hello.version == self.host.version
 
+    @property
+    def words(self) -> str:
+        return self.host.version
+
     def profile(self, spec: BackendSpec, *, own: bool = False) -> Profile:
         """What the client said of itself: word by word, if it speaks the revision that a backend is offered."""
         profile, client = super().profile(spec, own=own), self.host.client

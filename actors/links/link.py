@@ -158,7 +158,11 @@ class LinkActor(Connection):
             return
         self._calls.call_began(key, call.method, call.params, self.ctx.now())
         row = METHODS.get(call.method)
-        self._step(ev.Called(key, call.method, call.params, call.progress, row is not None and row.eligible))
+        self._step(
+            ev.Called(
+                key, call.method, call.params, call.progress, row is not None and row.eligible, version=call.version
+            )
+        )
 
     def _abandon(self, key: tuple[Ref, int], reason: str) -> None:
         self._calls.forget(key)

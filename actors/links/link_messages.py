@@ -34,9 +34,9 @@ class Warm(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """A request; the outcome comes to `caller` as LinkOutcome with the same `call`. For backends without sessions:
-    `client` is on whose behalf; `mends`: where the backend refuses the headers of a tool call, it is made once more
-    with those that the tool wants by now; else the caller sees to that."""
+    """A request; the outcome comes to `caller` as LinkOutcome with the same `call`. `version` as in `Called`. For
+    backends without sessions: `client` is on whose behalf; `mends`: where the backend refuses the headers of a tool
+    call, it is made once more with those that the tool wants by now; else the caller sees to that."""
 
     caller: Ref
     call: int
@@ -45,6 +45,7 @@ class Call(Struct, frozen=True):
     progress: bool = False
     client: Caller | None = None
     mends: bool = True
+    version: str = ""
 
 
 class Cancel(Struct, frozen=True):

@@ -80,7 +80,8 @@ def called_closed(link: Link, event: ev.Called) -> Step:
 
 
 def _pending(event: ev.Called) -> Pending:
-    return Pending(event.call, event.method, event.params, event.progress, event.eligible, final=event.final)
+    progress, eligible = event.progress, event.eligible
+    return Pending(event.call, event.method, event.params, progress, eligible, final=event.final, version=event.version)
 
 
 def _lease_taken(link: Link) -> bool:
@@ -99,7 +100,10 @@ def dispatch(link: Link, pending: Pending) -> Step:
     params = pending.params
     if link.hello is not None:
         augmented = (pending.final or link.profile.tasks) and _augmented(link.hello, pending)
-        params = translate.client_request(pending.method, params, link.hello.version, tasks=augmented)
+        version = link.hello.version
+        # Without tasks on this connection a `task` is not the backend's to act on, if its revision gives it a meaning.
+        if version != pending.version or (can_use(version, "tasks") and not link.profile.tasks):
+            params = translate.client_request(pending.method, params, version, tasks=augmented)
         known = augmented or pending.final or pending.method != "tools/call"
         if not known and payload.mentions(link.hello.capabilities, _TASKS) and _may_need_task(link, link.hello):
             return link, [ev.Entrust(pending.call, params, pending.progress)]

@@ -37,7 +37,8 @@ class Hello(Struct, frozen=True):
 
 class Called(Struct, frozen=True):
     """A request for the backend. `progress`: the caller wants its progress. `eligible`: the backend may ask back
-    while it runs. `final`: whether it is made as a task is decided."""
+    while it runs. `final`: whether it is made as a task is decided. `version`: to a backend that speaks this revision
+    it goes as it is, with members that the revision does not have."""
 
     call: CallKey
     method: str
@@ -45,6 +46,7 @@ class Called(Struct, frozen=True):
     progress: bool = False
     eligible: bool = False
     final: bool = False
+    version: str = ""
 
 
 class Wanted(Struct, frozen=True):

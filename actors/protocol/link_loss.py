@@ -68,7 +68,7 @@ def connect_refused(link: Link, event: ev.ConnectRefused) -> Step:
 def other_era(link: Link, event: ev.OtherEra) -> Step:
     """INITIALIZING: whoever waits is better served elsewhere."""
     calls = tuple(
-        ev.Called(p.call, p.method, p.params, p.progress, p.eligible, p.final)
+        ev.Called(p.call, p.method, p.params, p.progress, p.eligible, p.final, p.version)
         for p in link.waiting
         if p.call is not None
     )

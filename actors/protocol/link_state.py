@@ -36,7 +36,8 @@ class Pending(Struct, frozen=True):
     retried: bool = False
     """The backend refused it once, for it did not know our session."""
     final: bool = False
-    """As in `Called`."""
+    version: str = ""
+    """Both as in `Called`."""
     held: bool = False
     """It is not sent before it is released."""
     due: bool = False

@@ -62,6 +62,38 @@ async def test_a_request_that_nobody_here_knows_is_between_client_and_server(sta
 
 
 @SESSIONS
+@pytest.mark.requirement("transparent-requests")
+@pytest.mark.parametrize("sharing", ["session", "shared"])
+async def test_members_that_their_revision_does_not_have_are_between_client_and_server(
+    stage: Stage, cell: Cell, sharing: str
+) -> None:
+    backend = await stage.backend(
+        revision=cell.revision, sharing=sharing, capabilities={"tools": {}, "completions": {}}
+    )
+    backend.trusting = True
+    backend.result("echo", text("yes"))
+    backend.answers("completion/complete", {"completion": {"values": ["x"]}})
+    client = await stage.connect("/mcp/alpha")
+    client.trusting = True
+    asked = {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": "x"}}
+    for _ in "12":  # with the first one the connection may still be made
+        await client.request("completion/complete", {**asked, "context": {"arguments": {"b": "y"}}})
+        await client.request("tools/call", {"name": "echo", "arguments": {}, "task": {"ttl": 1}, "inputResponses": 7})
+    for request in backend.of("completion/complete"):
+        assert request["params"]["context"] == {"arguments": {"b": "y"}}
+    # The tasks of 2025-11-25 are known here: over a connection that others use too nobody has any.
+    tasks = cell.revision != NEWEST or sharing == "session"
+    for request in backend.of("tools/call"):
+        assert (request["params"].get("task"), request["params"]["inputResponses"]) == (
+            {"ttl": 1} if tasks else None,
+            7,
+        )
+    merged = await stage.connect("/mcp")
+    await merged.request("tools/call", {"name": "alpha__echo", "arguments": {}, "task": {"ttl": 1}})
+    assert "task" not in backend.of("tools/call")[-1]["params"]
+
+
+@SESSIONS
 @pytest.mark.requirement("transparent-questions")
 async def test_a_question_that_nobody_here_knows_is_answered_by_the_client(stage: Stage, cell: Cell) -> None:
     backend = await stage.backend(revision=cell.revision)
