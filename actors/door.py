@@ -4,10 +4,9 @@ It runs in the edge's own task and keeps no state: cancelling a call means that 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from actors.modern_door import ModernDoor
 from actors.named import Named
@@ -244,8 +243,7 @@ class SessionDoor:
         return Answer.refusing(_resume_refusal(failed)) if session.alive else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Letter:
+class _Letter(Struct, frozen=True):
     """What a POST brings to its session. `bad`: the members of a batch that could not be read."""
 
     messages: tuple[Message, ...]

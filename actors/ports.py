@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
+from msgspec import Struct
+
 from actors.protocol.errors import ProtocolError, encode_error_body
 from actors.protocol.messages import RequestId
 from actors.protocol.transport import (
@@ -50,8 +52,7 @@ ANONYMOUS = Principal("anonymous", anonymous=True)
 # The door: edges → actors
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
+class Post(Struct, frozen=True):
     """A POST to an MCP endpoint, whole. Header names are lower-case; the values of an `mcp-` header that came twice are
     joined by a line feed. The edge has checked method, Host, Origin, Accept, Content-Type, size and authentication, and
     nothing of the body."""
@@ -62,8 +63,7 @@ class Post:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Get:
+class Get(Struct, frozen=True):
     """A GET for an event stream."""
 
     endpoint: str
@@ -71,8 +71,7 @@ class Get:
     headers: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Struct, frozen=True):
     """A DELETE of a session."""
 
     endpoint: str
@@ -80,8 +79,7 @@ class Delete:
     headers: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A whole HTTP answer; an empty body has no content type, any other is JSON."""
 
     status: int
@@ -104,8 +102,7 @@ class EventSource(Protocol):
         """The connection is gone, or nobody will read any more. Never raises; may be called twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Streaming:
+class Streaming(Struct, frozen=True):
     """A 200 answer of type `text/event-stream`. The edge writes keep-alive comments between events by itself."""
 
     source: EventSource

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from msgspec import Struct
+
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec
 
 
-@dataclass(frozen=True, slots=True)
-class FrameReceived:
+class FrameReceived(Struct, frozen=True):
     """One message (or, on 2025-03-26, a batch) of the backend, not yet parsed, within the size limit.
 
     `related` is the id of the request on whose own response stream it came; None where the transport has no such
@@ -23,8 +24,7 @@ class FrameReceived:
     status: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Positioned:
+class Positioned(Struct, frozen=True):
     """The stream of request `related` (None: the GET stream) goes on from this event id, which came without a message.
     None: the backend took its last id back."""
 
@@ -32,32 +32,27 @@ class Positioned:
     cursor: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class EventsMissed:
+class EventsMissed(Struct, frozen=True):
     """The backend can't say what came on the GET stream since the last event: it goes on from here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
+class Listening(Struct, frozen=True):
     """What belongs to no request is heard from here on, as far as it ever will be: the head of the answer to the first
     GET after `listen` has come, or it is sure that none comes for now. What a server says before that may be lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spoke:
+class Spoke(Struct, frozen=True):
     """The process has written to its standard output for the first time: it has started. (What it writes to standard
     error may be its launcher's, which installs it first.)"""
 
 
-@dataclass(frozen=True, slots=True)
-class FrameAccepted:
+class FrameAccepted(Struct, frozen=True):
     """The frame sent with this tag has reached the backend (HTTP: its 202; stdio: it is in the pipe)."""
 
     tag: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFailed:
+class RequestFailed(Struct, frozen=True):
     """The request with this id will get no response. `executed` says whether the backend may have run it. `message` is
     for clients: the server's name and a reason, no address; `detail`, for operators, may have one."""
 
@@ -70,15 +65,13 @@ class RequestFailed:
     stderr: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLost:
+class SessionLost(Struct, frozen=True):
     """The backend no longer knows our session (HTTP 404). The request named, if any, was not executed."""
 
     id: RequestId | None
 
 
-@dataclass(frozen=True, slots=True)
-class TransportClosed:
+class TransportClosed(Struct, frozen=True):
     """Nothing more comes. Everything still pending is lost. Sent once, and it is the last event. `message` and `detail`
     as in RequestFailed; `stderr` are the last lines of a process's standard error, without credentials."""
 

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 import trio
+from msgspec import Struct
 
 from actors.ports import FrameReceived, Headers, Log, RequestFailed, TransportClosed, TransportEvent
 from actors.protocol.messages import RequestId
@@ -53,8 +54,7 @@ class Endpoint:
     emit: Callable[[TransportEvent], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(Struct, frozen=True):
     """A request on its way."""
 
     id: RequestId

@@ -1,10 +1,10 @@
 """What waits to be written to one backend, bounded in messages and bytes."""
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from actors.ports import Headers
 from actors.protocol.messages import RequestId
@@ -14,8 +14,7 @@ FRAMES_PER_TURN: Final = 16
 takes them must keep up with a backend that sends without end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(Struct, frozen=True):
     """One message on its way out. `id` for requests, `tag` where the acceptance is waited for; with `after` a request
     was sent before, and what is wanted is the rest of its answer, after this event."""
 

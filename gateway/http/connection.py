@@ -11,7 +11,7 @@ from math import inf
 from typing import Protocol, TypeAlias
 
 import trio
-from hypercorn.events import Closed, RawData
+from hypercorn.events import Closed
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper
@@ -157,7 +157,7 @@ class Connection(TCPServer):
                 if not data or self._dropped > self.limits.lingered:
                     return
             elif data:
-                await http.handle(RawData(data))
+                await http.feed(data)
             else:
                 await self._half_closed(http)
                 return

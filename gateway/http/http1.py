@@ -136,14 +136,18 @@ class Http1Protocol(H11Protocol):
 
     async def handle(self, event: Event) -> None:
         if isinstance(event, RawData):
-            if self.phase is Phase.WORK:
-                self._held += event.data
-            else:
-                self.decoder.feed(event.data)
-                await self._advance()
+            await self.feed(event.data)
         elif isinstance(event, Closed):
             await self._close_stream()
             self.decoder.close()
+
+    async def feed(self, data: bytes) -> None:
+        """What came from the peer."""
+        if self.phase is Phase.WORK:
+            self._held += data
+        else:
+            self.decoder.feed(data)
+            await self._advance()
 
     def let_go(self) -> None:
         """The connection has ended, if only by cancellation: ends the cycles that this object is part of."""

@@ -14,14 +14,14 @@ from http import HTTPStatus
 from typing import TypeAlias
 
 import httptools
+from msgspec import Struct
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)([/?][^#]*)?", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """The head of a request. Header names are lower-case; `length` is None for a chunked body."""
 
     method: str
@@ -33,8 +33,7 @@ class Head:
     expects_continue: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
+class Malformed(Struct, frozen=True):
     """The input is no request that we serve; nothing after it will be read."""
 
     status: int
