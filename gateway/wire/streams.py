@@ -32,7 +32,7 @@ class WireStream(Protocol):
     """One connection. Errors of the operating system and of TLS arrive as trio.BrokenResourceError."""
 
     def send_nowait(self, data: bytes) -> int:
-        """How many bytes could be given to the peer without waiting."""
+        """How many bytes could be given to the peer without waiting; `send_all` takes the rest."""
 
     async def send_all(self, data: memoryview) -> None: ...
 
@@ -97,12 +97,14 @@ class TlsStream:
     It is closed without the farewell of TLS, as HTTP allows: a response says itself whether it is whole.
     """
 
-    __slots__ = ("_incoming", "_outgoing", "_tcp", "_tls")
+    __slots__ = ("_incoming", "_outgoing", "_tcp", "_tls", "_unsent")
 
     def __init__(self, tcp: TcpStream, context: ssl.SSLContext, host: str) -> None:
         self._tcp = tcp
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._unsent = b""
+        """The rest of what was encrypted for `send_nowait` and did not fit: then all of it is for `send_all`."""
 
     async def handshake(self) -> None:
         """Raises ssl.SSLError, and what the socket raises."""
@@ -117,9 +119,23 @@ class TlsStream:
                 return
 
     def send_nowait(self, data: bytes) -> int:
-        return 0
+        if len(data) > RECORDS:
+            return 0
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self._tls.write(rest) :]
+        except ssl.SSLError as error:
+            raise trio.BrokenResourceError(error.reason) from error
+        encrypted = self._outgoing.read()
+        self._unsent = encrypted[self._tcp.send_nowait(encrypted) :]
+        return 0 if self._unsent else len(data)
 
     async def send_all(self, data: memoryview) -> None:
+        if self._unsent:
+            unsent, self._unsent = self._unsent, b""
+            await self._tcp.send_all(memoryview(unsent))
+            return
         try:
             while data:
                 data = data[self._tls.write(data[:RECORDS]) :]

@@ -5,9 +5,9 @@ import trio
 import trio.testing
 
 from gateway.wire.errors import WireError
-from gateway.wire.pool import Exchange, Pool, PoolLimits, Response
-from gateway.wire.url import parse_url
+from gateway.wire.pool import Pool, PoolLimits
 from tests.support.cancel import cancel_everywhere
+from tests.support.exchanges import answer_to
 
 ANSWER = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
 END = b"0\r\n\r\n"
@@ -77,42 +77,13 @@ class QuickWire(MemoryWire):
         return b""
 
 
-class Reading(Exchange):
-    """Reads its answer whole."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body: bytes | None = None
-        self.error: BaseException | None = None
-        self.over = trio.Event()
-
-    async def answered(self, response: Response) -> None:
-        with response:
-            self.body = await response.read(100)
-        self.over.set()
-
-    def broke(self, error: WireError) -> None:
-        self.crashed(error)
-
-    def crashed(self, error: BaseException) -> None:
-        self.error = error
-        self.over.set()
-
-
 async def ask(pool: Pool) -> bytes | None:
     with await pool.request("POST", "http://x/", body=b"x") as response:
         return await response.read(100)
 
 
 async def start(pool: Pool) -> bytes | None:
-    exchange = Reading()
-    pool.start("POST", parse_url("http://x/"), b"", b"x", exchange)
-    try:
-        await exchange.over.wait()
-    finally:
-        exchange.cancel()
-    assert exchange.error is None
-    return exchange.body
+    return await answer_to(pool, "http://x/", b"x")
 
 
 @pytest.mark.parametrize("connections", [1, 3])

@@ -15,6 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from gateway.wire.errors import ConnectError, DeadlineError, PeerError, PoolFullError, SizeError
 from gateway.wire.pool import Pool, PoolLimits
+from tests.support.exchanges import answer_to
 from tests.support.garbage import uncollected
 from tests.support.patience import PATIENCE
 
@@ -412,6 +413,34 @@ async def test_tls_connections_are_kept_alive_too(serve, replies, tls):
         assert server.connections == 1
         pool.close()
         await server.wait_closed()
+
+
+@pytest.mark.parametrize("size", [10, 50_000, 300_000])
+async def test_requests_that_nobody_waits_for_go_over_one_tls_connection(serve, replies, tls, nursery, size):
+    server_context, client_context = tls("127.0.0.1")
+    pool = Pool(tls=client_context, nursery=nursery)
+    async with serve(replies(OK, OK, OK), tls=server_context) as server:
+        url = server.url.replace("http:", "https:")
+        with trio.fail_after(5):
+            for _ in range(3):
+                assert await answer_to(pool, url, b"x" * size) == b"{}"
+        assert server.connections == 1
+        assert all(request.endswith(b"\r\n\r\n" + b"x" * size) for request in server.requests)
+        pool.close()
+        await server.wait_closed()
+
+
+async def test_the_end_of_an_idle_connection_is_noticed_without_a_request(serve, nursery):
+    async def handler(server, stream):
+        await server.read_request(stream)
+        await stream.send_all(OK)
+
+    pool = Pool(nursery=nursery)
+    async with serve(handler) as server:
+        with trio.fail_after(5):
+            assert await answer_to(pool, server.url, b"x") == b"{}"
+            while pool.open:
+                await trio.sleep(0.001)
 
 
 async def test_a_body_without_length_ends_with_a_tls_connection_though_nobody_says_farewell(serve, tls):
