@@ -176,10 +176,11 @@ async def open_gateway(
     jitter: float = 0.0,
     lists: ListStore | None = None,
     prestart: bool = False,
+    overloaded: bool = False,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
-    """A gateway in front of these backends, reached by this connector if one is given; further keywords are
-    `Limits`."""
+    """A gateway in front of these backends, reached by this connector if one is given; `overloaded`: its loop is late.
+    Further keywords are `Limits`."""
     bounds = Limits(**limits)
     by_name = {backend.name: backend for backend in backends}
     telemetry, log = RecordingTelemetry(), RecordingLog()
@@ -203,7 +204,7 @@ async def open_gateway(
         crashes.append((name, error))
 
     async with open_system(on_crash=crashed) as system:
-        actors = GatewayActors(system, services, prestart=prestart)
+        actors = GatewayActors(system, services, lambda: overloaded, prestart=prestart)
         async with trio.open_nursery() as nursery:
             gateway = Gateway(by_name, system, services, actors, services.store, telemetry, log, crashes, nursery)
             yield gateway

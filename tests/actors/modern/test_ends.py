@@ -186,8 +186,7 @@ async def test_a_subscription_that_clients_share_names_the_gateway(autojump_cloc
 
 async def test_work_waits_outside_while_the_loop_is_late(autojump_clock: MockClock) -> None:
     alpha = server()
-    async with open_gateway(alpha) as at:
-        at.actors.modern.door._overloaded = lambda: True
+    async with open_gateway(alpha, overloaded=True) as at:
         pending = client(at).begin("tools/list")
         assert await pending.head() == 503
         assert pending.headers["retry-after"] == "1"

@@ -51,9 +51,7 @@ async def connect(backend, events, log, nursery):
         if handler is not None:
             backend.handlers = [handler]
         if session is not None:
-            transport._session.take_id(session.encode())
-            transport._session.worked = True
-            transport.negotiated("2025-11-25")
+            transport.resume(Kept(session, "2025-11-25", None))
         if run:
             nursery.start_soon(transport.run)
         return transport
@@ -489,8 +487,7 @@ async def test_a_400_of_a_session_that_worked_is_taken_for_its_loss_once(connect
     transport.send(call(1), id=1)
     assert await events.next() == SessionLost(1)
     transport.restart()
-    transport._session.take_id(b"s2")
-    transport._session.worked = True
+    transport.resume(Kept("s2", "2025-11-25", None))
     transport.send(call(2), id=2)
     assert json.loads((await events.next()).frame)["error"]["code"] == -32000
     backend.handlers = [lambda request: request.result({})]
@@ -505,10 +502,14 @@ async def test_a_400_with_another_error_or_before_the_session_worked_is_the_answ
     transport = connect(handler=lambda request: request.error(400, -32602), session="s")
     transport.send(call(1), id=1)
     assert json.loads((await events.next()).frame)["error"]["code"] == -32602
-    transport._session.worked = False
+    begun = connect(handler=lambda request: request.result({}, **{"Mcp-Session-Id": "s2"}))
+    begun.send(call(1, "initialize"), id=1)
+    await events.next(FrameReceived)
+    begun.negotiated("2025-11-25")
     backend.handlers = [lambda request: request.error(400, -32000)]
-    transport.send(call(2), id=2)
+    begun.send(call(2), id=2)
     assert json.loads((await events.next()).frame)["error"]["code"] == -32000
+    assert backend.requests[-1].headers["mcp-session-id"] == "s2"
 
 
 async def test_a_restart_drops_the_old_session_and_all_that_belongs_to_it(connect, backend, events):
