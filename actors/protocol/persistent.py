@@ -1,20 +1,22 @@
 """A mapping that is a value, and whose changed copies cost the same however large it is."""
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-_MISSING = object()
+_MISSING: Any = object()
 
 
 class PersistentMap(Mapping[K, V], Generic[K, V]):
     """Never changes; `having` and `without` give other ones.
 
-    All copies share one dict, which the one that was used last has; any other knows in what it differs from the next
-    (H. Baker, "Shallow binding makes functional arrays fast", 1991). A state machine only goes on with its last value,
-    so that is a change in place, and an earlier value is still what it was for whoever looks. Not for threads.
+    For tables without a constant bound: what is in flight on a connection that many share. (To copy a dict of up to 64
+    members is as cheap; 1000 cost ten times as much.) The newest value has the dict, any earlier one knows in what it
+    differs from the next (H. Baker, "Shallow binding makes functional arrays fast", 1991). A state machine only goes on
+    with its last value, so that is a change in place; whoever looks at an earlier one pays for a copy, and changes
+    nothing by that.
     """
 
     __slots__ = ("_dict", "_key", "_next", "_value")
@@ -22,67 +24,71 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
     def __init__(self, members: Mapping[K, V] | None = None) -> None:
         self._dict: dict[K, V] | None = dict(members) if members else {}
         self._next: PersistentMap[K, V] | None = None
-        self._key: K | None = None
-        self._value: object = None
+        self._key: Any = None
+        self._value: Any = None
 
     def having(self, key: K, value: V) -> "PersistentMap[K, V]":
         """With this member; one that was there keeps its place."""
-        return self._changed(key, value)
+        members = self._dict
+        if members is None:
+            return PersistentMap({**self._copied(), key: value})
+        other: PersistentMap[K, V] = PersistentMap.__new__(PersistentMap)
+        self._dict, self._next, self._key, self._value = None, other, key, members.get(key, _MISSING)
+        members[key] = value
+        other._dict = members
+        return other
 
     def without(self, key: K) -> "PersistentMap[K, V]":
         """Without this member, if it is there."""
-        return self._changed(key, _MISSING)
-
-    def _changed(self, key: K, value: object) -> "PersistentMap[K, V]":
-        members = self._dict if self._dict is not None else self._taken()
+        members = self._dict
+        if members is None:
+            return PersistentMap({k: v for k, v in self._copied().items() if k != key})
+        if key not in members:
+            return self
         other: PersistentMap[K, V] = PersistentMap.__new__(PersistentMap)
-        self._value = members.get(key, _MISSING)
-        _set(members, key, value)
-        other._dict, self._dict = members, None
-        self._next, self._key = other, key
+        self._dict, self._next, self._key, self._value = None, other, key, members.pop(key)
+        other._dict = members
         return other
 
-    def _taken(self) -> dict[K, V]:
-        """The dict, brought back to what it is here from whoever has it."""
-        path = [self]
-        while (members := path[-1]._dict) is None:
-            path.append(cast(PersistentMap[K, V], path[-1]._next))
-        holder = path.pop()
-        for older in reversed(path):
-            key = cast(K, older._key)
-            holder._next, holder._key, holder._value = older, key, members.get(key, _MISSING)
-            _set(members, key, older._value)
-            holder._dict, older._dict = None, members
-            older._next, older._key, older._value = None, None, None
-            holder = older
+    def _copied(self) -> dict[K, V]:
+        """What an earlier value holds: the newest one's members, with every change since undone."""
+        changes, newest = [self], self._next
+        while newest is not None and newest._dict is None:
+            changes.append(newest)
+            newest = newest._next
+        assert newest is not None
+        assert newest._dict is not None
+        members = newest._dict.copy()
+        for change in reversed(changes):
+            if change._value is _MISSING:
+                del members[change._key]
+            else:
+                members[change._key] = change._value
         return members
 
     def __getitem__(self, key: K) -> V:
-        return (self._dict if self._dict is not None else self._taken())[key]
+        return (self._dict if self._dict is not None else self._copied())[key]
+
+    def get(self, key: K, default: V | None = None, /) -> V | None:  # type: ignore[override]
+        """As of a dict."""
+        return (self._dict if self._dict is not None else self._copied()).get(key, default)
 
     def __contains__(self, key: object) -> bool:
-        return key in (self._dict if self._dict is not None else self._taken())
+        return key in (self._dict if self._dict is not None else self._copied())
 
     def __len__(self) -> int:
-        return len(self._dict if self._dict is not None else self._taken())
+        return len(self._dict if self._dict is not None else self._copied())
 
     def __iter__(self) -> Iterator[K]:
-        return iter(list(self._dict if self._dict is not None else self._taken()))
+        return iter(list(self._dict if self._dict is not None else self._copied()))
 
     def items(self) -> ItemsView[K, V]:
         """As they are at this moment, whatever is made of the mapping meanwhile."""
-        return dict(self._dict if self._dict is not None else self._taken()).items()
+        return (self._dict.copy() if self._dict is not None else self._copied()).items()
 
     def values(self) -> ValuesView[V]:
         """As they are at this moment, whatever is made of the mapping meanwhile."""
-        return dict(self._dict if self._dict is not None else self._taken()).values()
+        return (self._dict.copy() if self._dict is not None else self._copied()).values()
 
     def __repr__(self) -> str:
-        return repr(self._dict if self._dict is not None else self._taken())
-
-
-def _set(members: dict[K, V], key: K, value: object) -> None:
-    if value is _MISSING:
-        members.pop(key, None)
-    else:
-        members[key] = cast(V, value)
+        return repr(self._dict if self._dict is not None else self._copied())
