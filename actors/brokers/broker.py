@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from actors.brokers.broker_calls import BrokerCalls, Due, Patron
 from actors.brokers.broker_lines import Lines, leased
 from actors.brokers.broker_messages import Resume
-from actors.brokers.broker_record import BrokerRecord, KeepDue, Recorded
 from actors.brokers.parks import Parks
 from actors.fronts.host import Tree
 from actors.links.link_messages import (
@@ -33,6 +32,7 @@ from actors.links.link_messages import (
 from actors.links.own_calls import OwnDue
 from actors.links.shares import Evict, Evictable
 from actors.links.subscribers import CHATTER, OWED_AGAIN, Subscribers
+from actors.ports import Refused
 from actors.protocol import errors
 from actors.protocol import payload as json
 from actors.protocol.bridge import parking_events as ev
@@ -41,6 +41,7 @@ from actors.protocol.link_calls import UNSUBSCRIBE
 from actors.protocol.modern import meta
 from actors.protocol.table import BackendSpec, StdioTarget
 from actors.protocol.table_change import Replaced, same_server
+from actors.record import OwnedRecord, SaveDue, Stored
 from actors.runtime import NORMAL, SHUTDOWN, Down, Exit, Ref
 from actors.services import Services
 
@@ -49,6 +50,7 @@ IDLE_AGAIN = 1.0
 
 
 class _Due(Enum):
+    KEEP = "keep"
     IDLE = "idle"
     STALE = "stale"
     OWED = "owed"
@@ -62,7 +64,7 @@ class BrokerActor(Evictable):
 
     _calls: BrokerCalls
     _lines: Lines
-    _record: BrokerRecord
+    _record: OwnedRecord
 
     def __init__(
         self,
@@ -110,16 +112,15 @@ class BrokerActor(Evictable):
             self._closed,
             self._audience.subscribed,
         )
-        fields = {"kind": b"broker", "backend": self._backend.encode()}
-        self._record = BrokerRecord(self._key, fields, self._services, self.ctx)
-        self._record.open()
+        self._record = OwnedRecord(self._key, self._services, self.ctx)
+        self._record.acquire({"kind": b"broker", "backend": self._backend.encode()})
         self._rests()
 
     def receive(self, message: Any) -> None:
         """Nothing is done before this life owns what it is about to hold."""
-        if isinstance(message, Recorded):
-            self._recorded(message)
-        elif self._record.grant is None:
+        if isinstance(message, Stored):
+            self._stored(message)
+        elif not self._record.owned:
             if not isinstance(message, Evict):  # what waits here is in no mailbox; when it is owned it is idle anew
                 self._early.append(message)
         else:
@@ -128,21 +129,25 @@ class BrokerActor(Evictable):
     def _handle(self, message: Any) -> None:
         HANDLERS[type(message)](self, message)
 
-    def _recorded(self, message: Recorded) -> None:
-        owned = self._record.grant
+    def _stored(self, message: Stored) -> None:
+        """The record is kept from expiring as long as this life goes on, and goes with it: it says nothing that would
+        be needed again."""
+        owned = self._record.owned
         self._record.heard(message)
-        if self._record.lost:
-            self._disowned()
-        elif owned is None and self._record.grant is not None:
+        if self._record.lost is not None:
+            self._disowned(self._record.lost)
+        elif owned:
+            self.ctx.set_timer("keep", self._services.limits.idle_ttl / 8, _Due.KEEP)
+        elif self._record.owned:
             self._calls.grant = self._record.grant
             early, self._early = self._early, []
             for kept in early:
                 self._handle(kept)
             self._settled()
 
-    def _disowned(self) -> None:
+    def _disowned(self, reason: Refused) -> None:
         """Another process holds this client's connections, or nobody can tell: what waits was not sent."""
-        self._services.log.warning("broker_not_owned", backend=self._backend, reason=self._record.lost)
+        self._services.log.warning("broker_not_owned", backend=self._backend, reason=reason.value)
         error = errors.internal(
             "the state of this client's connections can't be had",
             reason="not_owned",
@@ -174,7 +179,9 @@ class BrokerActor(Evictable):
             self.ctx.set_timer("idle", max(0.0, left), _Due.IDLE)
 
     def _due(self, what: _Due) -> None:
-        if what is _Due.OWED:
+        if what is _Due.KEEP:
+            self._record.keep()
+        elif what is _Due.OWED:
             self._audience.settle()
         elif what is _Due.STALE:
             if not self._calls.running:
@@ -369,7 +376,7 @@ Message: TypeAlias = (
     | Due
     | OwnDue
     | Evict
-    | KeepDue
+    | SaveDue
     | _Due
 )
 """What a broker is told once it owns what it holds."""
@@ -394,6 +401,6 @@ HANDLERS: dict[type, Callable[[BrokerActor, Any], None]] = {
     Due: lambda self, m: self._calls.due(m.event),
     OwnDue: lambda self, m: self._calls.own.overdue(m.call),
     Evict: BrokerActor._evict,
-    KeepDue: lambda self, m: self._record.keep(),
+    SaveDue: lambda self, m: self._record.write(),
     _Due: BrokerActor._due,
 }
