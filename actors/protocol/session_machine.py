@@ -6,7 +6,9 @@ phase are looked up in `session_table`. Here are the lifecycle and the way in; r
 backends in `asks`, their notifications in `notices`, streams in `streams`.
 """
 
+import functools
 from collections.abc import Callable, Collection
+from operator import attrgetter
 from typing import Any, assert_never
 
 import msgspec
@@ -14,7 +16,6 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.protocol import (
-    admission,
     asks,
     capabilities,
     codec,
@@ -30,15 +31,17 @@ from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.continuation import continuable
 from actors.protocol.messages import Error, Notification, Request, RequestId, Result
-from actors.protocol.methods import Sender
+from actors.protocol.methods import METHODS, Kind, Sender, known
 from actors.protocol.session_state import Client, Post, Session
-from actors.protocol.session_table import TRANSITIONS, SessionPhase
-from actors.protocol.versions import negotiate
+from actors.protocol.session_table import REFUSALS, TRANSITIONS, SessionPhase
+from actors.protocol.versions import can_use, negotiate
 
 Step = streams.Step
 
 CLIENT_BYTES = 64 * 1024
 """What a client may say of itself: it is kept as long as the session, and is in its record."""
+
+_id, _method = attrgetter("id"), attrgetter("method")
 
 RETRY_MS = 1000
 """What the drain tells a client to wait before it comes back; the actor adds jitter."""
@@ -69,13 +72,13 @@ def _refused(session: Session, event: ev.SessionEvent) -> Step:
 
 def _posted(session: Session, event: ev.Posted) -> Step:
     requests = [message for message in event.messages if isinstance(message, Request)]
-    refusal = admission.refusal_of_post(session, event, requests)
+    refusal = _refusal_of_post(session, event, requests)
     if refusal is not None:
         return session, [refusal]
     effects: fx.Effects = []
     if requests:
         refused = _answers_to_refused(event) if event.refused else ()
-        post = Post(tuple([request.id for request in requests]), event.batch, answers=refused)
+        post = Post(tuple(map(_id, requests)), event.batch, answers=refused)
         session = replace(session, posts={**session.posts, event.post: post})
         effects.append(fx.StartTurnClock(event.post))
     for message in event.messages:
@@ -111,7 +114,7 @@ def _request(session: Session, event: ev.Posted, request: Request) -> Step:
         return inflight.answer(session, event.post, request.id, codec.encode_result(request.id, Raw(b"{}")))
     if request.method == "initialize":
         return _initialize(session, event, request)
-    refusal = admission.refusal_of_request(session, request)
+    refusal = _refusal_of_request(session, request)
     level = capabilities.level_of(request.params) if request.method == "logging/setLevel" else None
     if refusal is None and level is not None and level not in capabilities.LEVELS and session.rules.gates:
         refusal = errors.invalid_params("unknown log level")
@@ -125,6 +128,60 @@ def _request(session: Session, event: ev.Posted, request: Request) -> Step:
 
 def _deny(session: Session, event: ev.Posted, request: Request, error: errors.ProtocolError) -> Step:
     return inflight.answer(session, event.post, request.id, codec.encode_error(request.id, error))
+
+
+def _refusal_of_post(session: Session, event: ev.Posted, requests: list[Request]) -> fx.RefusePost | None:
+    """What refuses a POST, with these requests in it, as a whole: its HTTP status says so, and nothing was executed."""
+    if event.batch:
+        if not can_use(session.version, "batches"):
+            return fx.RefusePost(event.post, errors.batch_refused())
+        if any(m.method == "initialize" for m in requests):
+            return fx.RefusePost(event.post, errors.invalid_request("initialize can't be part of a batch"))
+    ids = tuple(map(_id, requests))
+    for id in ids:
+        if id in session.requests or ids.count(id) > 1:
+            return fx.RefusePost(event.post, errors.invalid_request("a request with this id is in flight"), id)
+    for message in event.messages:
+        if isinstance(message, Result | Error) and not asks.was_issued(session, message.id):
+            return fx.RefusePost(event.post, errors.invalid_request("a response to no request of this server"))
+    error = _refusal_of_work(session, list(map(_method, requests))) if requests else None
+    return fx.RefusePost(event.post, error, ids[0]) if error is not None else None
+
+
+def _refusal_of_work(session: Session, methods: list[str]) -> errors.ProtocolError | None:
+    """Requests need a phase that takes them, and room. (A ping needs neither: 2025-11-25 utilities/ping.)"""
+    number = len(methods) - methods.count("ping")
+    if not number:
+        return None
+    refusal = REFUSALS.get((session.phase, "initialize" if "initialize" in methods else "request"))
+    if refusal is not None:
+        return refusal()
+    if number > session.rules.requests:
+        return errors.invalid_request(f"a batch may hold {session.rules.requests} requests")
+    if len(session.requests) + number > session.rules.requests:
+        return errors.too_many_requests()
+    return None
+
+
+def _refusal_of_request(session: Session, request: Request) -> errors.ProtocolError | None:
+    """What refuses a request by itself, with a JSON-RPC error: what revision and declared capabilities forbid
+    (2025-11-25 lifecycle, "Operation")."""
+    row = METHODS.get(request.method)
+    if row is not None and not _asked_by_clients(request.method, session.version):
+        return errors.method_not_found(request.method)
+    if not session.rules.gates:
+        return None
+    declared = session.server
+    if row is None or declared is None or not capabilities.allows(declared, request.method, session.version):
+        return errors.method_not_found(request.method)
+    return None
+
+
+@functools.cache
+def _asked_by_clients(method: str, version: str) -> bool:
+    """Whether clients may send this request, one of METHODS, in this revision."""
+    row = known(method, Sender.CLIENT, version)
+    return row is not None and row.kind is Kind.REQUEST
 
 
 # Lifecycle ---------------------------------------------------------------------------------------------------
@@ -203,7 +260,7 @@ def _notification(session: Session, message: Notification) -> Step:
         return inflight.cancelled(session, message.params)
     if method == "notifications/progress":
         return asks.progressed(session, message.params)
-    why = admission.why_drop(session, method, Sender.CLIENT)
+    why = notices.why_drop(session, method, Sender.CLIENT)
     return session, [fx.Tally(why)] if why is not None else [fx.Broadcast(method, message.params)]
 
 

@@ -12,7 +12,7 @@ from actors.ports import Deltas, Failed, Record, Refused
 from actors.protocol import effects as fx
 from actors.protocol.request_record import read_request
 from actors.protocol.table import Limits
-from actors.streams.track import Entry
+from actors.streams.recorder import Entry
 from gateway.store.memory import MemoryStore
 from tests.actors.test_continued import back, crash
 from tests.support.door_client import Client, Pending
