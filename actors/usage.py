@@ -69,12 +69,8 @@ class Usage:
             if head.written:
                 self.written(name, now)
 
-    @property
-    def pressed(self) -> bool:
-        """Half of either cap is used."""
-        return self._over(HALF)
-
-    def _over(self, share: float) -> bool:
+    def over(self, share: float) -> bool:
+        """Whether more than this share of either cap is used."""
         limits = self._limits
         return self._events > share * limits.log_events or self._bytes > share * limits.log_bytes
 
@@ -84,7 +80,10 @@ class Usage:
         if entry is None:
             entry = self._live[stream] = _Stream()
         entry.sizes.append(size)
-        self._count(entry, 1, size)
+        entry.events += 1
+        entry.bytes += size
+        self._events += 1
+        self._bytes += size
 
     def take_back(self, stream: str, size: int) -> None:
         """It did not get there."""
@@ -130,15 +129,15 @@ class Usage:
 
         A finished one that was not written whole may hold an answer that its client comes back for: below the caps,
         where only progress and log messages want room, it is kept as long as a written one is."""
-        if not self._over(share):
+        if not self.over(share):
             return []
         self._expire(now)
         dropped: list[tuple[str, bool | int]] = []
-        while self._written and self._over(share):
+        while self._written and self.over(share):
             dropped.append((next(iter(self._written)), True))
             self.forget(dropped[-1][0])
         dropped += self.trim(share, reached)
-        while self._finished and self._over(share):
+        while self._finished and self.over(share):
             oldest = next(iter(self._finished))
             if share < 1.0 and now < self._finished[oldest].awaited:
                 break
@@ -151,10 +150,10 @@ class Usage:
         them have a quarter in the end."""
         trimmed: dict[str, bool | int] = {}
         tail, least = TAIL, TAIL / max(1, len(self._live))
-        while self._over(share):
+        while self.over(share):
             events, size = max(1, int(tail * self._limits.log_events)), int(tail * self._limits.log_bytes)
             for name, entry in sorted(self._live.items(), key=lambda item: -item[1].events):
-                if not self._over(share):
+                if not self.over(share):
                     break
                 gone = entry.spare(reached(name), events, size)
                 if gone:

@@ -229,8 +229,10 @@ class Recorder:
 
     def pressed(self) -> bool:
         """Whether the logs are half full although all has gone that may: what may be shed gets no id then."""
+        if not self._usage.over(HALF):
+            return False
         self._make_room(HALF)
-        return self._usage.pressed
+        return self._usage.over(HALF)
 
     def append(self, effect: fx.Append) -> None:
         """Appends one event (or only the finish), and shows it to the reader once it is in the log."""
@@ -249,9 +251,11 @@ class Recorder:
             self._keep(track, entry)
         else:
             track.pending.append(entry)
-            self._make_room(1.0)
+            if self._usage.over(1.0):
+                self._make_room(1.0)
             self._issue(track, entry)
-        track.answered(effect)
+        if effect.finish or len(track.owed) > 1:
+            track.answered(effect)
 
     def records(self, stream: str) -> bool:
         """Whether this stream of the present life is open in the log, and no doubt of it."""
@@ -323,8 +327,9 @@ class Recorder:
             entry.frame = self._frame(stream, entry.seq, effect.data)
             if track.connection is not None:
                 self._put(track.connection, entry)
-        asked = track.take_asked(entry)
-        self._note(stream, track, entry)
+        asked = track.take_asked(entry) if track.asked else effect.asked
+        if effect.requests or asked:
+            self._note(stream, track, entry)
         entry.fields |= self._noted()
         self._store.append(
             self.key,
