@@ -19,8 +19,6 @@ Table = Mapping[tuple[Enum, str], Enum]
 
 DIAGRAMS: dict[str, tuple[Table, Enum]] = {
     "session": (session_table.TRANSITIONS, session_table.SessionPhase.NEW),
-    "request": (session_table.REQUEST_TRANSITIONS, session_table.RequestPhase.PENDING),
-    "stream": (session_table.STREAM_TRANSITIONS, session_table.StreamPhase.ATTACHED),
     "link": (link_table.TRANSITIONS, link_table.Phase.IDLE),
     "link without sessions": (modern_link_table.TRANSITIONS, modern_link_table.Phase.IDLE),
     "exchange": (exchange_table.TRANSITIONS, exchange_table.Phase.RECEIVED),

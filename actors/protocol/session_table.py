@@ -1,9 +1,5 @@
 """The phases of a legacy session, what moves it from one to another, and which of them take requests (2025-11-25
-lifecycle); the lives of its streams and its requests.
-
-The machine (`session_machine`) looks its phases up here. Where a stream or a request stands is where it is in the
-session's state; their tables say what may become of them, tests hold the machine to that, and the diagrams are drawn
-from all of them.
+lifecycle). The machine (`session_machine`) looks its phases up here, and the diagram is drawn from it.
 """
 
 from collections.abc import Callable
@@ -65,51 +61,3 @@ UNRECORDED = (
 )
 """The handshake is not over: nothing may be said to the client that it did not ask for, and there is nothing that a
 session could be rebuilt from (2025-11-25 lifecycle, "Initialization")."""
-
-
-class StreamPhase(Enum):
-    """Where an SSE stream is in its life; a message goes on exactly one stream."""
-
-    ATTACHED = "attached"
-    """A connection carries it."""
-    DETACHED = "detached"
-    """It waits for its client; what is said on it goes into the log."""
-    FINISHED = "finished"
-    """Nothing follows; its log is kept for a while."""
-    LOST = "lost"
-    """Its log is gone, and so is whatever would have followed."""
-
-
-STREAM_TRANSITIONS: dict[tuple[StreamPhase, str], StreamPhase] = {
-    (StreamPhase.ATTACHED, "connection lost"): StreamPhase.DETACHED,
-    (StreamPhase.ATTACHED, "let go by the drain"): StreamPhase.DETACHED,
-    (StreamPhase.ATTACHED, "resumed elsewhere"): StreamPhase.ATTACHED,
-    (StreamPhase.DETACHED, "resumed"): StreamPhase.ATTACHED,
-    (StreamPhase.ATTACHED, "last response"): StreamPhase.FINISHED,
-    (StreamPhase.DETACHED, "last response"): StreamPhase.FINISHED,
-    (StreamPhase.DETACHED, "its place is needed"): StreamPhase.FINISHED,
-    (StreamPhase.ATTACHED, "session ended"): StreamPhase.FINISHED,
-    (StreamPhase.DETACHED, "session ended"): StreamPhase.FINISHED,
-    (StreamPhase.ATTACHED, "log lost"): StreamPhase.LOST,
-    (StreamPhase.DETACHED, "log lost"): StreamPhase.LOST,
-}
-
-
-class RequestPhase(Enum):
-    """Where a request is, in either direction: it has exactly one outcome; what comes after it is dropped and
-    counted."""
-
-    PENDING = "pending"
-    ANSWERED = "answered"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-
-
-REQUEST_TRANSITIONS: dict[tuple[RequestPhase, str], RequestPhase] = {
-    (RequestPhase.PENDING, "result or error"): RequestPhase.ANSWERED,
-    (RequestPhase.PENDING, "notifications/cancelled"): RequestPhase.CANCELLED,
-    (RequestPhase.PENDING, "deadline passed"): RequestPhase.FAILED,
-    (RequestPhase.PENDING, "backend lost"): RequestPhase.FAILED,
-    (RequestPhase.PENDING, "drain overdue"): RequestPhase.FAILED,
-    (RequestPhase.PENDING, "session ended"): RequestPhase.FAILED,
-}

@@ -10,14 +10,7 @@ from actors.protocol import errors
 from actors.protocol import events as ev
 from actors.protocol.messages import EMPTY
 from actors.protocol.session_machine import CLIENT_BYTES, TABLE
-from actors.protocol.session_table import (
-    REQUEST_TRANSITIONS,
-    STREAM_TRANSITIONS,
-    TRANSITIONS,
-    RequestPhase,
-    SessionPhase,
-    StreamPhase,
-)
+from actors.protocol.session_table import TRANSITIONS, SessionPhase
 from tests.protocol.machines.driving import (
     BATCHES,
     FORMS,
@@ -35,6 +28,7 @@ from tests.protocol.machines.driving import (
     raw,
     request,
 )
+from tests.protocol.machines.witness import REQUEST_TRANSITIONS, STREAM_TRANSITIONS, RequestPhase, StreamPhase
 
 EVENTS: dict[type, Any] = {
     ev.Posted: ev.Posted(99, (request(1, "tools/list"),), False, 0.0),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 from actors.protocol import effects as fx
@@ -21,15 +22,57 @@ from actors.protocol import session_record
 from actors.protocol.messages import Request, RequestId
 from actors.protocol.request_record import request_key
 from actors.protocol.session_state import Session
-from actors.protocol.session_table import (
-    REQUEST_TRANSITIONS,
-    STREAM_TRANSITIONS,
-    TRANSITIONS,
-    RequestPhase,
-    SessionPhase,
-    StreamPhase,
-)
+from actors.protocol.session_table import TRANSITIONS, SessionPhase
 from tests.protocol.machines.driving import plain
+
+
+class StreamPhase(Enum):
+    """Where an SSE stream is in its life; a message goes on exactly one stream."""
+
+    ATTACHED = "attached"
+    """A connection carries it."""
+    DETACHED = "detached"
+    """It waits for its client; what is said on it goes into the log."""
+    FINISHED = "finished"
+    """Nothing follows; its log is kept for a while."""
+    LOST = "lost"
+    """Its log is gone, and so is whatever would have followed."""
+
+
+STREAM_TRANSITIONS: dict[tuple[StreamPhase, str], StreamPhase] = {
+    (StreamPhase.ATTACHED, "connection lost"): StreamPhase.DETACHED,
+    (StreamPhase.ATTACHED, "let go by the drain"): StreamPhase.DETACHED,
+    (StreamPhase.ATTACHED, "resumed elsewhere"): StreamPhase.ATTACHED,
+    (StreamPhase.DETACHED, "resumed"): StreamPhase.ATTACHED,
+    (StreamPhase.ATTACHED, "last response"): StreamPhase.FINISHED,
+    (StreamPhase.DETACHED, "last response"): StreamPhase.FINISHED,
+    (StreamPhase.DETACHED, "its place is needed"): StreamPhase.FINISHED,
+    (StreamPhase.ATTACHED, "session ended"): StreamPhase.FINISHED,
+    (StreamPhase.DETACHED, "session ended"): StreamPhase.FINISHED,
+    (StreamPhase.ATTACHED, "log lost"): StreamPhase.LOST,
+    (StreamPhase.DETACHED, "log lost"): StreamPhase.LOST,
+}
+
+
+class RequestPhase(Enum):
+    """Where a request is, in either direction: it has exactly one outcome; what comes after it is dropped and
+    counted."""
+
+    PENDING = "pending"
+    ANSWERED = "answered"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+REQUEST_TRANSITIONS: dict[tuple[RequestPhase, str], RequestPhase] = {
+    (RequestPhase.PENDING, "result or error"): RequestPhase.ANSWERED,
+    (RequestPhase.PENDING, "notifications/cancelled"): RequestPhase.CANCELLED,
+    (RequestPhase.PENDING, "deadline passed"): RequestPhase.FAILED,
+    (RequestPhase.PENDING, "backend lost"): RequestPhase.FAILED,
+    (RequestPhase.PENDING, "drain overdue"): RequestPhase.FAILED,
+    (RequestPhase.PENDING, "session ended"): RequestPhase.FAILED,
+}
+
 
 CAUSES: dict[type, str] = {
     ev.CallEnded: "result or error",
