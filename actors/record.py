@@ -53,7 +53,7 @@ class OwnedRecord:
         """What is to be written."""
         self.touched = ctx.now()
         """When the store last heard that this life goes on."""
-        self._key = key
+        self.key = key
         self._services = services
         self._ctx = ctx
         self._rev = 0
@@ -76,7 +76,7 @@ class OwnedRecord:
         self._attempts += 1
         self._fields = fields
         ref = self._ctx.ref
-        self._services.store.create(self._key, fields, lambda out: ref.reply(Stored("create", out)))
+        self._services.store.create(self.key, fields, lambda out: ref.reply(Stored("create", out)))
 
     def _acquired(self, grant: Grant, rev: int) -> None:
         self.own(grant, rev)
@@ -86,7 +86,7 @@ class OwnedRecord:
     def _claim(self, record: Record) -> None:
         ref = self._ctx.ref
         self._services.store.claim(
-            self._key, record.owner, record.epoch, token_hex(8), lambda out: ref.reply(Stored("claim", out))
+            self.key, record.owner, record.epoch, token_hex(8), lambda out: ref.reply(Stored("claim", out))
         )
 
     def heard(self, message: Stored) -> None:
@@ -96,7 +96,7 @@ class OwnedRecord:
                 self._acquired(grant, 0)
             case "create", Failed(Refused.EXISTS):
                 ref = self._ctx.ref
-                self._services.store.read(self._key, lambda out: ref.reply(Stored("read", out)))
+                self._services.store.read(self.key, lambda out: ref.reply(Stored("read", out)))
             case "read", Record() as record:
                 self._claim(record)
             case "claim", (Grant() as grant, Record(rev=rev)):
@@ -157,7 +157,7 @@ class OwnedRecord:
         if self._writing is not None:
             ref, deltas = self._ctx.ref, Deltas(fields=self._writing)
             self._services.store.save(
-                self._key, self.grant, self._rev, deltas, lambda out: ref.reply(Stored("save", out))
+                self.key, self.grant, self._rev, deltas, lambda out: ref.reply(Stored("save", out))
             )
 
     def _written(self) -> None:
@@ -190,16 +190,16 @@ class OwnedRecord:
         if self._writing is None:
             self.touched = self._ctx.now()
             ref = self._ctx.ref
-            self._services.store.touch(self._key, self.grant, lambda out: ref.reply(Stored("touch", out)))
+            self._services.store.touch(self.key, self.grant, lambda out: ref.reply(Stored("touch", out)))
 
     def release(self, last: Fields, done: Done = ignore) -> None:
         """Gives the ownership back, after everything that has changed, and these fields."""
         self.change(last)
         # A write that is under way must not be waited for: the store keeps the order.
         self._write_all()
-        self._services.store.release(self._key, self.grant, done)
+        self._services.store.release(self.key, self.grant, done)
 
     def delete(self) -> None:
         """Nobody will need it again; the next life may begin anywhere."""
         if self.owned and self.lost is None:
-            self._services.store.delete(self._key, self.grant, ignore)
+            self._services.store.delete(self.key, self.grant, ignore)

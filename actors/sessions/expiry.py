@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any
+from typing import TypeAlias, assert_never
 
 from actors.links.resume import farewell, read_kept
 from actors.ports import UNAVAILABLE, Failed, Grant, Record, SessionKey, ignore
@@ -90,6 +90,9 @@ class _Claimed:
     outcome: tuple[Grant, Record] | Failed
 
 
+ExpiryMessage: TypeAlias = Passivated | Returned | Overdue | _Tick | _Read | _Claimed
+
+
 class Expiry(Actor):
     """Permanent. What it forgets in a crash the store forgets by itself, later."""
 
@@ -104,7 +107,7 @@ class Expiry(Actor):
         self._turn = 0.0
         """When the next turn may be; nothing that comes meanwhile puts it off."""
 
-    def receive(self, message: Any) -> None:
+    def receive(self, message: ExpiryMessage) -> None:
         match message:
             case Passivated(key, seconds):
                 self._wait(key, seconds)
@@ -118,8 +121,10 @@ class Expiry(Actor):
                 self._tick()
             case _Read(key, outcome):
                 self._read(key, outcome)
-            case _Claimed(key, outcome):
-                self._claimed(key, outcome)
+            case _Claimed(key, claimed):
+                self._claimed(key, claimed)
+            case _:
+                assert_never(message)
 
     def _wait(self, key: SessionKey, seconds: float) -> None:
         packed = bytes.fromhex(key)

@@ -8,7 +8,7 @@ import hashlib
 import secrets
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, assert_never
 
 from actors.fronts.host import Tree
 from actors.ledger import Ledger
@@ -102,6 +102,9 @@ class _Claimed:
     outcome: Any
 
 
+RouterMessage: TypeAlias = OpenSession | Activate | _Created | _Read | _Claimed | Down
+
+
 class Router(Actor):
     """Permanent."""
 
@@ -127,20 +130,22 @@ class Router(Actor):
             self._keys[alive.ref] = key
             self.ctx.monitor(alive.ref)
 
-    def receive(self, message: Any) -> None:
+    def receive(self, message: RouterMessage) -> None:
         match message:
-            case OpenSession() as opening:
-                self._open(opening)
-            case _Created() as created:
-                self._created(created)
-            case Activate() as activate:
-                self._activate(activate)
+            case OpenSession():
+                self._open(message)
+            case _Created():
+                self._created(message)
+            case Activate():
+                self._activate(message)
             case _Read(key, outcome):
                 self._read(key, outcome)
-            case _Claimed() as claimed:
-                self._claimed(claimed)
+            case _Claimed():
+                self._claimed(message)
             case Down(ref=ref, reason=reason):
                 self._down(ref, reason.kind)
+            case _:
+                assert_never(message)
 
     def drain(self, deadline: float) -> None:
         self._sessions.draining = True

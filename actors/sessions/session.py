@@ -45,7 +45,15 @@ from actors.sessions import session_messages as sm
 from actors.sessions.expiry import Passivated, Returned, last_activity
 from actors.streams.connection import Connection
 from actors.streams.follower import Follower
-from actors.streams.recorder import Recorder, handle
+from actors.streams.recorder import (
+    AskDropped,
+    CallCleared,
+    ConnectionGone,
+    LogDue,
+    Recorder,
+    StreamLost,
+    handle,
+)
 
 KEPT_FIRST = ("resources/subscribe", "resources/unsubscribe", "logging/setLevel")
 """What the record must hold before the client is told that it is done."""
@@ -55,9 +63,6 @@ SHEDDABLE = ("notifications/progress", "notifications/message")
 
 HANDSHAKE_TTL = 60.0
 """Seconds without a message after which a session whose handshake was not finished ends; its record has as long."""
-
-LOG_RETRY = 1.0
-"""Seconds after which the log of a stream is tried again that the store had no ear for."""
 
 LinkMessage: TypeAlias = (
     lm.LinkOutcome
@@ -72,15 +77,17 @@ LinkMessage: TypeAlias = (
     | lm.LinkUnfit
     | Listed
     | CatalogueChanged
-    | ChangeDue
-    | GatherDue
-    | OwnDue
     | Replaced
     | Down
 )
-"""What links and the catalogue say, and what the front told itself."""
+"""What links and the catalogue say."""
 
-SessionMessage: TypeAlias = sm.EdgeMessage | sm.OwnMessage | Stored | SaveDue | LinkMessage
+OwnMessage: TypeAlias = (
+    sm.OwnMessage | Stored | SaveDue | StreamLost | CallCleared | AskDropped | LogDue | ChangeDue | GatherDue | OwnDue
+)
+"""What a session caused itself."""
+
+SessionMessage: TypeAlias = sm.EdgeMessage | ConnectionGone | LinkMessage | OwnMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,21 +228,7 @@ class SessionActor(Actor):
         self.record = OwnedRecord(self.identity.key, self.services, self.ctx)
         self.record.own(self._grant, self._record.rev if self._record is not None else 0)
         self.recorder = Recorder(
-            self.identity.key,
-            self._grant,
-            self.services.store,
-            self.services.limits,
-            self.services.telemetry,
-            self.services.log,
-            self._ledger.streams,
-            failed=lambda stream, reason: self.ctx.ref.reply(sm.StreamLost(stream, reason)),
-            closed=lambda c: self.ctx.ref.reply(sm.ConnectionGone(c.id, c.stream, c.written)),
-            later=lambda stream: self.ctx.set_timer(("log", stream), LOG_RETRY, sm.LogDue(stream)),
-            dropped=self._dropped,
-            noted=self.record.take_noted,
-            cleared=lambda call: self.ctx.ref.reply(sm.CallCleared(call)),
-            open_asks=lambda: self._state.asks,
-            guard=self.ctx.guard,
+            self.record, self.services, self.ctx, self._ledger.streams, open_asks=lambda: self._state.asks
         )
         self._began = self._active = self.ctx.now()
         if self._record is not None:
@@ -289,7 +282,7 @@ class SessionActor(Actor):
                 self.front.asked(message)
             case sm.GetEvents():
                 self._get(message)
-            case sm.ConnectionGone():
+            case ConnectionGone():
                 self._connection_gone(message)
             case sm.PostGone():
                 self._post_gone(message)
@@ -321,7 +314,7 @@ class SessionActor(Actor):
             case _:
                 self._handle_own(message)
 
-    def _handle_own(self, message: sm.OwnMessage | Stored | SaveDue | ChangeDue | GatherDue | OwnDue) -> None:
+    def _handle_own(self, message: OwnMessage) -> None:
         """What it caused itself: outcomes of the store, and its clocks."""
         match message:
             case Stored():
@@ -332,12 +325,12 @@ class SessionActor(Actor):
                 self.record.write()
             case sm.StreamRecorded():
                 self._recorded(message)
-            case sm.CallCleared():
+            case CallCleared():
                 self.event(ev.CallCleared(message.call))
                 self._releases.pop(message.call, None)  # of a call that is over
-            case sm.StreamLost():
+            case StreamLost():
                 self._stream_lost(message)
-            case sm.LogDue():
+            case LogDue():
                 self.recorder.retry(message.stream)
             case sm.Released():
                 self._released(message.outcome)
@@ -351,7 +344,7 @@ class SessionActor(Actor):
                 self.event(ev.StreamTurnDue(message.post))
             case sm.DeadlineDue():
                 self.event(ev.CallExpired(message.call, self.front.calls.get(message.call)))
-            case sm.AskDue():
+            case sm.AskDue() | AskDropped():
                 self.event(ev.AskExpired(message.ask))
             case ChangeDue():
                 self.front.change_due(message.notification)
@@ -421,10 +414,10 @@ class SessionActor(Actor):
         self._heard()
         connection = self._number()
         self._gets[connection] = message.reply
-        message.reply.on_abandon = lambda: self.ctx.ref.reply(sm.ConnectionGone(connection, message.stream or ""))
+        message.reply.on_abandon = lambda: self.ctx.ref.reply(ConnectionGone(connection, message.stream or ""))
         self.event(ev.Attached(connection, message.stream, message.epoch, message.seq))
 
-    def _connection_gone(self, message: sm.ConnectionGone) -> None:
+    def _connection_gone(self, message: ConnectionGone) -> None:
         self._heard()
         self._gets.pop(message.connection, None)
         self.event(ev.Detached(message.connection, message.stream, message.written))
@@ -454,15 +447,10 @@ class SessionActor(Actor):
 
     # The store
 
-    def _stream_lost(self, message: sm.StreamLost) -> None:
+    def _stream_lost(self, message: StreamLost) -> None:
         self.event(ev.StreamFailed(message.stream, message.reason.value))
         for ask_id in [id for id, ask in self._state.asks.items() if ask.stream == message.stream]:
             self.event(ev.AskExpired(ask_id))  # nobody saw the question, or can be expected to answer it
-
-    def _dropped(self, asked: tuple[str, ...]) -> None:
-        """These questions were never seen."""
-        for ask_id in asked:
-            self.ctx.ref.reply(sm.AskDue(ask_id))
 
     # Effects
 
@@ -654,7 +642,7 @@ class SessionActor(Actor):
         """Taken again, or not: then it has ended, or goes, for whoever comes next finds it in the store."""
         if not isinstance(outcome, Failed):
             grant: Grant = outcome[0]
-            self.record.grant = self.recorder.grant = grant
+            self.record.grant = grant
             self._state = msgspec.structs.replace(self._state, epoch=grant.epoch)
         elif outcome.reason in (Refused.GONE, Refused.ENDED):
             self.event(ev.Ended(outcome.reason.value))

@@ -1,6 +1,6 @@
 """What a session's actor receives: from edges, and from itself, its store and its clocks.
 
-What links, the catalogue and the record send is defined where they are.
+What links, the catalogue, the record and the recorder send is defined where they are.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Raw, Struct
 
-from actors.ports import Answer, Refused
+from actors.ports import Answer
 from actors.protocol import codec, errors
 from actors.protocol.messages import Message, Request, RequestId
 from actors.runtime import Reply
@@ -64,14 +64,6 @@ class PostGone(Struct, frozen=True):
     post: int
 
 
-class ConnectionGone(Struct, frozen=True):
-    """The connection that carried a stream is closed; events up to the number `written` went out on it."""
-
-    connection: int
-    stream: str
-    written: int = 0
-
-
 # From the store -----------------------------------------------------------------------------------------------
 
 
@@ -80,19 +72,6 @@ class StreamRecorded(Struct, frozen=True):
 
     stream: str
     calls: tuple[int, ...]
-
-
-class CallCleared(Struct, frozen=True):
-    """As the event."""
-
-    call: int
-
-
-class StreamLost(Struct, frozen=True):
-    """A stream could not be opened or extended."""
-
-    stream: str
-    reason: Refused
 
 
 class Released(Struct, frozen=True):
@@ -118,12 +97,6 @@ class DrainDue(Struct, frozen=True):
     """The drain is nearly over."""
 
 
-class LogDue(Struct, frozen=True):
-    """Time to try again what the store had no ear for."""
-
-    stream: str
-
-
 class TurnDue(Struct, frozen=True):
     """An answer takes long."""
 
@@ -142,19 +115,7 @@ class AskDue(Struct, frozen=True):
     ask: str
 
 
-EdgeMessage: TypeAlias = PostMessages | GetEvents | EndSession | PostGone | ConnectionGone
+EdgeMessage: TypeAlias = PostMessages | GetEvents | EndSession | PostGone
 
-OwnMessage: TypeAlias = (
-    StreamRecorded
-    | CallCleared
-    | StreamLost
-    | Released
-    | Reclaimed
-    | IdleDue
-    | DrainDue
-    | LogDue
-    | TurnDue
-    | DeadlineDue
-    | AskDue
-)
+OwnMessage: TypeAlias = StreamRecorded | Released | Reclaimed | IdleDue | DrainDue | TurnDue | DeadlineDue | AskDue
 """From itself, its store and its clocks."""

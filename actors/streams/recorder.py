@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import trio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.ports import (
@@ -19,27 +20,59 @@ from actors.ports import (
     UNAVAILABLE,
     Deltas,
     Failed,
-    Grant,
-    Log,
     Refused,
     SessionKey,
-    Store,
     StreamHead,
-    Telemetry,
     ignore,
 )
 from actors.protocol import codec, errors, sse
 from actors.protocol import effects as fx
 from actors.protocol.messages import Error, RequestId, Result
-from actors.protocol.table import Limits
+from actors.record import RETRY, OwnedRecord
+from actors.runtime import Context
+from actors.services import Services
 from actors.streams.connection import Connection
-from actors.usage import HALF, Usage
-
-Guard: TypeAlias = Callable[[Callable[[object], object]], Callable[[object], None]]
-"""Makes a callback one whose crash is its actor's."""
+from actors.streams.usage import HALF, Usage
 
 LOST = (Refused.FENCED, Refused.GONE, Refused.ENDED)
 """The session is not ours any more; anything else is only the log's trouble, and the stream can go on without it."""
+
+
+class StreamLost(Struct, frozen=True):
+    """A stream could not be opened or extended."""
+
+    stream: str
+    reason: Refused
+
+
+class ConnectionGone(Struct, frozen=True):
+    """The connection that carried a stream is closed; events up to the number `written` went out on it."""
+
+    connection: int
+    stream: str
+    written: int = 0
+
+
+class CallCleared(Struct, frozen=True):
+    """The append that was to clear this call is acknowledged."""
+
+    call: int
+
+
+class AskDropped(Struct, frozen=True):
+    """Nobody has seen this question, or will."""
+
+    ask: str
+
+
+class LogDue(Struct, frozen=True):
+    """Time to try again what the store had no ear for."""
+
+    stream: str
+
+
+StreamMessage: TypeAlias = StreamLost | ConnectionGone | CallCleared | AskDropped | LogDue
+"""What the recorder tells its actor, which gives a LogDue back to `retry`."""
 
 
 def handle(key: SessionKey) -> str:
@@ -147,50 +180,29 @@ class Track:
 
 
 class Recorder:
-    """The streams of one session in one life. All methods are synchronous.
-
-    `failed(stream, reason)`: its log is lost. `closed(connection)`: nobody writes it any more. `later(stream)`: call
-    `retry` after a while. `dropped(questions)`: nobody will see these. `noted()`: fields of the record that go with the
-    next write. `cleared(call)`: the append that was to clear it is acknowledged. `open_asks()`: the questions that are
-    open.
-    """
+    """The streams of one session in one life. All methods are synchronous; what comes of them is a StreamMessage to the
+    actor of `ctx`. `streams` counts the connections by kind; `open_asks` gives the questions that are open."""
 
     def __init__(
         self,
-        key: SessionKey,
-        grant: Grant,
-        store: Store,
-        limits: Limits,
-        telemetry: Telemetry,
-        log: Log,
+        record: OwnedRecord,
+        services: Services,
+        ctx: Context,
         streams: Counter[str],
-        failed: Callable[[str, Refused], object],
-        closed: Callable[[Connection], object],
-        later: Callable[[str], object],
-        dropped: Callable[[tuple[str, ...]], object],
-        noted: Callable[[], dict[str, bytes | None]],
-        cleared: Callable[[int], object],
         open_asks: Callable[[], Container[str]],
-        guard: Guard,
     ) -> None:
-        self.key = key
-        self.grant = grant
+        self.key = record.key
         self.connections: dict[int, Connection] = {}
-        self._store = store
-        self._limits = limits
-        self._telemetry = telemetry
-        self._log = log
+        self._record = record
+        self._store = services.store
+        self._limits = services.limits
+        self._telemetry = services.telemetry
+        self._log = services.log
+        self._ctx = ctx
         self._streams = streams
-        self._failed = failed
-        self._closed = closed
-        self._later = later
-        self._dropped = dropped
-        self._noted = noted
-        self._cleared = cleared
         self._open_asks = open_asks
-        self._guard = guard
         self._tracks: dict[str, Track] = {}
-        self._usage = Usage(limits)
+        self._usage = Usage(services.limits)
         # Of questions whose end is not in the log: their stream, and the event.
         self._asked: dict[str, tuple[str, int]] = {}
         self._live = True
@@ -216,11 +228,11 @@ class Recorder:
         requests = dict(effect.requests)
         self._store.open(
             self.key,
-            self.grant,
+            self._record.grant,
             effect.stream,
             requests,
             effect.first,
-            self._guard(lambda out: self._on_open(effect, track, out)),
+            self._ctx.guard(lambda out: self._on_open(effect, track, out)),
         )
 
     def load(self, heads: Mapping[str, StreamHead]) -> None:
@@ -330,14 +342,14 @@ class Recorder:
         asked = track.take_asked(entry) if track.asked else effect.asked
         if effect.requests or asked:
             self._note(stream, track, entry)
-        entry.fields |= self._noted()
+        entry.fields |= self._record.take_noted()
         self._store.append(
             self.key,
-            self.grant,
+            self._record.grant,
             stream,
             entry.seq,
             [effect.data] if effect.data is not None else [],
-            self._guard(lambda out: self._on_append(track, entry, attempt, out)),
+            self._ctx.guard(lambda out: self._on_append(track, entry, attempt, out)),
             finish=effect.finish,
             deltas=Deltas(entry.fields, effect.requests, asked)
             if effect.requests or asked or entry.fields
@@ -415,9 +427,9 @@ class Recorder:
             if isinstance(kept, bool):
                 if not kept:
                     self._telemetry.count("stagedoor_gaps_total", ("cap",))
-                self._store.drop(self.key, self.grant, stream, ignore)
+                self._store.drop(self.key, self._record.grant, stream, ignore)
             else:
-                self._store.trim(self.key, self.grant, stream, kept, ignore)
+                self._store.trim(self.key, self._record.grant, stream, kept, ignore)
 
     # What comes back
 
@@ -455,7 +467,7 @@ class Recorder:
         if not isinstance(outcome, Failed):
             track.pending.popleft()
             if entry.effect.clears is not None and self._live:
-                self._cleared(entry.effect.clears)
+                self._tell(CallCleared(entry.effect.clears))
             self._advance(entry.effect.stream, track, track.acked if entry.effect.data is None else entry.seq)
             return
         self._telemetry.count("stagedoor_store_errors_total", ("append", outcome.reason.value))
@@ -474,7 +486,7 @@ class Recorder:
             track.connection.leave()
         elif track.connection is not None:
             track.connection.retract()
-        self._later(stream)
+        self._ctx.set_timer(("log", stream), RETRY, LogDue(stream))
 
     def _shed(self, track: Track, entry: Entry) -> None:
         """The log has no room for this: an event that nobody has seen is dropped, an answer made small, and if it is,
@@ -496,9 +508,9 @@ class Recorder:
         self._telemetry.count("stagedoor_events_shed_total", (why,))
         track.drop(entry)
         self._usage.take_back(entry.effect.stream, entry.size)
-        asked = tuple(id for id, stream in entry.effect.asked.items() if stream is not None)
-        if asked:
-            self._dropped(asked)
+        for ask, stream in entry.effect.asked.items():
+            if stream is not None:
+                self._tell(AskDropped(ask))
 
     def _give_up(self, stream: str, track: Track, outcome: Failed) -> None:
         self._log.warning(
@@ -512,7 +524,7 @@ class Recorder:
         if track.connection is not None:
             self._rescue(track, track.connection)
         if self._live:
-            self._failed(stream, outcome.reason)
+            self._tell(StreamLost(stream, outcome.reason))
 
     def _rescue(self, track: Track, carrier: Connection) -> None:
         """Nothing more can be had from the log. A client that has no id gets what is there and what is owed, for it
@@ -520,12 +532,15 @@ class Recorder:
         there = b"".join(sse.encode_event(e.effect.data, None) for e in track.pending if e.effect.data is not None)
         carrier.fail(there + track.words())
 
+    def _tell(self, message: StreamMessage) -> None:
+        self._ctx.ref.reply(message)
+
     def _words(self, carrier: Connection) -> bytes:
         track = self._tracks.get(carrier.stream)
         return track.words() if track is not None else b""
 
     def _frame(self, stream: str, seq: int, data: bytes) -> bytes:
-        return sse.encode_event(data, f"{stream}:{self.grant.epoch}-{seq}")
+        return sse.encode_event(data, f"{stream}:{self._record.grant.epoch}-{seq}")
 
     def _put(self, carrier: Connection, entry: Entry) -> None:
         if not carrier.put(entry.seq, entry.frame):
@@ -568,6 +583,6 @@ class Recorder:
             track.written = connection.written or track.written
         elif track is None and whole and self._live:
             self._usage.written(connection.stream, trio.current_time())
-            self._store.written(self.key, self.grant, connection.stream)
+            self._store.written(self.key, self._record.grant, connection.stream)
         if self._live:
-            self._closed(connection)
+            self._tell(ConnectionGone(connection.id, connection.stream, connection.written))
