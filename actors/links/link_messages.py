@@ -4,7 +4,7 @@ A link is an actor that holds one connection to one backend (`actors.links.link`
 sessions and the catalogue.
 """
 
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 from msgspec import Raw, Struct
 
@@ -147,6 +147,7 @@ class LinkUnfit(Struct, frozen=True):
     calls: tuple[Call, ...]
 
 
+@final
 class LinkOutcome(Struct, frozen=True):
     """The outcome of a call: its result, or the JSON-RPC error object. `theirs` as in `Finish`."""
 
@@ -189,6 +190,7 @@ class LinkWithdrew(Struct, frozen=True):
     link: Ref | None = None
 
 
+@final
 class LinkTold(Struct, frozen=True):
     """The backend notifies; `call` as far as known. `place`: where that call stands after it, or without one the stream
     that belongs to none."""

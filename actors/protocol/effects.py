@@ -1,6 +1,6 @@
 """What a session wants done: the outputs of `session_machine`, imperative, frozen. The session's actor runs them."""
 
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 from msgspec import Raw, Struct
 
@@ -15,6 +15,7 @@ class Accept(Struct, frozen=True):
     post: PostId
 
 
+@final
 class AnswerPost(Struct, frozen=True):
     """200 with this JSON body."""
 
@@ -43,6 +44,7 @@ class OpenStream(Struct, frozen=True):
     calls: tuple[CallId, ...] = ()
 
 
+@final
 class Append(Struct, frozen=True):
     """Append an event to the log and pass it to the attached connection; `finish` ends the stream after it (or, with no
     data, at once). The other members change the record in the same step; None deletes. (With neither data nor finish
@@ -84,6 +86,7 @@ class CloseConnection(Struct, frozen=True):
     retry: int | None = None
 
 
+@final
 class Dispatch(Struct, frozen=True):
     """Find out who serves this request and pass it on; `CallEnded` follows."""
 
@@ -150,18 +153,21 @@ class Release(Struct, frozen=True):
     call: CallId
 
 
+@final
 class StartTurnClock(Struct, frozen=True):
     """`StreamTurnDue` for this POST after the limit."""
 
     post: PostId
 
 
+@final
 class StopTurnClock(Struct, frozen=True):
     """It has its answer."""
 
     post: PostId
 
 
+@final
 class StartDeadline(Struct, frozen=True):
     """`CallExpired` when the call's deadline, counted from `since`, passes (never later than the cap after
     `accepted`)."""
@@ -208,25 +214,18 @@ class Tally(Struct, frozen=True):
     what: str
 
 
-ClientEffect: TypeAlias = (
+CallEffect: TypeAlias = StartTurnClock | Dispatch | StopTurnClock | AnswerPost | Append | StartDeadline
+"""What calls come to."""
+
+SeldomEffect: TypeAlias = (
     Accept
-    | AnswerPost
     | RefusePost
     | OpenStream
-    | Append
     | Follow
     | RefuseGet
     | CloseConnection
-    | Dispatch
-    | StartTurnClock
-    | StopTurnClock
-    | StartDeadline
     | StopDeadline
-)
-"""What a request of the client, or a connection of its, comes to."""
-
-OtherEffect: TypeAlias = (
-    Continue
+    | Continue
     | CancelCall
     | UseLevel
     | Broadcast
@@ -239,8 +238,7 @@ OtherEffect: TypeAlias = (
     | End
     | Tally
 )
-"""What concerns the backends, and the session as a whole."""
 
-SessionEffect: TypeAlias = ClientEffect | OtherEffect
+SessionEffect: TypeAlias = CallEffect | SeldomEffect
 
 Effects: TypeAlias = list[SessionEffect]

@@ -141,7 +141,7 @@ def _refusal_of_post(session: Session, event: ev.Posted, requests: list[Request]
     for id in ids:
         if id in session.requests or ids.count(id) > 1:
             return fx.RefusePost(event.post, errors.invalid_request("a request with this id is in flight"), id)
-    for message in event.messages:
+    for message in event.messages if len(requests) < len(event.messages) else ():
         if isinstance(message, Result | Error) and not asks.was_issued(session, message.id):
             return fx.RefusePost(event.post, errors.invalid_request("a response to no request of this server"))
     error = _refusal_of_work(session, list(map(_method, requests))) if requests else None

@@ -4,7 +4,7 @@ What links, the catalogue, the record and the recorder send is defined where the
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 from msgspec import Raw, Struct
 
@@ -16,6 +16,7 @@ from actors.runtime import Reply
 # From edges ---------------------------------------------------------------------------------------------------
 
 
+@final
 class PostMessages(Struct, frozen=True):
     """A POST, decoded: `refused` are the members of a batch that could not be read, `version` is the header's.
 
@@ -115,7 +116,8 @@ class AskDue(Struct, frozen=True):
     ask: str
 
 
-EdgeMessage: TypeAlias = PostMessages | GetEvents | EndSession | PostGone
+EdgeMessage: TypeAlias = GetEvents | EndSession | PostGone
+"""From edges, besides POSTs."""
 
 OwnMessage: TypeAlias = StreamRecorded | Released | Reclaimed | IdleDue | DrainDue | TurnDue | DeadlineDue | AskDue
 """From itself, its store and its clocks."""
