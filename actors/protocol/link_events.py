@@ -4,7 +4,7 @@ A *link* is our connection to one backend. Its machine is in `link_machine`.
 """
 
 from collections.abc import Hashable
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -418,4 +418,4 @@ LinkEffect: TypeAlias = (
     | Tally
 )
 
-Effects: TypeAlias = list[Any]
+Effects: TypeAlias = list[LinkEffect]

@@ -98,7 +98,7 @@ def held(serve: Callable[[Link, Any], Step]) -> Callable[[Link, Any], Step]:
         sends = [effect for effect in effects if isinstance(effect, ev.Send)]
         if not sends:
             return link, effects
-        rest = [effect for effect in effects if not isinstance(effect, ev.Send)]
+        rest: ev.Effects = [effect for effect in effects if not isinstance(effect, ev.Send)]
         if len(link.unsaid) + len(sends) > UNSAID_MAX:
             return link, [*rest, ev.Tally("unsaid")]
         return replace(link, unsaid=(*link.unsaid, *sends)), rest

@@ -19,7 +19,7 @@ from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import METHODS
 from actors.protocol.modern import headers, meta, outcomes, tool_headers
 from actors.protocol.modern.caller import Caller
-from actors.protocol.modern.link_events import Called, Failed, Judged, Keep, LeftOut, StartTimer
+from actors.protocol.modern.link_events import Called, Effects, Failed, Judged, Keep, LeftOut, StartTimer
 from actors.protocol.modern.link_state import (
     Link,
     Probe,
@@ -163,7 +163,7 @@ def _extended(link: Link, client: Caller) -> bool:
 def complete(link: Link, running: Running, result: Raw) -> Step:
     """The final result of a call."""
     called = running.called
-    effects: ev.Effects = []
+    effects: Effects = []
     if called.method == "tools/list" and link.related:
         link, result, effects = learn(link, result)
     if running.fresh and called.method in outcomes.CACHEABLE:
@@ -250,7 +250,7 @@ def probe(link: Link) -> Step:
 PROBE_CLOCK: Final = ("probe",)
 
 
-def wait_for_probe(link: Link) -> ev.Effects:
+def wait_for_probe(link: Link) -> Effects:
     """How long silence may last until it means something. A process that has yet to start can't answer. Where the other
     era was refused, silence only means that the server is slow, or has lost the probe: it is asked once more, and then
     the connect deadline is all there is."""
@@ -260,13 +260,13 @@ def wait_for_probe(link: Link) -> ev.Effects:
 # Headers of tools --------------------------------------------------------------------------------------------
 
 
-def learn(link: Link, result: Raw) -> tuple[Link, Raw, ev.Effects]:
+def learn(link: Link, result: Raw) -> tuple[Link, Raw, Effects]:
     """What the tools of a list want in headers. Those that want what is not allowed are left out of it: no client on
     HTTP may call them (2026-07-28, streamable-http, "Schema Extension")."""
     if not link.mirrors and not payload.mentions(result, tool_headers.ANNOTATION.encode()):
         return link, result, []
     mirrors, kept = dict(link.mirrors), []
-    effects: ev.Effects = []
+    effects: Effects = []
     try:
         tools = payload.elements(payload.members(result).get("tools", Raw(b"[]")))
         for tool in tools:
@@ -326,7 +326,7 @@ def refreshed(link: Link, pending: Refresh, result: Raw) -> Step:
     return resume(link, effects)
 
 
-def resume(link: Link, effects: ev.Effects) -> Step:
+def resume(link: Link, effects: Effects) -> Step:
     """Sends the calls that waited for the list, whether it came or not."""
     rebuilding, link = link.rebuilding, replace(link, rebuilding=())
     for running in rebuilding:
@@ -348,7 +348,7 @@ def unrefreshed(link: Link, id: str) -> Step:
 
 def drop(link: Link, id: RequestId, reason: str) -> Step:
     """Cancels a request: over HTTP by closing its stream, else by a notification (2026-07-28, cancellation)."""
-    effects: ev.Effects = []
+    effects: Effects = []
     if not link.related:
         params = payload.dumps({"requestId": id, "reason": reason})
         effects.append(ev.Send(codec.encode_notification("notifications/cancelled", params)))

@@ -14,7 +14,7 @@ from actors.protocol.modern import headers
 from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern import link_loop as loop
 from actors.protocol.modern.link_calls import connect, drop, send
-from actors.protocol.modern.link_events import Called, Joined, Left
+from actors.protocol.modern.link_events import Called, Effects, Joined, Left
 from actors.protocol.modern.link_state import Link, Running, Step
 from actors.protocol.versions import MODERN
 
@@ -47,7 +47,7 @@ def called_away(link: Link, event: Called) -> Step:
 
 def dispatch_waiting(link: Link) -> Step:
     """READY: sends every notification and every call that waited for the connection."""
-    effects: ev.Effects = []
+    effects: Effects = []
     unsaid, link = link.unsaid, replace(link, unsaid=())
     for event in unsaid:
         link, sent = notified(link, event)

@@ -202,10 +202,13 @@ Effect: TypeAlias = (
     | ev.Tally
 )
 
+Effects: TypeAlias = list[Effect]
+
 __all__ = [
     "AnswerGiven",
     "Called",
     "Effect",
+    "Effects",
     "Event",
     "Failed",
     "Heard",

@@ -23,7 +23,7 @@ from actors.protocol.modern import filter as filters
 from actors.protocol.modern import headers, meta
 from actors.protocol.modern.filter import Filter
 from actors.protocol.modern.link_calls import drop
-from actors.protocol.modern.link_events import Called, StartRetry, StartTimer, StopTimer, TellCaller
+from actors.protocol.modern.link_events import Called, Effects, StartRetry, StartTimer, StopTimer, TellCaller
 from actors.protocol.modern.link_state import Change, Link, Listen, Step, Wish, gateway, numbered, put, taken
 from actors.protocol.modern.link_table import Phase
 
@@ -68,7 +68,7 @@ def _open(link: Link, listen: Listen) -> Step:
 
 def restore(link: Link) -> Step:
     """READY: opens what was lost, and what everybody of the other era hears of."""
-    effects: ev.Effects = []
+    effects: Effects = []
     lost, link = link.lost, replace(link, lost={})
     for number, listen in lost.items():
         effects.append(StopTimer(("listen", number)))
@@ -107,7 +107,7 @@ def left(link: Link, caller: Hashable) -> Step:
     wishes = {c: wish for c, wish in link.wishes.items() if c is not caller}
     lost = {n: listen for n, listen in link.lost.items() if listen.owner is not caller}
     link = replace(link, wishes=wishes, lost=lost)
-    effects: ev.Effects = []
+    effects: Effects = []
     for id, pending in link.pending.items():
         if isinstance(pending, Listen) and (pending.owner is caller or (_is_common(pending) and not wishes)):
             link, more = _drop(link, id)
@@ -164,7 +164,7 @@ def _after(wish: Wish) -> tuple[str, ...]:
 def _in_force(link: Link, caller: Hashable, id: RequestId | None, honoured: tuple[str, ...]) -> Step:
     """This listen takes the place of the one before: whoever waited for it has an answer."""
     wish = link.wishes[caller]
-    effects: ev.Effects = []
+    effects: Effects = []
     for change in wish.taking:
         if not change.wanted or change.uri in honoured:
             effects.append(_done(change.called))
@@ -201,7 +201,7 @@ def _drop(link: Link, id: RequestId) -> Step:
     return link, [*effects, *clocks(id)]
 
 
-def clocks(id: RequestId) -> ev.Effects:
+def clocks(id: RequestId) -> Effects:
     """Stops those of a listen that is no more."""
     return [StopTimer((clock, id)) for clock in ("ack", "fade", "lasted")]
 
@@ -249,7 +249,7 @@ def _acknowledged(link: Link, id: RequestId, listen: Listen, params: Raw) -> Ste
     except errors.Refusal:
         honoured = Filter()
     granted = listen.filter.within(honoured)
-    effects: ev.Effects = [StopTimer(("ack", id)), StartTimer(("lasted", id), LASTS)]
+    effects: Effects = [StopTimer(("ack", id)), StartTimer(("lasted", id), LASTS)]
     if listen.called is not None and not listen.again:
         effects.append(ev.Tell(listen.called.call, ACKNOWLEDGED, params))
     acked = replace(listen, acked=True, again=True, filter=granted)
@@ -260,7 +260,7 @@ def _acknowledged(link: Link, id: RequestId, listen: Listen, params: Raw) -> Ste
     return link, effects + (_missed(acked) if listen.again else [])
 
 
-def _missed(listen: Listen) -> ev.Effects:
+def _missed(listen: Listen) -> Effects:
     """Everything that may have changed while nobody listened."""
     missed = [(method, Raw(b"{}")) for method in filters.FLAGS if method in listen.filter.changes]
     missed += [(filters.UPDATED, payload.dumps({"uri": uri})) for uri in listen.filter.uris]

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from actors.protocol import link_events as ev
 from actors.protocol.modern.filter import Filter
-from actors.protocol.modern.link_events import Called
+from actors.protocol.modern.link_events import Called, Effects
 from actors.protocol.modern.link_listens import clocks
 from actors.protocol.modern.link_state import Link, Listen, Step
 from actors.protocol.persistent import PersistentMap
@@ -20,7 +20,7 @@ def take_changes(link: Link) -> tuple[Link, list[Called]]:
 
 def lose_all(link: Link, error: Raw) -> Step:
     """The connection is lost, and every listen with it: they are opened again on the next one."""
-    effects: ev.Effects = []
+    effects: Effects = []
     lost = list(link.lost.values())
     for id, listen in link.pending.items():
         if not isinstance(listen, Listen):
@@ -40,7 +40,7 @@ def lose_all(link: Link, error: Raw) -> Step:
 
 def end_all(link: Link, error: Raw) -> Step:
     """The listens of clients of this era end for good."""
-    effects: ev.Effects = []
+    effects: Effects = []
     for listen in (*link.pending.values(), *link.lost.values()):
         if isinstance(listen, Listen) and listen.called is not None:
             effects.append(ev.Finish(listen.called.call, False, error))

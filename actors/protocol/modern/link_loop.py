@@ -14,7 +14,7 @@ from actors.protocol import errors, payload, translate
 from actors.protocol import link_events as ev
 from actors.protocol.bridge import input_required
 from actors.protocol.modern.link_calls import malformed, proceed
-from actors.protocol.modern.link_events import AnswerGiven, StartTimer, StopTimer, Withdraw
+from actors.protocol.modern.link_events import AnswerGiven, Effects, StartTimer, StopTimer, Withdraw
 from actors.protocol.modern.link_state import Asking, Consent, Link, Question, Running, Step, numbered
 from actors.protocol.modern.outcomes import QUESTIONS
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
@@ -59,7 +59,7 @@ def required(link: Link, running: Running, result: Raw) -> Step:
         return _pause(link, running, PAUSES, ROUNDS)
     call = running.called.call
     asking = Asking(running, {id: question for id, (question, _) in questions.items()}, answers)
-    asks: ev.Effects = [ev.Ask(call, id, question.method, params) for id, (question, params) in questions.items()]
+    asks: Effects = [ev.Ask(call, id, question.method, params) for id, (question, params) in questions.items()]
     return replace(link, asking={**link.asking, call: asking}), asks
 
 
@@ -163,7 +163,7 @@ def _but(link: Link, call: ev.CallKey) -> dict[ev.CallKey, Asking]:
 def _stopped(link: Link, asking: Asking, error: Raw) -> Step:
     """The client did not give what the call can't do without. A model that called a tool is told so as a result."""
     called = asking.running.called
-    effects: ev.Effects = [Withdraw(called.caller, id) for id in asking.open]
+    effects: Effects = [Withdraw(called.caller, id) for id in asking.open]
     link = replace(link, asking=_but(link, called.call))
     try:
         message = errors.parse_error_member(error).message

@@ -10,7 +10,7 @@ from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_calls import failure
 from actors.protocol.link_loss import reason_of
 from actors.protocol.modern.link_calls import PROBE_CLOCK, connect
-from actors.protocol.modern.link_events import Called, Judged, Reconsidered, StopTimer, Unfit, Withdraw
+from actors.protocol.modern.link_events import Called, Effects, Judged, Reconsidered, StopTimer, Unfit, Withdraw
 from actors.protocol.modern.link_listens_lost import end_all, lose_all, take_changes
 from actors.protocol.modern.link_state import Link, Running, Step, moved
 from actors.protocol.modern.link_table import Phase
@@ -27,7 +27,7 @@ def _finish(waiting: Called | Running, error: Raw) -> ev.Finish:
 def _end_sent(link: Link, reason: str, message: str, diagnostics: Diagnostics = NO_DIAGNOSTICS) -> Step:
     """Calls whose request is out: it may have been executed. Subscriptions are taken up again later."""
     error = failure(reason, message, "unknown", link.server, diagnostics)
-    effects: ev.Effects = [_finish(p, error) for p in link.pending.values() if isinstance(p, Running)]
+    effects: Effects = [_finish(p, error) for p in link.pending.values() if isinstance(p, Running)]
     link, changes = take_changes(link)
     effects += [_finish(called, error) for called in changes]
     link, more = lose_all(link, error)
@@ -36,7 +36,7 @@ def _end_sent(link: Link, reason: str, message: str, diagnostics: Diagnostics = 
 
 def _end_waiting(link: Link, error: Raw) -> Step:
     """Calls that were not sent. Of notifications nobody is told."""
-    effects: ev.Effects = [_finish(waiting, error) for waiting in (*link.waiting, *link.rebuilding)]
+    effects: Effects = [_finish(waiting, error) for waiting in (*link.waiting, *link.rebuilding)]
     effects += [ev.Tally("lost_notification") for _ in link.unsaid]
     return replace(link, waiting=(), rebuilding=(), unsaid=()), effects
 
@@ -53,7 +53,7 @@ def fail(link: Link, reason: str, message: str, counts: bool = True, diagnostics
     return _lost(link, [ev.StopClock(), StopTimer(PROBE_CLOCK), ev.Hang(), *effects, *more, down])
 
 
-def _lost(link: Link, effects: ev.Effects) -> Step:
+def _lost(link: Link, effects: Effects) -> Step:
     """With subscriptions the link comes back by itself; without any, the next call brings it back."""
     subscribed = any(listen.called is not None or listen.owner is not None for listen in link.lost.values())
     link = moved(link, "lost with subscriptions" if subscribed else "lost")
@@ -93,7 +93,7 @@ def unfit(link: Link, case: Case, said: str) -> Step:
     reason, message = "era_changed", f"{link.named} speaks another protocol revision than before"
     error = failure(reason, message, "unknown", link.server)
     link, returned = take_changes(link)
-    effects: ev.Effects = [ev.Tally("unknown_notification") for _ in link.unsaid]
+    effects: Effects = [ev.Tally("unknown_notification") for _ in link.unsaid]
     for waiting in (*link.waiting, *link.rebuilding):
         if isinstance(waiting, Called) or waiting.fresh:
             returned.append(waiting if isinstance(waiting, Called) else waiting.called)
@@ -105,13 +105,13 @@ def unfit(link: Link, case: Case, said: str) -> Step:
     leave = ev.HandOver() if case in REFUSALS and link.hello is None else ev.Hang()
     link = replace(moved(link, "other era"), lost={}, wishes={}, hello=None)
     judged = Judged(False, sure=case is not Case.SILENT, said=said)
-    before: ev.Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), leave, judged]
+    before: Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), leave, judged]
     return link, [*before, *effects, *ended, *more, *sent, Unfit(tuple(returned))]
 
 
 def end_courses(link: Link, error: Raw) -> Step:
     """Calls that wait for their client or for a timer end."""
-    effects: ev.Effects = []
+    effects: Effects = []
     for asking in link.asking.values():
         effects += [Withdraw(asking.running.called.caller, id) for id in asking.open]
         effects.append(_finish(asking.running, error))

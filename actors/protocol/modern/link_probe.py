@@ -15,7 +15,7 @@ from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern import meta
 from actors.protocol.modern.link_calls import PROBE_CLOCK, connect, probe, wait_for_probe
 from actors.protocol.modern.link_entry import dispatch_waiting
-from actors.protocol.modern.link_events import Failed, Judged, Spoke, StopTimer
+from actors.protocol.modern.link_events import Effects, Failed, Judged, Spoke, StopTimer
 from actors.protocol.modern.link_loss import closed as loss_closed
 from actors.protocol.modern.link_loss import expired as loss_expired
 from actors.protocol.modern.link_loss import fail, unfit
@@ -76,7 +76,7 @@ def answered(link: Link, id: RequestId, result: Raw) -> Step:
     )
     link, opened = listens.restore(link)
     link, sent = dispatch_waiting(link)
-    before: ev.Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), Judged(True), ev.Ready(hello, again)]
+    before: Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), Judged(True), ev.Ready(hello, again)]
     others = [other for other, pending in link.pending.items() if isinstance(pending, Probe)]
     for other in others:
         link = taken(link, other)

@@ -7,11 +7,11 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from actors.protocol.capabilities import NOTHING, Capabilities
-from actors.protocol.link_events import CallKey, Effects, Hello, Notified
+from actors.protocol.link_events import CallKey, Hello, Notified
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern.caller import Caller
 from actors.protocol.modern.filter import Filter
-from actors.protocol.modern.link_events import Called
+from actors.protocol.modern.link_events import Called, Effects
 from actors.protocol.modern.link_table import TRANSITIONS, Phase
 from actors.protocol.modern.tool_headers import Mirrored
 from actors.protocol.persistent import PersistentMap
