@@ -68,7 +68,7 @@ class GatewayActors:
         )
         system.spawn(links, "links")
         system.spawn(supervisor, "sessions")
-        self.modern = ModernTree(system, services, tree, tree.eras, ledger, overloaded)
+        self.modern = ModernTree(system, services, tree, ledger, overloaded)
         router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, ledger))
         ends = Child("expiry", lambda: Expiry(services, links))
         system.spawn(Supervisor([router, ends]), "front")

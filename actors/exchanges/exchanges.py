@@ -1,12 +1,12 @@
-"""The actor of exchanges: the requests of one client without sessions, as far as it can be told to be one.
+"""Serves the modern requests that are under way with the same endpoint, principal, capabilities and affinity.
 
-There is one for each endpoint, principal, kind of client (what it can be asked) and affinity that the client may give;
-it exists while there is something to do. It hosts a front, steps a machine for each request and each subscription, and
-keeps nothing of one request for the next: what must outlast an answer is sealed in the client's hands.
+The actor exists while there is something to do. It has an endpoint, steps a machine for each request and each
+subscription, and keeps nothing of one request for the next: what must outlast an answer is sealed in the client's
+hands.
 """
 
-from collections.abc import Callable
-from typing import Any
+import math
+from typing import TypeAlias, assert_never
 
 from msgspec import Raw, Struct
 
@@ -14,19 +14,17 @@ from actors import ports
 from actors.brokers.broker_messages import LinkParked
 from actors.durations import Durations
 from actors.exchanges import exchange_messages as xm
-from actors.exchanges.exchange_effects import EFFECTS, clock_due
 from actors.exchanges.exchange_running import Running
-from actors.exchanges.modern_front import ModernFront, Peers
-from actors.exchanges.modern_fronts import ModernAggregate, ModernTransparent
+from actors.exchanges.modern_dialer import Peers
+from actors.exchanges.modern_endpoint import ModernEndpoint
 from actors.exchanges.subscribers import Subscribers
-from actors.fronts.aggregate import ChangeDue
 from actors.fronts.catalogue_messages import CatalogueChanged, Listed
-from actors.fronts.host import Tree
+from actors.fronts.host import Said, Tree
+from actors.fronts.list_changes import ChangeDue
 from actors.fronts.listing import GatherDue
 from actors.ledger import Ledger
 from actors.links.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkUnfit, LinkWithdrew
 from actors.links.own_calls import OwnDue
-from actors.links.resume import KeptLinks
 from actors.links.shares import Evict, Evictable
 from actors.protocol import capabilities, codec, errors, sse
 from actors.protocol import effects as fx
@@ -36,8 +34,7 @@ from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern import exchange_events as xv
 from actors.protocol.modern import retry
 from actors.protocol.modern import subscription_events as sv
-from actors.protocol.modern.caller import Caller
-from actors.protocol.modern.exchange import Exchange, step
+from actors.protocol.modern.exchange import HEAD_WAITS, Exchange, step
 from actors.protocol.modern.exchange_table import Phase
 from actors.protocol.modern.outcomes import Outcome
 from actors.protocol.session_state import Client
@@ -45,6 +42,7 @@ from actors.protocol.table_change import Replaced, touches
 from actors.protocol.versions import MODERN
 from actors.runtime import SHUTDOWN, Down, Exit
 from actors.services import DRAIN_MARGIN, Services
+from actors.streams.connection import Connection
 
 SUBSCRIPTIONS_MAX = 64
 """Of one actor; a further one gets 429. The anonymous principal is everybody: it has as many as there is room for."""
@@ -56,6 +54,31 @@ IN_FLIGHT_MAX = 10_000
 """Requests without a session of the process; a further one gets 503."""
 
 OVER = (Phase.DONE, Phase.ABANDONED)
+
+
+Clock: TypeAlias = xm.ClockDue | xm.FlushDue | xm.HonourDue | xm.WatchDue | xm.IdleDue | xm.DrainDue | OwnDue
+RequestsMessage: TypeAlias = (
+    xm.Begin
+    | xm.Inform
+    | xm.Gone
+    | LinkOutcome
+    | LinkTold
+    | LinkParked
+    | LinkAsked
+    | LinkWithdrew
+    | LinkReady
+    | LinkDown
+    | LinkUnfit
+    | Down
+    | Listed
+    | CatalogueChanged
+    | ChangeDue
+    | GatherDue
+    | Replaced
+    | Evict
+    | Clock
+)
+"""What edges, connections and the catalogue say, and its clocks."""
 
 
 class Kind(Struct, frozen=True):
@@ -73,7 +96,7 @@ class ExchangesActor(Evictable):
     mailbox_size = 4096
     disposable = True
 
-    front: ModernFront
+    endpoint: ModernEndpoint
     subscribers: Subscribers
 
     def __init__(self, kind: Kind, services: Services, tree: Tree, ledger: Ledger, peers: Peers) -> None:
@@ -83,7 +106,6 @@ class ExchangesActor(Evictable):
         self.services = services
         self.tree = tree
         self.ledger = ledger
-        self.kept = KeptLinks("", services.sealer, _nothing, _nothing)
         self.running: dict[int, Running] = {}
         self.times = Durations(services.telemetry, services.shown)
         # Nothing of the first request itself: what it says of its client holds for no other.
@@ -97,73 +119,46 @@ class ExchangesActor(Evictable):
     def __repr__(self) -> str:
         return f"<ExchangesActor: {len(self.running)} requests, {len(self.subscribers)} subscriptions>"
 
-    # What the front sees of its host
+    # What the endpoint sees of its host
 
-    epoch = 1
     version = MODERN
-    level = None
-    """Of a session; here each request has its own."""
 
     @property
-    def client(self) -> Client | None:
+    def client(self) -> Client:
         """What the clients of this kind can be asked. Who they are, each request says for itself."""
         return self._client
-
-    def save(self, fields: dict[str, bytes | None]) -> None:
-        """Nothing is kept."""
 
     def routed(self, call: int) -> None:
         """A request that had to wait has found its backend, whose deadline may be shorter than that which runs."""
         running = self.running.get(call)
         if running is not None and running.exchange.phase not in OVER:
-            accepted = running.exchange.accepted
-            EFFECTS[xv.StartDeadline](self, call, running, xv.StartDeadline(accepted, accepted))
-
-    def leave(self, call: int, act: Callable[[], None]) -> None:
-        """There is no record."""
-        act()
-
-    def caller(self, call: int) -> Caller:
-        """On whose behalf a call is made: of the client whose request it is, else (what many share) of the gateway."""
-        running = self.running.get(call)
-        info = running.envelope.info if running is not None else self._client.info
-        level = running.exchange.level if running is not None else None
-        if running is not None and not self.front.merges:
-            return Caller(self.principal.name, running.envelope.capabilities.raw, info, level, False, as_is=True)
-        declared = capabilities.declare(self.front.declared_bits, MODERN)
-        return Caller(self.principal.name, declared, info, level, False)
+            self._start_deadline(call, running, running.exchange.accepted)
 
     @property
     def listening(self) -> bool:
         """Whether anybody wants to hear of changes."""
         return len(self.subscribers) > 0
 
-    def request(self, call: int) -> Running | None:
-        """The request of the client that a call is."""
-        return self.running.get(call)
-
-    def event(self, event: ev.SessionEvent) -> None:
-        """What a front says to a session, said to one exchange, or to all subscriptions."""
+    def event(self, event: Said) -> None:
+        """What the endpoint says, said to one exchange, or to all subscriptions."""
         match event:
             case ev.CallEnded(call, ok, payload):
                 self.times.ended(event, self.ctx.now(), MODERN)
                 self.step(call, xv.Ended(ok, payload, event.as_is))
-            case ev.CallProgressed(backend, None, method, params, _):
-                self.subscribers.changed(backend, method, params)
-            case ev.CallProgressed(_, int() as call, method, params, now):
-                self.step(call, xv.Told(method, params, now, event.as_is))
-            case ev.Asked(backend, _, id, method, _):
-                # Links without sessions ask nothing, and brokers park; whoever asks all the same gets an answer.
-                self.front.answer(backend, id, False, errors.method_not_found(method).raw)
+            case ev.CallProgressed(backend, call, method, params, now):
+                if call is None:
+                    self.subscribers.changed(backend, method, params)
+                else:
+                    self.step(call, xv.Told(method, params, now, event.as_is))
             case _:
-                pass
+                assert_never(event)
 
     def finished(self, call: int, backend: retry.Backend, outcome: Outcome) -> Outcome:
         """The outcome of a call as the client may get it; what it needs to come again goes out sealed."""
         running = self.running.get(call)
         if running is None:
             return outcome
-        request, expose = self._request(running.exchange), self.front.exposed_question
+        request, expose = self._request(running.exchange), self.endpoint.naming.question
         try:
             return retry.finished(request, backend, outcome, self.kind.bits, self.services.sealer, expose)
         except errors.Malformed:
@@ -191,16 +186,65 @@ class ExchangesActor(Evictable):
     def started(self) -> None:
         served = self.services.table.value.endpoints.get(self.kind.endpoint)
         transparent = served is not None and served.kind == "transparent"
-        front = ModernTransparent if transparent else ModernAggregate
-        self.front = front(self, self.kind.endpoint, self.services, self.tree)
-        self.subscribers = Subscribers(self.front, self.ledger, self._settled)
+        self.endpoint = ModernEndpoint(self, self.kind.endpoint, self.services, self.tree, merged=not transparent)
+        self.subscribers = Subscribers(self.endpoint, self.ledger, self._settled)
         self._settled()
 
-    def receive(self, message: Any) -> None:
-        """One message."""
-        handler = HANDLERS.get(type(message))
-        if handler is not None:
-            handler(self, message)
+    def receive(self, message: RequestsMessage) -> None:
+        """One message; the first two are all that a plain call needs."""
+        match message:
+            case xm.Begin():
+                self._begin(message)
+            case LinkOutcome():
+                self.endpoint.outcome(message)
+            case LinkTold():
+                self.endpoint.told(message)
+            case LinkParked():
+                self.endpoint.parked(message)
+            case LinkAsked():
+                self.endpoint.asked(message)
+            case LinkWithdrew():
+                pass  # what was asked was answered at once
+            case LinkReady():
+                self.endpoint.ready(message)
+            case LinkDown():
+                self.endpoint.upstreams.down(message)
+            case LinkUnfit():
+                self.endpoint.upstreams.unfit(message)
+            case Down():
+                self.endpoint.upstreams.ended(message.ref)
+            case Listed() | CatalogueChanged() | ChangeDue() | GatherDue():
+                self.endpoint.about_lists(message)
+            case xm.Inform():
+                self._inform(message)
+            case xm.Gone():
+                self._gone(message)
+            case Replaced():
+                self._replaced(message)
+            case Evict():
+                self._evict()
+            case _:
+                self._due(message)
+
+    def _due(self, message: Clock) -> None:
+        match message:
+            case xm.ClockDue():
+                self._clock_due(message.call)
+            case xm.FlushDue(call):
+                self.subscribers.step(call, _FLUSH)
+            case xm.HonourDue(call):
+                self.subscribers.honour(call)
+            case xm.WatchDue(watch):
+                self.subscribers.watches.due(watch)
+            case OwnDue(call):
+                self.endpoint.upstreams.own_due(call)
+            case xm.IdleDue():
+                self._idle()
+            case xm.DrainDue():
+                for call in list(self.running):
+                    self.step(call, xv.DrainOverdue())
+            case _:
+                assert_never(message)
 
     def _settled(self) -> None:
         """Something is over: if it was the last thing, the actor waits for a while, or goes."""
@@ -220,7 +264,7 @@ class ExchangesActor(Evictable):
         self._looks = True
         self.ctx.set_timer("idle", seconds, xm.IdleDue())
 
-    def _idle(self, message: xm.IdleDue) -> None:
+    def _idle(self) -> None:
         self._looks = False
         if self.running or len(self.subscribers):
             return
@@ -232,7 +276,7 @@ class ExchangesActor(Evictable):
         else:
             self._settled()
 
-    def _evict(self, message: Evict) -> None:
+    def _evict(self) -> None:
         if self.running or len(self.subscribers):
             return
         if self.ctx.idle:
@@ -247,10 +291,6 @@ class ExchangesActor(Evictable):
         self.subscribers.end_all()
         self._settled()
 
-    def _drain_due(self, message: xm.DrainDue) -> None:
-        for call in list(self.running):
-            self.step(call, xv.DrainOverdue())
-
     def stopped(self, reason: Exit) -> None:
         """After a crash: whoever has a stream is told there. (Whoever has none is told by the call that failed.)"""
         error = errors.internal("the request was lost", reason="crashed", executed="unknown")
@@ -260,7 +300,7 @@ class ExchangesActor(Evictable):
         self.ledger.add(self.principal, -len(self.running))
         self.ledger.exchanges -= len(self.running)
         self.subscribers.cut()
-        self.front.let_go()
+        self.endpoint.let_go()
 
     # Requests
 
@@ -285,7 +325,7 @@ class ExchangesActor(Evictable):
             self.kind.bits,
             envelope.level,
             envelope.progress,
-            Raw(self.services.identity) if self.front.merges else EMPTY,
+            Raw(self.services.identity) if self.endpoint.naming.merges else EMPTY,
         )
         self._run(call, Running(exchange, envelope, message.headers, reply))
 
@@ -294,7 +334,7 @@ class ExchangesActor(Evictable):
         if self._draining:
             message.reply.answer(_refused(errors.draining(), None))
         else:
-            self.front.inform(message.notification.method, message.notification.params)
+            self.endpoint.inform(message.notification.method, message.notification.params)
             message.reply.answer(ports.Answer(202))
         self._settled()
 
@@ -340,20 +380,101 @@ class ExchangesActor(Evictable):
             self.ledger.add(self.principal, -1)
             self.ledger.exchanges -= 1
         for effect in effects:
-            EFFECTS[type(effect)](self, call, running, effect)
+            self._run_effect(call, running, effect)
         if over:
             self._settled()
 
-    def dispatch(self, call: int, running: Running, effect: xv.Dispatch) -> None:
-        """To the front: as a request of its own, or as one that goes on where it waited."""
+    def _run_effect(self, call: int, running: Running, effect: xv.ExchangeEffect) -> None:
+        match effect:
+            case xv.Dispatch():
+                self._dispatch(call, running, effect)
+            case xv.Answer(status, body):
+                running.reply.answer(ports.Answer(status, body))
+            case xv.OpenStream():
+                self._open_stream(call, running)
+            case xv.Write():
+                self._write(call, running, effect)
+            case xv.StartHeadClock():
+                running.head_due = self.ctx.now() + HEAD_WAITS
+                self._look_later(call, running)
+            case xv.StopHeadClock():
+                running.head_due = math.inf
+            case xv.StartDeadline(since):
+                self._start_deadline(call, running, since)
+            case xv.StopDeadline():
+                running.head_due = running.due = math.inf
+                self.ctx.cancel_timer(("clock", call))
+            case xv.Cancel():
+                self.times.forget(call)
+                self.endpoint.cancel(call, effect.reason)
+            case xv.Tally():
+                self.services.telemetry.count("stagedoor_messages_dropped_total", (effect.what,))
+            case _:
+                assert_never(effect)
+
+    def _dispatch(self, call: int, running: Running, effect: xv.Dispatch) -> None:
+        """To the endpoint: as a request of its own, or as one that goes on where it waited."""
         self.times.began(fx.Dispatch(call, effect.method, effect.params, effect.progress), self.ctx.now())
         found = running.retry
         if isinstance(found, retry.Waiting):
             level = running.exchange.level
-            self.front.resume(call, effect.method, found, progress=effect.progress, level=level)
+            self.endpoint.resume(call, effect.method, found, progress=effect.progress, level=level)
         else:
             params = found.params if isinstance(found, retry.Fresh) else effect.params
-            self.front.dispatch(fx.Dispatch(call, effect.method, params, effect.progress))
+            self.endpoint.dispatch(fx.Dispatch(call, effect.method, params, effect.progress))
+
+    def _open_stream(self, call: int, running: Running) -> None:
+        ref, limits, streams = self.ctx.ref, self.services.limits, self.ledger.streams
+
+        def closed(connection: Connection, whole: bool) -> None:
+            streams["post"] -= 1
+            ref.reply(xm.Gone(call))
+
+        bounds = (limits.outbox_events, limits.outbox_bytes)
+        connection = running.connection = Connection(call, f"exchange-{call}", bounds, closed)
+        streams["post"] += 1
+        if not running.reply.answer(ports.Streaming(connection)):
+            connection.close()
+
+    def _write(self, call: int, running: Running, effect: xv.Write) -> None:
+        """Without event ids: there is nothing to come back to. What waits too long is not waited for."""
+        connection = running.connection
+        if connection is None:
+            return
+        fits = connection.put(0, sse.encode_event(effect.frame), urgent=effect.last)
+        if effect.last:
+            connection.end()
+        elif not fits:
+            self.services.telemetry.count("stagedoor_slow_consumers_total", ("post",))
+            connection.cut()
+            self.step(call, xv.Overflowed())
+
+    def _start_deadline(self, call: int, running: Running, since: float) -> None:
+        limits, endpoint = self.services.limits, self.endpoint
+        seconds = endpoint.upstreams.deadline(call) if call in endpoint.calls else limits.request_deadline
+        running.due = min(since + seconds, running.exchange.accepted + limits.request_deadline_cap)
+        self._look_later(call, running)
+
+    def _look_later(self, call: int, running: Running) -> None:
+        """One timer for both clocks, since most calls end before either: it is set anew only for what comes earlier."""
+        nearer = min(running.head_due, running.due)
+        if nearer < running.looks_at:
+            running.looks_at = nearer
+            self.ctx.set_timer(("clock", call), max(0.0, nearer - self.ctx.now()), xm.ClockDue(call))
+
+    def _clock_due(self, call: int) -> None:
+        """Looks which of both clocks it was."""
+        running = self.running.get(call)
+        if running is None:
+            return
+        running.looks_at, now = math.inf, self.ctx.now()
+        if running.due <= now:
+            self.step(call, xv.DeadlineDue(self.endpoint.calls.get(call)))
+            return
+        if running.head_due <= now:
+            running.head_due = math.inf
+            self.step(call, xv.HeadDue())
+        self._look_later(call, running)
 
     def _gone(self, message: xm.Gone) -> None:
         if message.call in self.subscribers:
@@ -365,8 +486,7 @@ class ExchangesActor(Evictable):
 
     def _replaced(self, message: Replaced) -> None:
         """The table is another one. Subscriptions end: their clients come again, and take it that all has changed."""
-        if isinstance(self.front, ModernAggregate):
-            self.front.reconfigured(message.before)
+        self.endpoint.reconfigured(message.before)
         if touches(message.before, self.services.table.value, self.kind.endpoint):
             self.subscribers.end_all()
 
@@ -384,38 +504,6 @@ class ExchangesActor(Evictable):
 
 
 _DISCONNECTED, _FLUSH = sv.Disconnected(), sv.FlushDue()
-
-HANDLERS: dict[type, Callable[[ExchangesActor, Any], None]] = {
-    xm.Begin: ExchangesActor._begin,
-    xm.Inform: ExchangesActor._inform,
-    xm.Gone: ExchangesActor._gone,
-    xm.IdleDue: ExchangesActor._idle,
-    Evict: ExchangesActor._evict,
-    xm.DrainDue: ExchangesActor._drain_due,
-    xm.ClockDue: clock_due,
-    xm.FlushDue: lambda self, m: self.subscribers.step(m.call, _FLUSH),
-    xm.HonourDue: lambda self, m: self.subscribers.honour(m.call),
-    xm.WatchDue: lambda self, m: self.subscribers.watches.due(m.watch),
-    LinkOutcome: lambda self, m: self.front.outcome(m),
-    LinkTold: lambda self, m: self.front.told(m),
-    LinkAsked: lambda self, m: self.front.asked(m),
-    LinkWithdrew: lambda self, m: self.front.withdrew(m),
-    LinkReady: lambda self, m: self.front.ready(m),
-    LinkDown: lambda self, m: self.front.down(m),
-    LinkUnfit: lambda self, m: self.front.unfit(m),
-    LinkParked: lambda self, m: self.front.parked(m),
-    Listed: lambda self, m: self.front.listed(m),
-    CatalogueChanged: lambda self, m: self.front.changed(m),
-    ChangeDue: lambda self, m: self.front.change_due(m.notification),
-    GatherDue: lambda self, m: self.front.gather_due(m.method, looks=m.looks),
-    OwnDue: lambda self, m: self.front.own_due(m.call),
-    Down: lambda self, m: self.front.link_ended(m.ref),
-    Replaced: ExchangesActor._replaced,
-}
-
-
-def _nothing(fields: dict[str, bytes | None]) -> None:
-    """There is no record."""
 
 
 def _refused(error: errors.ProtocolError, id: RequestId | None) -> ports.Answer:

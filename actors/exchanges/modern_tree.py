@@ -5,11 +5,10 @@ from collections.abc import Callable
 from actors.brokers.broker_calls import Patron
 from actors.brokers.brokers import Brokers
 from actors.exchanges.exchanges import ExchangesActor, Kind
-from actors.exchanges.peers import TreePeers
-from actors.fronts.aggregate import passed_on
+from actors.exchanges.modern_dialer import TreePeers
 from actors.fronts.host import Tree
+from actors.fronts.merged import passed_on
 from actors.ledger import Ledger
-from actors.links.eras import Eras
 from actors.links.shares import Shares
 from actors.modern_door import ModernDoor
 from actors.protocol import capabilities
@@ -25,7 +24,6 @@ class ModernTree:
         system: System,
         services: Services,
         tree: Tree,
-        eras: Eras,
         ledger: Ledger,
         overloaded: Callable[[], bool],
     ) -> None:
@@ -40,7 +38,7 @@ class ModernTree:
             merges = served is None or served.kind == "aggregate"
             bits = passed_on(kind.bits) if merges else capabilities.carried(kind.bits)
             patron = Patron(kind.principal, bits, kind.affinity)
-            peers = TreePeers(patron, services, tree, eras, found, system.registry)
+            peers = TreePeers(patron, services, tree, found, system.registry)
             return ExchangesActor(kind, services, tree, ledger, peers)
 
         self.door = ModernDoor(services, system.registry, exchanges, make, overloaded)

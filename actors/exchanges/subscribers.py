@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from actors import ports
 from actors.exchanges.exchange_messages import FlushDue, Gone, HonourDue
-from actors.exchanges.modern_front import ModernFront
+from actors.exchanges.modern_endpoint import ModernEndpoint
 from actors.exchanges.watches import Watches
 from actors.ledger import Ledger
 from actors.protocol import errors, sse
@@ -54,13 +54,13 @@ class _Running:
 class Subscribers:
     """By the numbers that the actor gives them."""
 
-    def __init__(self, front: ModernFront, ledger: Ledger, ended: Callable[[], object]) -> None:
-        self.watches = Watches(front)
-        self._front = front
+    def __init__(self, endpoint: ModernEndpoint, ledger: Ledger, ended: Callable[[], object]) -> None:
+        self.watches = Watches(endpoint)
+        self._endpoint = endpoint
         self._ledger = ledger
         self._ended = ended
         self._running: dict[int, _Running] = {}
-        self._ctx = front.host.ctx
+        self._ctx = endpoint.host.ctx
 
     def __len__(self) -> int:
         return len(self._running)
@@ -72,7 +72,7 @@ class Subscribers:
 
     def begin(self, call: int, request: Request, reply: Reply, bits: ClientBits) -> None:
         """A `subscriptions/listen` of a client with these bits."""
-        self._ledger.listens(self._front.host.principal, 1)
+        self._ledger.listens(self._endpoint.host.principal, 1)
         try:
             wanted = filters.read(request.params)
         except errors.Refusal as refusal:
@@ -104,7 +104,7 @@ class Subscribers:
 
     def cut(self) -> None:
         """The actor is no more: who finds the stream broken comes back, and takes it that everything has changed."""
-        self._ledger.listens(self._front.host.principal, -len(self._running))
+        self._ledger.listens(self._endpoint.host.principal, -len(self._running))
         for running in self._running.values():
             if running.connection is not None:
                 running.connection.cut()
@@ -118,7 +118,7 @@ class Subscribers:
         over = running.subscription.phase in OVER
         if over:
             del self._running[call]
-            self._ledger.listens(self._front.host.principal, -1)
+            self._ledger.listens(self._endpoint.host.principal, -1)
         for effect in effects:
             _EFFECTS[type(effect)](self, call, running, effect)
         if over:
@@ -130,24 +130,24 @@ class Subscribers:
 
     def _watch(self, call: int, running: _Running, effect: ev.Watch) -> None:
         self._ctx.set_timer(("honour", call), HONOUR_WITHIN, HonourDue(call))
-        self._front.look_for(effect.filter.uris, lambda: self._looked(call, running, effect.filter))
+        self._endpoint.naming.look_for(effect.filter.uris, lambda: self._looked(call, running, effect.filter))
 
     def _looked(self, call: int, running: _Running, filter: Filter) -> None:
         """It is known whose the resources are, as far as that can be known."""
         if self._running.get(call) is not running or running.subscription.phase is not Phase.OPENING:
             return
-        places = {uri: owner for uri in filter.uris if (owner := self._front.owner(uri)) is not None}
+        places = {uri: owner for uri in filter.uris if (owner := self._endpoint.naming.owner(uri)) is not None}
         running.places = places
-        principal, sealer = self._front.host.principal.name, self._front.services.sealer
+        principal, sealer = self._endpoint.host.principal.name, self._endpoint.services.sealer
         running.tasks = tasks.filtered(filter.tasks, sealer, principal=principal) if filter.tasks else {}
         parts: dict[str, Filter] = {}
-        for backend in self._front.watched:
+        for backend in self._endpoint.watched:
             uris = tuple(dict.fromkeys(name for owner, name in places.values() if owner == backend))
             part = Filter(filter.changes, uris, tuple(running.tasks.get(backend, ())))
             if not part.empty:
                 parts[backend] = part
         running.left = set(parts)
-        if self._front.merges:
+        if self._endpoint.naming.merges:
             # The gateway itself says that a merged list has changed, whatever the backends can.
             running.changes = filter.changes
         for backend, part in parts.items():
@@ -165,7 +165,7 @@ class Subscribers:
                 own = running.tasks.get(backend, {})
                 running.able_tasks += [own[task] for task in able.tasks if task in own]
                 running.changes |= able.changes
-            elif error is not None and not self._front.merges:
+            elif error is not None and not self._endpoint.naming.merges:
                 self.step(call, ev.Refused(error))
                 return
             if not running.left:
@@ -191,7 +191,7 @@ class Subscribers:
             running.reply.answer(ports.Answer(effect.status, effect.body))
 
     def _open(self, call: int, running: _Running, effect: ev.OpenStream) -> None:
-        ref, limits = self._ctx.ref, self._front.services.limits
+        ref, limits = self._ctx.ref, self._endpoint.services.limits
 
         def closed(connection: Connection, whole: bool) -> None:
             self._ledger.streams["listen"] -= 1
@@ -206,7 +206,7 @@ class Subscribers:
     def _write(self, call: int, running: _Running, effect: ev.Write) -> None:
         connection = running.connection
         if connection is not None and not connection.put(0, sse.encode_event(effect.frame)):
-            self._front.services.telemetry.count("stagedoor_slow_consumers_total", ("listen",))
+            self._endpoint.services.telemetry.count("stagedoor_slow_consumers_total", ("listen",))
             self.step(call, ev.Overflowed())
 
     def _close(self, call: int, running: _Running, effect: ev.Close) -> None:
@@ -224,7 +224,7 @@ class Subscribers:
 
     def _tally(self, call: int, running: _Running, effect: ev.Tally) -> None:
         if effect.what != "change_unwanted":
-            self._front.services.telemetry.count("stagedoor_messages_dropped_total", (effect.what,))
+            self._endpoint.services.telemetry.count("stagedoor_messages_dropped_total", (effect.what,))
 
 
 _EFFECTS: dict[type, Callable[[Subscribers, int, _Running, Any], None]] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from msgspec import Raw
 
 from actors.exchanges.exchange_messages import WatchDue
-from actors.exchanges.modern_front import ModernFront
+from actors.exchanges.modern_endpoint import ModernEndpoint
 from actors.links.link_messages import LinkOutcome, LinkTold
 from actors.protocol import breaker, capabilities, errors
 from actors.protocol import payload as json
@@ -57,8 +57,8 @@ class Watch:
 class Watches:
     """The watches of one actor of exchanges; `users` are the numbers of its subscriptions."""
 
-    def __init__(self, front: ModernFront) -> None:
-        self._front = front
+    def __init__(self, endpoint: ModernEndpoint) -> None:
+        self._endpoint = endpoint
         self._watches: dict[tuple[str, Filter], Watch] = {}
         self._by_call: dict[int, Watch] = {}
         self._subscribed: dict[tuple[str, str], set[int]] = {}
@@ -88,7 +88,7 @@ class Watches:
             watch.users.discard(user)
             if not watch.users:
                 del self._watches[watch.backend, watch.filter]
-                self._front.host.ctx.cancel_timer(("watch", watch.number))
+                self._endpoint.host.ctx.cancel_timer(("watch", watch.number))
                 self._end(watch)
 
     # How a watch begins
@@ -99,12 +99,12 @@ class Watches:
                 return
             if hello is None:
                 self._failed(watch, error)
-            elif self._front.modern(watch.backend):
+            elif self._endpoint.modern(watch.backend):
                 self._listen(watch)
             else:
                 self._subscribe(watch, hello)
 
-        self._front.when_ready(watch.backend, ready)
+        self._endpoint.upstreams.when_ready(watch.backend, ready)
 
     def _listen(self, watch: Watch) -> None:
         """At a backend without sessions; its acknowledgement comes as a message on the call."""
@@ -112,15 +112,15 @@ class Watches:
         def ended(outcome: LinkOutcome) -> None:
             self._by_call.pop(watch.call, None)
             watch.call = 0
-            front, backend = self._front, watch.backend
-            if watch.honoured is not None and backend in front.links and front.as_is(backend):
+            endpoint, backend = self._endpoint, watch.backend
+            if watch.honoured is not None and backend in endpoint.upstreams.links and endpoint.as_is(backend):
                 # A loss is mended by the link: this is the server's own word, to the only ones who listen to it.
                 for user in sorted(watch.users):
-                    front.host.unsubscribed(user, EMPTY if outcome.ok else outcome.payload)
+                    endpoint.host.unsubscribed(user, EMPTY if outcome.ok else outcome.payload)
             elif watch.users:
                 self._failed(watch, outcome.payload if not outcome.ok else EMPTY)
 
-        watch.call = self._front.listen(watch.backend, watch.filter, ended)
+        watch.call = self._endpoint.listen(watch.backend, watch.filter, ended)
         if watch.call:
             self._by_call[watch.call] = watch
         else:
@@ -152,13 +152,15 @@ class Watches:
     def _ask(self, watch: Watch, uri: str, then: Callable[[str, bool], None]) -> None:
         self._subscribed.setdefault((watch.backend, uri), set()).add(watch.number)
         params = json.dumps({"uri": uri})
-        if not self._front.own_call(watch.backend, SUBSCRIBE, params, lambda outcome: then(uri, outcome.ok)):
+        if not self._endpoint.upstreams.own_call(
+            watch.backend, SUBSCRIBE, params, lambda outcome: then(uri, outcome.ok)
+        ):
             then(uri, False)
 
     def _end(self, watch: Watch) -> None:
         if watch.call:
             del self._by_call[watch.call]
-            self._front.cancel(watch.call, "unsubscribed")
+            self._endpoint.cancel(watch.call, "unsubscribed")
         for uri in watch.filter.uris:
             needed = self._subscribed.get((watch.backend, uri))
             if needed is None:
@@ -169,8 +171,8 @@ class Watches:
                 self._unsubscribe(watch.backend, uri)
 
     def _unsubscribe(self, backend: str, uri: str) -> None:
-        if backend in self._front.hellos and not self._front.modern(backend):
-            self._front.own_call(backend, UNSUBSCRIBE, json.dumps({"uri": uri}), lambda outcome: None)
+        if backend in self._endpoint.upstreams.hellos and not self._endpoint.modern(backend):
+            self._endpoint.upstreams.own_call(backend, UNSUBSCRIBE, json.dumps({"uri": uri}), lambda outcome: None)
 
     # How it goes on
 
@@ -185,10 +187,10 @@ class Watches:
             except Refusal as refusal:
                 self._failed(watch, refusal.error.raw)
         elif watch.filter.wants(message.method, message.params):
-            self._front.told(LinkTold(message.link, message.backend, None, message.method, message.params))
+            self._endpoint.told(LinkTold(message.link, message.backend, None, message.method, message.params))
 
     def _honoured(self, watch: Watch, honoured: Filter) -> None:
-        watch.honoured, watch.since = honoured, self._front.host.ctx.now()
+        watch.honoured, watch.since = honoured, self._endpoint.host.ctx.now()
         waiting, watch.waiting = watch.waiting, []
         for then in waiting:
             then(honoured, None)
@@ -198,17 +200,17 @@ class Watches:
 
     def _announce(self, watch: Watch, honoured: Filter) -> None:
         """Nobody knows what has changed while nobody listened: everything may have."""
-        ref = self._front.host.ctx.ref
+        ref = self._endpoint.host.ctx.ref
         for method in sorted(honoured.changes):
-            self._front.told(LinkTold(ref, watch.backend, None, method, EMPTY))
+            self._endpoint.told(LinkTold(ref, watch.backend, None, method, EMPTY))
         for uri in honoured.uris:
-            self._front.told(LinkTold(ref, watch.backend, None, filters.UPDATED, json.dumps({"uri": uri})))
+            self._endpoint.told(LinkTold(ref, watch.backend, None, filters.UPDATED, json.dumps({"uri": uri})))
 
     # How it is lost, and found again
 
     def _failed(self, watch: Watch, error: Raw) -> None:
         """Whoever waits is told; as long as somebody is interested it is tried again."""
-        if watch.honoured is not None and self._front.host.ctx.now() - watch.since >= LASTS:
+        if watch.honoured is not None and self._endpoint.host.ctx.now() - watch.since >= LASTS:
             watch.attempt = 0
         watch.honoured, watch.missed = None, True
         waiting, watch.waiting = watch.waiting, []
@@ -216,8 +218,8 @@ class Watches:
             then(None, _error(error))
         if watch.users:
             watch.attempt += 1
-            seconds = breaker.delay(watch.attempt, self._front.services.jitter())
-            self._front.host.ctx.set_timer(("watch", watch.number), seconds, WatchDue(watch.number))
+            seconds = breaker.delay(watch.attempt, self._endpoint.services.jitter())
+            self._endpoint.host.ctx.set_timer(("watch", watch.number), seconds, WatchDue(watch.number))
 
     def disconnected(self, backend: str) -> None:
         """Nothing is heard from this backend any more. (Upstream subscriptions end by themselves.)"""

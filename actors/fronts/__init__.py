@@ -1,1 +1,1 @@
-"""The face that servers have for clients: one server as it is, or several under one roof."""
+"""What clients see of servers: an endpoint is one of them as it is, or several under one roof."""

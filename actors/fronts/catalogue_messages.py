@@ -9,6 +9,7 @@ from actors.runtime import Ref
 
 LIST_CHANGED = methods.CHANGED
 """What is said when a list has changed."""
+NEWS = frozenset(LIST_CHANGED.values())
 NAMED_BY = {
     "tools/list": "name",
     "prompts/list": "name",

@@ -1,9 +1,9 @@
-"""What a front has around it: its session's actor, and the actors that all sessions work with."""
+"""What an endpoint has around it: the actor of its client, and the actors that all clients work with."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from actors.fronts.catalogue_messages import Key
 from actors.fronts.last_known import LastKnown, neutral
@@ -20,7 +20,7 @@ from actors.runtime import Context, DynamicSupervisor
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The actors that sessions work with."""
+    """The actors that clients work with."""
 
     links: DynamicSupervisor
     backends: Named
@@ -51,27 +51,21 @@ class Tree:
         return key in self.hellos or self.known.hello(key, exactly=True) is not None
 
 
+Said: TypeAlias = ev.CallEnded | ev.CallProgressed
+"""What the clients of every kind are told."""
+
+
 class Host(Protocol):
-    """What a front needs of its session's actor."""
+    """What an endpoint needs of the actor of its client."""
 
     ctx: Context
     principal: Principal
 
-    @property
-    def epoch(self) -> int:
-        """Of the session's present life."""
-
-    def event(self, event: ev.SessionEvent) -> None:
-        """Steps the session's machine."""
-
-    def save(self, fields: dict[str, bytes | None]) -> None:
-        """Changes the session's record."""
+    def event(self, event: Said) -> None:
+        """Steps the client's machine."""
 
     def routed(self, call: int) -> None:
         """A call that had to wait has found its backend."""
-
-    def leave(self, call: int, act: Callable[[], None]) -> None:
-        """Acts as soon as no record says of this call that it was not sent."""
 
     @property
     def client(self) -> Client | None:
@@ -79,8 +73,25 @@ class Host(Protocol):
 
     @property
     def version(self) -> str:
-        """The negotiated revision."""
+        """The revision that the client speaks."""
+
+
+class SessionHost(Host, Protocol):
+    """What it needs besides of the actor of a session."""
+
+    def event(self, event: ev.SessionEvent) -> None:
+        """Steps the session's machine."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the session's present life."""
 
     @property
     def level(self) -> str | None:
         """The log level that the client chose, as in `Session`."""
+
+    def save(self, fields: dict[str, bytes | None]) -> None:
+        """Changes the session's record."""
+
+    def leave(self, call: int, act: Callable[[], None]) -> None:
+        """Acts as soon as no record says of this call that it was not sent."""

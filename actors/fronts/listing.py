@@ -1,7 +1,7 @@
-"""What the backends of an aggregate list, as one session sees it, and the naming tables made of it.
+"""What the servers of an endpoint list, as one client sees it, and the naming tables made of it.
 
-A backend that the session is connected to is asked over that connection, any other through the catalogue. Tables and
-merged lists are shared between sessions that see the same lists.
+A server that the client is connected to is asked over that connection, any other through the catalogue. Tables and
+merged lists are shared between clients that see the same lists.
 
 Backends stand in the order of the configuration, and what each lists in the order in which it was known first: a list
 whose definitions are the same is the same to the byte (`steady`).
@@ -10,26 +10,26 @@ whose definitions are the same is the same to the byte (`steady`).
 import hashlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
-from actors.fronts.catalogue_messages import LIST_CHANGED, NAMED_BY, Consult, Listed
-from actors.fronts.filters import filtered, shown
-from actors.fronts.memo import Memo
+from actors.fronts.catalogue_messages import LIST_CHANGED, NAMED_BY, Consult, Key, Listed
+from actors.fronts.endpoint import Endpoint
+from actors.fronts.single import filtered, shown
+from actors.links.link_messages import LinkOutcome
 from actors.links.paging import Items, Page, Paging
 from actors.protocol import aggregate, capabilities, tasks
 from actors.protocol.aggregate import Naming, item_name
+from actors.protocol.link_events import Hello
 from actors.protocol.methods import METHODS
 from actors.protocol.naming import Names, Uris, build_names, build_uris
 from actors.protocol.steady import steady
 from actors.protocol.table import Table
 
-if TYPE_CHECKING:
-    from actors.fronts.aggregate import Aggregate
-
 TOOLS, PROMPTS = "tools/list", "prompts/list"
 RESOURCES, TEMPLATES = "resources/list", "resources/templates/list"
+LONGEST_KEY = 256
+"""Characters of a key by capabilities; a longer one is hashed."""
 LOOK_WITHIN = 10.0
 """Seconds that a call waits for the lists on which its name may be."""
 SLOW_FOR = 60.0
@@ -61,24 +61,86 @@ class _Gathering:
     shows: bool
 
 
-class Listing:
-    """The lists of one session."""
+class Source:
+    """Where the lists of one kind of client come from, and what it may be shown of them. As it is here: for clients
+    with a session, in which what is listed keeps its form, and changes are said."""
 
-    def __init__(self, front: "Aggregate", memo: Memo) -> None:
-        self._front = front
-        self._memo = memo
-        self._views: dict[str, dict[str, View | None]] = {}
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    @property
+    def eager(self) -> bool:
+        """Whether a list that may be another one is asked for as soon as there is a connection of the client's own."""
+        return True
+
+    def modern(self, backend: str) -> bool:
+        """Whether lists come over the connection that everybody shares, which keeps what may be kept."""
+        return False
+
+    def connected(self, backend: str) -> bool:
+        """Whether there is a connection of the client's own that this endpoint does not know yet."""
+        return False
+
+    def last_known(self, method: str, backend: str) -> Items | None:
+        """The list as it was known last, perhaps before the last start."""
+        return self._endpoint.tree.known.items(catalogue_key(self._endpoint, backend), method)
+
+    def fetching(self, method: str, backend: str) -> None:
+        """A list is fetched anew."""
+
+    def page(self, method: str, outcome: LinkOutcome) -> None:
+        """A page of a list came."""
+
+    def learned(self, method: str, backend: str, items: Items) -> None:
+        """A list came, whole, over a connection."""
+
+    def visible(self, backend: str, tools: Iterable[Raw], listed: Items) -> Iterable[Raw]:
+        """Of the tools of a server, those that the client may be shown, in its form; `listed`: all there are."""
+        return tools
+
+    def form(self, backends: Iterable[str]) -> tuple[object, ...]:
+        """What the form of these servers' tools depends on."""
+        return ()
+
+    def hints(self, method: str, backends: Iterable[str]) -> dict[str, object]:
+        """What the client is told of a merged list besides its items."""
+        return {}
+
+
+class Listing:
+    """The lists of one endpoint for one client. `changed` is called when the client may have been shown another list
+    than there is now, `complete` when a list is known as far as it can be."""
+
+    def __init__(
+        self, endpoint: Endpoint, source: Source, changed: Callable[[str], None], complete: Callable[[str], None]
+    ) -> None:
+        self._endpoint = endpoint
+        self._source = source
+        self._changed = changed
+        self._complete = complete
+        self._memo = endpoint.tree.memo
+        self.views: dict[str, dict[str, View | None]] = {}
+        """By method and backend; None: it is not known, though it was asked for."""
         self._failed: set[tuple[str, str]] = set()
         """Method and backend: it was asked for, and can't be had."""
         self._stale: set[tuple[str, str]] = set()
         """Method and backend: it may be another one now."""
         self._fetches: set[tuple[str, str]] = set()
-        """Those that are being fetched over the session's own connection."""
+        """Those that are being fetched over a connection."""
+        self._connecting: set[tuple[str, str]] = set()
+        """Those that are fetched as soon as there is a connection."""
         self._slow: dict[str, float] = {}
         """Backends that have let a deadline pass, and until when nobody waits for them."""
         self._gathering: dict[tuple[str, str], _Gathering] = {}
         """By method, and whose list a name is looked for on: a backend's, `*` for all, or that of none."""
-        self._naming: tuple[Table, Naming] | None = None
+        self.tables: tuple[Table, Naming] | None = None
+        """What `naming` was made last, and under which configuration."""
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The servers of the endpoint, in order."""
+        served = self._endpoint.upstreams.served
+        return served.backends if served is not None else ()
 
     @property
     def busy(self) -> bool:
@@ -96,7 +158,7 @@ class Listing:
             running.done.append(done)
             running.shows = running.shows or not looks
             return
-        wanted = [b for b in self._front.backends if self._wants(method, b)]
+        wanted = [b for b in self.backends if self._wants(method, b)]
         self._gather(wanted, method, done, shows=not looks, looks=looks)
 
     def refresh(self, method: str, done: Callable[[], None]) -> None:
@@ -105,13 +167,13 @@ class Listing:
         if running is not None:
             running.done.append(lambda: self.refresh(method, done))
             return
-        views = self._views.get(method, {})
-        wanted = [b for b in self._front.backends if b not in views or (method, b) in self._stale]
+        views = self.views.get(method, {})
+        wanted = [b for b in self.backends if b not in views or (method, b) in self._stale]
         self._gather(wanted, method, done, shows=False, looks="")
 
     def _gather(self, wanted: list[str], method: str, done: Callable[[], None], shows: bool, *, looks: str) -> None:
         """What is slow is asked too, but not waited for: its list is announced when it is there."""
-        ctx = self._front.host.ctx
+        ctx = self._endpoint.host.ctx
         now = ctx.now()
         if looks:
             waiting = {b for b in wanted if looks in ("*", b)}
@@ -119,48 +181,83 @@ class Listing:
             waiting = {b for b in wanted if not self._itself(b) or self._slow.get(b, 0.0) <= now}
         if waiting:
             self._gathering[method, looks] = _Gathering(waiting, [done], shows)
-            seconds = LOOK_WITHIN if looks else self._front.services.limits.list_deadline
+            seconds = LOOK_WITHIN if looks else self._endpoint.services.limits.list_deadline
             ctx.set_timer(("gather", method, looks), seconds, GatherDue(method, looks))
         nobody = not waiting  # what is there at once is taken out of it
         for backend in wanted:
             self._fetch(method, backend, fresh=bool(looks))
         if nobody:
-            self._front.gathered(method)
+            self._complete(method)
             done()
 
     def _itself(self, backend: str) -> bool:
         """Whether it is asked from here: the catalogue has its own deadline, and always answers."""
-        return self._front.lists_itself(backend)
+        return self._endpoint.lists_itself(backend) or self._source.modern(backend) or self._source.connected(backend)
 
     def _wants(self, method: str, backend: str) -> bool:
-        """The catalogue is always asked, for it knows what is stale; an own connection says so itself."""
-        if not self._front.lists_itself(backend):
+        """The catalogue is always asked, for it knows what is stale, and so is a connection that everybody shares; the
+        list of a connection of the client's own is good until the server says that it has changed."""
+        if not self._endpoint.lists_itself(backend) or self._source.modern(backend):
             return True
-        return self._views.get(method, {}).get(backend) is None or (method, backend) in self._stale
+        return self._view(method, backend) is None or (method, backend) in self._stale
 
     def _fetch(self, method: str, backend: str, *, fresh: bool) -> None:
-        front = self._front
-        spec = front.table.backends.get(backend)
-        if front.lists_itself(backend):
+        if self._endpoint.lists_itself(backend):
+            self._source.fetching(method, backend)
             self._fetch_own(method, backend)
-        elif spec is None or not front.tree.catalogue.reply(
-            Consult(front.host.ctx.ref, front.catalogue_key(backend), front.profile(spec), method, fresh)
+        elif self._itself(backend):
+            self._connect(method, backend, fresh=fresh)
+        else:
+            self._consult(method, backend, fresh=fresh)
+
+    def _consult(self, method: str, backend: str, *, fresh: bool) -> None:
+        endpoint = self._endpoint
+        self._source.fetching(method, backend)
+        spec = endpoint.services.table.value.backends.get(backend)
+        if spec is None or not endpoint.tree.catalogue.reply(
+            Consult(endpoint.host.ctx.ref, catalogue_key(endpoint, backend), endpoint.profile(spec), method, fresh)
         ):
             self._arrived(method, backend, None, failed=True)
 
+    def _connect(self, method: str, backend: str, *, fresh: bool) -> None:
+        """It is fetched as soon as there is a connection; until then the last list known is shown."""
+        key = (method, backend)
+
+        def ready(hello: Hello | None, error: Raw) -> None:
+            self._connecting.discard(key)
+            if hello is not None:
+                self._fetch(method, backend, fresh=fresh)
+            elif self._source.modern(backend):
+                self._arrived(method, backend, None, failed=True)
+            else:
+                self._consult(method, backend, fresh=fresh)
+
+        if not fresh and not self._source.connected(backend):
+            view = self._view(method, backend)
+            last = view.items if view is not None else self._source.last_known(method, backend)
+            if last is not None:
+                self._arrived(method, backend, last)  # what is different from it is announced when it is there
+        if key not in self._connecting:
+            self._connecting.add(key)
+            self._endpoint.upstreams.when_ready(backend, ready)
+
     def _fetch_own(self, method: str, backend: str) -> None:
-        """Over the session's own connection, one fetch of a list at a time."""
-        front, key = self._front, (method, backend)
+        """Over a connection that is there, one fetch of a list at a time."""
+        upstreams, key = self._endpoint.upstreams, (method, backend)
         if key in self._fetches:
             return
         self._stale.discard(key)
-        if not capabilities.allows(capabilities.parse(front.hellos[backend].capabilities), method):
+        if not capabilities.allows(capabilities.parse(upstreams.hellos[backend].capabilities), method):
             self._arrived(method, backend, ())
             return
         self._fetches.add(key)
 
         def ask(params: Raw, page: Page) -> None:
-            if not front.own_call(backend, method, params, lambda out: page(out.ok, out.payload)):
+            def came(outcome: LinkOutcome) -> None:
+                self._source.page(method, outcome)
+                page(outcome.ok, outcome.payload)
+
+            if not upstreams.own_call(backend, method, params, came):
                 done(None, Raw(b"null"))
 
         def done(items: Items | None, error: Raw) -> None:
@@ -168,30 +265,25 @@ class Listing:
             overtaken = key in self._stale  # while the pages came
             if error:
                 self._stale.add(key)
-                items = items if self._views.get(method, {}).get(backend) is None else None
+                items = items if self._view(method, backend) is None else None
             if items is not None:
                 items = self._as_known(method, backend, items)
             self._arrived(method, backend, items, failed=items is None)
-            if not error:
-                self._learned(method, backend)
+            view = self._view(method, backend)
+            if not error and view is not None:
+                self._source.learned(method, backend, view.items)
             if overtaken:
-                front.list_changed(method)
+                self._changed(method)
 
         Paging(METHODS[method].items or "", ask, done).start()
 
     def _as_known(self, method: str, backend: str, items: Items) -> Items:
         """What comes over the session's own connection, in the order in which it is known: the client may have been
         given it in an earlier life of its session, and others are given it by the catalogue."""
-        if self._views.get(method, {}).get(backend) is not None:
+        if self._view(method, backend) is not None:
             return items
-        last = self._last_known(method, backend)
+        last = self._source.last_known(method, backend)
         return steady(last, items, NAMED_BY[method]) if last is not None else items
-
-    def _last_known(self, method: str, backend: str) -> Items | None:
-        return self._front.tree.known.items(self._front.catalogue_key(backend), method)
-
-    def _learned(self, method: str, backend: str) -> None:
-        """A list came, whole, over the session's own connection."""
 
     def listed(self, message: Listed) -> None:
         """The catalogue's answer."""
@@ -205,7 +297,7 @@ class Listing:
         (self._failed.add if failed else self._failed.discard)((method, backend))
         awaited = [k for k, gathering in self._gathering.items() if k[0] == method and backend in gathering.waiting]
         if self._take(method, backend, items) and not any(self._gathering[key].shows for key in awaited):
-            self._front.list_changed(method)
+            self._changed(method)
         for _, looks in awaited:
             self._gathered(method, backend, looks=looks)
 
@@ -217,14 +309,14 @@ class Listing:
         gathering.waiting.discard(backend)
         if not gathering.waiting:
             del self._gathering[method, looks]
-            self._front.host.ctx.cancel_timer(("gather", method, looks))
-            self._front.gathered(method)
+            self._endpoint.host.ctx.cancel_timer(("gather", method, looks))
+            self._complete(method)
             for done in gathering.done:
                 done()
 
     def _take(self, method: str, backend: str, items: Items | None) -> bool:
         """Keeps a list; True if it is another than the client can have been shown."""
-        views = self._views.setdefault(method, {})
+        views = self.views.setdefault(method, {})
         known, before = backend in views, views.get(backend)
         if items is None:
             views.setdefault(backend, None)
@@ -235,7 +327,7 @@ class Listing:
             if before.version == view.version:
                 return False
         views[backend] = view
-        self._naming = None
+        self.tables = None
         return known
 
     def _steady(self, method: str, before: View, fetched: View) -> View:
@@ -253,27 +345,28 @@ class Listing:
     def gather_due(self, method: str, *, looks: str) -> None:
         """A slow backend does not hold the others up: what is known counts."""
         gathering = self._gathering.get((method, looks))
-        views = self._views.setdefault(method, {})
+        views = self.views.setdefault(method, {})
         for backend in list(gathering.waiting) if gathering is not None else ():
             if self._itself(backend):
-                self._slow[backend] = self._front.host.ctx.now() + SLOW_FOR
+                self._slow[backend] = self._endpoint.host.ctx.now() + SLOW_FOR
             views.setdefault(backend, None)
             self._gathered(method, backend, looks=looks)
 
     def connected(self, backend: str) -> None:
-        """The session has its own connection now: it may list other things than the catalogue knew."""
+        """The client has its own connection: it may list other things than the catalogue knew."""
         self._outdate(backend)
-        for method in [m for m, b in self._stale if b == backend]:
-            self._fetch_own(method, backend)
+        if self._source.modern(backend) or self._source.eager:
+            for method in [m for m, b in self._stale if b == backend]:
+                self._fetch_own(method, backend)
 
     def _outdate(self, backend: str) -> None:
-        for method, views in self._views.items():
+        for method, views in self.views.items():
             if backend in views:
                 self._stale.add((method, backend))
 
     def changed(self, backend: str, notification: str) -> None:
         """The backend said so, or the catalogue has found out."""
-        for method, views in self._views.items():
+        for method, views in self.views.items():
             if LIST_CHANGED[method] == notification and backend in views:
                 self._stale.add((method, backend))
 
@@ -281,23 +374,23 @@ class Listing:
         """These are no more, or are other servers now."""
         for backend in backends:
             self._slow.pop(backend, None)
-            for views in self._views.values():
+            for views in self.views.values():
                 views.pop(backend, None)
         self._failed = {key for key in self._failed if key[1] not in backends}
-        self._naming = None
+        self.tables = None
 
     def shrink(self) -> None:
         """Nobody was heard for a while: what the catalogue knows can be had again. What came over a connection of the
         session's own stays as its client was given it."""
-        for method, views in self._views.items():
-            self._views[method] = {b: v for b, v in views.items() if v is not None and self._front.lists_itself(b)}
-        self._naming = None
+        for method, views in self.views.items():
+            self.views[method] = {b: v for b, v in views.items() if v is not None and self._endpoint.lists_itself(b)}
+        self.tables = None
 
     # Looking
 
     def hopeless(self, method: str) -> bool:
         """Whether nothing is known, and every backend was asked in vain: that is an error, and no empty list."""
-        backends = self._front.backends
+        backends = self.backends
         return (
             bool(backends)
             and all((method, b) in self._failed for b in self.silent(method))
@@ -310,8 +403,8 @@ class Listing:
 
     def silent(self, method: str) -> list[str]:
         """The backends whose list is not known, though it was asked for."""
-        views = self._views.get(method, {})
-        return [b for b in self._front.backends if views.get(b) is None]
+        views = self.views.get(method, {})
+        return [b for b in self.backends if views.get(b) is None]
 
     def merged(self, method: str) -> list[Raw]:
         """The items of all backends, in their order, under their exposed names."""
@@ -337,27 +430,34 @@ class Listing:
         return list(exposed.values())
 
     def _visible(self, method: str, backend: str, view: View) -> Iterable[Raw]:
-        spec = self._front.table.backends.get(backend)
-        if spec is None or method != TOOLS:
+        if method != TOOLS:
             return view.items
-        items = [tasks.untasked(tool) for tool in view.items] if spec.sharing == "shared" else view.items
-        return (item for item in items if shown(spec, item_name(item) or "")) if filtered(spec) else items
+        spec, items = self._endpoint.services.table.value.backends.get(backend), iter(view.items)
+        if spec is not None and spec.sharing == "shared":
+            items = map(tasks.untasked, items)
+        if spec is not None and filtered(spec):
+            items = (item for item in items if shown(spec, item_name(item) or ""))
+        return self._source.visible(backend, items, view.items)
+
+    def _view(self, method: str, backend: str) -> View | None:
+        return self.views.get(method, {}).get(backend)
 
     def _present(self, method: str) -> list[tuple[str, View]]:
-        views = self._views.get(method, {})
-        return [(b, v) for b in self._front.backends if (v := views.get(b)) is not None]
+        views = self.views.get(method, {})
+        return [(b, v) for b in self.backends if (v := views.get(b)) is not None]
 
     @property
     def naming(self) -> Naming:
         """The tables over everything that is known."""
-        table = self._front.table
-        if self._naming is None or self._naming[0] is not table:
-            self._naming = (table, Naming(self._names(TOOLS), self._names(PROMPTS), self._uris()))
-        return self._naming[1]
+        table = self._endpoint.services.table.value
+        if self.tables is None or self.tables[0] is not table:
+            self.tables = (table, Naming(self._names(TOOLS), self._names(PROMPTS), self._uris()))
+        return self.tables[1]
 
     def _names(self, method: str) -> Names:
         views = self._present(method)
-        separator, configured = self._front.table.separator, (*self._front.table.backends, *self._front.backends)
+        table = self._endpoint.services.table.value
+        separator, configured = table.separator, (*table.backends, *self.backends)
 
         def make() -> Names:
             lists = [(b, [n for i in self._visible(method, b, v) if (n := item_name(i))]) for b, v in views]
@@ -372,17 +472,32 @@ class Listing:
 
         def make() -> Uris:
             lists = [(b, [u for i in v.items if (u := item_name(i, NAMED_BY[m]))]) for m, b, v in views]
-            return build_uris(self._front.backends, lists)
+            return build_uris(self.backends, lists)
 
-        key = ("uris", self._front.endpoint, self._front.table.digest, *((m, b, v.version) for m, b, v in views))
+        endpoint = self._endpoint
+        digest = endpoint.services.table.value.digest
+        key = ("uris", endpoint.name, digest, *((m, b, v.version) for m, b, v in views))
         value = self._memo.get(key, make, (view.items for _, _, view in views))
         assert isinstance(value, Uris)
         return value
 
     def _key(self, what: str, method: str, views: list[tuple[str, View]]) -> tuple[object, ...]:
         """What a value is made of: the endpoint as it is configured, and the content of each list."""
-        front = self._front
-        return (what, front.endpoint, front.table.digest, method, *((b, v.version) for b, v in views))
+        endpoint = self._endpoint
+        form, digest = self._source.form([b for b, _ in views]), endpoint.services.table.value.digest
+        return (*form, what, endpoint.name, digest, method, *((b, v.version) for b, v in views))
+
+
+def catalogue_key(endpoint: Endpoint, backend: str) -> Key:
+    """Whose view of a server a client sees; all share that of a connection that is configured as shared. (On a modern
+    one, which everybody shares too, each is told of the client for whom it is asked.)"""
+    spec = endpoint.services.table.value.backends.get(backend)
+    if spec is not None and spec.sharing == "shared":
+        return Key("", "", backend)
+    bits = capabilities.bits_key(endpoint.bits)
+    if len(bits) > LONGEST_KEY:  # settings of extensions are as long as the client likes
+        bits = hashlib.sha256(bits.encode()).hexdigest()
+    return Key(endpoint.host.principal.name, bits, backend)
 
 
 def hash_of(items: list[Raw]) -> str:

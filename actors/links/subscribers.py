@@ -172,6 +172,11 @@ class Subscriptions:
         self._changed = changed
         self._noted: dict[int, tuple[str, bool]] = {}
 
+    @property
+    def pending(self) -> int:
+        """Calls whose outcome will change it."""
+        return len(self._noted)
+
     def note(self, call: int, method: str, params: Raw) -> errors.ProtocolError | None:
         """Remembers what a call will change if it succeeds; an error if that would be too much."""
         uri = located(params) if method in (SUBSCRIBE, UNSUBSCRIBE) else None

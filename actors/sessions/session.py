@@ -17,13 +17,11 @@ from typing import Any, TypeAlias, assert_never
 import msgspec
 
 from actors.durations import Durations
-from actors.fronts.aggregate import Aggregate, ChangeDue
 from actors.fronts.catalogue_messages import CatalogueChanged, Listed
-from actors.fronts.front import Front
 from actors.fronts.host import Tree
-from actors.fronts.leaving import is_bound, put_down, say_farewell
+from actors.fronts.list_changes import ChangeDue
 from actors.fronts.listing import GatherDue
-from actors.fronts.transparent import Transparent
+from actors.fronts.session_endpoint import SessionEndpoint
 from actors.ledger import Ledger
 from actors.links import link_messages as lm
 from actors.links.own_calls import OwnDue
@@ -146,7 +144,7 @@ class SessionActor(Actor):
         rules = Rules(limits.requests_per_session, limits.get_streams_per_session, limits.box_events, not transparent)
         self._state = Session(grant.epoch, rules)
         self._grant = grant
-        self.front: Front = (Transparent if transparent else Aggregate)(self, identity.endpoint, services, tree)
+        self.front = SessionEndpoint(self, identity.endpoint, services, tree, merged=not transparent)
         self._kept = self.front.kept = KeptLinks(identity.key, services.sealer, self.save, self._note)
 
     def __repr__(self) -> str:
@@ -244,7 +242,6 @@ class SessionActor(Actor):
         self._ledger.add(self.principal, len(self._state.requests))
         # A first write of this life: it clears the count of rebuilds that never got so far.
         self.save(session_record.handshake(self._state) | last_activity(None))
-        self.front.tasks.load(record.fields)
         self.front.recall(record.fields)
         self.front.restored(self._state.subscriptions)
         self._recorded_under(record.fields)
@@ -305,13 +302,11 @@ class SessionActor(Actor):
             case lm.LinkReady():
                 self.front.ready(message)
             case lm.LinkDown():
-                self.front.down(message)
+                self.front.upstreams.down(message)
             case lm.LinkUnfit():
-                self.front.unfit(message)
-            case Listed():
-                self.front.listed(message)
-            case CatalogueChanged():
-                self.front.changed(message)
+                self.front.upstreams.unfit(message)
+            case Listed() | CatalogueChanged():
+                self.front.about_lists(message)
             case Replaced():
                 self._reconfigured(message.before)
             case Down():
@@ -351,12 +346,10 @@ class SessionActor(Actor):
                 self.event(ev.CallExpired(message.call, self.front.calls.get(message.call)))
             case sm.AskDue() | AskDropped():
                 self.event(ev.AskExpired(message.ask))
-            case ChangeDue():
-                self.front.change_due(message.notification)
-            case GatherDue():
-                self.front.gather_due(message.method, looks=message.looks)
+            case ChangeDue() | GatherDue():
+                self.front.about_lists(message)
             case OwnDue():
-                self.front.own_due(message.call)
+                self.front.upstreams.own_due(message.call)
             case _:
                 assert_never(message)
 
@@ -571,13 +564,13 @@ class SessionActor(Actor):
 
     def _start_deadline(self, effect: fx.StartDeadline) -> None:
         latest = effect.accepted + self.services.limits.request_deadline_cap
-        due = min(effect.since + self.front.deadline(effect.call), latest)
+        due = min(effect.since + self.front.upstreams.deadline(effect.call), latest)
         self.ctx.set_timer(("deadline", effect.call), max(0.0, due - self.ctx.now()), sm.DeadlineDue(effect.call))
 
     def _end(self, reason: str) -> None:
         """The machine is closed: record, links and actor go. A session that is another's goes on there, and its
         backends' sessions with it."""
-        (put_down if reason == Refused.FENCED.value else say_farewell)(self.front)
+        (self.front.upstreams.put_down if reason == Refused.FENCED.value else self.front.say_farewell)()
         ending, ref = self._ending, self.ctx.ref
 
         def done(outcome: Any) -> None:
@@ -619,7 +612,7 @@ class SessionActor(Actor):
             self.event(ev.Ended("idle"))
         elif idle < leave:
             self._watch(min(leave, end) - idle)
-        elif unfinished or is_bound(self.front):
+        elif unfinished or self.front.upstreams.bound:
             self.front.shrink()
             self._watch(end - idle)
         else:
@@ -640,7 +633,7 @@ class SessionActor(Actor):
             self.services.store.claim(key, None, grant.epoch, nonce, lambda out: ref.reply(sm.Reclaimed(out)))
 
     def _go(self) -> None:
-        put_down(self.front)
+        self.front.upstreams.put_down()
         left = self.services.limits.idle_ttl - (self.ctx.now() - self._active)
         self.tree.expiry.reply(Passivated(self.identity.key, left))
         self.ctx.stop()
@@ -691,37 +684,22 @@ class SessionActor(Actor):
         self._draining = False
         self.record.release(last_activity(self.services.wall()))
         if self.services.store.durable:
-            put_down(self.front)
+            self.front.upstreams.put_down()
         self.ctx.stop(SHUTDOWN)
 
     # Another configuration: what the client was shown may be no more, or not all, or under other names
 
     def _reconfigured(self, before: Table) -> None:
         """The table was replaced while the session lived."""
-        if isinstance(self.front, Aggregate):
-            self.front.reconfigured(before)
-            front = self.front
-            for backend in [b for b in front.links if b not in front.backends and b in front.table.backends]:
-                self._disconnect(front, backend)  # one that is configured nowhere ends by itself
+        if self.front.reconfigured(before):
             self.save({**session_record.configuration(self.services.table.value)})
-
-    def _disconnect(self, front: Aggregate, backend: str) -> None:
-        """The endpoint has this server no more: its connection would wait for nothing."""
-        link = front.links.pop(backend)
-        message = f"server {backend!r} is no longer part of this endpoint"
-        error = errors.internal(message, reason="unconfigured", executed="unknown", backend=backend).raw
-        for call in [call for call, runs_at in front.calls.items() if runs_at == backend]:
-            front.outcome(lm.LinkOutcome(backend, call, False, error))
-        self.ctx.demonitor(link)
-        link.reply(lm.Leave(self.ctx.ref))
-        front.down(lm.LinkDown(link, backend, message, error))
 
     def _recorded_under(self, fields: Mapping[str, bytes]) -> None:
         """The session was rebuilt from a record with these fields, perhaps in a process with another configuration."""
         table = self.services.table.value
-        current = session_record.configuration(table)
-        if isinstance(self.front, Aggregate) and fields.get("table") != current["table"]:
+        current, merged = session_record.configuration(table), self.front.merged
+        if merged is not None and fields.get("table") != current["table"]:
             key, endpoint = self.identity.key, self.identity.endpoint
             self.services.log.info("session_reconfigured", session=handle(key), endpoint=endpoint)
-            self.front.announce_all()
+            merged.changes.announce_all()
             self.save({**current})

@@ -1,5 +1,5 @@
-"""What a session's actor is told, and what its machine wants, are closed unions: nothing in them is forgotten, and what
-is not in them is a bug that shows."""
+"""What an actor is told, and what its machine wants, are closed unions: nothing in them is forgotten, and what is not
+in them is a bug that shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import Any, get_args
 
 import msgspec
 
+from actors.brokers import broker_messages
+from actors.exchanges import exchange_messages
+from actors.exchanges.exchanges import RequestsMessage
+from actors.fronts import catalogue_messages
+from actors.links import link_messages as lm
 from actors.protocol import effects, events
+from actors.protocol.modern import exchange_events
 from actors.sessions import session_messages
 from actors.sessions.session import SessionActor, SessionMessage
 from tests.support.harness import open_gateway
@@ -42,3 +48,29 @@ async def test_a_message_that_a_session_does_not_know_does_not_vanish(autojump_c
         [(_, error)] = gateway.crashes
         assert isinstance(error, AssertionError)
         gateway.crashes.clear()
+
+
+# Modern requests --------------------------------------------------------------------------------------------
+
+TOLD = {
+    lm.LinkReady,
+    lm.LinkDown,
+    lm.LinkUnfit,
+    lm.LinkOutcome,
+    lm.LinkAsked,
+    lm.LinkWithdrew,
+    lm.LinkTold,
+    broker_messages.LinkParked,
+    catalogue_messages.Listed,
+    catalogue_messages.CatalogueChanged,
+}
+"""By connections to modern servers, by brokers and by the catalogue."""
+
+
+def test_every_message_of_modern_requests_is_one_that_their_actor_takes() -> None:
+    assert defined_in(exchange_messages) | TOLD <= set(get_args(RequestsMessage))
+
+
+def test_every_effect_and_every_event_of_a_modern_request_is_in_its_union() -> None:
+    effects = set(get_args(exchange_events.ExchangeEffect))
+    assert defined_in(exchange_events) == effects | set(get_args(exchange_events.ExchangeEvent))

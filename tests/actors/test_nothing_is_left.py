@@ -5,7 +5,7 @@ import gc
 import pytest
 import trio
 
-from actors.fronts.front import Front
+from actors.fronts.session_endpoint import SessionEndpoint
 from actors.links.link import LinkActor
 from actors.ports import Principal
 from actors.sessions.session import SessionActor
@@ -23,15 +23,6 @@ def session_of(gateway: Gateway) -> SessionActor:
     actor = alive.ref.cell.actor
     assert isinstance(actor, SessionActor)
     return actor
-
-
-def kept(front: Front) -> dict[str, int]:
-    """How much a session's front remembers of calls and questions."""
-    return {
-        name: len(getattr(front, name))
-        for name in ("calls", "waiters", "_questions", "_methods", "_looking")
-        if hasattr(front, name)
-    } | {"noted": len(front.subscriptions._noted)}
 
 
 def link_actors(gateway: Gateway) -> list[LinkActor]:
@@ -88,7 +79,7 @@ def cut(endpoint: str, prefix: str, kind: str) -> Scenario:
 
 def kept_by(actor: object) -> dict[str, int]:
     assert isinstance(actor, SessionActor)
-    return {name: n for name, n in kept(actor.front).items() if n}
+    return {name: n for name, n in actor.front.statistics().items() if n}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +137,7 @@ async def test_a_thousand_calls_of_every_kind_of_end_leave_nothing_in_session_an
             unknown = client.begin("tools/call", {"name": f"alpha__unknown{n}"})
             await unknown.error()
         await gateway.settle()
-        assert not any(kept(session_of(gateway).front).values())
+        assert not any(session_of(gateway).front.statistics().values())
         assert all(not link._calls and not link._link.pending for link in link_actors(gateway))
         assert gateway.left()["timers"] <= timers + 2
 
@@ -179,7 +170,7 @@ async def test_subscriptions_that_are_cancelled_do_not_pile_up(autojump_clock):
             await alpha.next("resources/subscribe")
             await client.cancel(call)
             await call.error()
-        assert not any(kept(session_of(gateway).front).values())
+        assert not any(session_of(gateway).front.statistics().values())
 
 
 async def test_sessions_that_come_and_go_leave_nothing(autojump_clock):
@@ -237,7 +228,7 @@ async def test_a_backend_that_talks_without_end_fills_no_mailbox_and_stops_no_ot
             front = session_of_client(gateway, client)
             statistics = front.host.ctx.ref.statistics()
             assert statistics.ordinary + statistics.reserved == 0
-            assert not any(kept(front).values())
+            assert not any(front.statistics().values())
 
 
 async def test_updates_of_ever_new_things_are_bounded(autojump_clock):
@@ -262,7 +253,7 @@ async def test_a_backend_that_asks_without_end_is_refused(autojump_clock):
         assert await client.tool("echo") == "alpha: echo"
 
 
-def session_of_client(gateway: Gateway, client) -> Front:
+def session_of_client(gateway: Gateway, client) -> SessionEndpoint:
     from actors.sessions.router import session_key
 
     actor = gateway.actors.sessions.table[session_key(client.session)].ref.cell.actor

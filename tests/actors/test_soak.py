@@ -192,9 +192,8 @@ def leftovers(gateway: Gateway) -> list[str]:
     for ref in gateway.system.registry:
         actor = ref.cell.actor
         if isinstance(actor, SessionActor):
-            front = actor.front
-            kept = {n: getattr(front, n, None) for n in ("calls", "waiters", "_questions", "_methods", "_looking")}
-            kept |= {"noted": front.subscriptions._noted, "running": actor.running, "asks": actor._state.asks}
+            kept: dict[str, object] = {**actor.front.statistics()}
+            kept |= {"running": actor.running, "asks": actor._state.asks}
             found += [f"{actor!r} {name}: {value}" for name, value in kept.items() if value]
         elif isinstance(actor, LinkActor):
             link = actor._link

@@ -7,7 +7,7 @@ from typing import Any
 
 from actors.fronts import catalogue
 from actors.fronts.catalogue import Catalogue
-from actors.fronts.front import Front
+from actors.fronts.session_endpoint import SessionEndpoint
 from actors.links.backends import Backends
 from actors.links.link import LinkActor
 from actors.links.link_messages import AskPermit, Connected, LinkAsked, LinkOutcome, LinkTold
@@ -122,7 +122,7 @@ PLANS = (
     _plan("the session, at its end", _crash(SessionActor, "receive", _session(sm.EndSession)), "delete"),
     _plan("the session, as it is rebuilt", _crash(SessionActor, "started", _rebuilt), "back"),
     _plan("the session, as it goes on", _crash(SessionActor, "started", _rebuilt, after=True), "goes on"),
-    _plan("the front, as a call goes on", _crash(Front, "go_on", _front), "goes on"),
+    _plan("the front, as a call goes on", _crash(SessionEndpoint, "go_on", _front), "goes on"),
     _plan("the link, as a call goes on", _crash(LinkActor, "receive", _link("Continue")), "goes on"),
     _plan(
         "the link, after a call went on",
@@ -142,8 +142,8 @@ PLANS = (
     _plan("the router, at a claim", _crash(Router, "receive", _any(router._Claimed)), "back"),
     _plan("the backends, at a permit", _crash(Backends, "receive", _any(AskPermit)), "connects", within=31.0),
     _plan("the backends, at a success", _crash(Backends, "receive", _any(Connected)), "connects"),
-    _plan("the front, at a call", _crash(Front, "call", _front), "call"),
-    _plan("the front, at an outcome", _crash(Front, "outcome", _front), "answers"),
+    _plan("the front, at a call", _crash(SessionEndpoint, "send", _front), "call"),
+    _plan("the front, at an outcome", _crash(SessionEndpoint, "outcome", _front), "answers"),
     _plan("the recorder, at an append", _crash(Recorder, "append", _recorder), "opens"),
     _plan("the recorder, at an acknowledgement", _crash(Recorder, "_on_append", _recorder), "opens"),
     _plan("the recorder, at a new stream", _crash(Recorder, "open", _recorder), "opens"),

@@ -129,7 +129,7 @@ class Tally(Struct, frozen=True):
     what: str
 
 
-Effects: TypeAlias = list[
+ExchangeEffect: TypeAlias = (
     Dispatch
     | Cancel
     | Answer
@@ -140,4 +140,5 @@ Effects: TypeAlias = list[
     | StartDeadline
     | StopDeadline
     | Tally
-]
+)
+Effects: TypeAlias = list[ExchangeEffect]

@@ -5,8 +5,8 @@ what was made in this session can be asked about in it. It is in the session's r
 that it was made through.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
@@ -21,7 +21,7 @@ from actors.protocol.naming import Owner
 from actors.protocol.versions import can_use
 
 if TYPE_CHECKING:
-    from actors.fronts.front import Front
+    from actors.fronts.session_endpoint import SessionEndpoint
 
 TASKS_MAX = 256
 """Tasks of servers that one session remembers; the oldest is forgotten first."""
@@ -33,11 +33,6 @@ FIELD = "tasks"
 Fields = Mapping[str, bytes]
 
 
-class _Noted(NamedTuple):
-    method: str
-    backend: str
-
-
 class _Recorded(msgspec.Struct):
     """Id → backend, of tasks that servers run, and of those that the client does."""
 
@@ -45,15 +40,15 @@ class _Recorded(msgspec.Struct):
     ran: dict[str, str] = {}
 
 
-class FrontTasks:
-    """Of one front. `prefixed`: there are several servers, and their tasks are known by other ids here."""
+class TaskRegistry:
+    """Of one session."""
 
-    def __init__(self, front: "Front", *, prefixed: bool) -> None:
-        self._front = front
-        self._prefixed = prefixed
+    def __init__(self, endpoint: "SessionEndpoint") -> None:
+        self._endpoint = endpoint
+        self._prefixed = endpoint.naming.merges
+        """Whether there are several servers: their tasks are known by other ids here."""
         self._made: dict[str, str] = {}
         self._ran = tasks.ClientTasks()
-        self._calls: dict[int, _Noted] = {}
 
     def load(self, fields: Fields) -> None:
         """What an earlier life of the session knew."""
@@ -62,71 +57,60 @@ class FrontTasks:
             self._made, self._ran = recorded.made, tasks.ClientTasks(recorded.ran)
 
     def _save(self) -> None:
-        self._front.host.save({FIELD: msgspec.json.encode(_Recorded(self._made, self._ran.owners))})
+        self._endpoint.host.save({FIELD: msgspec.json.encode(_Recorded(self._made, self._ran.owners))})
 
     def offers(self, backend: str, hello: Hello) -> bool:
         """Whether what a backend says of tasks may be said to the client."""
-        mine = can_use(self._front.host.version, "tasks") and can_use(hello.version, "tasks")
-        return mine and not self._front.shares(backend)
+        mine = can_use(self._endpoint.host.version, "tasks") and can_use(hello.version, "tasks")
+        return mine and not self._endpoint.upstreams.shares(backend)
 
     # The client asks
 
-    def dispatch(self, effect: fx.Dispatch) -> bool:
-        """A request about a task; False if it was refused."""
-        front = self._front
+    def dispatch(self, effect: fx.Dispatch) -> None:
+        """A request about a task."""
+        endpoint = self._endpoint
         try:
             backend, id = self._whose(effect.method, tasks.target(effect.params))
             params = json.replace_members(effect.params, {"taskId": json.dumps(id)})
         except errors.Malformed as malformed:
-            front.refuse(effect.call, malformed.error)
+            endpoint.refuse(effect.call, malformed.error)
         except errors.Refusal as refused:
-            front.refuse(effect.call, refused.error)
+            endpoint.refuse(effect.call, refused.error)
         else:
-            if front.call(effect.call, backend, effect.method, params, effect.progress):
-                return True
-            front.refuse_linkless(effect.call, backend)
-        return False
+            if effect.method == tasks.RESULT and endpoint.merged is not None:
+                endpoint.merged.exposes(effect.call, "tools/call")  # which is what its result is of
+            endpoint.send(effect, backend, params)
 
     def _whose(self, method: str, id: str) -> Owner:
         """Refusal (-32602) for a task that was not made in this session, and (-32601) for what its server can't do."""
-        served, backend = self._front.served, self._made.get(id)
+        upstreams = self._endpoint.upstreams
+        served, backend = upstreams.served, self._made.get(id)
         if backend is None or served is None or backend not in served.backends:
             raise errors.Refusal(tasks.unknown())
-        hello = self._front.hellos.get(backend)
+        hello = upstreams.hellos.get(backend)
         refusal = tasks.refusal(capabilities.parse(hello.capabilities), hello.version, method) if hello else None
         if refusal is not None:
             raise errors.Refusal(refusal)
         return tasks.resolve(id, served.backends) if self._prefixed else Owner(backend, id)
 
-    def notes(self, call: int, backend: str, method: str, params: Raw) -> None:
-        """A call is made: its result may be about a task."""
-        about = method in tasks.ASKING or (method in tasks.AUGMENTED and json.mentions(params, b'"task"'))
-        if about and call > 0 and can_use(self._front.host.version, "tasks"):
-            self._calls[call] = _Noted(method, backend)
-
-    def forget(self, call: int) -> None:
-        """It will not be known what became of the call."""
-        self._calls.pop(call, None)
-
-    def outcome(self, message: LinkOutcome) -> LinkOutcome:
-        """The outcome of a call, as the client sees it."""
-        noted = self._calls.pop(message.call, None)
-        if noted is None or not message.ok:
+    def outcome(self, method: str, message: LinkOutcome) -> LinkOutcome:
+        """The outcome of a call that is about a task, or may have made one, as the client sees it."""
+        if not message.ok or not can_use(self._endpoint.host.version, "tasks"):
             return message
-        payload = message.payload
+        backend, payload = message.backend, message.payload
         if self._prefixed:
-            payload = self._renamed(noted, payload)
-        made = tasks.created(payload) if noted.method in tasks.AUGMENTED else None
+            payload = self._renamed(method, backend, payload)
+        made = tasks.created(payload) if method in tasks.AUGMENTED else None
         if made is not None and len(made.encode()) <= ID_BYTES:
-            self._made[made] = noted.backend
+            self._made[made] = backend
             if len(self._made) > TASKS_MAX:
                 del self._made[next(iter(self._made))]
             self._save()
         return replace(message, payload=payload)
 
-    def _renamed(self, noted: _Noted, payload: Raw) -> Raw:
+    def _renamed(self, method: str, backend: str, payload: Raw) -> Raw:
         try:
-            return tasks.result_renamed(noted.method, payload, lambda id: tasks.expose(noted.backend, id))
+            return tasks.result_renamed(method, payload, lambda id: tasks.expose(backend, id))
         except errors.Malformed:
             return payload
 
@@ -146,14 +130,7 @@ class FrontTasks:
 
     def exposed(self, backend: str, method: str, params: Raw) -> Raw:
         """What a server asks or tells, with the client's ids of its tasks; the client's own tasks keep theirs."""
-        if not self._prefixed or method in tasks.ASKING:
-            return params
-        try:
-            return tasks.params_renamed(
-                method, params, lambda id: id if id in self._ran.owners else tasks.expose(backend, id)
-            )
-        except errors.Malformed:
-            return params
+        return exposed(backend, method, params, self._ran.owners) if self._prefixed else params
 
     def answered(self, backend: str, method: str | None, payload: Raw) -> Raw:
         """The client's result for a server: if it is a task, it is that server's."""
@@ -176,3 +153,14 @@ class FrontTasks:
             return self._ran.owner(params)
         except errors.Malformed:
             return None
+
+
+def exposed(backend: str, method: str, params: Raw, mine: Collection[str] = ()) -> Raw:
+    """What one of several servers asks or tells, with its tasks under the ids that clients know them by; `mine`: tasks
+    that the client runs."""
+    if method in tasks.ASKING:
+        return params
+    try:
+        return tasks.params_renamed(method, params, lambda id: id if id in mine else tasks.expose(backend, id))
+    except errors.Malformed:
+        return params

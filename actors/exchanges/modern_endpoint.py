@@ -1,0 +1,486 @@
+"""An endpoint for modern requests: routes them to servers, and what servers say back to them.
+
+The rules of clients without a session are here: what is found out of the endpoint by `server/discover`, which server
+the state belongs to that a request brings, headers that repeat arguments, tasks under sealed ids, and upstream
+subscriptions.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.brokers.broker_messages import LinkParked, Resume
+from actors.exchanges.modern_dialer import ModernDialer, Requests
+from actors.exchanges.modern_lists import ListedHeaders, ModernSource
+from actors.exchanges.tool_mirrors import LearnedHeaders
+from actors.fronts.catalogue_messages import NEWS, Key
+from actors.fronts.endpoint import Naming
+from actors.fronts.host import Tree
+from actors.fronts.listing import catalogue_key
+from actors.fronts.merged import EXTENSIONS, AboutLists, Merged, passed_on
+from actors.fronts.profiles import profile_of
+from actors.fronts.single import Single
+from actors.fronts.task_registry import exposed
+from actors.fronts.upstreams import Upstreams, Waiter, no_link
+from actors.links.link_messages import (
+    Call,
+    GiveAnswer,
+    LinkAsked,
+    LinkOutcome,
+    LinkReady,
+    LinkTold,
+    PeerNotified,
+    Warm,
+)
+from actors.protocol import aggregate, capabilities, errors, translate
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
+from actors.protocol import payload as json
+from actors.protocol.bridge import request_state
+from actors.protocol.bridge.input_required import Parked
+from actors.protocol.link_events import Hello
+from actors.protocol.link_state import Profile
+from actors.protocol.messages import EMPTY
+from actors.protocol.methods import METHODS
+from actors.protocol.modern import ladder, tasks
+from actors.protocol.modern.filter import Filter
+from actors.protocol.modern.headers import check_arguments
+from actors.protocol.modern.meta import SERVER_KEY
+from actors.protocol.modern.outcomes import Outcome
+from actors.protocol.modern.retry import Backend, Waiting
+from actors.protocol.table import BackendSpec, Table
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, SERVED
+from actors.runtime import Ref
+from actors.services import Services
+
+FRESH_FOR = 60_000
+"""Milliseconds for which a client may take it that several servers offer what they do, once all are known."""
+
+
+class ModernHost(Requests, Protocol):
+    """What such an endpoint needs of its actor."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether anybody wants to hear of changes."""
+
+    def finished(self, call: int, backend: Backend, outcome: Outcome) -> Outcome:
+        """The outcome of a call at a backend as the client may get it."""
+
+    def parked(self, message: LinkParked) -> Raw:
+        """The result for a call that waits at a broker."""
+
+    def heard(self, message: LinkTold) -> None:
+        """A message on an upstream subscription."""
+
+    def unsubscribed(self, call: int, error: Raw) -> None:
+        """The server has ended what this subscription of the client listens to, in an orderly way (EMPTY) or not."""
+
+    def disconnected(self, backend: str) -> None:
+        """Nothing is heard from this backend any more."""
+
+
+class ModernEndpoint:
+    """Of one kind of client."""
+
+    many = True
+    words = ""
+    """Requests are put into the words of their server."""
+
+    def __init__(self, host: ModernHost, name: str, services: Services, tree: Tree, *, merged: bool) -> None:
+        self.host = host
+        self.name = name
+        self.services = services
+        self.tree = tree
+        own = capabilities.carried(host.client.bits)
+        self.bits = passed_on(own) if merged else own
+        self.dialer = ModernDialer(host, self.bits, merged=merged)
+        self.upstreams = Upstreams(host, name, services, tree, self.dialer, self)
+        self.calls = self.upstreams.calls
+        self.naming: Naming
+        self.headers: ListedHeaders | LearnedHeaders
+        """Which arguments of tools the headers of a request repeat."""
+        self.merged: Merged | None = None
+        self._single: Single | None = None
+        self._learned: LearnedHeaders | None = None
+        if merged:
+            self.merged = self.naming = Merged(self, ModernSource(self))
+            self.headers = ListedHeaders(self, self.merged.listing)
+        else:
+            self._single = self.naming = Single(self)
+            self.headers = self._learned = LearnedHeaders(self, self._single)
+        self._known: dict[str, Backend] = {}
+        self._offer: tuple[list[Hello | None], Raw, capabilities.Capabilities] | None = None
+
+    # What the servers are
+
+    def modern(self, backend: str) -> bool:
+        """Whether a server is called, or would be tried, without a session."""
+        if backend in self.upstreams.links:
+            return backend not in self.dialer.brokers
+        spec = self.services.table.value.backends.get(backend)
+        return spec is not None and self.host.peers.modern(spec) is not False
+
+    def as_is(self, backend: str) -> bool:
+        """Whether what this server says passes as it is."""
+        known = self._known.get(backend)
+        return known is not None and known.version == MODERN and self.merged is None
+
+    def hello(self, backend: str) -> Hello | None:
+        """What a server said of itself, to this client or to another."""
+        hello = self.upstreams.hellos.get(backend) or self.tree.hello(Key("", MODERN, backend))
+        return hello or self.tree.hello(catalogue_key(self, backend))
+
+    def lists_itself(self, backend: str) -> bool:
+        """A modern server shows the same to every connection. A legacy one may show other things to the connection of
+        this client, which is the same for all its requests; as long as it has none, what is shown is what the catalogue
+        knows."""
+        up = backend in self.upstreams.hellos
+        return up and (backend not in self.dialer.brokers or not self.upstreams.shares(backend))
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The servers whose changes concern this endpoint."""
+        served, backends = self.upstreams.served, self.services.table.value.backends
+        return tuple(b for b in served.backends if b in backends) if served is not None else ()
+
+    def profile(self, spec: BackendSpec) -> Profile:
+        """What a server is told of the client over a connection that is not its own."""
+        client = None if spec.sharing == "shared" else self.host.client
+        return profile_of(client, self.bits, 1, self.services.identity)
+
+    def save(self, fields: dict[str, bytes | None]) -> None:
+        """There is no record."""
+
+    def leave(self, call: int, act: Callable[[], None]) -> None:
+        """There is no record that could say of a call that it was not sent."""
+        act()
+
+    # Requests of clients
+
+    def dispatch(self, effect: fx.Dispatch) -> None:
+        """A request of a client; `CallEnded` follows, now or later."""
+        method = effect.method
+        if method == "tools/call" and self._learned is not None and self._learned.holds(effect):
+            return
+        if method in tasks.METHODS:
+            self._about_task(effect)
+        elif not self._offers(method):
+            self.refuse(effect.call, errors.method_not_found(method))
+        elif method == "server/discover":
+            self._discover(effect.call)
+        else:
+            self.naming.route(effect)
+
+    def _offers(self, method: str) -> bool:
+        """Several servers have what they have declared. A single one answers for itself, but between the eras only what
+        is known can pass."""
+        if self.merged is not None:
+            row = METHODS.get(method)
+            capability = row.server_capability if row is not None else None
+            return capability is None or self._offered()[1].has(capability)
+        if method in METHODS:
+            return True
+        backend = self._single.backend if self._single is not None else None
+        return backend is None or self.modern(backend)
+
+    def send(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
+        """Passes a request on to its server."""
+        call, method = effect.call, effect.method
+        refusal = self._misdirected(call, backend, method, params)
+        if refusal is not None:
+            self.refuse(call, refusal)
+            return
+        mends = self._learned is None or not self._learned.untold(call)
+        if not self.upstreams.call(call, backend, method, params, effect.progress, mends=mends):
+            self.refuse(call, no_link(backend))
+            return
+        spec, limits = self.services.table.value.backends[backend], self.services.limits
+        if spec.timeout < limits.request_deadline:
+            self.host.routed(call)  # from here on the deadline of this call is the server's
+
+    def _misdirected(self, call: int, backend: str, method: str, params: Raw) -> errors.ProtocolError | None:
+        """Why this request may not go to this server: it brings the state of another one, or its headers say something
+        else than its arguments."""
+        request = self.host.running.get(call)
+        if request is None:
+            return None
+        if request.pinned not in (None, backend):
+            return request_state.invalid()
+        if method != "tools/call":
+            return None
+        try:
+            name = json.text_member(params, "name") or ""
+            detail = check_arguments(request.headers, self.headers.mirrored(backend, name), params)
+        except errors.Malformed as malformed:
+            return malformed.error
+        return ladder.mismatch(detail) if detail is not None else None
+
+    def _about_task(self, effect: fx.Dispatch) -> None:
+        """A request about a task, for whoever runs it."""
+        served, principal = self.upstreams.served, self.host.principal.name
+        try:
+            routed = tasks.routed(effect.params, self.host.client.bits, self.services.sealer, principal=principal)
+        except errors.Malformed as malformed:
+            self.refuse(effect.call, malformed.error)
+        except errors.Refusal as refused:
+            self.refuse(effect.call, refused.error)
+        else:
+            backend = routed.backend
+            if served is None or backend not in served.backends or not self.modern(backend):
+                self.refuse(effect.call, tasks.unknown())
+            else:
+                self.send(fx.Dispatch(effect.call, effect.method, routed.params, False), backend, routed.params)
+
+    def resume(self, call: int, method: str, waiting: Waiting, *, progress: bool, level: str | None) -> None:
+        """Goes on with a call that waits at a broker."""
+        backend, (incarnation, park, round) = waiting.backend, waiting.place
+        served = self.upstreams.served
+        link = self.upstreams.link(backend) if served is not None and backend in served.backends else None
+        if link is None or backend not in self.dialer.brokers:
+            self.refuse(call, request_state.invalid())
+            return
+        self.calls[call] = backend
+        if self.merged is not None:
+            self.merged.exposes(call, method)
+        self.host.routed(call)
+        link.reply(Resume(self.host.ctx.ref, call, incarnation, park, round, waiting.answers, progress, level))
+
+    def inform(self, method: str, params: Raw) -> None:
+        """A notification of the client for the server behind the endpoint, if there is one that it may go to: between
+        the eras only what is known, and the mailbox is everybody's."""
+        backend = self._single.backend if self._single is not None else None
+        link = self.upstreams.link(backend) if backend is not None and self.modern(backend) else None
+        if link is None or not link.cast(PeerNotified(method, params)):
+            self.services.telemetry.count("stagedoor_messages_dropped_total", ("unknown_notification",))
+
+    def cancel(self, call: int, reason: str) -> None:
+        """Nobody waits for this call any more."""
+        self._forget(call)
+        self.upstreams.cancel(call, reason)
+
+    def end(self, call: int, ok: bool, payload: Raw) -> None:
+        """Gives a call its outcome."""
+        self._forget(call)
+        self.upstreams.waiters.pop(call, None)
+        if call > 0:
+            self.host.event(ev.CallEnded(call, ok, payload))
+
+    def _forget(self, call: int) -> None:
+        if self.merged is not None:
+            self.merged.forget(call)
+        if self._learned is not None:
+            self._learned.forget(call)
+
+    def refuse(self, call: int, error: errors.ProtocolError) -> None:
+        """Gives a call an error of the gateway's own."""
+        self.end(call, False, errors.for_modern(error).raw)
+
+    # What the endpoint says of itself
+
+    def _discover(self, call: int) -> None:
+        """A single server answers itself. For several the gateway does, and waits for none of them: one that is not
+        known is connected to, so that it is the next time."""
+        if self.merged is not None:
+            self.end(call, True, self._discovered(self.merged))
+            return
+        backend = self._single.backend if self._single is not None else None
+        if backend is None:
+            self.refuse(call, self.naming.unconfigured())
+            return
+
+        def ready(hello: Hello | None, error: Raw) -> None:
+            self.end(call, hello is not None, discover_result(hello) if hello is not None else error)
+
+        self.upstreams.when_ready(backend, ready)
+
+    def _offered(self) -> tuple[Raw, capabilities.Capabilities]:
+        """The capabilities of several servers; one that nobody has asked yet counts as having everything."""
+        up, served = self.upstreams.hellos, self.services.table.value.endpoints.get(self.name)
+        backends = served.backends if served is not None else ()
+        hellos = [up.get(backend) or self.hello(backend) for backend in backends]
+        offer = self._offer
+        if offer is not None and offer[0] == hellos:
+            return offer[1], offer[2]
+        known = [hello for hello in hellos if hello is not None]
+        # Only modern ones have tasks of this era, whatever others may say.
+        declared = [capabilities.transparent_server(h.capabilities, modern=h.version == MODERN) for h in known]
+        extensions = (*EXTENSIONS, tasks.EXTENSION)
+        offered = capabilities.merge_server(declared, pending=len(known) < len(hellos), extensions=extensions)
+        self._offer = (hellos, offered, capabilities.parse(offered))
+        return self._offer[1], self._offer[2]
+
+    def _discovered(self, merged: Merged) -> Raw:
+        offered, _ = self._offered()
+        backends, table = merged.listing.backends, self.services.table.value
+        known = [(b, hello) for b in backends if (hello := self.hello(b)) is not None]
+        parts = [(b, hello.instructions) for b, hello in known if hello.instructions]
+        instructions = aggregate.merge_instructions(parts, table.separator, backends=table.backends)
+        for backend in backends:
+            if self.hello(backend) is None:
+                self.upstreams.when_ready(backend, lambda hello, error: None)
+        said = {"instructions": instructions} if instructions is not None else {}
+        hints = {"ttlMs": FRESH_FOR if len(known) == len(backends) else 0, "cacheScope": "private"}
+        return json.dumps(
+            {"resultType": "complete", "supportedVersions": SERVED, "capabilities": offered, **said, **hints}
+        )
+
+    # What connections say
+
+    def outcome(self, message: LinkOutcome) -> None:
+        """A call is over."""
+        request = self.host.running.get(message.call)
+        if self._learned is not None:
+            learned = self._learned.outcome(message, request)
+            if learned is None:
+                return
+            message = learned
+        elif message.ok and request is not None and request.exchange.method == "tasks/get":
+            message = replace(message, payload=self._task(message.backend, message.payload))
+        backend, ok, payload = message.backend, message.ok, message.payload
+        if request is not None and message.call in self.calls and (ok or not self.as_is(backend)):
+            known = self._known.get(backend) or Backend(backend, LATEST_HANDSHAKE)
+            message = LinkOutcome(backend, message.call, *self.host.finished(message.call, known, (ok, payload)))
+        self._deliver(message)
+
+    def _deliver(self, message: LinkOutcome) -> None:
+        if self.merged is not None:
+            message = self.merged.exposed(message)
+        self.calls.pop(message.call, None)
+        if message.call < 0 or message.call in self.upstreams.waiters:
+            self.upstreams.settle(message)
+        else:
+            as_is = self.merged is None and self.as_is(message.backend)
+            self.host.event(ev.CallEnded(message.call, message.ok, message.payload, as_is))
+
+    def parked(self, message: LinkParked) -> None:
+        """A call waits at its broker: its client is asked."""
+        backend = message.backend
+        questions = tuple(
+            Parked(q.key, q.method, self.naming.question(backend, q.method, q.params)) for q in message.requests
+        )
+        payload = self.host.parked(replace(message, requests=questions))
+        self._deliver(LinkOutcome(backend, message.call, True, payload))
+
+    def told(self, message: LinkTold) -> None:
+        """A notification of a server: on an upstream subscription, or for a client."""
+        if message.call is not None and message.call < 0:
+            self.host.heard(message)
+            return
+        backend, method, params = message.backend, message.method, message.params
+        known = self._known.get(backend)
+        if known is None or known.version != MODERN:
+            if not translate.is_told(method, MODERN):
+                return
+            params = translate.notification(method, params, MODERN)
+        if self._learned is not None:
+            self._learned.told(method)
+        if method in NEWS:
+            if not self.upstreams.shares(backend):
+                # Whoever shows the last list known looks again.
+                self.tree.changes[backend, method] += 1
+            if self.merged is not None:
+                self.merged.changed(backend, method)
+                return
+        if self.merged is not None:
+            if method == tasks.NOTIFICATION:
+                params = self._task(backend, params)
+            params = exposed(backend, method, self.merged.notification(backend, method, params))
+        now, as_is = self.host.ctx.now(), self.as_is(backend)
+        self.host.event(ev.CallProgressed(backend, message.call, method, params, now, message.place, as_is))
+
+    def asked(self, message: LinkAsked) -> None:
+        """Modern servers ask nothing, and brokers park; whoever asks all the same gets an answer."""
+        message.link.reply(GiveAnswer(message.id, False, errors.method_not_found(message.method).raw))
+
+    def _task(self, backend: str, task: Raw) -> Raw:
+        """A task with the result of its tool, whose URIs are others here."""
+        if self.merged is None:
+            return task
+        naming = self.merged.listing.naming
+        try:
+            result = json.members(task).get("result", EMPTY)
+            if not json.is_object(result):
+                return task
+            renamed = aggregate.expose_result("tools/call", backend, result, naming)
+            return task if renamed is result else json.replace_members(task, {"result": renamed})
+        except errors.Malformed:
+            return task
+
+    def ready(self, message: LinkReady) -> None:
+        """A connection is up."""
+        backend, hello = message.backend, message.hello
+        self.upstreams.ready(message)
+        if self.merged is not None and self.lists_itself(backend):
+            self.merged.listing.connected(backend)
+        self._known[backend] = Backend(backend, hello.version, hello.server_info)
+        if hello.version == MODERN:
+            key = Key("", MODERN, backend)
+            self.tree.hellos[key] = hello
+            self.tree.known.greet(key, hello)
+        self.upstreams.tell_waiting(backend, hello)
+
+    def redirect(self, backend: str, link: Ref, calls: list[Call]) -> None:
+        """Calls that were not sent go to the other kind of connection. The other era has tasks of another form, and
+        what is not known may mean something else there."""
+        for call in calls:
+            about_task = call.method in tasks.METHODS
+            if about_task or call.method not in METHODS:
+                refusal = tasks.unknown() if about_task else errors.method_not_found(call.method)
+                self.outcome(LinkOutcome(backend, call.call, False, refusal.raw))
+            else:
+                link.reply(call)
+        link.reply(Warm())
+
+    def disconnected(self, backend: str, was_up: bool) -> None:
+        """Nothing is heard from this server any more."""
+        self.host.disconnected(backend)
+
+    def about_lists(self, message: AboutLists) -> None:
+        """Something has become of a merged list."""
+        if self.merged is not None:
+            self.merged.receive(message)
+
+    # Subscriptions
+
+    def listen(self, backend: str, filter: Filter, ended: Waiter) -> int:
+        """Subscribes at a modern server: the number of the call, 0 if there is no connection. It has no deadline."""
+        params = json.dumps({"notifications": filter.raw})
+        return self.upstreams.listen(backend, "subscriptions/listen", params, ended)
+
+    # Its life
+
+    def reconfigured(self, before: Table) -> None:
+        """The table was replaced."""
+        if self.merged is not None:
+            self.merged.reconfigured(before)
+
+    def let_go(self) -> None:
+        """Its actor has ended. Its parts point back at it: it drops them, so that their memory is free at once."""
+        if self.merged is not None:
+            self.merged.let_go()
+        self.upstreams.let_go()
+        vars(self).clear()
+
+
+def discover_result(hello: Hello) -> Raw:
+    """What a server says of itself, with the revisions in which it can be had here. A modern one says it in its own
+    words."""
+    modern = hello.version == MODERN
+    result: dict[str, object] = {**json.members(hello.result)} if modern else {}
+    if hello.instructions is not None:
+        result["instructions"] = hello.instructions
+    meta = json.members(json.meta_of(hello.result)) if modern else {}
+    return json.dumps(
+        {
+            **result,
+            "resultType": "complete",
+            "supportedVersions": SERVED,
+            "capabilities": capabilities.transparent_server(hello.capabilities, modern=modern),
+            "ttlMs": 0,
+            "cacheScope": "private",
+            "_meta": {**meta, SERVER_KEY: hello.server_info},
+        }
+    )

@@ -1,0 +1,369 @@
+"""Several servers under one roof: their names prefixed, their lists merged.
+
+Which server a request belongs to is looked up in tables made from what the servers list (`listing`), never guessed
+from the shape of a name.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, assert_never
+
+import msgspec
+from msgspec import Raw
+
+from actors.fronts.catalogue_messages import LIST_CHANGED, CatalogueChanged, Listed
+from actors.fronts.endpoint import Endpoint
+from actors.fronts.list_changes import ChangeDue, ListChanges
+from actors.fronts.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, GatherDue, Listing, Source, hash_of
+from actors.links.backends import all_unreachable, unreachable
+from actors.links.link_messages import LinkOutcome
+from actors.protocol import aggregate, capabilities, cursors, errors
+from actors.protocol import effects as fx
+from actors.protocol import payload as json
+from actors.protocol.methods import METHODS
+from actors.protocol.naming import is_web
+from actors.protocol.table import Table
+from actors.protocol.table_change import replaced, touches
+
+PAGE_ITEMS = 1000
+"""Items of a merged list in one page: many clients never ask for a second one."""
+MISSING = "stagedoor/missing"
+"""In the `_meta` of a merged list: the servers whose part is not known, each `pending` or `failed`."""
+EXTENSIONS = ("io.modelcontextprotocol/ui",)
+"""Extensions that pass between clients and several servers."""
+
+LOOKED_UP: dict[str, tuple[str, ...]] = {
+    "tools/call": (TOOLS,),
+    "prompts/get": (PROMPTS,),
+    "completion/complete": (PROMPTS, RESOURCES, TEMPLATES),
+    "resources/read": (RESOURCES, TEMPLATES),
+    "resources/subscribe": (RESOURCES, TEMPLATES),
+    "resources/unsubscribe": (RESOURCES, TEMPLATES),
+}
+"""Which lists must be known before a name of this method can be called unknown."""
+
+AboutLists: TypeAlias = Listed | CatalogueChanged | ChangeDue | GatherDue
+"""What the actor of a client hears about merged lists."""
+
+
+class Merged:
+    """The naming of `/mcp` and `/mcp/<group>`."""
+
+    merges = True
+
+    def __init__(self, endpoint: Endpoint, source: Source) -> None:
+        self.listing = Listing(endpoint, source, self._list_changed, self._list_complete)
+        self.changes = ListChanges(endpoint, self.listing)
+        self._endpoint = endpoint
+        self._source = source
+        self._methods: dict[int, str] = {}
+        """Of calls that are under way at servers."""
+        self._looking: set[int] = set()
+        """Calls that wait for lists to be fetched, and requests for lists."""
+
+    @property
+    def pending(self) -> int:
+        """Calls of which something is remembered."""
+        return len(self._methods) + len(self._looking)
+
+    @property
+    def configured(self) -> bool:
+        """As in `Naming`."""
+        return self._endpoint.name in self._endpoint.services.table.value.endpoints
+
+    def unconfigured(self) -> errors.ProtocolError:
+        """As in `Naming`."""
+        return errors.internal("this endpoint is no longer configured", reason="unconfigured", executed="no")
+
+    @property
+    def _naming(self) -> aggregate.Naming:
+        """The tables over everything that is known; most often they are there."""
+        tables = self.listing.tables
+        if tables is not None and tables[0] is self._endpoint.services.table.value:
+            return tables[1]
+        return self.listing.naming
+
+    # Requests
+
+    def route(self, effect: fx.Dispatch) -> None:
+        """As in `Naming`."""
+        row = METHODS.get(effect.method)
+        if not self.configured:
+            self._endpoint.refuse(effect.call, self.unconfigured())
+        elif row is None:
+            self._endpoint.refuse(effect.call, errors.method_not_found(effect.method))
+        elif row.items is not None:
+            self._looking.add(effect.call)
+            self.listing.gather(effect.method, lambda: self._gathered(effect))
+        else:
+            self._route(effect, fresh=False)
+
+    def _route(self, effect: fx.Dispatch, *, fresh: bool) -> None:
+        """To the server that owns the name. A name that the tables lack may be on a list that was not fetched yet."""
+        try:
+            routed = self._routed(effect, fresh=fresh)
+        except errors.Refusal as refused:
+            self._endpoint.refuse(effect.call, refused.error)
+            return
+        if routed is None:
+            self._look_again(effect)
+        elif effect.method == "completion/complete" and self._cannot_complete(routed.backend):
+            self._endpoint.end(effect.call, True, Raw(b'{"completion":{"values":[]}}'))
+        else:
+            self._methods[effect.call] = effect.method
+            self._endpoint.send(effect, routed.backend, routed.params, waited=fresh)
+
+    def _routed(self, effect: fx.Dispatch, *, fresh: bool) -> aggregate.Routed | None:
+        """Where a request goes; None if that can't be said before the lists are `fresh`. A tool may be called by its
+        bare name where only one server has it, which is sure once all have said what they have."""
+        method, naming = effect.method, self._naming
+        try:
+            routed = aggregate.resolve(method, effect.params, naming)
+            sure = fresh or method == "tools/call" or not self._disputed(routed)
+            return routed if sure else None
+        except errors.Malformed:
+            raise
+        except errors.Refusal as unknown:
+            looked = fresh and self._prefixed(effect) is None  # else one list only
+            sure = method == "tools/call" and (looked or not self.listing.silent(TOOLS))
+            bare = aggregate.resolve_bare(effect.params, naming.tools) if sure else None
+            if bare is None and fresh:
+                raise self._unknown(method, unknown) from None
+            return bare
+
+    def _disputed(self, routed: aggregate.Routed) -> bool:
+        """Whether it is a web address that a server may have of which nothing is known and which goes first."""
+        if not is_web(routed.name):
+            return False
+        silent, backends = {*self.listing.silent(RESOURCES), *self.listing.silent(TEMPLATES)}, self.listing.backends
+        return bool(silent) and not silent.isdisjoint(backends[: backends.index(routed.backend)])
+
+    def _unknown(self, method: str, unknown: errors.Refusal) -> errors.Refusal:
+        """A name is unknown unless the list of the one server that it could be of is."""
+        backend = unknown.backend if isinstance(unknown, aggregate.Unlisted) else None
+        if backend is None or backend not in self.listing.silent(LOOKED_UP[method][0]):
+            return unknown
+        status = self._endpoint.tree.status.get(backend)
+        if status is not None and status.failure is not None:
+            return errors.Refusal(unreachable(backend, status))
+        text = f"server {backend!r}, which may have it, can't be asked"
+        return errors.Refusal(errors.internal(text, reason="backend_down", executed="no", backend=backend))
+
+    def _look_again(self, effect: fx.Dispatch) -> None:
+        """A name that the tables lack may be on a list that is not known yet, or not known any more."""
+        self._looking.add(effect.call)
+
+        def looked() -> None:
+            if effect.call in self._looking:
+                self._looking.discard(effect.call)
+                self._endpoint.leave(effect.call, lambda: self._route(effect, fresh=True))
+
+        self.look(LOOKED_UP.get(effect.method, ()), looked, self._prefixed(effect) or "*")
+
+    def _prefixed(self, effect: fx.Dispatch) -> str | None:
+        """Whose name it is by its prefix: nobody else's list has to be waited for."""
+        try:
+            aggregate.resolve(effect.method, effect.params, self.listing.naming)
+        except aggregate.Unlisted as unknown:
+            return unknown.backend if unknown.backend in self.listing.backends else None
+        except errors.Refusal:
+            return None
+        return None
+
+    def look(self, lists: tuple[str, ...], then: Callable[[], None], of: str = "*") -> None:
+        """Brings several lists up to date, of one server or of all."""
+        waiting = set(lists)
+
+        def arrived(method: str) -> None:
+            waiting.discard(method)
+            if not waiting:
+                then()
+
+        for method in lists:
+            self.listing.gather(method, lambda method=method: arrived(method), looks=of)  # type: ignore[misc]
+
+    def _cannot_complete(self, backend: str) -> bool:
+        hello = self._endpoint.hello(backend)
+        if hello is None:
+            return False
+        declared = capabilities.parse(hello.capabilities)
+        return not capabilities.allows(declared, "completion/complete", hello.version)
+
+    def waits(self, call: int) -> bool:
+        """Whether a call waits for lists."""
+        return call in self._looking
+
+    def forget(self, call: int) -> None:
+        """Nobody waits for this call any more."""
+        self._methods.pop(call, None)
+        self._looking.discard(call)
+
+    # What servers say
+
+    def exposes(self, call: int, method: str) -> None:
+        """The outcome of this call will be that of a request of this method."""
+        self._methods[call] = method
+
+    def exposed(self, message: LinkOutcome) -> LinkOutcome:
+        """The outcome of a call, in the client's words."""
+        method = self._methods.pop(message.call, None)
+        if method is None:
+            return message
+        naming = self._naming
+        if message.ok:
+            payload = aggregate.expose_result(method, message.backend, message.payload, naming)
+        else:
+            payload = aggregate.expose_error(message.backend, message.payload, naming)
+        if payload is message.payload:
+            return message
+        return LinkOutcome(message.backend, message.call, message.ok, payload)
+
+    def notification(self, backend: str, method: str, params: Raw) -> Raw:
+        """The params of what a server tells, in the client's words."""
+        return aggregate.expose_notification(method, backend, params, self.listing.naming)
+
+    def question(self, backend: str, method: str, params: Raw) -> Raw:
+        """As in `Naming`."""
+        return aggregate.expose_request(method, backend, params, self.listing.naming)
+
+    # Resources
+
+    def owner(self, uri: str) -> tuple[str, str] | None:
+        """As in `Naming`."""
+        owner = self.listing.naming.uris.resolve(uri)
+        return (owner.backend, owner.name) if owner is not None else None
+
+    def look_for(self, uris: tuple[str, ...], then: Callable[[], None]) -> None:
+        """As in `Naming`."""
+        if all(self.owner(uri) is not None for uri in uris):
+            then()
+        else:
+            self.look((RESOURCES, TEMPLATES), then)
+
+    # Lists
+
+    def receive(self, message: AboutLists) -> None:
+        """Something has become of a list."""
+        match message:
+            case Listed():
+                self.listing.listed(message)
+            case CatalogueChanged(backend, notification):
+                if not self._endpoint.lists_itself(backend):
+                    self.changed(backend, notification)
+            case ChangeDue(notification):
+                self.changes.due(notification)
+            case GatherDue(method, looks):
+                self.listing.gather_due(method, looks=looks)
+            case _:
+                assert_never(message)
+
+    def changed(self, backend: str, notification: str) -> None:
+        """A list of this server may be another one."""
+        self.listing.changed(backend, notification)
+        self.changes.announce(notification)
+
+    def reconfigured(self, before: Table) -> None:
+        """The table was replaced: other lists may be in it, other filters, other names."""
+        table = self._endpoint.services.table.value
+        self.listing.forget(replaced(before, table))
+        if touches(before, table, self._endpoint.name):
+            self.changes.announce_all()
+
+    def shrink(self) -> None:
+        """Nobody was heard for a while: what can be had again is let go of."""
+        if not self.listing.busy:
+            self.listing.shrink()
+
+    def let_go(self) -> None:
+        """Its actor has ended: its parts point at each other, and their memory is to be free at once."""
+        del self.changes, self.listing
+
+    def _list_changed(self, method: str) -> None:
+        """What this client was shown is no longer so."""
+        self.changes.announce(LIST_CHANGED[method])
+
+    def _list_complete(self, method: str) -> None:
+        self.changes.gathered(method)
+
+    def _gathered(self, effect: fx.Dispatch) -> None:
+        if effect.call in self._looking:
+            self._looking.discard(effect.call)
+            self._list(effect)
+        else:
+            self.changes.withheld(effect.method)
+
+    def _list(self, effect: fx.Dispatch) -> None:
+        endpoint, method = self._endpoint, effect.method
+        if self.listing.hopeless(method):
+            endpoint.refuse(effect.call, all_unreachable(self.listing.backends, endpoint.tree.status))
+            return
+        items = self.listing.merged(method)
+        try:
+            offset = self._offset(effect, items)
+        except errors.Refusal as refusal:
+            endpoint.refuse(effect.call, refusal.error)
+            return
+        result: dict[str, object] = {METHODS[method].items or "": items[offset : offset + PAGE_ITEMS]}
+        if offset + PAGE_ITEMS < len(items):
+            cursor = self._cursor(method, items, offset + PAGE_ITEMS)
+            result["nextCursor"] = cursors.pack(cursor, endpoint.services.sealer)
+        missing = self.listing.missing(method)
+        self._note_missing(method, missing)
+        if missing:
+            result["_meta"] = {MISSING: missing}
+        another = self.changes.show(method)
+        endpoint.end(effect.call, True, json.dumps(result | self._source.hints(method, self.listing.backends)))
+        if another and endpoint.many:
+            self.changes.tell(LIST_CHANGED[method])  # what one client is given, the others may not have
+
+    def _note_missing(self, method: str, missing: Mapping[str, str]) -> None:
+        """Operators hear once of each thing that is missing, not once for each client that asks."""
+        endpoint = self._endpoint
+        name, services, told = endpoint.name, endpoint.services, endpoint.tree.missing
+        for backend in missing:
+            services.telemetry.count("stagedoor_lists_incomplete_total", (backend,))
+        if told.get((name, method), {}) != missing:
+            told[name, method] = missing
+            if missing:
+                services.log.warning("list_incomplete", endpoint=name, list=method, missing=dict(missing))
+            else:
+                services.log.info("list_complete", endpoint=name, list=method)
+
+    def _cursor(self, method: str, items: list[Raw], offset: int) -> cursors.Cursor:
+        """Where the next page begins."""
+        return cursors.Cursor(
+            method=method,
+            backend=self._endpoint.name,
+            cursor=str(offset),
+            epoch=0,
+            principal=self._endpoint.host.principal.name,
+            digest=self._digest(items),
+        )
+
+    def _digest(self, items: list[Raw]) -> str:
+        """Binds a cursor to this endpoint, this configuration, and this very list."""
+        return f"{self._endpoint.name}.{self._endpoint.services.table.value.digest}.{hash_of(items)}"
+
+    def _offset(self, effect: fx.Dispatch, items: list[Raw]) -> int:
+        try:
+            token = msgspec.json.decode(effect.params or b"{}", type=_Page).cursor
+        except (msgspec.DecodeError, RecursionError):
+            raise errors.Refusal(errors.invalid_params("cursor must be a string")) from None
+        if token is None:
+            return 0
+        opened = cursors.unpack(
+            token,
+            self._endpoint.services.sealer,
+            method=effect.method,
+            principal=self._endpoint.host.principal.name,
+            digest=self._digest(items),
+        )
+        return int(opened.cursor or "0")
+
+
+class _Page(msgspec.Struct):
+    cursor: str | None = None
+
+
+def passed_on(bits: capabilities.ClientBits) -> capabilities.ClientBits:
+    """Without the extensions that don't pass to several servers: they would only make one view many."""
+    return frozenset(b for b in bits if not b.startswith("ext:") or b[4:].split("=")[0] in EXTENSIONS)

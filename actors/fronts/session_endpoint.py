@@ -1,0 +1,546 @@
+"""An endpoint for a client with a session: routes its requests to servers, and what servers say back to it.
+
+The session's rules are here: the handshake, subscriptions, the log level, questions of servers, and what the session's
+record keeps of its connections.
+"""
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.fronts.catalogue_messages import NEWS
+from actors.fronts.endpoint import Naming
+from actors.fronts.host import SessionHost, Tree
+from actors.fronts.listing import RESOURCES, TEMPLATES, Source, catalogue_key
+from actors.fronts.merged import EXTENSIONS, AboutLists, Merged, passed_on
+from actors.fronts.profiles import profile_of
+from actors.fronts.session_dialer import SessionDialer
+from actors.fronts.single import Single
+from actors.fronts.task_registry import TaskRegistry
+from actors.fronts.upstreams import Upstreams, no_link
+from actors.links.link_messages import (
+    Call,
+    Continue,
+    GiveAnswer,
+    Hold,
+    LinkAsked,
+    LinkOutcome,
+    LinkReady,
+    LinkTold,
+    LinkWithdrew,
+    Notify,
+    Release,
+    Warm,
+)
+from actors.links.resume import KeptLinks, farewell
+from actors.links.subscribers import Subscriptions
+from actors.protocol import aggregate, capabilities, errors, session_record, tasks, translate
+from actors.protocol import effects as fx
+from actors.protocol import events as ev
+from actors.protocol import payload as json
+from actors.protocol.link_calls import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
+from actors.protocol.link_events import Hello
+from actors.protocol.link_state import Profile
+from actors.protocol.messages import RequestId
+from actors.protocol.table import BackendSpec, Table
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, can_use
+from actors.runtime import Ref
+from actors.services import Services
+
+INITIALIZE = "initialize"
+LOCAL = frozenset({INITIALIZE, SET_LEVEL, *tasks.ASKING})
+"""Requests that need more than to be passed on."""
+
+
+class SessionEndpoint:
+    """Of one session. `kept`: what is in the record of its connections, if there is one."""
+
+    kept: KeptLinks | None = None
+    many = False
+
+    def __init__(self, host: SessionHost, name: str, services: Services, tree: Tree, *, merged: bool) -> None:
+        self.host = host
+        self.name = name
+        self.services = services
+        self.tree = tree
+        self.levels: dict[str, str | None] = {}
+        """By server: the log level that it was told."""
+        self.dialer = SessionDialer(self)
+        self.upstreams = Upstreams(host, name, services, tree, self.dialer, self)
+        self.calls = self.upstreams.calls
+        self.merged = Merged(self, Source(self)) if merged else None
+        self.naming: Naming = self.merged if self.merged is not None else Single(self)
+        self.tasks = TaskRegistry(self)
+        self.subscriptions = Subscriptions(lambda uris: host.save(session_record.subscriptions(uris)))
+        self._questions: dict[tuple[str, RequestId], str] = {}
+
+    def __repr__(self) -> str:
+        return f"<SessionEndpoint {self.name!r}: {self.statistics()}>"
+
+    def statistics(self) -> dict[str, int]:
+        """How much it remembers of what is under way."""
+        return {
+            "calls": len(self.calls),
+            "waiters": len(self.upstreams.waiters),
+            "questions": len(self._questions),
+            "subscribing": self.subscriptions.pending,
+            "naming": self.merged.pending if self.merged is not None else 0,
+        }
+
+    # What the client is
+
+    @property
+    def bits(self) -> capabilities.ClientBits:
+        """What the client can be asked, as far as servers hear of it."""
+        client = self.host.client
+        bits = capabilities.carried(client.bits) if client is not None else frozenset()
+        return passed_on(bits) if self.naming.merges else bits
+
+    def profile(self, spec: BackendSpec, *, own: bool = False) -> Profile:
+        """What a server is told of the client; `own`: over the connection of this session alone. A single server is
+        told word by word what the client said of itself, if that speaks the revision that the server is offered."""
+        client = None if spec.sharing == "shared" else self.host.client
+        version = self.host.version if own else ""
+        profile = profile_of(client, self.bits, self.host.epoch, self.services.identity, version)
+        if self.naming.merges or client is None or not own:
+            return profile
+        as_is = self.host.version == LATEST_HANDSHAKE
+        declared = capabilities.transparent_client(client.capabilities, profile.capabilities, as_is=as_is)
+        return replace(profile, capabilities=declared)
+
+    def hello(self, backend: str) -> Hello | None:
+        """What a server said of itself, to this session or to the catalogue."""
+        return self.upstreams.hellos.get(backend) or self.tree.hello(catalogue_key(self, backend))
+
+    def lists_itself(self, backend: str) -> bool:
+        """Whether the session has a connection of its own, over which it may see other things than others."""
+        return backend in self.upstreams.hellos and not self.upstreams.shares(backend)
+
+    def as_is(self, backend: str) -> bool:
+        """Whether what this server says passes as it is, to a client of the same revision."""
+        if self.naming.merges:
+            return False
+        hello = self.upstreams.hellos.get(backend)
+        return hello is not None and hello.version == self.host.version
+
+    @property
+    def words(self) -> str:
+        """The revision of the client, if what it asks passes as it is to a server of the same one; else ""."""
+        return self.host.version if self.merged is None else ""
+
+    def save(self, fields: dict[str, bytes | None]) -> None:
+        """Changes the session's record."""
+        self.host.save(fields)
+
+    def leave(self, call: int, act: Callable[[], None]) -> None:
+        """Acts as soon as the record does not say of this call that it was not sent."""
+        self.host.leave(call, act)
+
+    # Requests of the client
+
+    def dispatch(self, effect: fx.Dispatch) -> None:
+        """A request of the client; `CallEnded` follows, now or later."""
+        method = effect.method
+        if method not in LOCAL:
+            self.naming.route(effect)
+        elif not self.naming.configured:
+            self.refuse(effect.call, self.naming.unconfigured())
+        elif method == INITIALIZE:
+            self._initialize(effect.call)
+        elif method in tasks.ASKING:
+            self.tasks.dispatch(effect)
+        elif self.naming.merges:
+            # The level is the gateway's own to accept: it leaves out what is below, whatever servers make of it.
+            self.end(effect.call, True, Raw(b"{}"))
+        else:
+            self.naming.route(effect)
+
+    def send(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
+        """Passes a request on to its server. It has `waited` where the server was not known at once."""
+        call, method = effect.call, effect.method
+        if method in (SUBSCRIBE, UNSUBSCRIBE):
+            refusal = self.subscriptions.note(call, method, effect.params)
+            if refusal is not None:
+                self.refuse(call, refusal)
+                return
+            self.upstreams.waiters[call] = self._subscribed
+        elif method in tasks.ASKING or (method in tasks.AUGMENTED and json.mentions(params, b'"task"')):
+            self.upstreams.waiters[call] = lambda outcome: self._ended(self.tasks.outcome(method, outcome))
+        version = self.host.version if self.merged is None else ""
+        if not self.upstreams.call(call, backend, method, params, effect.progress, version=version):
+            self.refuse(call, no_link(backend))
+        elif waited:
+            self.host.routed(call)
+
+    def go_on(self, effect: fx.Continue) -> None:
+        """A call of an earlier life: the rest of its answer is with the server."""
+        call, backend = effect.call, effect.backend
+        self.calls[call] = backend
+        if self.merged is not None:
+            self.merged.exposes(call, effect.method)
+        for id, method in effect.asked:
+            self._questions[backend, id] = method
+        link = self.upstreams.link(backend)
+        if link is None or self.upstreams.shares(backend):  # one that is shared has another session, or none
+            text = f"no connection to server {backend!r} can be made"
+            error = errors.internal(text, reason="no_link", executed="unknown", backend=backend)
+            self.outcome(LinkOutcome(backend, call, False, error.raw))
+            return
+        asked = tuple(id for id, _ in effect.asked)
+        link.reply(Continue(self.host.ctx.ref, call, effect.method, effect.progress, effect.place, asked))
+
+    def cancel(self, call: int, reason: str) -> None:
+        """Nobody waits for this call any more."""
+        if self.merged is not None:
+            self.merged.forget(call)
+        self.subscriptions.forget(call)
+        self.upstreams.cancel(call, reason)
+
+    def end(self, call: int, ok: bool, payload: Raw) -> None:
+        """Gives a call its outcome."""
+        if self.merged is not None:
+            self.merged.forget(call)
+        self.subscriptions.forget(call)
+        self.upstreams.waiters.pop(call, None)
+        if call > 0:
+            self.host.event(ev.CallEnded(call, ok, payload))
+
+    def refuse(self, call: int, error: errors.ProtocolError) -> None:
+        """Gives a call an error of the gateway's own."""
+        self.end(call, False, error.raw)
+
+    # Calls whose request is in the record, and which must not be sent before it says so
+
+    def may_wait(self, call: int) -> bool:
+        """Whether a call may not have been sent yet: there is no connection, or it may have to wait for its turn."""
+        if self.merged is not None and self.merged.waits(call):
+            return True
+        backend = self.calls.get(call)
+        if backend is None or backend in self.dialer.told:
+            return False
+        return backend not in self.upstreams.hellos or bool(self.bits)
+
+    def hold(self, call: int) -> None:
+        """Its request is recorded: if it was not sent yet, it is not to be before the record says so no more."""
+        if self.merged is not None and self.merged.waits(call):
+            self.host.event(ev.CallHeld(call))
+            return
+        link = self.upstreams.links.get(self.calls.get(call, ""))
+        if link is not None:
+            link.reply(Hold(self.host.ctx.ref, call))
+
+    def release(self, call: int) -> None:
+        """A call that was held may be sent."""
+        link = self.upstreams.links.get(self.calls.get(call, ""))
+        if link is not None:
+            link.reply(Release(self.host.ctx.ref, call))
+
+    # The handshake
+
+    def _initialize(self, call: int) -> None:
+        """A single server answers itself. For several the gateway does, and waits for none of them."""
+        if self.merged is not None:
+            self.end(call, True, self._superset(self.merged))
+            return
+        served = self.upstreams.served
+        assert served is not None  # it is configured
+        backend = served.backends[0]
+
+        def ready(hello: Hello | None, error: Raw) -> None:
+            if hello is None:
+                self.end(call, False, error)
+            else:
+                offers = self.tasks.offers(backend, hello)
+                self.end(call, True, initialize_result(hello, self.host.version, with_tasks=offers))
+
+        self.upstreams.when_ready(backend, ready)
+
+    def _superset(self, merged: Merged) -> Raw:
+        """What all servers have: a session's capabilities can't grow later. What a server said to nobody in particular
+        is not all that it may say to this client."""
+        tree, backends = self.tree, merged.listing.backends
+        keys = {b: catalogue_key(self, b) for b in backends}
+        said = {b: h for b in backends if (h := tree.hello(keys[b])) is not None}
+        known = {b: h for b, h in said.items() if tree.surely(keys[b])}
+        all_known = len(known) == len(backends)
+        declared = capabilities.merge_server(
+            [h.capabilities for h in known.values()], pending=not all_known, extensions=EXTENSIONS
+        )
+        if can_use(self.host.version, "tasks"):
+            shown = [h.capabilities for b, h in known.items() if self.tasks.offers(b, h)]
+            pending = any(b not in known and not self.upstreams.shares(b) for b in backends)
+            declared = json.replace_members(declared, {"tasks": tasks.merged(shown, pending=pending)})
+        result: dict[str, object] = {
+            "protocolVersion": self.host.version,
+            "capabilities": declared,
+            "serverInfo": Raw(self.services.identity),
+        }
+        parts = [(b, h.instructions) for b, h in said.items() if h.instructions]
+        table = self.services.table.value
+        instructions = aggregate.merge_instructions(parts, table.separator, backends=table.backends)
+        if instructions is not None:
+            result["instructions"] = instructions
+        return json.dumps(result)
+
+    # Notifications and answers of the client
+
+    def broadcast(self, method: str, params: Raw) -> None:
+        """A notification of the client for every server that is connected to it alone, or whom it concerns."""
+        for backend in self.kept.reachable if self.kept is not None else ():
+            link = self.upstreams.link(backend)  # its session waits for this one
+            if link is not None:
+                link.reply(Warm())
+        if method == tasks.STATUS:
+            self.tell(self.tasks.hears_of(params) or "", method, params)
+            return
+        for backend, link in self.upstreams.links.items():
+            if not self.upstreams.shares(backend):
+                link.reply(Notify(method, params))
+
+    def tell(self, backend: str, method: str, params: Raw) -> None:
+        """A notification of the client for one server."""
+        link = self.upstreams.links.get(backend)
+        if link is not None:
+            link.reply(Notify(method, params))
+
+    def answer(self, backend: str, id: RequestId, ok: bool, payload: Raw) -> None:
+        """The outcome of a server's request, in the words of its revision."""
+        method = self._questions.pop((backend, id), None)
+        link, hello = self.upstreams.links.get(backend), self.upstreams.hellos.get(backend)
+        if link is None:
+            return
+        version = hello.version if hello is not None else self.kept.version(backend) if self.kept is not None else None
+        if ok and method is not None and version is not None and not self.as_is(backend):
+            ok, payload = translate.answer(method, ok, payload, version)
+        payload = self.tasks.answered(backend, method, payload) if ok else payload
+        link.reply(GiveAnswer(id, ok, payload))
+
+    # The log level
+
+    def use_level(self, level: str) -> None:
+        """The client's log level is in force. Servers that are connected are told; others hear it when they are."""
+        for backend in list(self.upstreams.links):
+            if self.naming.merges:
+                self._set_level(backend, level)
+            else:
+                self.levels[backend] = level  # it has said so, and the connection says it again after a loss
+
+    def _set_level(self, backend: str, level: str) -> None:
+        """Tells a connected server the log level, if it has logging."""
+        hello = self.upstreams.hellos.get(backend)
+        if hello is None or self.upstreams.shares(backend):
+            return
+        if not capabilities.parse(hello.capabilities).has(("logging",)):
+            return
+        self.levels[backend] = level
+
+        def told(outcome: LinkOutcome) -> None:
+            if not outcome.ok and self.levels.get(backend) == level:
+                del self.levels[backend]
+
+        self.upstreams.own_call(backend, SET_LEVEL, json.dumps({"level": level}), told)
+
+    # Subscriptions
+
+    def subscriptions_at(self, backend: str) -> tuple[str, ...]:
+        """The session's subscriptions that are this server's, in its own words."""
+        owners = [self.naming.owner(uri) for uri in self.subscriptions.uris]
+        return tuple(owner[1] for owner in owners if owner is not None and owner[0] == backend)
+
+    def resubscribe(self, backend: str) -> None:
+        """A connection of its own subscribes by itself as soon as it is up; a shared one is told."""
+        uris = self.subscriptions_at(backend)
+        if uris and not self.upstreams.shares(backend):
+            self.upstreams.link(backend)
+        for uri in uris if self.upstreams.shares(backend) else ():
+            self._subscribe(backend, uri)
+
+    def _subscribe(self, backend: str, uri: str) -> None:
+        """Once more, for the session; what it may have missed meanwhile is said when that is done."""
+        params = json.dumps({"uri": uri})
+
+        def subscribed(outcome: LinkOutcome) -> None:
+            if outcome.ok:
+                self.told(LinkTold(self.host.ctx.ref, backend, None, "notifications/resources/updated", params))
+
+        self.upstreams.own_call(backend, SUBSCRIBE, params, subscribed)
+
+    def _subscribed(self, outcome: LinkOutcome) -> None:
+        """The outcome of what the client asked for."""
+        self.subscriptions.settle(outcome.call, outcome.ok)
+        self._ended(outcome)
+
+    # What connections say
+
+    def outcome(self, message: LinkOutcome) -> None:
+        """A call is over."""
+        if self.merged is not None:
+            message = self.merged.exposed(message)
+        self.calls.pop(message.call, None)
+        if message.call < 0 or message.call in self.upstreams.waiters:
+            self.upstreams.settle(message)
+        else:
+            self._ended(message)
+
+    def _ended(self, message: LinkOutcome) -> None:
+        as_is = self.merged is None and self.as_is(message.backend)
+        self.host.event(ev.CallEnded(message.call, message.ok, message.payload, as_is))
+
+    def told(self, message: LinkTold) -> None:
+        """A notification of a server."""
+        backend, method, params = message.backend, message.method, message.params
+        if method in NEWS:
+            if not self.upstreams.shares(backend):
+                # A list that has changed for one client may have changed for everybody: whoever shows the last one
+                # known looks again.
+                self.tree.changes[backend, method] += 1
+            if self.merged is not None:
+                self.merged.changed(backend, method)
+                return
+        if self.merged is not None:
+            params = self.tasks.exposed(backend, method, self.merged.notification(backend, method, params))
+        now, as_is = self.host.ctx.now(), self.as_is(backend)
+        self.host.event(ev.CallProgressed(backend, message.call, method, params, now, message.place, as_is))
+
+    def asked(self, message: LinkAsked) -> None:
+        """A request of a server."""
+        refusal = self.tasks.refusal(message)
+        if refusal is not None:
+            message.link.reply(GiveAnswer(message.id, False, refusal.raw))
+            return
+        self._questions[message.backend, message.id] = message.method
+        backend, call, id, method = message.backend, message.call, message.id, message.method
+        params = self.tasks.exposed(backend, method, self.naming.question(backend, method, message.params))
+        self.host.event(ev.Asked(backend, call, id, method, params, message.place, self.as_is(backend)))
+
+    def withdrew(self, message: LinkWithdrew) -> None:
+        """A server took a question back."""
+        if self._questions.pop((message.backend, message.id), None) is not None:
+            self.host.event(ev.AskWithdrawn(message.backend, message.id))
+
+    def ready(self, message: LinkReady) -> None:
+        """A connection is up. One that was being made when the client chose its log level is told now."""
+        backend, hello = message.backend, message.hello
+        self.upstreams.ready(message)
+        spec = self.services.table.value.backends.get(backend)
+        if self.kept is not None and spec is not None and not self.upstreams.shares(backend):
+            self.kept.ready(spec, hello, message.kept)
+        level = self.host.level
+        if level and self.levels.get(backend) != level:
+            self._set_level(backend, level)
+        if self.merged is not None and self.lists_itself(backend):
+            self.merged.listing.connected(backend)
+        self.upstreams.tell_waiting(backend, hello)
+
+    def redirect(self, backend: str, link: Ref, calls: list[Call]) -> None:
+        """Calls that were not sent, and subscriptions, go to the other kind of connection."""
+        for call in calls:
+            caller = self.dialer.caller(backend, call.call) if backend in self.dialer.told else None
+            self._pass_on(backend, replace(call, client=caller, version=self.words))
+        link.reply(Warm())
+        self.resubscribe(backend)
+
+    def _pass_on(self, backend: str, message: Call) -> None:
+        def pass_on() -> None:
+            link = self.upstreams.link(backend) if self.calls.get(message.call) == backend else None
+            if link is not None:
+                link.reply(message)
+                self.host.routed(message.call)
+            elif self.calls.pop(message.call, None) is not None:
+                self.refuse(message.call, no_link(backend))
+
+        if message.call < 0:
+            pass_on()
+        else:
+            self.host.leave(message.call, pass_on)
+
+    def link_ended(self, ref: Ref) -> None:
+        """A connection's actor is gone. After a crash another one takes over the subscriptions."""
+        for backend in self.upstreams.ended(ref):
+            if ref.reason is not None and ref.reason.abnormal:
+                self.resubscribe(backend)
+
+    def disconnected(self, backend: str, was_up: bool) -> None:
+        """Nothing is heard from this server any more: its questions are void."""
+        if was_up and self.kept is not None:
+            self.kept.lost(backend)
+        for question in [q for q in self._questions if q[0] == backend]:
+            del self._questions[question]
+        self.host.event(ev.BackendLost(backend))
+
+    def about_lists(self, message: AboutLists) -> None:
+        """Something has become of a merged list."""
+        if self.merged is not None:
+            self.merged.receive(message)
+
+    # The session's life
+
+    def recall(self, fields: Mapping[str, bytes]) -> None:
+        """The session was rebuilt from a record with these fields."""
+        self.tasks.load(fields)
+        if self.merged is not None:
+            self.merged.changes.recall(fields)
+
+    def restored(self, uris: tuple[str, ...]) -> None:
+        """The session was rebuilt: its subscriptions are asked for again, on connections of this life."""
+        self.subscriptions.uris = uris
+        served = self.upstreams.served
+        for backend in served.backends if served is not None else ():
+            self.resubscribe(backend)
+        merged = self.merged
+        web = [uri for uri in uris if merged.owner(uri) is None] if merged is not None else []
+        if merged is None or not web:
+            return
+
+        def looked() -> None:
+            for owner in [merged.owner(uri) for uri in web]:
+                if owner is not None:
+                    self._subscribe(*owner)
+
+        merged.look((RESOURCES, TEMPLATES), looked)  # such an address is found once the lists are known
+
+    def reconfigured(self, before: Table) -> bool:
+        """The table was replaced; whether that concerns the session. A server that is configured nowhere ends its
+        connections itself."""
+        if self.merged is None:
+            return False
+        self.merged.reconfigured(before)
+        backends, configured = self.merged.listing.backends, self.services.table.value.backends
+        for backend in [b for b in self.upstreams.links if b not in backends and b in configured]:
+            self.upstreams.drop(backend)
+        return True
+
+    def shrink(self) -> None:
+        """Nobody was heard for a while: what can be had again is let go of."""
+        self.upstreams.shrink()
+        if self.merged is not None:
+            self.merged.shrink()
+
+    def say_farewell(self) -> None:
+        """The session ends, and with it those sessions of its servers that no connection knows of. (Connections end
+        with it.)"""
+        for spec, kept in self.kept.unopened(self.services.table.value) if self.kept is not None else ():
+            farewell(self.services, self.tree.links, spec, kept)
+
+    def let_go(self) -> None:
+        """Its actor has ended. Its parts point back at it: it drops them, so that their memory is free at once."""
+        if self.merged is not None:
+            self.merged.let_go()
+        self.upstreams.let_go()
+        vars(self).clear()
+
+
+def initialize_result(hello: Hello, version: str, *, with_tasks: bool) -> Raw:
+    """The server's InitializeResult, in the revision that the client negotiated; `with_tasks`: also what it says of
+    tasks."""
+    declared = capabilities.transparent_server(hello.capabilities)
+    own = capabilities.parse(tasks.offered(hello.capabilities)).tree.get("tasks") if with_tasks else None
+    if own is not None:
+        declared = json.replace_members(declared, {"tasks": json.dumps(own)})
+    said = hello.result
+    if hello.version == MODERN:  # of the other era's answer only what means the same here
+        said = json.dumps({"serverInfo": hello.server_info})
+        if hello.instructions is not None:
+            said = json.replace_members(said, {"instructions": json.dumps(hello.instructions)})
+    return json.replace_members(said, {"protocolVersion": json.dumps(version), "capabilities": declared})

@@ -1,0 +1,321 @@
+"""The connections of one endpoint to its servers, for one client, and the calls that are under way on them.
+
+Which connection carries a request is the `Dialer`'s choice; it is made when it is first needed, and made again when it
+is lost. Calls of the client have positive numbers, those that the gateway makes for itself negative ones.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from msgspec import Raw
+
+from actors.fronts.host import Host, Tree
+from actors.links.eras import ERA_ATTEMPTS
+from actors.links.link_messages import (
+    Call,
+    Cancel,
+    Join,
+    Leave,
+    LinkDown,
+    LinkOutcome,
+    LinkReady,
+    LinkUnfit,
+    PutDown,
+    Warm,
+)
+from actors.links.own_calls import OwnDue
+from actors.links.resume import movable
+from actors.protocol import errors
+from actors.protocol.link_events import Hello
+from actors.protocol.modern.caller import Caller
+from actors.protocol.table import BackendSpec, Endpoint, Table
+from actors.runtime import AtCapacity, Ref, SystemClosed
+from actors.services import Services
+
+Waiter = Callable[[LinkOutcome], None]
+"""Gets the outcome of a call instead of the client."""
+Ready = Callable[[Hello | None, Raw], None]
+"""Gets what a server said of itself, or None and the JSON-RPC error object that says why it can't be had."""
+
+
+class Dialer(Protocol):
+    """Chooses and makes the connections of one client."""
+
+    changes: bool
+    """Whether the client wants to hear of changes that nobody subscribed to."""
+
+    @property
+    def told(self) -> Collection[str] | None:
+        """The servers that have to be told on whose behalf they are called; None: all of them."""
+
+    def dial(self, spec: BackendSpec, attempt: int) -> Ref:
+        """A connection; `attempt`: as many in a row have ended. Raises AtCapacity, SystemClosed."""
+
+    def caller(self, backend: str, call: int) -> Caller:
+        """On whose behalf such a server is called."""
+
+    def shares(self, spec: BackendSpec) -> bool:
+        """Whether the connection is not this client's alone."""
+
+
+class Owner(Protocol):
+    """Hears what becomes of connections and calls."""
+
+    @property
+    def words(self) -> str:
+        """The revision of the client, if what it asks passes as it is to a server of the same one; else ""."""
+
+    def outcome(self, message: LinkOutcome) -> None:
+        """A call is over."""
+
+    def redirect(self, backend: str, link: Ref, calls: list[Call]) -> None:
+        """The server is of the other era than it was taken for: these calls, which were not sent, go over this
+        connection."""
+
+    def disconnected(self, backend: str, was_up: bool) -> None:
+        """Nothing is heard from this server any more."""
+
+
+class Upstreams:
+    """`calls` maps each call to the server that runs it, `links` and `hellos` are what is connected."""
+
+    def __init__(self, host: Host, endpoint: str, services: Services, tree: Tree, dialer: Dialer, owner: Owner) -> None:
+        self.links: dict[str, Ref] = {}
+        self.hellos: dict[str, Hello] = {}
+        self.calls: dict[int, str] = {}
+        self.waiters: dict[int, Waiter] = {}
+        self._host = host
+        self._endpoint = endpoint
+        self._services = services
+        self._tree = tree
+        self._dialer = dialer
+        self._owner = owner
+        self._ends: dict[str, int] = {}
+        """Connections in a row that have ended, and (`_unfit`) that were of the other era than the server."""
+        self._unfit: dict[str, int] = {}
+        self._waiting: dict[str, list[Ready]] = {}
+        self._own = 0
+
+    @property
+    def table(self) -> Table:
+        """The present table; never kept past a message."""
+        return self._services.table.value
+
+    @property
+    def served(self) -> Endpoint | None:
+        """The endpoint as it is configured now."""
+        return self._services.table.value.endpoints.get(self._endpoint)
+
+    def shares(self, backend: str) -> bool:
+        """Whether the connection to a server is not this client's alone."""
+        spec = self.table.backends.get(backend)
+        return spec is not None and self._dialer.shares(spec)
+
+    # Connections
+
+    def link(self, backend: str) -> Ref | None:
+        """The connection to a server, which is made if there is none; None if none can be had."""
+        link = self.links.get(backend)
+        if link is not None:
+            if link.alive:
+                return link
+            self._lose(backend)  # its Down is on the way, and will find another link here
+        spec = self.table.backends.get(backend)
+        if spec is None:
+            return None
+        try:
+            link = self._dialer.dial(spec, self._ends.get(spec.name, 0))
+        except (AtCapacity, SystemClosed):
+            return None
+        self.links[backend] = link
+        self._host.ctx.monitor(link)
+        link.reply(Join(self._host.ctx.ref, self._dialer.changes))
+        return link
+
+    def when_ready(self, backend: str, then: Ready) -> None:
+        """Connects, and tells how that went."""
+        hello = self.hellos.get(backend)
+        if hello is not None:
+            then(hello, Raw(b""))
+            return
+        link = self.link(backend)
+        if link is None:
+            then(None, no_link(backend).raw)
+            return
+        self._waiting.setdefault(backend, []).append(then)
+        link.reply(Warm())
+
+    def tell_waiting(self, backend: str, hello: Hello | None, error: Raw = Raw(b"")) -> None:
+        """Those who wait for this server's connection hear how that went."""
+        for then in self._waiting.pop(backend, ()):
+            then(hello, error)
+
+    def ready(self, message: LinkReady) -> None:
+        """A connection is up."""
+        self.hellos[message.backend] = message.hello
+        self._ends.pop(message.backend, None)
+        self._unfit.pop(message.backend, None)
+
+    def down(self, message: LinkDown) -> None:
+        """A connection is lost, or could not be made; its actor stays, and makes it again for the next call."""
+        self._disconnected(message.backend)
+        self.tell_waiting(message.backend, None, message.payload)
+
+    def ended(self, ref: Ref) -> list[str]:
+        """The actor of a connection is gone: its calls are lost. Whose connection it was."""
+        lost = [backend for backend, link in self.links.items() if link is ref]
+        for backend in lost:
+            self._lose(backend)
+            text = f"the connection to server {backend!r} ended"
+            error = errors.internal(text, reason="link_ended", executed="no", backend=backend)
+            self.tell_waiting(backend, None, error.raw)
+        return lost
+
+    def unfit(self, message: LinkUnfit) -> None:
+        """A server speaks the other era: the calls that were not sent go to the other kind of connection, under the
+        same numbers."""
+        backend = message.backend
+        if self.links.get(backend) is message.link:
+            self.hellos.pop(backend, None)
+            self._leave(backend)
+            self._unfit[backend] = self._unfit.get(backend, 0) + 1
+        link = self.link(backend) if self._unfit.get(backend, 0) <= ERA_ATTEMPTS else None
+        if link is not None:
+            calls = [call for call in message.calls if self.calls.get(call.call) == backend]
+            self._owner.redirect(backend, link, calls)
+            return
+        self._unfit.pop(backend, None)
+        failure = self._tree.eras.neither(backend, self.table.backends.get(backend))
+        self._tree.backends.reply(failure)
+        error = errors.internal(failure.message, reason=failure.reason, executed="no", backend=backend).raw
+        for call in message.calls:
+            if self.calls.get(call.call) == backend:
+                self._owner.outcome(LinkOutcome(backend, call.call, False, error))
+        self._disconnected(backend)
+        self.tell_waiting(backend, None, error)
+
+    def drop(self, backend: str) -> None:
+        """The endpoint has this server no more: its connection would wait for nothing."""
+        message = f"server {backend!r} is no longer part of this endpoint"
+        error = errors.internal(message, reason="unconfigured", executed="unknown", backend=backend).raw
+        self._leave(backend)
+        self._fail_calls(backend, error)
+        self._disconnected(backend)
+        self.tell_waiting(backend, None, error)
+
+    def shrink(self) -> None:
+        """What can be had again is let go of."""
+        self.hellos = {backend: hello.lasting for backend, hello in self.hellos.items()}
+
+    def put_down(self) -> None:
+        """The client's session goes on in another life: the sessions of its servers wait for it."""
+        for link in self.links.values():
+            link.reply(PutDown(self._host.ctx.ref))
+
+    @property
+    def bound(self) -> bool:
+        """Whether a connection lives and dies with this process."""
+        backends = self.table.backends
+        return any((spec := backends.get(name)) is None or not movable(spec) for name in self.links)
+
+    def _leave(self, backend: str) -> None:
+        link, ctx = self.links.pop(backend), self._host.ctx
+        ctx.demonitor(link)
+        link.reply(Leave(ctx.ref))
+
+    def _lose(self, backend: str) -> None:
+        del self.links[backend]
+        self._ends[backend] = self._ends.get(backend, 0) + 1
+        text = f"the connection to server {backend!r} ended"
+        error = errors.internal(text, reason="link_ended", executed="unknown", backend=backend)
+        self._fail_calls(backend, error.raw)
+        self._disconnected(backend)
+
+    def _fail_calls(self, backend: str, error: Raw) -> None:
+        for call in [call for call, runs_at in self.calls.items() if runs_at == backend]:
+            self._owner.outcome(LinkOutcome(backend, call, False, error))
+
+    def _disconnected(self, backend: str) -> None:
+        self._owner.disconnected(backend, self.hellos.pop(backend, None) is not None)
+
+    def let_go(self) -> None:
+        """Its actor has ended: who waits points back at it, and its memory is to be free at once."""
+        self.waiters.clear()
+        self._waiting.clear()
+
+    # Calls
+
+    def call(
+        self,
+        call: int,
+        backend: str,
+        method: str,
+        params: Raw,
+        progress: bool,
+        *,
+        mends: bool = True,
+        version: str = "",
+    ) -> bool:
+        """Passes a call to a server's connection; False if none can be had. `mends`, `version`: as in `Call`."""
+        link = self.links.get(backend)
+        if link is None or not link.alive:
+            link = self.link(backend)
+            if link is None:
+                return False
+        self.calls[call] = backend
+        told = self._dialer.told
+        caller = self._dialer.caller(backend, call) if told is None or backend in told else None
+        link.reply(Call(self._host.ctx.ref, call, method, params, progress, caller, mends, version))
+        return True
+
+    def own_call(self, backend: str, method: str, params: Raw, waiter: Waiter) -> int:
+        """A call that the gateway makes for itself: its number, 0 if there is no connection to make it on."""
+        call = self.listen(backend, method, params, waiter)
+        if call:
+            self._host.ctx.set_timer(("own", call), self.deadline(call), OwnDue(call))
+        return call
+
+    def listen(self, backend: str, method: str, params: Raw, waiter: Waiter) -> int:
+        """The same without a deadline."""
+        self._own -= 1
+        call = self._own
+        self.waiters[call] = waiter
+        if self.call(call, backend, method, params, False, version=self._owner.words):
+            return call
+        self.waiters.pop(call, None)
+        return 0
+
+    def own_due(self, call: int) -> None:
+        """A server that never answers must not be waited for."""
+        waiter, backend = self.waiters.get(call), self.calls.get(call, "")
+        self.cancel(call, "deadline exceeded")
+        if waiter is not None:
+            waiter(LinkOutcome(backend, call, False, errors.unanswered(backend or None).raw))
+
+    def cancel(self, call: int, reason: str) -> None:
+        """Nobody waits for this call any more."""
+        self.waiters.pop(call, None)
+        link = self.links.get(self.calls.pop(call, ""))
+        if link is not None:
+            link.reply(Cancel(self._host.ctx.ref, call, reason))
+
+    def settle(self, message: LinkOutcome) -> None:
+        """A call is over whose outcome is not simply the client's."""
+        call = message.call
+        if call < 0:
+            self._host.ctx.cancel_timer(("own", call))
+        waiter = self.waiters.pop(call, None)
+        if waiter is not None:
+            waiter(message)
+
+    def deadline(self, call: int) -> float:
+        """Seconds that a call may take."""
+        spec = self._services.table.value.backends.get(self.calls.get(call, ""))
+        limit = self._services.limits.request_deadline
+        return min(limit, spec.timeout) if spec is not None else limit
+
+
+def no_link(backend: str) -> errors.ProtocolError:
+    """No connection can be had: at a bound, or while the gateway ends."""
+    text = f"no connection to server {backend!r} can be made"
+    return errors.internal(text, reason="no_link", executed="no", backend=backend)
