@@ -237,7 +237,7 @@ class ExchangesActor(Evictable):
             case xm.WatchDue(watch):
                 self.subscribers.watches.due(watch)
             case OwnDue(call):
-                self.endpoint.upstreams.own_due(call)
+                self.endpoint.upstreams.overdue(call)
             case xm.IdleDue():
                 self._idle()
             case xm.DrainDue():

@@ -5,6 +5,7 @@ the state belongs to that a request brings, headers that repeat arguments, tasks
 subscriptions.
 """
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -448,7 +449,7 @@ class ModernEndpoint:
     def listen(self, backend: str, filter: Filter, ended: Waiter) -> int:
         """Subscribes at a modern server: the number of the call, 0 if there is no connection. It has no deadline."""
         params = json.dumps({"notifications": filter.raw})
-        return self.upstreams.listen(backend, "subscriptions/listen", params, ended)
+        return self.upstreams.own_call(backend, "subscriptions/listen", params, ended, math.inf)
 
     # Its life
 

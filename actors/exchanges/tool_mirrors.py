@@ -11,7 +11,6 @@ from actors.fronts.catalogue_messages import LIST_CHANGED
 from actors.fronts.listing import TOOLS
 from actors.fronts.single import Single, filtered
 from actors.links.link_messages import LinkOutcome
-from actors.links.own_calls import OwnDue
 from actors.links.paging import Items, Page, Paging
 from actors.protocol import effects as fx
 from actors.protocol import errors
@@ -115,10 +114,8 @@ class LearnedHeaders:
                     endpoint.dispatch(call)
 
         def ask(params: Raw, page: Page) -> None:
-            call = endpoint.upstreams.own_call(backend, TOOLS, params, lambda out: page(out.ok, out.payload))
-            if call:
-                endpoint.host.ctx.set_timer(("own", call), endpoint.services.limits.list_deadline, OwnDue(call))
-            else:
+            seconds, upstreams = endpoint.services.limits.list_deadline, endpoint.upstreams
+            if not upstreams.own_call(backend, TOOLS, params, lambda out: page(out.ok, out.payload), seconds):
                 done(None, EMPTY)
 
         Paging(METHODS[TOOLS].items or "", ask, done).start()

@@ -23,7 +23,7 @@ from actors.links.link_messages import (
     PutDown,
     Warm,
 )
-from actors.links.own_calls import OwnDue
+from actors.links.own_calls import OwnCalls
 from actors.links.resume import movable
 from actors.protocol import errors
 from actors.protocol.link_events import Hello
@@ -94,7 +94,7 @@ class Upstreams:
         """Connections in a row that have ended, and (`_unfit`) that were of the other era than the server."""
         self._unfit: dict[str, int] = {}
         self._waiting: dict[str, list[Ready]] = {}
-        self._own = 0
+        self._own: OwnCalls | None = None
 
     @property
     def table(self) -> Table:
@@ -242,6 +242,7 @@ class Upstreams:
         """Its actor has ended: who waits points back at it, and its memory is to be free at once."""
         self.waiters.clear()
         self._waiting.clear()
+        self._own = None
 
     # Calls
 
@@ -268,33 +269,35 @@ class Upstreams:
         link.reply(Call(self._host.ctx.ref, call, method, params, progress, caller, mends, version))
         return True
 
-    def own_call(self, backend: str, method: str, params: Raw, waiter: Waiter) -> int:
-        """A call that the gateway makes for itself: its number, 0 if there is no connection to make it on."""
-        call = self.listen(backend, method, params, waiter)
-        if call:
-            self._host.ctx.set_timer(("own", call), self.deadline(call), OwnDue(call))
-        return call
+    def own_call(self, backend: str, method: str, params: Raw, waiter: Waiter, seconds: float | None = None) -> int:
+        """A call that the gateway makes for itself: its number, 0 if there is no connection to make it on. It has as
+        many `seconds` as a client's, if nothing else is said."""
+        if self.link(backend) is None:
+            return 0
+        if self._own is None:
+            self._own = OwnCalls(self._host.ctx, self._services.limits.request_deadline)
+        return self._own.make(
+            lambda call: self.call(call, backend, method, params, False, version=self._owner.words),
+            self._take_back,
+            lambda ok, payload: waiter(LinkOutcome(backend, 0, ok, payload)),
+            self._deadline_of(backend) if seconds is None else seconds,
+            backend,
+        )
 
-    def listen(self, backend: str, method: str, params: Raw, waiter: Waiter) -> int:
-        """The same without a deadline."""
-        self._own -= 1
-        call = self._own
-        self.waiters[call] = waiter
-        if self.call(call, backend, method, params, False, version=self._owner.words):
-            return call
-        self.waiters.pop(call, None)
-        return 0
-
-    def own_due(self, call: int) -> None:
+    def overdue(self, call: int) -> None:
         """A server that never answers must not be waited for."""
-        waiter, backend = self.waiters.get(call), self.calls.get(call, "")
-        self.cancel(call, "deadline exceeded")
-        if waiter is not None:
-            waiter(LinkOutcome(backend, call, False, errors.unanswered(backend or None).raw))
+        if self._own is not None:
+            self._own.overdue(call)
 
     def cancel(self, call: int, reason: str) -> None:
         """Nobody waits for this call any more."""
+        if call < 0 and self._own is not None:
+            self._own.drop(call, reason)
+            return
         self.waiters.pop(call, None)
+        self._take_back(call, reason)
+
+    def _take_back(self, call: int, reason: str) -> None:
         link = self.links.get(self.calls.pop(call, ""))
         if link is not None:
             link.reply(Cancel(self._host.ctx.ref, call, reason))
@@ -303,15 +306,19 @@ class Upstreams:
         """A call is over whose outcome is not simply the client's."""
         call = message.call
         if call < 0:
-            self._host.ctx.cancel_timer(("own", call))
+            if self._own is not None:
+                self._own.outcome(call, message.ok, message.payload)
+            return
         waiter = self.waiters.pop(call, None)
         if waiter is not None:
             waiter(message)
 
     def deadline(self, call: int) -> float:
         """Seconds that a call may take."""
-        spec = self._services.table.value.backends.get(self.calls.get(call, ""))
-        limit = self._services.limits.request_deadline
+        return self._deadline_of(self.calls.get(call, ""))
+
+    def _deadline_of(self, backend: str) -> float:
+        spec, limit = self._services.table.value.backends.get(backend), self._services.limits.request_deadline
         return min(limit, spec.timeout) if spec is not None else limit
 
 

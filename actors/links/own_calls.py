@@ -24,6 +24,7 @@ class OwnDue:
 class _Waiting(NamedTuple):
     then: Then
     cancel: Callable[[int, str], object]
+    backend: str | None
 
 
 class OwnCalls:
@@ -33,7 +34,8 @@ class OwnCalls:
     """
 
     def __init__(self, ctx: Context, deadline: float, backend: str | None = None) -> None:
-        """`deadline` is in seconds, of those calls that bring none; `backend` is named when one passes."""
+        """`deadline` is in seconds, of those calls that bring none; `backend` is named when one passes, where a call
+        names no other."""
         self._ctx = ctx
         self._deadline = deadline
         self._backend = backend
@@ -46,12 +48,13 @@ class OwnCalls:
         cancel: Callable[[int, str], object],
         then: Then,
         seconds: float | None = None,
+        backend: str | None = None,
     ) -> int:
         """A call: its number, which `send` gets; the outcome may be there before this returns. `cancel` takes it back,
         for a reason. It has so many `seconds` (None: as many as any other; infinite: no deadline here)."""
         self._last -= 1
         call = self._last
-        self._waiting[call] = _Waiting(then, cancel)
+        self._waiting[call] = _Waiting(then, cancel, backend or self._backend)
         self.limit(call, seconds)
         send(call)
         return call
@@ -74,7 +77,7 @@ class OwnCalls:
         waiting = self._taken(call)
         if waiting is not None:
             waiting.cancel(call, "deadline exceeded")
-            waiting.then(False, errors.unanswered(self._backend).raw)
+            waiting.then(False, errors.unanswered(waiting.backend).raw)
 
     def drop(self, call: int, reason: str) -> None:
         """The outcome is of no use any more."""

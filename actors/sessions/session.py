@@ -349,7 +349,7 @@ class SessionActor(Actor):
             case ChangeDue() | GatherDue():
                 self.front.about_lists(message)
             case OwnDue():
-                self.front.upstreams.own_due(message.call)
+                self.front.upstreams.overdue(message.call)
             case _:
                 assert_never(message)
 
