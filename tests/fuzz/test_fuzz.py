@@ -286,6 +286,10 @@ async def end_sessions(running: Running, sessions: list[Session]) -> None:
 # --- The test
 
 
+WORDS = ("Traceback", SECRET)
+"""That have no place in a log."""
+
+
 async def play(running: Running, seconds: float) -> None:
     clients = [*honest_clients(running, "ann"), *honest_clients(running, "bob")]
     sessions: list[Session] = []
@@ -331,7 +335,7 @@ def judge(running: Running) -> list[str]:
     if status:
         wrong.append(f"it ended with {status}")
     log = running.gateway.program.output()
-    wrong += [f"its log has {word!r}" for word in ("Traceback", SECRET) if word in log]
+    wrong += [f"its log has {word!r}: …{log[log.index(word) - 500 :][:4000]}" for word in WORDS if word in log]
     wrong += running.watch.leaks[:3]
     if running.leaks.exists():
         wrong.append(running.leaks.read_text()[:2000])

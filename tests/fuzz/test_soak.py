@@ -111,16 +111,23 @@ class Ground:
             "keys": 0,
         }
         if self.store is not None:
-            found["keys"] = self.keys(self.store.url)
+            found["keys"] = len(self.keys(self.store.url))
         return found
 
-    def keys(self, url: str) -> int:
+    def keys(self, url: str) -> list[bytes]:
         """Keys of the store, without its own (the lease, and the lists of servers). What says that a session has ended
         stays ten minutes, so that a late write finds it."""
         with redis.Redis.from_url(url) as client:
             keys = [key for key in client.scan_iter(count=1000) if not OWN.fullmatch(key)]
-            ended = [key.endswith(b":s") and client.hget(key, "state") == b"ended" for key in keys]
-            return len(keys) - sum(ended)
+            return [key for key in keys if not (key.endswith(b":s") and client.hget(key, "state") == b"ended")]
+
+    def left(self) -> str:
+        """What the store still has, for whoever wonders why."""
+        if self.store is None:
+            return ""
+        with redis.Redis.from_url(self.store.url) as client:
+            found = {key: (client.type(key), client.ttl(key)) for key in self.keys(self.store.url)}
+            return repr({key: (*of, client.hgetall(key)) if of[0] == b"hash" else of for key, of in found.items()})
 
     def busy(self) -> dict[str, float]:
         """The gauges that are not back at nothing."""
@@ -217,7 +224,8 @@ def settle(ground: Ground, base: dict[str, int]) -> dict[str, int]:
         more = {name: count for name, count in over.items() if count > 0}
         if not busy and not more:
             return found
-        assert time.monotonic() < end, f"left over: {busy}, more than at first: {more} of {base}; {ground.statistics}"
+        if time.monotonic() > end:
+            pytest.fail(f"left over: {busy}, more than at first: {more} of {base}; {ground.left()}")
         time.sleep(1)
 
 
