@@ -166,6 +166,23 @@ async def test_the_owned_set_names_a_session_from_before_its_creation_until_afte
         await eventually(lambda: not client.exists(owned))
 
 
+@pytest.mark.parametrize("step", ["end", "release", "claim"])
+async def test_the_owned_set_does_not_name_a_session_that_redis_has_forgotten(
+    server, opened, client, session, ask, step
+):
+    async with opened(server.url) as store:
+        key, grant = await session(store)
+        client.delete(f"sd:{{{key}}}:s")
+        if step == "end":
+            outcome = await ask(store.end, key, grant, "why")
+        elif step == "release":
+            outcome = await ask(store.release, key, grant)
+        else:
+            outcome = await ask(store.claim, key, None, grant.epoch, "nonce")
+        assert outcome.reason is Refused.GONE
+        await eventually(lambda: not client.exists(f"sd:r:{{{store.owner}}}:owned"))
+
+
 async def test_a_record_of_a_newer_schema_is_left_alone(server, opened, client, session, ask):
     async with opened(server.url) as store:
         key, grant = await session(store)

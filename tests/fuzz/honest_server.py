@@ -113,7 +113,7 @@ def handle(message: Message, say: Say) -> None:
         if MODERN:
             result = {"resultType": "complete", **result}
         say({"id": message["id"], "result": result})
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         say({"id": message["id"], "error": {"code": -32602, "message": f"not understood: {error}"}})
 
 

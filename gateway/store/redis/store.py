@@ -80,7 +80,9 @@ class RedisStore:
                 done(Failed(Refused.FENCED, "the owner is alive"))
             else:
                 self._note_owned("SADD", key)
-                self._writer.submit(self._operations.claim(key, self.owner, (expect_owner, expect_epoch), nonce, done))
+                claimed = partial(self._claimed, key, done)
+                expected = expect_owner, expect_epoch
+                self._writer.submit(self._operations.claim(key, self.owner, expected, nonce, claimed))
 
         if expect_owner is None or self._lease.mine(expect_owner):
             judged(False)
@@ -142,8 +144,14 @@ class RedisStore:
         # Before a create or claim, after a release, end or delete: the set may name too many sessions, never too few.
         self._writer.submit(Operation(key, (command, owned_key(self.owner), key), _ignore, when_full=command == "SREM"))
 
+    def _claimed(self, key: SessionKey, done: Done, outcome: Any) -> None:
+        if _is_nobodys(outcome):
+            self._note_owned("SREM", key)
+        done(outcome)
+
     def _given_up(self, key: SessionKey, done: Done, outcome: Any) -> None:
-        if outcome is None:
+        # A record that was never saved is forgotten by Redis in the very minute in which its session ends.
+        if outcome is None or _is_nobodys(outcome):
             self._note_owned("SREM", key)
         done(outcome)
 
@@ -153,6 +161,11 @@ class RedisStore:
 
 def _ignore(outcome: Any) -> None:
     pass
+
+
+def _is_nobodys(outcome: Any) -> bool:
+    """Whether the session has no owner any more, this process included."""
+    return isinstance(outcome, Failed) and outcome.reason in (Refused.GONE, Refused.ENDED)
 
 
 @asynccontextmanager
