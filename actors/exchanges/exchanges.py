@@ -11,7 +11,7 @@ from typing import TypeAlias, assert_never
 from msgspec import Raw, Struct
 
 from actors import ports
-from actors.brokers.broker_messages import LinkParked
+from actors.brokers.pool_messages import LinkParked
 from actors.durations import Durations
 from actors.exchanges import exchange_messages as xm
 from actors.exchanges.exchange_running import Running

@@ -5,8 +5,8 @@ found out by the first connection (2026-07-28, versioning).
 
 from typing import Protocol
 
-from actors.brokers.broker_calls import Patron
-from actors.brokers.brokers import Brokers
+from actors.brokers.pool import PoolKey
+from actors.brokers.pools import Pools
 from actors.exchanges.exchange_running import Running
 from actors.fronts.host import Host, Tree
 from actors.links.links import start_modern_link
@@ -39,7 +39,7 @@ class Peers(Protocol):
 class TreePeers:
     """Those of the running tree."""
 
-    def __init__(self, patron: Patron, services: Services, tree: Tree, brokers: Brokers, registry: Registry) -> None:
+    def __init__(self, patron: PoolKey, services: Services, tree: Tree, brokers: Pools, registry: Registry) -> None:
         self._patron = patron
         self._services = services
         self._tree = tree

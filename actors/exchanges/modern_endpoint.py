@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.brokers.broker_messages import LinkParked, Resume
+from actors.brokers.pool_messages import LinkParked, Resume
 from actors.exchanges.modern_dialer import ModernDialer, Requests
 from actors.exchanges.modern_lists import ListedHeaders, ModernSource
 from actors.exchanges.tool_mirrors import LearnedHeaders

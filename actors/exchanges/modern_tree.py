@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from actors.brokers.broker_calls import Patron
-from actors.brokers.brokers import Brokers
+from actors.brokers.pool import PoolKey
+from actors.brokers.pools import Pools
 from actors.exchanges.exchanges import ExchangesActor, Kind
 from actors.exchanges.modern_dialer import TreePeers
 from actors.fronts.host import Tree
@@ -31,13 +31,13 @@ class ModernTree:
         exchanges = self.exchanges = Shares(services.limits)
         system.spawn(brokers, "brokers")
         system.spawn(exchanges, "exchanges")
-        found = Brokers(services, system.registry, brokers, tree)
+        found = Pools(services, system.registry, brokers, tree)
 
         def make(kind: Kind) -> ExchangesActor:
             served = services.table.value.endpoints.get(kind.endpoint)
             merges = served is None or served.kind == "aggregate"
             bits = passed_on(kind.bits) if merges else capabilities.carried(kind.bits)
-            patron = Patron(kind.principal, bits, kind.affinity)
+            patron = PoolKey(kind.principal, bits, kind.affinity)
             peers = TreePeers(patron, services, tree, found, system.registry)
             return ExchangesActor(kind, services, tree, ledger, peers)
 

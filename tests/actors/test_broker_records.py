@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors.brokers.brokers import key_of
+from actors.brokers.pools import record_key
 from actors.links.link_messages import Join
 from actors.ports import Failed, Record, Refused
 from actors.protocol.table import Limits
@@ -150,7 +150,7 @@ async def test_a_record_that_a_process_left_behind_is_taken_over(autojump_clock:
     store = Watched()
     async with open_gateway(Backend("alpha"), store=store) as gateway:
         client = BrokerClient(gateway, brokers_of(gateway), "alpha", join=False)
-        MemoryStore.create(store, key_of("alpha", client.patron), {}, lambda grant: None)
+        MemoryStore.create(store, record_key("alpha", client.patron), {}, lambda grant: None)
         assert await client.text(client.tool("echo")) == "alpha: echo"
         assert store.asked.count("claim") == 1
 
@@ -160,7 +160,7 @@ async def test_connections_that_another_process_holds_are_not_made_twice(autojum
     backend = Backend("alpha")
     async with open_gateway(backend, store=store) as gateway:
         client = BrokerClient(gateway, brokers_of(gateway), "alpha", join=False)
-        key = key_of("alpha", client.patron)
+        key = record_key("alpha", client.patron)
         MemoryStore.create(store, key, {}, lambda grant: None)
         store.refuses = {"claim": Failed(Refused.FENCED)}  # as it does while the other process is alive
         error = await client.error(client.tool("echo"))

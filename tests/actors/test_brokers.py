@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from actors.brokers import broker_calls
+from actors.brokers import pool
 from actors.links.link_messages import LinkUnfit
 from actors.ports import Principal
 from actors.protocol.table import HttpTarget
@@ -77,7 +77,7 @@ async def test_a_call_over_three_rounds_is_executed_once(autojump_clock: Any, ki
         request.text("done")
         assert await client.text(call) == "done"
         assert it.executed == 1
-        assert it.brokers.parks.total == 0
+        assert it.brokers.suspended.total == 0
 
 
 async def test_a_backend_is_told_exactly_what_this_client_can_be_asked(autojump_clock: Any) -> None:
@@ -200,7 +200,7 @@ async def test_after_ten_minutes_nobody_is_waited_for(autojump_clock: Any, kind:
         assert (await client.error(client.accept(parked)))["code"] == -32602
         assert not client.told("notifications/progress")
         assert it.executed == 1
-        assert it.brokers.parks.total == 0
+        assert it.brokers.suspended.total == 0
 
 
 async def test_what_ended_meanwhile_is_there_for_the_retry(autojump_clock: Any) -> None:
@@ -226,7 +226,7 @@ async def test_a_backend_that_dies_takes_what_was_parked_with_it(autojump_clock:
         await it.gateway.settle()
         assert (await client.error(client.accept(parked)))["code"] == -32602
         assert await client.text(client.tool("echo")) == "alpha: echo"
-        assert it.brokers.parks.total == 0
+        assert it.brokers.suspended.total == 0
 
 
 async def test_a_backend_that_does_not_listen_after_a_cancel_loses_its_connection(autojump_clock: Any) -> None:
@@ -252,7 +252,7 @@ async def test_a_client_that_leaves_before_it_hears_of_the_question_is_not_waite
         client.cancel(call)  # as if both had crossed
         await request.cancelled.wait()
         assert (await client.error(client.accept(parked)))["code"] == -32602
-        assert it.brokers.parks.total == 0
+        assert it.brokers.suspended.total == 0
 
 
 async def test_a_backend_that_forgets_the_session_forgets_what_was_parked(autojump_clock: Any) -> None:
@@ -333,7 +333,7 @@ async def test_a_call_that_is_parked_for_long_gives_way_to_one_that_waits(autoju
         assert (await asked.outcome())["result"] == {"action": "cancel"}
         assert (await client.error(client.accept(parked)))["code"] == -32602
         assert len(it.backend.links) == 1
-        assert it.brokers.parks.total == 0
+        assert it.brokers.suspended.total == 0
 
 
 @pytest.mark.parametrize("kind", ["http", "inproc"])
@@ -405,15 +405,15 @@ async def test_beyond_that_the_one_that_is_parked_longest_gives_way(autojump_clo
             await trio.sleep(40)
         assert (await asks[0].outcome())["result"] == {"action": "cancel"}
         assert (await clients[0].error(clients[0].accept(parks[0])))["code"] == -32602
-        assert it.brokers.parks.total == 2
+        assert it.brokers.suspended.total == 2
         for client, parked in zip(clients[1:], parks[1:], strict=True):
             client.accept(parked)
         assert [(await ask.outcome())["result"]["action"] for ask in asks[1:]] == ["accept", "accept"]
-        assert it.brokers.parks.total == 0
+        assert it.brokers.suspended.total == 0
 
 
 async def test_what_is_kept_of_questions_has_a_bound(autojump_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_calls, "QUESTIONS_BYTES", 1000)
+    monkeypatch.setattr(pool, "QUESTIONS_BYTES", 1000)
     async with both("http") as it:
         client = it.client()
         first, second = client.tool("ask"), client.tool("ask")
@@ -652,7 +652,7 @@ async def test_a_crash_of_the_broker_ends_its_connections_and_forgets_what_was_p
         client.broker.reply(_Poison())
         await trio.sleep(20)
         assert not it.backend.open
-        assert it.brokers.parks.total == 0
+        assert it.brokers.suspended.total == 0
         assert (await client.error(client.accept(parked)))["code"] == -32602
         assert await client.text(client.tool("echo")) == "alpha: echo"
         assert it.executed == 2
@@ -696,14 +696,4 @@ async def test_a_drain_leaves_nobody_waiting_upstream(autojump_clock: Any) -> No
 
 
 class _Poison:
-    """No message has this type; the broker's table is changed for it."""
-
-
-@pytest.fixture(autouse=True)
-def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    from actors.brokers.broker import HANDLERS
-
-    def crash(broker: Any, message: Any) -> None:
-        raise RuntimeError("poisoned")
-
-    monkeypatch.setitem(HANDLERS, _Poison, crash)
+    """No message of a pool has this type: it crashes who gets it."""

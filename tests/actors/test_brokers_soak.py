@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from actors.brokers.broker_messages import LinkParked
+from actors.brokers.pool_messages import LinkParked
 from actors.links.link_messages import LinkOutcome
 from actors.ports import Principal
 from tests.support.broker_client import BrokerClient, brokers_of
@@ -119,6 +119,6 @@ async def test_whatever_happens_nothing_is_left(kind: Kind, seed: int, autojump_
             assert len(asked.answers) == 1 or request.link.transport.closed, (request.id, asked.answers)
             assert len(asked.answers) <= 1
         assert not backend.open
-        assert brokers.parks.total == 0
+        assert brokers.suspended.total == 0
         assert gateway.left()["links"] == before["links"]
         assert gateway.telemetry.gauges["stagedoor_parked_calls", ()] == 0

@@ -1,4 +1,4 @@
-"""What connections, brokers, the catalogue and the backends actor are told, and what the machines of connections want,
+"""What connections, pools, the catalogue and the backends actor are told, and what the machines of connections want,
 are closed unions: nothing in them is forgotten, and what is not in them is a bug that shows."""
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from actors.brokers import broker, broker_messages
+from actors.brokers import pool, pool_messages
 from actors.fronts import catalogue, catalogue_messages
 from actors.links import connection, link, link_messages, modern_link
 from actors.links.connection import Connection
 from actors.links.link_messages import ToBackends, ToLink
 from actors.protocol import link_events as legacy
+from actors.protocol.bridge import parking, parking_events
 from actors.protocol.diagnostics import NO_DIAGNOSTICS
 from actors.protocol.events import Place
 from actors.protocol.link_table import Phase
@@ -119,9 +120,15 @@ def test_a_connection_of_either_era_does_whatever_its_machine_wants() -> None:
     assert on_transport <= connection.ON_TRANSPORT.keys()
 
 
-def test_a_broker_knows_every_message_that_it_may_be_told() -> None:
-    assert set(get_args(broker.Message)) == broker.HANDLERS.keys()
-    assert {broker_messages.Resume} | (FROM_LINK - FOR_RECORDS) <= set(get_args(broker.Message))
+def test_a_pool_knows_every_message_that_it_may_be_told() -> None:
+    own = defined_in(pool_messages) - {pool_messages.LinkParked}
+    assert own | (FROM_LINK - FOR_RECORDS) <= set(get_args(pool.PoolMessage))
+
+
+def test_every_event_and_effect_of_a_pool_is_in_its_union() -> None:
+    events = set(get_args(parking_events.ParkingEvent))
+    assert defined_in(parking_events) == events | set(get_args(parking_events.ParkingEffect))
+    assert set(parking.HANDLERS) == events
 
 
 def test_the_catalogue_knows_every_message_that_it_may_be_told() -> None:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from actors.brokers import broker_messages
+from actors.brokers import pool_messages
 from actors.exchanges import exchange_messages
 from actors.exchanges.exchanges import RequestsMessage
 from actors.fronts import catalogue_messages
@@ -60,11 +60,11 @@ TOLD = {
     lm.LinkAsked,
     lm.LinkWithdrew,
     lm.LinkTold,
-    broker_messages.LinkParked,
+    pool_messages.LinkParked,
     catalogue_messages.Listed,
     catalogue_messages.CatalogueChanged,
 }
-"""By connections to modern servers, by brokers and by the catalogue."""
+"""By connections to modern servers, by pools and by the catalogue."""
 
 
 def test_every_message_of_modern_requests_is_one_that_their_actor_takes() -> None:

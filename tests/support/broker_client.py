@@ -18,9 +18,9 @@ from typing import Any
 
 import trio
 
-from actors.brokers.broker_calls import Patron
-from actors.brokers.broker_messages import LinkParked, Resume
-from actors.brokers.brokers import Brokers
+from actors.brokers.pool import PoolKey
+from actors.brokers.pool_messages import LinkParked, Resume
+from actors.brokers.pools import Pools
 from actors.links.link_messages import Call, Cancel, Join, LinkOutcome
 from actors.links.shares import Shares
 from actors.ports import ANONYMOUS, Principal
@@ -44,11 +44,11 @@ class _Heard(Actor):
         self._client.heard(message)
 
 
-def brokers_of(gateway: Gateway) -> Brokers:
+def brokers_of(gateway: Gateway) -> Pools:
     """A supervisor of brokers beside the tree of a test's gateway."""
     supervisor = Shares(gateway.services.limits)
     gateway.system.spawn(supervisor, "test-brokers")
-    return Brokers(gateway.services, gateway.system.registry, supervisor, gateway.actors.tree)
+    return Pools(gateway.services, gateway.system.registry, supervisor, gateway.actors.tree)
 
 
 class BrokerClient:
@@ -57,7 +57,7 @@ class BrokerClient:
     def __init__(
         self,
         gateway: Gateway,
-        brokers: Brokers,
+        brokers: Pools,
         backend: str,
         bits: Collection[str] = (),
         *,
@@ -68,7 +68,7 @@ class BrokerClient:
         self.messages: list[Any] = []
         self._brokers = brokers
         self._spec = gateway.backends[backend].spec
-        self.patron = Patron(principal, frozenset(bits), affinity)
+        self.patron = PoolKey(principal, frozenset(bits), affinity)
         self.ref = gateway.system.spawn(_Heard(self))
         self._lot = trio.lowlevel.ParkingLot()
         self._next = 0

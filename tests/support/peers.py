@@ -18,7 +18,7 @@ from typing import Any
 import trio
 from msgspec import Raw
 
-from actors.brokers.broker_messages import LinkParked, Parked, Resume
+from actors.brokers.pool_messages import LinkParked, Parked, Resume
 from actors.links.link_messages import (
     Call,
     Cancel,

@@ -243,7 +243,7 @@ class Tally(Struct, frozen=True):
     what: str
 
 
-Effects: TypeAlias = list[
+ParkingEffect: TypeAlias = (
     Connect
     | Dispatch
     | Park
@@ -259,4 +259,6 @@ Effects: TypeAlias = list[
     | Discard
     | Forget
     | Tally
-]
+)
+
+Effects: TypeAlias = list[ParkingEffect]

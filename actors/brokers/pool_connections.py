@@ -1,10 +1,11 @@
-"""The connections of a broker to its backend, each a link of its own, by the numbers that the parking machine gives.
+"""The connections of a pool to its server, by the numbers that the parking machine gives: how each is made and
+introduced, and what it is told to log.
 
-What a backend logs is the client's business only where a request asked for it (2026-07-28, server/utilities/logging),
+What a server logs is the client's business only where a request asked for it (2026-07-28, server/utilities/logging),
 so each connection is told the most verbose level that a call on it wants.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from msgspec import Raw
@@ -22,7 +23,7 @@ from actors.protocol.errors import Malformed
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.table import BackendSpec, StdioTarget
-from actors.runtime import Context, Ref
+from actors.runtime import AtCapacity, Context, Ref, SystemClosed
 from actors.services import Services
 
 ASKABLE = frozenset({"roots", "sampling", "elicit.form", "elicit.url"})
@@ -35,51 +36,41 @@ def leased(spec: BackendSpec, bits: ClientBits) -> bool:
 
 
 @dataclass(slots=True)
-class Line:
-    """One connection. `level` is the last one that the backend was told."""
+class PooledConnection:
+    """One of them. `level` is the last one that the server was told over it."""
 
+    number: int
     ref: Ref
     hello: Hello | None = None
     level: str | None = None
 
 
-class Lines:
-    """Those of one broker. `info` is the Implementation of the client that opens the first."""
+class PooledConnections:
+    """Those of one pool. `info` is the Implementation of the client that the server hears of."""
 
     def __init__(self, backend: str, bits: ClientBits, services: Services, tree: Tree, ctx: Context) -> None:
+        self.by_number: dict[int, PooledConnection] = {}
         self.info = Raw(b"")
         self._backend = backend
         self._bits = bits
         self._services = services
         self._tree = tree
         self._ctx = ctx
-        self._lines: dict[int, Line] = {}
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self.by_number)
 
-    def get(self, line: int) -> Line | None:
-        """One that is there."""
-        return self._lines.get(line)
+    @property
+    def first(self) -> PooledConnection | None:
+        """The one over which the server's hidden state is."""
+        return self.by_number[min(self.by_number)] if self.by_number else None
 
-    def first(self) -> Line | None:
-        """The one with the backend's hidden state."""
-        return self._lines[min(self._lines)] if self._lines else None
+    def of(self, ref: Ref) -> PooledConnection | None:
+        """The one whose actor this is."""
+        return next((found for found in self.by_number.values() if found.ref is ref), None)
 
-    def number(self, ref: Ref) -> int:
-        """Of a link; 0 for one that is none of ours."""
-        return next((number for number, line in self._lines.items() if line.ref is ref), 0)
-
-    def numbers(self) -> Iterable[int]:
-        """Of all."""
-        return tuple(self._lines)
-
-    def open(self, line: int, grant: Grant, level: str | None) -> Line | None:
-        """The connection with this number, which is made if it is not there; None without a configuration. Raises
-        AtCapacity, SystemClosed."""
-        found = self._lines.get(line)
-        if found is not None:
-            return found
+    def open(self, number: int, grant: Grant, level: str | None) -> PooledConnection | None:
+        """A new connection; None if none can be had: without a configuration, at a bound, or while the gateway ends."""
         spec = self._services.table.value.backends.get(self._backend)
         if spec is None:
             return None
@@ -89,11 +80,14 @@ class Lines:
             profile, tree = self._profile(spec, grant), self._tree
             return LinkActor(spec, profile, self._services, tree.backends, level=level, eras=tree.eras)
 
-        ref = start_link(spec, self._ctx.system.registry, self._tree.links, make)
+        try:
+            ref = start_link(spec, self._ctx.system.registry, self._tree.links, make)
+        except (AtCapacity, SystemClosed):
+            return None
         self._ctx.monitor(ref)
         ref.reply(Join(self._ctx.ref))
-        found = self._lines[line] = Line(ref, level=level)
-        return found
+        opened = self.by_number[number] = PooledConnection(number, ref, level=level)
+        return opened
 
     def _profile(self, spec: BackendSpec, grant: Grant) -> Profile:
         """The gateway, with the client's name in its title; and what exactly this kind of client can be asked."""
@@ -114,29 +108,21 @@ class Lines:
         except Malformed:
             return own
 
-    def drop(self, line: int) -> Line | None:
+    def drop(self, number: int) -> PooledConnection | None:
         """One that has ended, or that is needed no more: it closes by itself."""
-        found = self._lines.pop(line, None)
+        found = self.by_number.pop(number, None)
         if found is not None:
             self._ctx.demonitor(found.ref)
             found.ref.reply(Leave(self._ctx.ref))
         return found
 
-    def adjust(self, line: int, levels: Iterable[str | None], tell: Callable[[Line, str, str | None], None]) -> None:
-        """Tells a connection the level that the calls on it want, if it is another and the backend has logging: with
-        the one of before, which it has again if it refuses."""
-        found = self._lines.get(line)
-        wanted = most_verbose(levels)
-        if found is None or wanted is None or wanted == found.level:
-            return
-        spec = self._services.table.value.backends.get(self._backend)
+    def wants(self, connection: PooledConnection, levels: Iterable[str | None]) -> str | None:
+        """The level that the server must be told for calls that want these; None if it logs so, or has no logging."""
+        wanted = min((level for level in levels if level is not None), key=LEVELS.index, default=None)
+        if wanted == connection.level:
+            return None
+        spec, hello = self._services.table.value.backends.get(self._backend), connection.hello
         shared = spec is not None and spec.sharing == "shared"
-        if shared or (found.hello is not None and not capabilities.parse(found.hello.capabilities).has(("logging",))):
-            return
-        before, found.level = found.level, wanted
-        tell(found, wanted, before)
-
-
-def most_verbose(levels: Iterable[str | None]) -> str | None:
-    """Of several levels, the one that lets everything through that any of them does."""
-    return min((level for level in levels if level is not None), key=LEVELS.index, default=None)
+        if shared or (hello is not None and not capabilities.parse(hello.capabilities).has(("logging",))):
+            return None
+        return wanted

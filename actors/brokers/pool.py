@@ -1,0 +1,715 @@
+"""An affinity pool: the connections of one modern client to one legacy server.
+
+To those who call it, it is a connection; besides, it suspends calls whose server asks something, and goes on with them
+when the client comes with answers. Which call goes over which connection, and what becomes of it, is decided by the
+machine of `protocol/bridge/parking`. A pool lives as long as it is used: what its server remembers is there for the
+next request. The connections hold a server's hidden state, so they are owned like sessions are: by one life at a time,
+the one that its record in the store names.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.brokers import pool_messages as pm
+from actors.brokers.pool_connections import PooledConnection, PooledConnections, leased
+from actors.brokers.suspended_calls import SuspendedCalls, SuspendedHere
+from actors.fronts.host import Tree
+from actors.fronts.profiles import to_base36
+from actors.links import link_messages as lm
+from actors.links.own_calls import OwnCalls, OwnDue, Then
+from actors.links.shares import Evict, Evictable
+from actors.links.subscribers import CHATTER, OWED_AGAIN, Subscribers
+from actors.ports import Principal, Refused
+from actors.protocol import errors, translate
+from actors.protocol import payload as json
+from actors.protocol.bridge import parking_events as ev
+from actors.protocol.bridge import refusals, request_state
+from actors.protocol.bridge.parking import step
+from actors.protocol.bridge.parking_state import Calls, Rules
+from actors.protocol.bridge.questions import question
+from actors.protocol.capabilities import ClientBits
+from actors.protocol.link_calls import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
+from actors.protocol.messages import EMPTY
+from actors.protocol.methods import METHODS
+from actors.protocol.modern import meta
+from actors.protocol.table import BackendSpec, StdioTarget
+from actors.protocol.table_change import Replaced, same_server
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
+from actors.record import OwnedRecord, SaveDue, Stored
+from actors.runtime import NORMAL, SHUTDOWN, Down, Exit, Ref
+from actors.services import Services
+
+IDLE_AGAIN = 1.0
+"""Seconds after which a pool that was about to end, and found a message, looks again."""
+GATHER = 0.005
+"""Seconds for which further questions are waited for after the first."""
+INFO_BYTES = 16 * 1024
+"""Of what a client says of itself; whoever says more is not introduced."""
+QUESTIONS_BYTES = 32 * 1024 * 1024
+"""Of the params of all questions that have no answer; a further one is refused."""
+GRACE = 5.0
+"""Seconds within which a server must answer a ping after a call was given up."""
+WAIT = 30.0
+"""Seconds after which a call that waits for a connection looks whether there is any hope."""
+
+Owner: TypeAlias = tuple[Ref, int]
+"""A caller, and its number of the call."""
+
+CallerMessage: TypeAlias = lm.Join | lm.Leave | lm.Call | lm.Cancel | lm.Warm | pm.Resume
+ConnectionMessage: TypeAlias = (
+    lm.LinkReady
+    | lm.LinkDown
+    | lm.LinkUnfit
+    | lm.LinkOutcome
+    | lm.LinkAsked
+    | lm.LinkWithdrew
+    | lm.LinkTold
+    | lm.LinkPlaced
+)
+LifeMessage: TypeAlias = pm.OwnMessage | OwnDue | Stored | SaveDue | Evict | Replaced | Down
+PoolMessage: TypeAlias = CallerMessage | ConnectionMessage | LifeMessage
+
+
+@dataclass(frozen=True, slots=True)
+class PoolKey:
+    """One modern client, as far as it can be told to be one."""
+
+    principal: Principal
+    bits: ClientBits
+    affinity: str = ""
+
+
+@dataclass(slots=True)
+class PooledCall:
+    """A call that is not over. `owner`: whoever waits for it at present, `last`: whoever did last; `level` and
+    `progress` are what that one wants. `since`: when it was suspended first."""
+
+    call: lm.Call
+    owner: Owner | None
+    last: Owner
+    level: str | None
+    progress: bool
+    eligible: bool
+    connection: int = 0
+    since: float | None = None
+
+
+class PoolActor(Evictable):
+    """Temporary: a crash ends its connections and whatever is suspended; the next request begins another."""
+
+    mailbox_size = 1024
+    disposable = True
+
+    _connections: PooledConnections
+    _own: OwnCalls
+    _record: OwnedRecord
+
+    def __init__(
+        self,
+        spec: BackendSpec,
+        record_key: str,
+        key: PoolKey,
+        services: Services,
+        tree: Tree,
+        suspended: SuspendedCalls,
+        connected: set[str],
+    ) -> None:
+        self._backend = spec.name
+        self._record_key = record_key
+        self._key = key
+        self._services = services
+        self._tree = tree
+        self._suspended = SuspendedHere(suspended, key.principal)
+        self._connected = connected
+        """The record keys of all pools that have a connection."""
+        self._related = not isinstance(spec.target, StdioTarget)
+        lines = 1 + services.limits.overflow_connections
+        self._state = Calls(Rules(leased(spec, key.bits), lines, server=spec.name))
+        self._subscribers = Subscribers(True, self._drop, self._tell_later)
+        self._calls: dict[int, PooledCall] = {}
+        self._numbers: dict[Owner, int] = {}
+        """By whoever waits for a call, or did last: the pool's own number of it."""
+        self._next = 0
+        self._resuming: pm.Resume | None = None
+        self._todo: list[ev.ParkingEvent] = []
+        self._stepping = False
+        self._early: list[PoolMessage] = []
+        """What came before this life owned its record."""
+        self._stale = False
+        self._used = 0.0
+        """When the last use of the connections ended, as far as that is known."""
+
+    def __repr__(self) -> str:
+        return f"<PoolActor {self._backend}: {len(self._calls)} calls, {len(self._connections)} connections>"
+
+    # Life
+
+    def started(self) -> None:
+        self._own = OwnCalls(self.ctx, self._services.limits.request_deadline)
+        self._connections = PooledConnections(self._backend, self._key.bits, self._services, self._tree, self.ctx)
+        self._record = OwnedRecord(self._record_key, self._services, self.ctx)
+        self._record.acquire({"kind": b"broker", "backend": self._backend.encode()})
+        self._rests()
+
+    def receive(self, message: PoolMessage) -> None:
+        """Nothing is done before this life owns what it is about to hold."""
+        if self._record.owned or isinstance(message, Stored):
+            self._handle(message)
+        elif not isinstance(message, Evict):  # what waits here is in no mailbox; when it is owned it is idle anew
+            self._early.append(message)
+
+    def _handle(self, message: PoolMessage) -> None:
+        """What callers and connections say; the first two are all that a plain call needs."""
+        match message:
+            case lm.Call():
+                self._call(message)
+            case lm.LinkOutcome(call=call, ok=ok, payload=payload):
+                if call > 0:
+                    self._step(ev.Ended(call, ok, payload))
+                else:
+                    self._own.outcome(call, ok, payload)
+            case pm.Resume():
+                self._resume(message)
+            case lm.Cancel():
+                self._cancelled(message)
+            case lm.LinkTold():
+                self._told(message)
+            case lm.LinkAsked():
+                self._asked(message)
+            case lm.LinkWithdrew():
+                self._withdrew(message)
+            case lm.LinkPlaced():
+                pass  # a pool is never rebuilt: nobody would go on from there
+            case lm.LinkReady():
+                self._ready(message)
+            case lm.LinkDown():
+                self._down(message)
+            case lm.LinkUnfit():
+                self._unfit(message)
+            case lm.Join():
+                self._join(message)
+            case lm.Leave(caller=caller):
+                self.ctx.demonitor(caller)
+                self._left(caller)
+            case lm.Warm():
+                self._step(ev.Warmed())
+            case _:
+                self._handle_life(message)
+
+    def _handle_life(self, message: LifeMessage) -> None:
+        """Clocks, outcomes of the store, and what becomes of others."""
+        match message:
+            case pm.CallDue(event=event):
+                self._call_due(event)
+            case OwnDue(call=call):
+                self._own.overdue(call)
+            case Stored():
+                self._stored(message)
+            case SaveDue():
+                self._record.write()
+            case pm.KeepDue():
+                self._record.keep()
+            case pm.OwedDue():
+                self._subscribers.settle()
+            case pm.IdleDue():
+                if self._unused and not self._ended_unused():
+                    self.ctx.set_timer("idle", IDLE_AGAIN, pm.IdleDue())
+            case Evict():
+                if self._unused and not self._ended_unused():
+                    self.idle()
+            case pm.StaleDue():
+                if not self._calls:
+                    self._end(NORMAL)
+            case Replaced():
+                self._replaced(message)
+            case Down():
+                self._ended(message.ref)
+            case _:
+                assert_never(message)
+
+    def _stored(self, message: Stored) -> None:
+        """The record is kept from expiring as long as this life goes on, and goes with it: it says nothing that would
+        be needed again."""
+        owned = self._record.owned
+        self._record.heard(message)
+        if self._record.lost is not None:
+            self._disowned(self._record.lost)
+        elif owned:
+            self.ctx.set_timer("keep", self._services.limits.idle_ttl / 8, pm.KeepDue())
+        elif self._record.owned:
+            early, self._early = self._early, []
+            for kept in early:
+                self._handle(kept)
+            self._settled()
+
+    def _disowned(self, reason: Refused) -> None:
+        """Another process holds this client's connections, or nobody can tell: what waits was not sent."""
+        self._services.log.warning("broker_not_owned", backend=self._backend, reason=reason.value)
+        error = errors.internal(
+            "the state of this client's connections can't be had",
+            reason="not_owned",
+            executed="no",
+            backend=self._backend,
+        ).raw
+        for message in self._early:
+            match message:
+                case lm.Call(caller=caller, call=call) | pm.Resume(caller=caller, call=call):
+                    caller.reply(lm.LinkOutcome(self._backend, call, False, error))
+                case lm.Join(caller):
+                    caller.reply(lm.LinkDown(self.ctx.ref, self._backend, "not owned", error))
+                case _:
+                    pass  # it is over for whoever said it
+        self._end(NORMAL)
+
+    @property
+    def _unused(self) -> bool:
+        """Whether nobody needs the connections at present."""
+        return not self._calls and not self._subscribers.members
+
+    def _rests(self) -> None:
+        """No call is left."""
+        self._used = self.ctx.now()
+        self._settled()
+
+    def _settled(self) -> None:
+        """Something is over: if nobody needs the connections any more, they are kept for a while."""
+        if self._stale:
+            self.ctx.set_timer("stale", 0.0, pm.StaleDue())
+        elif self._unused:
+            self.idle()
+            left = self._used + self._services.limits.broker_idle - self.ctx.now()
+            self.ctx.set_timer("idle", max(0.0, left), pm.IdleDue())
+
+    def _ended_unused(self) -> bool:
+        """Ends, unless somebody has just come."""
+        nobody = self.ctx.idle
+        if nobody:
+            self._end(NORMAL)
+        return nobody
+
+    def drain(self, deadline: float) -> None:
+        self._end(SHUTDOWN)  # whoever used it has ended
+
+    def _end(self, reason: Exit) -> None:
+        """Whoever is asked, or waits for an answer, is told."""
+        for number, call in list(self._calls.items()):
+            self._step(ev.Cancelled(number, "the connection is closed") if call.owner else ev.Expired(number))
+        for number in list(self._connections.by_number):
+            self._connections.drop(number)
+        self.ctx.stop(reason)
+
+    def stopped(self, reason: Exit) -> None:
+        """After a crash too: what was suspended is not there any more, and the next life may begin anywhere."""
+        self._connected.discard(self._record_key)
+        self._suspended.clear()
+        self._record.delete()
+
+    def _replaced(self, message: Replaced) -> None:
+        """How calls are told apart depends on the server: for another one there is another pool, as soon as the
+        connections have said that theirs are over."""
+        was, spec = (t.backends.get(self._backend) for t in (message.before, self._services.table.value))
+        if not same_server(was, spec):
+            self._stale = True
+            self._settled()
+
+    # Callers
+
+    def _join(self, message: lm.Join) -> None:
+        self.busy()
+        self.ctx.cancel_timer("idle")
+        self._subscribers.members[message.caller] = None
+        self.ctx.monitor(message.caller)
+        first = self._connections.first
+        if first is not None and first.hello is not None:
+            message.caller.reply(lm.LinkReady(self.ctx.ref, self._backend, first.hello, False))
+
+    def _left(self, ref: Ref) -> None:
+        """A caller is gone. What is suspended is its client's, and stays."""
+        for owner in [call.owner for call in self._calls.values() if call.owner is not None]:
+            if owner[0] is ref:
+                self._give_up(owner, "the client has disconnected")
+        first = self._connections.first
+        for uri in self._subscribers.leave(ref):
+            if first is not None:
+                self._request(first, UNSUBSCRIBE, json.dumps({"uri": uri}), lambda ok, payload: None)
+        # Whoever has nothing in hand leaves after `link_idle`; until then it may have had a subscription here.
+        self._used = max(self._used, self.ctx.now() - self._services.limits.link_idle)
+        self._settled()
+
+    def _call(self, message: lm.Call) -> None:
+        owner, client = (message.caller, message.call), message.client
+        level = client.level if client is not None else None
+        refusal = meta.unknown_level(level) if level is not None else None
+        if refusal is not None:  # between the eras only what is known
+            message.caller.reply(lm.LinkOutcome(self._backend, message.call, False, refusal.raw))
+            return
+        if self._unused:
+            self.busy()
+        if message.method in (SUBSCRIBE, UNSUBSCRIBE) and self._subscribers.settles(owner, message):
+            message.caller.reply(lm.LinkOutcome(self._backend, message.call, True, json.dumps({})))
+            return
+        if client is not None and not self._connections.info and 0 < len(client.info) <= INFO_BYTES:
+            self._connections.info = Raw(bytes(client.info))
+        self._next += 1
+        row = METHODS.get(message.method)
+        eligible = row is not None and row.eligible
+        self._calls[self._next] = PooledCall(message, owner, owner, level, message.progress, eligible)
+        self._numbers[owner] = self._next
+        self._step(ev.Begun(self._next, owner, eligible))
+
+    def _resume(self, message: pm.Resume) -> None:
+        """A client has come with answers."""
+        refusal = meta.unknown_level(message.level)
+        if message.incarnation != self._incarnation or not message.park.isdecimal():
+            refusal = request_state.invalid()
+        if refusal is not None:
+            message.caller.reply(lm.LinkOutcome(self._backend, message.call, False, refusal.raw))
+            return
+        self._resuming = message
+        owner = (message.caller, message.call)
+        self._step(ev.Resumed(int(message.park), owner, message.round, message.answers))
+        self._resuming = None
+
+    @property
+    def _incarnation(self) -> str:
+        """Names this life in what a client holds."""
+        return f"{self._record.grant.owner}.{to_base36(self._record.grant.epoch)}"
+
+    def _cancelled(self, message: lm.Cancel) -> None:
+        owner = (message.caller, message.call)
+        self._subscribers.subscribed(owner, False)
+        self._give_up(owner, message.reason)
+
+    def _give_up(self, owner: Owner, reason: str) -> None:
+        """Nobody waits for this call any more. If it was just suspended, nobody has heard of that."""
+        number = self._numbers.get(owner)
+        if number is None:
+            return
+        suspended = self._calls[number].owner is None
+        self._calls[number].owner = None
+        self._step(ev.Expired(number) if suspended else ev.Cancelled(number, reason))
+
+    def _announce(self, message: lm.LinkReady | lm.LinkDown) -> None:
+        (self._connected.add if isinstance(message, lm.LinkReady) else self._connected.discard)(self._record_key)
+        for ref in self._subscribers.members:
+            ref.reply(message)
+
+    def _closed(self, why: str) -> None:
+        """The connection with the server's state is gone, and what was to be heard over it."""
+        error = errors.internal(why, reason="link_ended", executed="no", backend=self._backend)
+        self._announce(lm.LinkDown(self.ctx.ref, self._backend, why, error.raw))
+
+    # Connections
+
+    def _ready(self, message: lm.LinkReady) -> None:
+        connection = self._connections.of(message.link)
+        if connection is None:
+            return
+        connection.hello = message.hello
+        if message.again:
+            self._step(ev.LineLost(connection.number))
+        if connection is self._connections.first:
+            self._announce(lm.LinkReady(self.ctx.ref, self._backend, message.hello, message.again))
+
+    def _down(self, message: lm.LinkDown) -> None:
+        connection = self._connections.of(message.link)
+        if connection is None:
+            return
+        connection.hello = None
+        self._step(ev.LineLost(connection.number))
+        if connection is self._connections.first:
+            self._announce(lm.LinkDown(self.ctx.ref, self._backend, message.message, message.payload))
+
+    def _ended(self, ref: Ref) -> None:
+        """An actor is gone: of a connection, or a caller."""
+        connection, first = self._connections.of(ref), self._connections.first
+        if connection is None:
+            self._left(ref)
+            return
+        self._connections.drop(connection.number)
+        if connection is first:
+            self._closed("the connection to the server ended")
+        self._step(ev.LineGone(connection.number))
+
+    def _unfit(self, message: lm.LinkUnfit) -> None:
+        """The server is modern: the calls go back to whoever made them, and so does the finding."""
+        back: dict[Ref, list[lm.Call]] = {}
+        for returned in message.calls:
+            call = self._calls.get(returned.call)
+            if call is not None and call.owner is not None:
+                back.setdefault(call.owner[0], []).append(call.call)
+                self._step(ev.Unsent(returned.call))
+        connection = self._connections.of(message.link)
+        if connection is not None:
+            self._step(ev.LineGone(connection.number))
+            self._connections.drop(connection.number)
+        for ref in list(self._subscribers.members):
+            ref.reply(lm.LinkUnfit(self.ctx.ref, self._backend, tuple(back.get(ref, ()))))
+
+    def _asked(self, message: lm.LinkAsked) -> None:
+        """A question: its call is suspended, or it is answered at once."""
+        connection = self._connections.of(message.link)
+        number = message.call if message.call is not None else self._raiser(message.method, connection)
+        call = self._calls.get(number) if number is not None else None
+        if number is None or call is None:
+            message.link.reply(lm.GiveAnswer(message.id, *refusals.unasked(message.method)))
+            return
+        found = question(call.call.method, self._key.bits, message.method, message.params)
+        if isinstance(found, Raw) and self._asking + len(found) > QUESTIONS_BYTES:
+            found = (False, errors.internal("too much is being asked of this client", reason="too_many").raw)
+        if isinstance(found, Raw):
+            self._step(ev.Asked(number, message.id, message.method, found))
+        else:
+            message.link.reply(lm.GiveAnswer(message.id, *found))
+
+    @property
+    def _asking(self) -> int:
+        """Bytes of what has no answer yet."""
+        return sum(len(q.params) for held in self._state.held.values() for q in held.open.values())
+
+    def _raiser(self, method: str, connection: PooledConnection | None) -> int | None:
+        """The call on a connection that a question without one belongs to, if there is but one that may have raised it.
+        Official SDKs ask for roots on the stream that belongs to no call. The answer is the same whichever call wanted
+        it, so the newest that runs is asked; nothing else is ever guessed."""
+        over = connection.number if connection is not None else 0
+        able = [number for number, call in self._calls.items() if call.connection == over and call.eligible]
+        if method == "roots/list" and len(able) > 1:
+            able = [max((number for number in able if self._calls[number].owner is not None), default=able[0])]
+        return able[0] if len(able) == 1 else None
+
+    def _withdrew(self, message: lm.LinkWithdrew) -> None:
+        if message.link is not None:
+            connection = self._connections.of(message.link)
+            self._step(ev.Withdrawn(connection.number if connection is not None else 0, message.id))
+
+    def _told(self, message: lm.LinkTold) -> None:
+        """Progress and log messages are of one request; what has changed is news for all."""
+        if message.method == "notifications/progress":
+            call = self._calls.get(message.call) if message.call is not None else None
+            self._tell(message, call.owner if call is not None and call.progress else None)
+        elif message.method == "notifications/message":
+            self._tell(message, self._reader(message))
+        else:
+            told = lm.LinkTold(self.ctx.ref, self._backend, None, message.method, message.params)
+            self._subscribers.tell(told, None)
+
+    def _reader(self, message: lm.LinkTold) -> Owner | None:
+        """Who asked for this log message: the call it came with; or the only one, where the transport does not say."""
+        connection = self._connections.of(message.link)
+        wanting = self._wanting(connection.number) if connection is not None else []
+        if message.call is not None:
+            wanting = [call for call in wanting if call is self._calls.get(message.call)]
+        elif self._related:
+            wanting = []
+        return wanting[0].owner if len(wanting) == 1 else None
+
+    def _wanting(self, number: int) -> list[PooledCall]:
+        """The calls on a connection that want log messages."""
+        return [c for c in self._calls.values() if c.connection == number and c.owner and c.level is not None]
+
+    def _tell(self, message: lm.LinkTold, owner: Owner | None) -> None:
+        """What is of one request; it may be lost."""
+        if owner is None:
+            self._drop("unwanted" if message.method in CHATTER else "unattributed")
+            return
+        ref, call = owner
+        waiting = ref.statistics()
+        told = lm.LinkTold(self.ctx.ref, self._backend, call, message.method, message.params)
+        if waiting.ordinary * 2 >= waiting.size or not ref.cast(told):
+            self._drop("notification_refused")
+
+    def _tell_later(self) -> None:
+        self.ctx.set_timer("owed", OWED_AGAIN, pm.OwedDue())
+
+    def _drop(self, what: str) -> None:
+        self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
+
+    # Requests of its own
+
+    def _request(
+        self, over: PooledConnection, method: str, params: Raw, then: Then, seconds: float | None = None
+    ) -> None:
+        me, link = self.ctx.ref, over.ref
+        self._own.make(
+            lambda call: link.reply(lm.Call(me, call, method, params)),
+            lambda call, reason: link.reply(lm.Cancel(me, call, reason)),
+            then,
+            seconds,
+        )
+
+    def _adjust(self, connection: PooledConnection) -> None:
+        """The log level of a connection, by the calls on it: the one of before, if the server refuses."""
+        levels = (call.level for call in self._wanting(connection.number))
+        level = self._connections.wants(connection, levels)
+        if level is None:
+            return
+        before, connection.level = connection.level, level
+
+        def told(ok: bool, payload: Raw) -> None:
+            if not ok and connection.level == level:
+                connection.level = before
+
+        self._request(connection, SET_LEVEL, json.dumps({"level": level}), told)
+
+    # The machine
+
+    def _step(self, event: ev.ParkingEvent) -> None:
+        """One event, and what follows from it."""
+        self._todo.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        while self._todo:
+            self._state, effects = step(self._state, self._todo.pop(0))
+            for effect in effects:
+                self._run(effect)
+        self._stepping = False
+
+    def _call_due(self, event: ev.ParkingEvent) -> None:
+        """A clock: how things stand with other calls is known when it is over."""
+        if isinstance(event, ev.GatherOver):
+            event = ev.GatherOver(event.call, self._suspended.room(self.ctx.now()))
+        elif isinstance(event, ev.WaitOver):
+            event = ev.WaitOver(event.call, self._suspended.patient(self.ctx.now()))
+        self._step(event)
+
+    def _run(self, effect: ev.ParkingEffect) -> None:
+        """What the machine wants; the first four are all that a plain call comes to."""
+        match effect:
+            case ev.StopWait():
+                self.ctx.cancel_timer(("wait", effect.call))
+            case ev.Dispatch():
+                self._dispatch(effect)
+            case ev.Outcome():
+                self._deliver(effect)
+            case ev.Forget():
+                self._forget(effect.call)
+            case ev.Park():
+                self._park(effect)
+            case ev.Unpark():
+                self._unpark(effect.call)
+            case ev.Answer():
+                self._answer(effect)
+            case ev.Cancel():
+                connection = self._connections.by_number.get(effect.line)
+                if connection is not None:
+                    connection.ref.reply(lm.Cancel(self.ctx.ref, effect.call, effect.reason))
+            case ev.StartGather():
+                self.ctx.set_timer(("gather", effect.call), GATHER, pm.CallDue(ev.GatherOver(effect.call, True)))
+            case ev.StartWait():
+                self.ctx.set_timer(("wait", effect.call), WAIT, pm.CallDue(ev.WaitOver(effect.call)))
+            case ev.StartGrace():
+                self._start_grace(effect)
+            case ev.StopGrace():
+                self.ctx.cancel_timer(("grace", effect.call))
+            case ev.Connect():
+                self._connect(effect.line)
+            case ev.Discard():
+                self._discard(effect.line)
+            case ev.Tally():
+                self._drop(effect.what)
+            case _:
+                assert_never(effect)
+
+    def _connect(self, number: int) -> None:
+        connection = self._connections.by_number.get(number)
+        connection = connection or self._connections.open(number, self._record.grant, None)
+        if connection is not None:
+            connection.ref.reply(lm.Warm())
+        else:
+            self._closed("no connection to the server can be made")
+
+    def _dispatch(self, effect: ev.Dispatch) -> None:
+        pooled = self._calls[effect.call]
+        pooled.connection, call = effect.line, pooled.call
+        connection = self._connections.by_number.get(effect.line)
+        connection = connection or self._connections.open(effect.line, self._record.grant, pooled.level)
+        if connection is None:
+            text = "no connection to the server can be made"
+            error = errors.internal(text, reason="no_link", executed="no", backend=self._backend)
+            self._step(ev.Ended(effect.call, False, error.raw))
+            return
+        if pooled.level is not None:
+            self._adjust(connection)
+        params = translate.client_request(call.method, call.params, LATEST_HANDSHAKE, MODERN)
+        connection.ref.reply(lm.Call(self.ctx.ref, effect.call, call.method, params, call.progress))
+
+    def _deliver(self, effect: ev.Outcome) -> None:
+        caller, call = owner = _owner(effect.owner)
+        number = self._numbers.get(owner)
+        if number is not None and self._calls[number].call.method == SUBSCRIBE:
+            self._subscribers.subscribed(owner, effect.ok)
+        caller.reply(lm.LinkOutcome(self._backend, call, effect.ok, effect.payload))
+
+    def _forget(self, number: int) -> None:
+        call = self._calls.pop(number, None)
+        if call is not None:
+            self._numbers.pop(call.last, None)
+        if not self._calls:
+            self._rests()
+
+    def _park(self, effect: ev.Park) -> None:
+        pooled, number = self._calls[effect.call], effect.call
+        # What was sent is not sent again: its params need not be kept while a human thinks.
+        pooled.call = replace(pooled.call, params=EMPTY)
+        pooled.owner = None
+        if pooled.since is None:
+            pooled.since = self.ctx.now()
+        expired, ref = pm.CallDue(ev.Expired(number)), self.ctx.ref
+        self._suspended.add(number, pooled.since, lambda: ref.reply(expired))
+        self.ctx.set_timer(("park", number), self._services.limits.park_ttl, expired)
+        caller, call = _owner(effect.owner)
+        place = (self._incarnation, str(number), effect.round)
+        caller.reply(pm.LinkParked(self._backend, call, *place, effect.questions))
+
+    def _unpark(self, number: int) -> None:
+        """Whoever resumed it has it from here on: before the server gets the answers."""
+        self.ctx.cancel_timer(("park", number))
+        self._suspended.remove(number)
+        held, message = self._state.held.get(number), self._resuming
+        if message is None or held is None or held.owner != (message.caller, message.call):
+            return
+        call = self._calls[number]
+        self._numbers.pop(call.last, None)
+        call.owner = call.last = (message.caller, message.call)
+        call.level = message.level
+        call.progress = message.progress
+        self._numbers[call.last] = number
+        connection = self._connections.by_number.get(call.connection)
+        if message.level is not None and connection is not None:
+            self._adjust(connection)
+
+    def _answer(self, effect: ev.Answer) -> None:
+        connection = self._connections.by_number.get(effect.line)
+        if connection is None:
+            return
+        version = connection.hello.version if connection.hello is not None else LATEST_HANDSHAKE
+        ok, payload = translate.answer(effect.method, effect.ok, effect.payload, version, MODERN)
+        connection.ref.reply(lm.GiveAnswer(effect.id, ok, payload))
+
+    def _start_grace(self, effect: ev.StartGrace) -> None:
+        """Servers that do one thing after the other answer a ping when they are done with what was cancelled; one that
+        answers no ping is stuck."""
+        connection, settled = self._connections.by_number.get(effect.line), ev.Settled(effect.call)
+        if connection is None:
+            self._step(settled)
+            return
+        self.ctx.set_timer(("grace", effect.call), GRACE, pm.CallDue(ev.GraceOver(effect.call)))
+        # Whether that comes in time the clock decides, which is over before the deadline of this.
+        self._request(connection, "ping", EMPTY, lambda ok, payload: self._step(settled), 2 * GRACE)
+
+    def _discard(self, number: int) -> None:
+        first = self._connections.first
+        dropped = self._connections.drop(number)
+        if dropped is not None and dropped is first:
+            self._closed("the connection to the server was closed")
+
+
+def _owner(owner: Hashable) -> Owner:
+    """What the machine carries as an opaque name."""
+    assert isinstance(owner, tuple)
+    return owner
