@@ -34,6 +34,19 @@ class Ledger:
         if not self.listening[principal.name]:
             del self.listening[principal.name]
 
+    def takes(self, principal: Principal) -> bool:
+        """Takes one request without a session, if this principal may have one more."""
+        if not principal.anonymous and self._counts.get(principal.name, 0) >= self._limit:
+            return False
+        self.exchanges += 1
+        self.add(principal, 1)
+        return True
+
+    def gives_back(self, principal: Principal, requests: int = 1) -> None:
+        """So many requests without a session have their outcome."""
+        self.exchanges -= requests
+        self.add(principal, -requests)
+
     def add(self, principal: Principal, change: int) -> None:
         """Requests were taken, or have their outcome."""
         self.total += change

@@ -13,16 +13,23 @@ They start in this order and drain in the reverse one: first nobody comes in, th
 from collections.abc import Callable
 from dataclasses import replace
 
+from actors.brokers.pool import PoolKey
+from actors.brokers.pools import Pools
 from actors.door import SessionDoor
-from actors.exchanges.modern_tree import ModernTree
+from actors.exchanges.exchanges import ExchangesActor, Kind
+from actors.exchanges.modern_dialer import TreePeers
 from actors.fronts.catalogue import Catalogue
 from actors.fronts.catalogue_messages import Prestart
 from actors.fronts.host import Tree
 from actors.fronts.last_known import LastKnown
 from actors.fronts.memo import Memo
+from actors.fronts.merged import passed_on
 from actors.ledger import Ledger
 from actors.links.backends import Backends
+from actors.links.shares import Shares
+from actors.modern_door import ModernDoor
 from actors.named import Named
+from actors.protocol import capabilities
 from actors.protocol.table import Table
 from actors.protocol.table_change import Replaced, touches
 from actors.runtime import Child, DynamicSupervisor, Supervisor, System
@@ -68,13 +75,30 @@ class GatewayActors:
         )
         system.spawn(links, "links")
         system.spawn(supervisor, "sessions")
-        self.modern = ModernTree(system, services, tree, ledger, overloaded)
+        self.modern_door = self._new_modern_door(system, overloaded)
         router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, ledger))
         ends = Child("expiry", lambda: Expiry(services, links))
         system.spawn(Supervisor([router, ends]), "front")
-        self.door = SessionDoor(services, self.sessions, Named(system, "router"), self.modern.door, overloaded)
+        self.door = SessionDoor(services, self.sessions, Named(system, "router"), self.modern_door, overloaded)
         if prestart:
             tree.catalogue.reply(Prestart())
+
+    def _new_modern_door(self, system: System, overloaded: Callable[[], bool]) -> ModernDoor:
+        """What serves clients without sessions: spawned after the links, which it uses, it ends before them."""
+        services, tree, registry = self.services, self.tree, system.registry
+        self.pools, self.modern_requests = Shares(services.limits), Shares(services.limits)
+        system.spawn(self.pools, "brokers")
+        system.spawn(self.modern_requests, "exchanges")
+        pools = Pools(services, registry, self.pools, tree)
+
+        def make(kind: Kind) -> ExchangesActor:
+            served = services.table.value.endpoints.get(kind.endpoint)
+            merges = served is None or served.kind == "aggregate"
+            bits = passed_on(kind.bits) if merges else capabilities.carried(kind.bits)
+            peers = TreePeers(PoolKey(kind.principal, bits, kind.affinity), services, tree, pools, registry)
+            return ExchangesActor(kind, services, tree, self.ledger, peers)
+
+        return ModernDoor(services, registry, self.modern_requests, make, overloaded)
 
     def replace_table(self, table: Table) -> None:
         """Another configuration counts from now on. Connections to servers that are not in it end, and what is in
@@ -87,7 +111,7 @@ class GatewayActors:
         for link in self.tree.links.children():
             link.reply(message)
         touched = {name for name in before.endpoints if touches(before, table, name)}
-        for served in (*self.modern.brokers.children(), *self.modern.exchanges.children()):
+        for served in (*self.pools.children(), *self.modern_requests.children()):
             served.reply(message)
         for alive in self.sessions.table.values():
             if alive.endpoint in touched:

@@ -17,7 +17,7 @@ from actors.exchanges import exchange_messages as xm
 from actors.exchanges.exchange_running import Running
 from actors.exchanges.modern_dialer import Peers
 from actors.exchanges.modern_endpoint import ModernEndpoint
-from actors.exchanges.subscribers import Subscribers
+from actors.exchanges.subscriptions import ListenRequests
 from actors.fronts.catalogue_messages import CatalogueChanged, Listed
 from actors.fronts.host import Said, Tree
 from actors.fronts.list_changes import ChangeDue
@@ -29,6 +29,7 @@ from actors.links.shares import Evict, Evictable
 from actors.protocol import capabilities, codec, errors, sse
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
+from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern import exchange_events as xv
@@ -97,7 +98,7 @@ class ExchangesActor(Evictable):
     disposable = True
 
     endpoint: ModernEndpoint
-    subscribers: Subscribers
+    listens: ListenRequests
 
     def __init__(self, kind: Kind, services: Services, tree: Tree, ledger: Ledger, peers: Peers) -> None:
         self.kind = kind
@@ -117,7 +118,7 @@ class ExchangesActor(Evictable):
         self._looks = False
 
     def __repr__(self) -> str:
-        return f"<ExchangesActor: {len(self.running)} requests, {len(self.subscribers)} subscriptions>"
+        return f"<ExchangesActor: {len(self.running)} requests, {len(self.listens.open)} subscriptions>"
 
     # What the endpoint sees of its host
 
@@ -137,7 +138,7 @@ class ExchangesActor(Evictable):
     @property
     def listening(self) -> bool:
         """Whether anybody wants to hear of changes."""
-        return len(self.subscribers) > 0
+        return bool(self.listens.open)
 
     def event(self, event: Said) -> None:
         """What the endpoint says, said to one exchange, or to all subscriptions."""
@@ -147,7 +148,7 @@ class ExchangesActor(Evictable):
                 self.step(call, xv.Ended(ok, payload, event.as_is))
             case ev.CallProgressed(backend, call, method, params, now):
                 if call is None:
-                    self.subscribers.changed(backend, method, params)
+                    self.listens.changed(backend, method, params)
                 else:
                     self.step(call, xv.Told(method, params, now, event.as_is))
             case _:
@@ -187,7 +188,7 @@ class ExchangesActor(Evictable):
         served = self.services.table.value.endpoints.get(self.kind.endpoint)
         transparent = served is not None and served.kind == "transparent"
         self.endpoint = ModernEndpoint(self, self.kind.endpoint, self.services, self.tree, merged=not transparent)
-        self.subscribers = Subscribers(self.endpoint, self.ledger, self._settled)
+        self.listens = ListenRequests(self.endpoint, self.ledger, self._settled)
         self._settled()
 
     def receive(self, message: RequestsMessage) -> None:
@@ -231,11 +232,11 @@ class ExchangesActor(Evictable):
             case xm.ClockDue():
                 self._clock_due(message.call)
             case xm.FlushDue(call):
-                self.subscribers.step(call, _FLUSH)
+                self.listens.step(call, _FLUSH)
             case xm.HonourDue(call):
-                self.subscribers.honour(call)
+                self.listens.honour(call)
             case xm.WatchDue(watch):
-                self.subscribers.watches.due(watch)
+                self.listens.watches.due(watch)
             case OwnDue(call):
                 self.endpoint.upstreams.overdue(call)
             case xm.IdleDue():
@@ -248,7 +249,7 @@ class ExchangesActor(Evictable):
 
     def _settled(self) -> None:
         """Something is over: if it was the last thing, the actor waits for a while, or goes."""
-        if self.running or len(self.subscribers):
+        if self.running or self.listens.open:
             return
         if self._draining:
             self.ctx.stop(SHUTDOWN)
@@ -266,7 +267,7 @@ class ExchangesActor(Evictable):
 
     def _idle(self) -> None:
         self._looks = False
-        if self.running or len(self.subscribers):
+        if self.running or self.listens.open:
             return
         left = self._rests_since + self.services.limits.link_idle - self.ctx.now()
         if left > 0:
@@ -277,7 +278,7 @@ class ExchangesActor(Evictable):
             self._settled()
 
     def _evict(self) -> None:
-        if self.running or len(self.subscribers):
+        if self.running or self.listens.open:
             return
         if self.ctx.idle:
             self.ctx.stop()
@@ -288,7 +289,7 @@ class ExchangesActor(Evictable):
         """Subscriptions are told that they end; requests have until the deadline."""
         self._draining = True
         self.ctx.set_timer("drain", max(0.0, deadline - self.ctx.now() - DRAIN_MARGIN), xm.DrainDue())
-        self.subscribers.end_all()
+        self.listens.end_all()
         self._settled()
 
     def stopped(self, reason: Exit) -> None:
@@ -297,37 +298,46 @@ class ExchangesActor(Evictable):
         for running in self.running.values():
             if running.connection is not None:
                 running.connection.cut(sse.encode_event(codec.encode_error(running.exchange.id, error)))
-        self.ledger.add(self.principal, -len(self.running))
-        self.ledger.exchanges -= len(self.running)
-        self.subscribers.cut()
+        self.ledger.gives_back(self.principal, len(self.running))
+        self.listens.cut()
         self.endpoint.let_go()
 
     # Requests
 
     def _begin(self, message: xm.Begin) -> None:
         request, envelope, reply = message.request, message.envelope, message.reply
-        refusal = self._refusal(request.method)
+        refusal = self._admit(request.method)
         if refusal is not None:
             reply.answer(_refused(refusal, request.id))
             self._settled()
             return
+        if not self.running and not self.listens.open:
+            self.busy()
         call = self._next
         self._next += 1
-        self.busy()
         if request.method == "subscriptions/listen":
-            self.subscribers.begin(call, request, reply, self.kind.bits)
+            self.listens.begin(call, request, reply, self.kind.bits)
             return
         reply.on_abandon = lambda: self.ctx.ref.reply(xm.Gone(call))
-        exchange = Exchange(
-            request.id,
-            request.method,
-            request.params,
-            self.kind.bits,
-            envelope.level,
-            envelope.progress,
-            Raw(self.services.identity) if self.endpoint.naming.merges else EMPTY,
-        )
-        self._run(call, Running(exchange, envelope, message.headers, reply))
+        server = Raw(self.services.identity) if self.endpoint.naming.merges else EMPTY
+        bits, level, token = self.kind.bits, envelope.level, envelope.progress
+        exchange = Exchange(request.id, request.method, request.params, bits, level, token, server)
+        running = self.running[call] = Running(exchange, envelope, message.headers, reply)
+        if json.mentions(request.params, b"requestState"):
+            self._come_again(call, running)
+        else:
+            self.step(call, xv.Begun(self.ctx.now()))
+
+    def _come_again(self, call: int, running: Running) -> None:
+        """A request that was answered with questions, and brings answers."""
+        found = retry.resume(self._request(running.exchange), self.services.sealer)
+        if isinstance(found, retry.Settled):
+            self.step(call, xv.Ended(found.ok, found.payload))
+            return
+        if isinstance(found, retry.Fresh):
+            running.pinned = found.backend
+        running.retry = found
+        self.step(call, xv.Begun(self.ctx.now()))
 
     def _inform(self, message: xm.Inform) -> None:
         """Accepted as soon as it is with the link: what comes after it from this client comes after it there."""
@@ -338,35 +348,20 @@ class ExchangesActor(Evictable):
             message.reply.answer(ports.Answer(202))
         self._settled()
 
-    def _run(self, call: int, running: Running) -> None:
-        self.running[call] = running
-        self.ledger.add(self.principal, 1)
-        self.ledger.exchanges += 1
-        found = retry.resume(self._request(running.exchange), self.services.sealer)
-        match found:
-            case retry.Settled(ok, payload):
-                self.step(call, xv.Ended(ok, payload))
-                return
-            case retry.Fresh(_, backend):
-                running.pinned = backend
-            case _:
-                pass
-        running.retry = found
-        self.step(call, xv.Begun(self.ctx.now()))
-
-    def _refusal(self, method: str) -> errors.ProtocolError | None:
-        """Why there is no room for this request."""
+    def _admit(self, method: str) -> errors.ProtocolError | None:
+        """Takes the place of a request; the error, if there is none."""
+        ledger, principal = self.ledger, self.principal
         if self._draining:
             return errors.draining()
         if method == "subscriptions/listen":
-            if self.ledger.listening.total() >= STREAMS_MAX:
+            if ledger.listening.total() >= STREAMS_MAX:
                 return errors.overloaded()
-            full = len(self.subscribers) >= SUBSCRIPTIONS_MAX and not self.principal.anonymous
-            full = full or not self.ledger.may_listen(self.principal)
+            full = len(self.listens.open) >= SUBSCRIPTIONS_MAX and not principal.anonymous
+            full = full or not ledger.may_listen(principal)
             return errors.too_many_requests("subscriptions of this client") if full else None
-        if self.ledger.exchanges >= IN_FLIGHT_MAX:
+        if ledger.exchanges >= IN_FLIGHT_MAX:
             return errors.overloaded()
-        return None if self.ledger.allows(self.principal, 1) else errors.too_many_requests("of this principal")
+        return None if ledger.takes(principal) else errors.too_many_requests("of this principal")
 
     def step(self, call: int, event: xv.ExchangeEvent) -> None:
         """Steps one machine and runs the effects."""
@@ -377,8 +372,7 @@ class ExchangesActor(Evictable):
         over = running.exchange.phase in OVER
         if over:
             del self.running[call]
-            self.ledger.add(self.principal, -1)
-            self.ledger.exchanges -= 1
+            self.ledger.gives_back(self.principal)
         for effect in effects:
             self._run_effect(call, running, effect)
         if over:
@@ -477,8 +471,8 @@ class ExchangesActor(Evictable):
         self._look_later(call, running)
 
     def _gone(self, message: xm.Gone) -> None:
-        if message.call in self.subscribers:
-            self.subscribers.step(message.call, _DISCONNECTED)
+        if message.call in self.listens.open:
+            self.listens.step(message.call, _DISCONNECTED)
         else:
             self.step(message.call, xv.Disconnected())
 
@@ -488,19 +482,19 @@ class ExchangesActor(Evictable):
         """The table is another one. Subscriptions end: their clients come again, and take it that all has changed."""
         self.endpoint.reconfigured(message.before)
         if touches(message.before, self.services.table.value, self.kind.endpoint):
-            self.subscribers.end_all()
+            self.listens.end_all()
 
     def heard(self, message: LinkTold) -> None:
         """A message on an upstream subscription."""
-        self.subscribers.watches.heard(message)
+        self.listens.watches.heard(message)
 
     def unsubscribed(self, call: int, error: Raw) -> None:
         """The server has ended what this subscription listens to."""
-        self.subscribers.step(call, sv.Ended(error))
+        self.listens.step(call, sv.Ended(error))
 
     def disconnected(self, backend: str) -> None:
         """Nothing is heard from this backend any more."""
-        self.subscribers.watches.disconnected(backend)
+        self.listens.watches.disconnected(backend)
 
 
 _DISCONNECTED, _FLUSH = sv.Disconnected(), sv.FlushDue()

@@ -14,7 +14,7 @@ from actors.exchanges.exchanges import RequestsMessage
 from actors.fronts import catalogue_messages
 from actors.links import link_messages as lm
 from actors.protocol import effects, events
-from actors.protocol.modern import exchange_events
+from actors.protocol.modern import exchange_events, subscription_events
 from actors.sessions import session_messages
 from actors.sessions.session import SessionActor, SessionMessage
 from tests.support.harness import open_gateway
@@ -74,3 +74,8 @@ def test_every_message_of_modern_requests_is_one_that_their_actor_takes() -> Non
 def test_every_effect_and_every_event_of_a_modern_request_is_in_its_union() -> None:
     effects = set(get_args(exchange_events.ExchangeEffect))
     assert defined_in(exchange_events) == effects | set(get_args(exchange_events.ExchangeEvent))
+
+
+def test_every_effect_and_every_event_of_a_subscription_is_in_its_union() -> None:
+    effects = set(get_args(subscription_events.SubscriptionEffect))
+    assert defined_in(subscription_events) == effects | set(get_args(subscription_events.SubscriptionEvent))

@@ -222,7 +222,7 @@ async def crashed_without_a_session(gateway: Gateway, backend: Backend) -> None:
     call = client.begin("tools/call", {"name": "alpha__work"}, progress=1)
     (await working(backend)).progress(1)
     await call.next("notifications/progress")
-    for actors in (gateway.actors.modern.exchanges, gateway.actors.modern.brokers):
+    for actors in (gateway.actors.modern_requests, gateway.actors.pools):
         for ref in actors.children():
             ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
             ref.cast(None)

@@ -113,4 +113,6 @@ class Tally(Struct, frozen=True):
     what: str
 
 
-Effects: TypeAlias = list[Watch | Unwatch | Answer | OpenStream | Write | Close | StartFlushClock | Tally]
+SubscriptionEffect: TypeAlias = Watch | Unwatch | Answer | OpenStream | Write | Close | StartFlushClock | Tally
+
+Effects: TypeAlias = list[SubscriptionEffect]

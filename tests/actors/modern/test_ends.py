@@ -223,13 +223,13 @@ async def test_what_is_kept_for_clients_without_a_name_is_bounded_and_the_longes
     """Whoever invents affinities gets a client for each, at an endpoint of each kind of server."""
     alpha, old = server(), Backend("old", tools=("echo", "slow"), held={"slow"})
     async with open_gateway(alpha, old, sessions_per_principal=5) as at:
-        modern = at.actors.modern
+        actors = at.actors
         for one in range(40):
             for name in ("alpha", "old"):
                 await client(at, name, affinity=str(one)).call("tools/call", {"name": "echo"})
             await at.settle()
-            assert len(modern.exchanges) <= 5
-            assert len(modern.brokers) <= 5 + len(modern.exchanges)
+            assert len(actors.modern_requests) <= 5
+            assert len(actors.pools) <= 5 + len(actors.modern_requests)
         await client(at, "old", affinity="38").call("tools/call", {"name": "echo"})
         for one in range(40, 44):
             await client(at, "alpha", affinity=str(one)).call("tools/call", {"name": "echo"})
@@ -260,4 +260,4 @@ async def test_no_client_with_something_in_hand_goes_for_want_of_room(autojump_c
         for stream in streams:
             stream.drop()
         await at.settle()
-        assert len(at.actors.modern.exchanges) <= 3
+        assert len(at.actors.modern_requests) <= 3
