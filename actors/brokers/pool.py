@@ -163,15 +163,16 @@ class PoolActor(Evictable):
             self._early.append(message)
 
     def _handle(self, message: PoolMessage) -> None:
-        """What callers and connections say; the first two are all that a plain call needs."""
+        """What callers and connections say; an outcome and a call are all that a plain call needs."""
+        if type(message) is lm.LinkOutcome:
+            if message.call > 0:
+                self._step(ev.Ended(message.call, message.ok, message.payload))
+            else:
+                self._own.outcome(message.call, message.ok, message.payload)
+            return
         match message:
             case lm.Call():
                 self._call(message)
-            case lm.LinkOutcome(call=call, ok=ok, payload=payload):
-                if call > 0:
-                    self._step(ev.Ended(call, ok, payload))
-                else:
-                    self._own.outcome(call, ok, payload)
             case pm.Resume():
                 self._resume(message)
             case lm.Cancel():
@@ -578,16 +579,22 @@ class PoolActor(Evictable):
         self._step(event)
 
     def _run(self, effect: ev.ParkingEffect) -> None:
-        """What the machine wants; the first four are all that a plain call comes to."""
+        """What the machine wants. What every call comes to is compared: a match that fails on a Struct costs as much as
+        three comparisons of its type."""
+        if type(effect) is ev.Dispatch:
+            self._dispatch(effect)
+        elif type(effect) is ev.Outcome:
+            self._deliver(effect)
+        elif type(effect) is ev.Forget:
+            self._forget(effect.call)
+        elif type(effect) is ev.StopWait:
+            self.ctx.cancel_timer(("wait", effect.call))
+        else:
+            self._run_seldom(effect)
+
+    def _run_seldom(self, effect: ev.SeldomEffect) -> None:
+        """What it wants besides."""
         match effect:
-            case ev.StopWait():
-                self.ctx.cancel_timer(("wait", effect.call))
-            case ev.Dispatch():
-                self._dispatch(effect)
-            case ev.Outcome():
-                self._deliver(effect)
-            case ev.Forget():
-                self._forget(effect.call)
             case ev.Park():
                 self._park(effect)
             case ev.Unpark():

@@ -5,7 +5,7 @@ an exchange with a client, and is opaque here.
 """
 
 from collections.abc import Hashable
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 from msgspec import Raw, Struct
 
@@ -146,6 +146,7 @@ class Connect(Struct, frozen=True):
     line: int
 
 
+@final
 class Dispatch(Struct, frozen=True):
     """Send the call on this line, which is opened for it if it is not there."""
 
@@ -168,6 +169,7 @@ class Unpark(Struct, frozen=True):
     call: int
 
 
+@final
 class Outcome(Struct, frozen=True):
     """The answer to this exchange."""
 
@@ -206,6 +208,7 @@ class StartWait(Struct, frozen=True):
     call: int
 
 
+@final
 class StopWait(Struct, frozen=True):
     """It waits no more."""
 
@@ -231,6 +234,7 @@ class Discard(Struct, frozen=True):
     line: int
 
 
+@final
 class Forget(Struct, frozen=True):
     """The call is over."""
 
@@ -243,22 +247,10 @@ class Tally(Struct, frozen=True):
     what: str
 
 
-ParkingEffect: TypeAlias = (
-    Connect
-    | Dispatch
-    | Park
-    | Unpark
-    | Outcome
-    | Answer
-    | Cancel
-    | StartGather
-    | StartWait
-    | StopWait
-    | StartGrace
-    | StopGrace
-    | Discard
-    | Forget
-    | Tally
+SeldomEffect: TypeAlias = (
+    Connect | Park | Unpark | Answer | Cancel | StartGather | StartWait | StartGrace | StopGrace | Discard | Tally
 )
+ParkingEffect: TypeAlias = Dispatch | Outcome | StopWait | Forget | SeldomEffect
+"""The first four are what every call comes to."""
 
 Effects: TypeAlias = list[ParkingEffect]

@@ -1,6 +1,6 @@
 """What happens to an exchange (past tense), and what it wants done (imperative)."""
 
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 from msgspec import Raw, Struct
 
@@ -72,6 +72,7 @@ CAUSES: dict[type, str] = {
 # Effects -----------------------------------------------------------------------------------------------------
 
 
+@final
 class Dispatch(Struct, frozen=True):
     """Find out who serves this request and pass it on; `Ended` follows, perhaps at once."""
 
@@ -86,6 +87,7 @@ class Cancel(Struct, frozen=True):
     reason: str
 
 
+@final
 class Answer(Struct, frozen=True):
     """The whole answer: this status, this JSON body."""
 
@@ -97,6 +99,7 @@ class OpenStream(Struct, frozen=True):
     """The answer is a stream: send its head."""
 
 
+@final
 class Write(Struct, frozen=True):
     """A message on the stream; `last`: the stream ends after it."""
 
@@ -104,14 +107,17 @@ class Write(Struct, frozen=True):
     last: bool = False
 
 
+@final
 class StartHeadClock(Struct, frozen=True):
     """`HeadDue` when the head has waited long enough."""
 
 
+@final
 class StopHeadClock(Struct, frozen=True):
     """The head is out, or will not be needed."""
 
 
+@final
 class StartDeadline(Struct, frozen=True):
     """`DeadlineDue` when the deadline, counted from `since`, passes (never later than the cap after `accepted`)."""
 
@@ -119,6 +125,7 @@ class StartDeadline(Struct, frozen=True):
     accepted: float
 
 
+@final
 class StopDeadline(Struct, frozen=True):
     """There is an outcome."""
 
