@@ -50,9 +50,9 @@ class LastingTransport(ScriptedTransport):
         key = (self.session, related)
         said, reader = self._memory.said[key], self._memory.readers.get(key, self)
         said.append(frame)
-        reader.pass_on(frame, related, len(said))
+        reader.bring(frame, related, len(said))
 
-    def pass_on(self, frame: bytes | Mapping[str, Any], related: RequestId, number: int) -> None:
+    def bring(self, frame: bytes | Mapping[str, Any], related: RequestId, number: int) -> None:
         """Over this connection."""
         super().deliver(frame, related, f"{related}/{number}")
 
@@ -63,7 +63,7 @@ class LastingTransport(ScriptedTransport):
         after, key = int(cursor.rpartition("/")[2]), (self.session, id)
         self._memory.readers[key] = self
         for number, frame in enumerate(self._memory.said[key][after:], after + 1):
-            self.pass_on(frame, id, number)
+            self.bring(frame, id, number)
         if key in self._memory.broken:
             super().fail(id)
 

@@ -288,8 +288,8 @@ def no_session(transport: LastingTransport, id: RequestId) -> None:
 def rest_of_nothing(transport: LastingTransport, id: RequestId) -> None:
     """It says things of other requests, takes its place back, and then ends the stream."""
     transport.prime("elsewhere", id)
-    transport.pass_on({"id": "nobody's", "result": {}}, id, 9000)
-    transport.pass_on({"method": "notifications/progress", "params": {"progressToken": 1, "progress": 9}}, id, 9001)
+    transport.bring({"id": "nobody's", "result": {}}, id, 9000)
+    transport.bring({"method": "notifications/progress", "params": {"progressToken": 1, "progress": 9}}, id, 9001)
     transport.fail(id)
 
 
