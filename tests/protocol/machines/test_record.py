@@ -17,6 +17,7 @@ from tests.protocol.machines.driving import (
     NEWEST,
     SessionDriver,
     all_of,
+    answers,
     call,
     kinds,
     notification,
@@ -296,3 +297,47 @@ def test_a_reader_that_knows_nothing_of_the_mark_reads_the_entry_all_the_same(re
     assert recorded.store.requests == {"i:1": b'{"s":"p1","w":true}'}
     recorded.store.requests = {"i:1": b'{"s":"p1","later":1}'}
     assert said(recorded.restart())[0][1]["error"]["data"]["executed"] == "unknown"
+
+
+# What a process of an earlier version has written
+
+
+def test_a_record_that_was_written_before_is_read() -> None:
+    """Byte for byte as version 0.1 wrote it: a layout that changes must read this one too."""
+    store = Ledger(
+        fields={
+            "v": b"1",
+            "principal": b"p",
+            "endpoint": b"e",
+            "table": b"0123456789abcdef",
+            "state": b"operation",
+            "version": b"2025-11-25",
+            "client": b'{"capabilities":{"roots":{"listChanged":true}},"info":{"name":"someone","version":"1"}}',
+            "server": b'{"tools":{},"logging":{}}',
+            "level": b"error",
+            "subscriptions": b'["test:///a"]',
+            "box": b'[["notifications/tools/list_changed",{"jsonrpc":"2.0","method":"n"},"g1",2]]',
+        },
+        requests={
+            "i:1": b"p1",
+            "s:1": b'{"s":"p2","w":true}',
+            "i:2": b'{"s":"p3","b":"b","u":"e.1","cursor":"7","method":"tools/call","token":5,"progress":0.5}',
+        },
+        asked={
+            "10.1": b"p1",
+            "10.2": b'{"s":"p3","b":"b","request":"i:2","id":9,"method":"roots/list","token":3}',
+        },
+        streams={"p1": Head(2), "p2": Head(1), "p3": Head(4), "g1": Head(2), "p4": Head(3, finished=True)},
+    )
+    session, effects = session_record.rebuild(store, Session(37, Rules()), 100.0, {"b"})
+    store.take(effects)
+    assert session_record.is_complete(store.fields)
+    assert (session.phase, session.version, session.level) == (SessionPhase.OPERATION, "2025-11-25", "error")
+    assert session.subscriptions == ("test:///a",)
+    assert [boxed.key for boxed in session.box] == ["notifications/tools/list_changed"]
+    assert {id: a["error"]["data"]["executed"] for id, a in answers(effects).items()} == {1: "unknown", "1": "no"}
+    again = only(fx.Continue, effects)
+    assert (again.backend, again.method, again.place) == ("b", "tools/call", ev.Place("e.1", "7"))
+    assert again.asked == ((9, "roots/list"),)
+    assert (set(session.requests), set(session.asks)) == ({2}, {"10.2"})
+    assert set(store.requests) == {"i:2"}
