@@ -19,9 +19,10 @@ from tests.support.processes import (
     programs,
     pypi_servers,
     redis_url,
+    shared_programs,
 )
 
-__all__ = ["everyday", "node", "programs", "pypi_servers", "redis_url"]
+__all__ = ["everyday", "node", "programs", "pypi_servers", "redis_url", "shared_programs"]
 
 EXAMPLE = ROOT / "examples" / "everyday.jsonc"
 HTTP_SERVER = "http://127.0.0.1:3001/mcp"

@@ -26,17 +26,17 @@ FIXTURE = str(ROOT / "tests" / "conformance" / "fixture")
 MODERN = "2026-07-28"
 
 
-@pytest.fixture(params=["stdio-modern", "http-modern", "stdio-dual", "http-dual"])
-def gateway(request: pytest.FixtureRequest, programs: Programs) -> Gateway:
+@pytest.fixture(scope="module", params=["stdio-modern", "http-modern", "stdio-dual", "http-dual"])
+def gateway(request: pytest.FixtureRequest, shared_programs: Programs) -> Gateway:
     """The gateway in front of the server."""
     transport, era = request.param.split("-")
     server: dict[str, Any] = {"command": sys.executable, "args": [FIXTURE, "--era", era]}
     if transport == "http":
         port = free_port()
         command = [sys.executable, FIXTURE, "--era", era, "--http", str(port)]
-        programs.start("far", command, ready=accepts(port))
+        shared_programs.start("far", command, ready=accepts(port))
         server = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
-    return programs.gateway({"mcpServers": {"far": server}})
+    return shared_programs.gateway({"mcpServers": {"far": server}})
 
 
 class Person:

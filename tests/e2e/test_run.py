@@ -27,9 +27,9 @@ def get(url: str) -> str:
         return text
 
 
-@pytest.fixture
-def demo(programs: Programs) -> Gateway:
-    return programs.gateway()
+@pytest.fixture(scope="module")
+def demo(shared_programs: Programs) -> Gateway:
+    return shared_programs.gateway()
 
 
 def test_without_configuration_the_demo_servers_answer(demo: Gateway) -> None:

@@ -257,6 +257,16 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
         started.end()
 
 
+@pytest.fixture(scope="module")
+def shared_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """Programs that end with the last test of the file, for tests that leave them as they found them."""
+    started = Programs(tmp_path_factory.mktemp("programs"))
+    try:
+        yield started
+    finally:
+        started.end()
+
+
 @pytest.fixture
 def redis_url() -> Iterator[str]:
     """The URL of a redis-server of the test's own."""
