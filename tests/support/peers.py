@@ -35,7 +35,7 @@ from actors.links.link_messages import (
 )
 from actors.protocol.link_events import Hello
 from actors.protocol.table import BackendSpec
-from actors.runtime import Actor, Down, DynamicSupervisor, Ref
+from actors.runtime import SHUTDOWN, Actor, Down, DynamicSupervisor, Ref
 from tests.support.mcp_backend import EVERYTHING, LISTS, WAIT, tool
 
 Message = dict[str, Any]
@@ -122,6 +122,10 @@ class Peer:
             link.tell(None, method, params)
 
 
+class Drained:
+    """The drain has begun."""
+
+
 class FakeLink(Actor):
     """A link, or a broker; it is up as soon as it is wanted."""
 
@@ -167,6 +171,12 @@ class FakeLink(Actor):
                 self._left(ref)
             case GiveAnswer():
                 pass
+            case Drained():
+                self.ctx.stop(SHUTDOWN)
+
+    def drain(self, deadline: float) -> None:
+        """It ends after what it was told before."""
+        self.ctx.ref.reply(Drained())
 
     def _left(self, caller: Ref) -> None:
         if caller in self.members:
