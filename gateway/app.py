@@ -180,7 +180,6 @@ class Gateway:
         settings = self.settings
         security = Security(
             settings.listen.host,
-            addresses(listeners)[0][1],
             settings.auth.hosts,
             settings.auth.origins,
             dict(settings.auth.tokens) or None,

@@ -61,7 +61,6 @@ class Builder:
             admin=admin,
             store=gateway.store.get_secret_value(),
             prestart=gateway.prestart,
-            cluster=gateway.cluster.name,
             auth=self._auth(),
             keys=tuple(parse_key(key.get_secret_value()) for key in gateway.keys),
             tls=self._tls(),
@@ -222,5 +221,4 @@ def _spec(name: str, server: Server, target: Target, groups: tuple[str, ...], li
         enabled_tools=None if enabled is None else tuple(enabled),
         disabled_tools=tuple(server.disabled_tools),
         groups=groups,
-        tags=tuple(server.tags),
     )

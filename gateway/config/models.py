@@ -15,7 +15,6 @@ from gateway.config.values import (
     HeaderValue,
     HostText,
     KeyText,
-    Name,
     OriginText,
     Positive,
     Separator,
@@ -65,8 +64,6 @@ class Server(Section):
     """Patterns of tools that are not served, whatever `enabledTools` says."""
     disabled: Switch = False
     """Leaves the server out, and with it whatever is missing or wrong in it."""
-    tags: list[str] = []
-    """Words about it, for filters."""
     groups: list[str] = []
     """Groups it belongs to, besides those under `gateway.groups`."""
 
@@ -127,13 +124,6 @@ class LogSection(Section):
     """One JSON object a line, or text for people; `auto` is `console` on a terminal and `json` elsewhere."""
 
 
-class ClusterSection(Section):
-    """What replicas on one store have in common."""
-
-    name: Name = "stagedoor"
-    """Replicas on the same store work together when they have the same name."""
-
-
 LimitsSection = section("limits", "Bounds of one process.")
 SessionsSection = section("sessions", "How many client sessions there are, and how long each lives.")
 ReplaySection = section("replay", "What is kept so that a client whose connection broke can resume its streams.")
@@ -151,7 +141,6 @@ class Gateway(Section):
     """Where sessions and their streams are kept: `memory://`, or `redis://…`, which outlives the process."""
     prestart: bool = True
     """Start servers whose lists are not known yet ahead of the first client, so that merged lists have them."""
-    cluster: ClusterSection = ClusterSection()
     keys: list[KeyText] = []
     """Keys that seal cursors, 32 bytes in hex or base64: the first seals, all open. Without them one is made."""
     auth: AuthSection = AuthSection()

@@ -85,7 +85,6 @@ class Settings:
     admin: Address = Address("127.0.0.1", 8081)
     store: str = field(default="memory://", repr=False)
     prestart: bool = True
-    cluster: str = "stagedoor"
     auth: Auth = Auth()
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     tls: Tls | None = None

@@ -124,12 +124,6 @@ def _separator(text: str) -> str:
     return text
 
 
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text):
-        raise ValueError("must be up to 64 letters, digits and -._, a letter or digit first")
-    return text
-
-
 def _host(text: str) -> str:
     if not re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@*\[\]]+)(:\d{1,5})?", text):
         raise ValueError("must be a host name, or name:port to allow one port only")
@@ -169,5 +163,4 @@ HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]
 EnvValue = Annotated[SecretStr, AfterValidator(_env_value)]
 HostText = Annotated[str, AfterValidator(_host)]
 OriginText = Annotated[str, AfterValidator(_origin)]
-Name = Annotated[str, AfterValidator(_name)]
 Separator = Annotated[str, AfterValidator(_separator)]

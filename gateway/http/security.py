@@ -33,7 +33,6 @@ class Security:
     """
 
     listen_host: str
-    listen_port: int
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     tokens: Mapping[str, str] | None = field(default=None, repr=False)

@@ -104,7 +104,7 @@ class World:
                 table = gateway.services.table
                 app = McpApp(
                     gateway.actors.door,
-                    Security("127.0.0.1", 8080),
+                    Security("127.0.0.1"),
                     self.limits,
                     known=lambda name: name in table.value.endpoints,
                 )

@@ -278,7 +278,7 @@ class Stage:
             )
             services = replace(services, wall=lambda: time.time() + self.later)
             actors = GatewayActors(system, services, lambda: self.overloaded)
-            security = Security("127.0.0.1", 8080, tokens=self.tokens)
+            security = Security("127.0.0.1", tokens=self.tokens)
             table = services.table
             app = McpApp(actors.door, security, self.limits, known=lambda name: name in table.value.endpoints)
             task_status.started(_Life(actors, system, app, over, ended))

@@ -60,9 +60,9 @@ def test_every_spelling_of_streamable_http_is_accepted(settings: Callable[..., S
 
 def test_extra_keys_of_a_server_reach_its_spec(settings: Callable[..., Settings]) -> None:
     text = """{"mcpServers": {"a": {"command": "x", "sharing": "shared", "timeout": 7, "enabledTools": ["r*"],
-      "disabledTools": ["rm"], "tags": ["t"], "groups": ["g"]}}, "gateway": {"groups": {"h": ["a"]}}}"""
+      "disabledTools": ["rm"], "groups": ["g"]}}, "gateway": {"groups": {"h": ["a"]}}}"""
     assert settings(text).table.backends["a"] == BackendSpec(
-        "a", StdioTarget("x"), 7.0, "shared", ("r*",), ("rm",), groups=("h", "g"), tags=("t",)
+        "a", StdioTarget("x"), 7.0, "shared", ("r*",), ("rm",), groups=("h", "g")
     )
 
 
@@ -130,12 +130,11 @@ def test_every_limit_is_configurable(settings: Callable[..., Settings], subtests
 
 def test_auth_keys_and_log_reach_the_settings(settings: Callable[..., Settings]) -> None:
     text = """{"gateway": {"auth": {"tokens": {"ann": "${T}", "bob": "tok-b"}, "hosts": ["h"], "origins": ["https://o"]},
-      "keys": ["%s", "%s"], "log": {"level": "debug", "format": "json"}, "cluster": {"name": "blue"}}}"""
+      "keys": ["%s", "%s"], "log": {"level": "debug", "format": "json"}}}"""
     found = settings(text % ("ab" * 32, "q6urq6urq6urq6urq6urq6urq6urq6urq6urq6urq6s="), T="tok-a")
     assert found.auth == Auth((("ann", "tok-a"), ("bob", "tok-b")), ("h",), ("https://o",))
     assert found.keys == (b"\xab" * 32, b"\xab" * 32)
     assert found.log == LogSettings("debug", "json")
-    assert found.cluster == "blue"
 
 
 def test_tls_files_are_found_beside_the_file(settings: Callable[..., Settings], tmp_path: Path) -> None:
@@ -304,7 +303,6 @@ def test_a_server_that_makes_no_sense_is_refused_at_the_field(
         ('{"replay": {"ttl": 30}}', "replay.ttlWritten", "is more than `gateway.replay.ttl`"),
         ('{"groups": {"g": ["nobody"]}}', "groups.g[0]", 'there is no server "nobody"'),
         ('{"groups": {"g h": []}}', "groups.g h", "a name is a part of a URL"),
-        ('{"cluster": {"name": "a/b"}}', "cluster.name", "must be up to 64 letters"),
     ],
 )
 def test_a_gateway_section_that_makes_no_sense_is_refused_at_the_field(

@@ -151,7 +151,7 @@ def door() -> FakeDoor:
 @pytest.fixture
 def make_app(door: FakeDoor) -> Callable[..., McpApp]:
     def make(**given: Any) -> McpApp:
-        security = given.pop("security", Security("127.0.0.1", 8080))
+        security = given.pop("security", Security("127.0.0.1"))
         limits = given.pop("limits", Limits())
         given.setdefault("known", lambda name: name in {"", "files"})
         return McpApp(door, security, limits, **given)

@@ -1,4 +1,4 @@
-"""The rules of the HTTP endpoint as tables, in process. Statuses: DESIGN surfaces; MCP 2025-11-25 transports."""
+"""The rules of the HTTP endpoint as tables, in process (2025-11-25, basic/transports)."""
 
 import json
 
@@ -160,7 +160,7 @@ async def test_the_headers_of_an_answer_are_written(ask, door):
 
 # Identity.
 
-TOKENS = Security("127.0.0.1", 8080, tokens={"alice": "a-token", "bob": "b-token"})
+TOKENS = Security("127.0.0.1", tokens={"alice": "a-token", "bob": "b-token"})
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ async def test_tokens_are_not_shown(make_app):
 
 
 async def test_no_tokens_configured_admits_nobody(ask, make_app):
-    heard = await ask("GET", headers={"accept": "*/*"}, app=make_app(security=Security("127.0.0.1", 8080, tokens={})))
+    heard = await ask("GET", headers={"accept": "*/*"}, app=make_app(security=Security("127.0.0.1", tokens={})))
     assert heard.status == 401
 
 

@@ -6,11 +6,9 @@ from hypothesis import strategies as st
 
 from gateway.http.security import Gate, Security
 
-LOCAL = Security("127.0.0.1", 8080)
-WILD = Security("0.0.0.0", 8080)
-NAMED = Security(
-    "10.1.2.3", 8080, hosts=("mcp.example.com", "ported.example.com:8443"), origins=("https://app.example.com",)
-)
+LOCAL = Security("127.0.0.1")
+WILD = Security("0.0.0.0")
+NAMED = Security("10.1.2.3", hosts=("mcp.example.com", "ported.example.com:8443"), origins=("https://app.example.com",))
 
 
 @pytest.mark.parametrize(
@@ -37,17 +35,17 @@ NAMED = Security(
         (WILD, "localhost", True),
         (WILD, "evil.example", False),
         (WILD, "10.0.0.1.evil.example", False),
-        (Security("::", 1), "10.0.0.1", True),
-        (Security("", 1), "10.0.0.1", True),
-        (Security("127.0.0.1", 1, any_ip=True), "10.0.0.1", True),
+        (Security("::"), "10.0.0.1", True),
+        (Security(""), "10.0.0.1", True),
+        (Security("127.0.0.1", any_ip=True), "10.0.0.1", True),
         (NAMED, "10.1.2.3:8080", True),
         (NAMED, "10.1.2.4:8080", False),
         (NAMED, "MCP.example.com", True),
         (NAMED, "ported.example.com:8443", True),
         (NAMED, "ported.example.com:8444", False),
         (NAMED, "app.example.com", False),
-        (Security("[::1]", 1), "[::1]:1", True),
-        (Security("box.lan", 1), "box.lan:1", True),
+        (Security("[::1]"), "[::1]:1", True),
+        (Security("box.lan"), "box.lan:1", True),
     ],
 )
 def test_hosts(security, host, allowed):
@@ -77,9 +75,9 @@ def test_hosts(security, host, allowed):
         (NAMED, "https://app.example.com:8443", False),
         (NAMED, "http://app.example.com", False),
         (NAMED, "https://mcp.example.com", True),
-        (Security("127.0.0.1", 1, origins=("app.example.com",)), "http://app.example.com:99", True),
-        (Security("127.0.0.1", 1, origins=("vscode-webview://abc",)), "vscode-webview://abc", True),
-        (Security("127.0.0.1", 1, origins=("https://app.example.com/",)), "https://app.example.com", True),
+        (Security("127.0.0.1", origins=("app.example.com",)), "http://app.example.com:99", True),
+        (Security("127.0.0.1", origins=("vscode-webview://abc",)), "vscode-webview://abc", True),
+        (Security("127.0.0.1", origins=("https://app.example.com/",)), "https://app.example.com", True),
     ],
 )
 def test_origins(security, origin, allowed):

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, StdioTarget, Table
-from actors.protocol.table_change import replaced, same_server, touches
+from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, StdioTarget, Table, replaced, same_server, touches
 
 A, B = BackendSpec("a", StdioTarget("a")), BackendSpec("b", HttpTarget("https://b.test/mcp"))
 
@@ -23,9 +22,7 @@ def test_who_is_gone_or_another_server_is_replaced():
     assert replaced(table(A), table(A, B)) == set()
 
 
-@pytest.mark.parametrize(
-    "other", [replace(A, timeout=5.0), replace(A, tags=("x",)), replace(A, disabled_tools=("x",)), replace(A)]
-)
+@pytest.mark.parametrize("other", [replace(A, timeout=5.0), replace(A, disabled_tools=("x",)), replace(A)])
 def test_what_is_no_matter_of_the_connection_leaves_it(other):
     assert same_server(A, other)
 
