@@ -123,7 +123,7 @@ class Door(Protocol):
 
 
 # --------------------------------------------------------------------------------------------------------------
-# Store: session actors → records and replay logs (CLUSTER: keys, functions, fencing)
+# Store: session actors → records and replay logs
 
 SessionKey: TypeAlias = str
 """32 hex digits: the first 128 bits of SHA-256 of the session id. The id itself is never stored."""

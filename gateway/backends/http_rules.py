@@ -1,4 +1,4 @@
-"""What an HTTP answer of a backend means (sessions-2025 §§6.6, 6.7), as pure functions.
+"""What an HTTP answer of a backend means (2025-11-25, basic/transports), as pure functions.
 
 Nothing of a refusal's headers is passed on: a challenge of the backend is meant for the gateway.
 """
@@ -71,7 +71,7 @@ def judge(status: int, body: bytes, *, has_session: bool, may_guess: bool) -> Lo
     """What a POSTed request was refused with.
 
     `may_guess`: the session worked before, and no 400 has been taken for its loss since; servers built on the
-    TypeScript SDK's example answer so instead of 404 (sessions-2025 §6.7).
+    TypeScript SDK's example answer so instead of 404.
     """
     if 200 <= status < 300:
         what = "accepted the request without answering it" if status == ACCEPTED else "answered in no known media type"

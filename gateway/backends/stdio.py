@@ -1,4 +1,4 @@
-"""A backend that is a child process speaking MCP on its standard streams (sessions-2025 §5).
+"""A backend that is a child process speaking MCP on its standard streams (2025-11-25, basic/transports, "stdio").
 
 One message a line, both ways. What looks like JSON goes up as it is; any other line is logged and dropped, and so is
 a line over the limit: the connection survives both. stderr is read to its end whatever the child writes there, since

@@ -1,4 +1,4 @@
-"""A backend behind a Streamable HTTP endpoint (2025-11-25, transports; sessions-2025 §6).
+"""A backend behind a Streamable HTTP endpoint (2025-11-25, basic/transports).
 
 Each request is a POST and has its outcome from `http_call`. Notifications and responses are
 POSTed one after the other, in the order in which they were sent. The GET stream, once asked for, is kept open over

@@ -1,7 +1,4 @@
-"""What both stores have in common: lifetimes, the reserve, and what a replay may show.
-
-Cited sections are of the cluster protocol (`docs/`): records and keys §2, functions §3, replay, retention and caps §4.
-"""
+"""What both stores have in common: lifetimes, the reserve, and what a replay may show."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +20,7 @@ IDLE_GRACE = 600.0
 """Seconds that a record outlives its session's idle time, so that whoever sweeps finds it."""
 
 FINISH_RESERVE = 16 * 1024
-"""Bytes up to which a finishing append is let through although the caps are reached (§4: an answer always fits)."""
+"""Bytes up to which a finishing append is let through although the caps are reached (an answer always fits)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +54,12 @@ def fingerprint(requests: Mapping[str, bytes], first: bytes | None) -> int:
 
 
 def next_epoch(stored: int, now: float) -> int:
-    """Above every epoch of the record, and above those of a record that was lost, by the clock (§3, `claim`)."""
+    """Above every epoch of the record, and above those of a record that was lost, by the clock."""
     return max(stored + 1, int(now * 1000))
 
 
 def replay_after(head: StreamHead, after_seq: int, known: bool, entries: Sequence[LogEntry]) -> Replay | Failed:
-    """Checks that `entries` go on where the cursor stands, so that no hole is passed over in silence (§4).
+    """Checks that `entries` go on where the cursor stands, so that no hole is passed over in silence.
 
     `known` says whether the cursor is an entry of the log; 0 is the place before the first one. Of one that was trimmed
     nobody can say any more whether it was an event of this log, so something may be lost after the last of them too.

@@ -1,4 +1,4 @@
-"""A primary that dies or hangs under the store, and the replica that a sentinel promotes (cluster protocol §9)."""
+"""A primary that dies or hangs under the store, and the replica that a sentinel promotes."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""The store while its Redis dies, hangs, forgets, fills up or turns read-only (cluster protocol §9)."""
+"""The store while its Redis dies, hangs, forgets, fills up or turns read-only."""
 
 import socketserver
 import threading
@@ -36,7 +36,7 @@ async def test_functions_that_redis_forgot_are_loaded_again_and_nothing_is_reord
 
 
 async def test_a_redis_that_is_killed_under_traffic_and_comes_back_has_every_event_once(start_server, opened, session):
-    """Appends wait and are sent again; with an AOF that is always synced nothing is lost (CLUSTER §9)."""
+    """Appends wait and are sent again; with an AOF that is always synced nothing is lost."""
     server = start_server(aof=True)
     limits = Limits(log_events=5_000)
     async with opened(server.url, limits) as store:

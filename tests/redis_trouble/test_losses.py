@@ -1,4 +1,4 @@
-"""Redis has lost what it acknowledged, or takes nothing more: what clients are told (cluster protocol §9)."""
+"""Redis has lost what it acknowledged, or takes nothing more: what clients are told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients see of a Redis in trouble, through a whole gateway (cluster protocol §9): one test for each kind."""
+"""What clients see of a Redis in trouble, through a whole gateway: one test for each kind."""
 
 from __future__ import annotations
 

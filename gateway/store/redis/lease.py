@@ -1,4 +1,4 @@
-"""The lease of this process, and the question whether another's still runs (cluster protocol §6).
+"""The lease of this process, and the question whether another's still runs.
 
 In this form one process at a time works on a store: who comes second waits until the first one's lease has run out,
 and else refuses to start. All of it runs on one thread with a connection of its own.

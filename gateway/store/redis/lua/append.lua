@@ -7,7 +7,7 @@
 --       to delete
 -- OK, also for events that are there already; the changes are written again.
 -- GONE, ENDED, FENCED; GONE 'no such stream'; SEQ head; FINISHED head; FULL: the caps are reached, and no finished
--- stream can make room. A finishing append within the reserve passes the caps (CLUSTER §4).
+-- stream can make room. A finishing append within the reserve passes the caps: an answer always fits.
 local call = redis.call
 local field = 'h:' .. ARGV[3]
 local row = call('HMGET', KEYS[1], 'state', 'owner', 'epoch', 'kept', 'due', 'events', 'bytes', field)

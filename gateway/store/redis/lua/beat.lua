@@ -3,7 +3,7 @@
 --
 -- KEYS  alive, owned
 -- ARGV  ttl (ms), info, ttl of `owned` (ms), '1' to take it
--- OK. LAPSED: `alive` was gone, so others may have found this incarnation dead; it must not come back (CLUSTER §6).
+-- OK. LAPSED: `alive` was gone, so others may have found this incarnation dead; it must not come back.
 if ARGV[4] == '1' then
   redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[1])
 elseif not redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[1], 'XX') then

@@ -1,5 +1,5 @@
 #!lua
--- claim: compare-and-set of the ownership, at a new epoch (CLUSTER §3, §6).
+-- claim: compare-and-set of the ownership, at a new epoch.
 --
 -- KEYS  record
 -- ARGV  me, nonce, expected owner ('' for none), expected epoch, schema that I read, ttl (ms), eighth

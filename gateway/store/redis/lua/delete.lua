@@ -5,7 +5,7 @@
 -- KEYS  record
 -- ARGV  owner, epoch
 -- OK, also when it is gone. ENDED, FENCED.
--- It frees memory, so it works when Redis is full (CLUSTER §9).
+-- It frees memory, so it works when Redis is full.
 local row = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch')
 if not row[1] then return 'OK' end
 local refused = refusal(row[1], row[2], row[3])

@@ -4,7 +4,7 @@
 -- KEYS  record
 -- ARGV  owner, epoch, reason, ttl of the tombstone (ms)
 -- OK, also for the same owner and epoch again. GONE, ENDED, FENCED.
--- It frees memory, so it works when Redis is full (CLUSTER §9).
+-- It frees memory, so it works when Redis is full.
 local row = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch')
 if row[1] == 'ended' and row[2] == ARGV[1] and row[3] == ARGV[2] then return 'OK' end
 local refused = refusal(row[1], row[2], row[3])

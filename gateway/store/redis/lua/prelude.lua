@@ -39,7 +39,7 @@ local function wipe()
   redis.call('DEL', KEYS[1])
 end
 
--- The reason why this owner at this epoch may not write, or nil (CLUSTER §3).
+-- The reason why this owner at this epoch may not write, or nil.
 local function refusal(state, owner, epoch)
   if not state then return {'GONE'} end
   if state == 'ended' then return {'ENDED'} end

@@ -4,7 +4,7 @@
 -- KEYS  record
 -- ARGV  owner, epoch, ttl (ms), eighth
 -- OK, also when it was released at this epoch already. GONE, ENDED, FENCED.
--- It frees memory in the end, so it works when Redis is full (CLUSTER §9).
+-- It frees memory in the end, so it works when Redis is full.
 local row = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch', 'kept')
 if row[2] == '' and row[3] == ARGV[2] and row[1] ~= 'ended' then return 'OK' end
 local refused = refusal(row[1], row[2], row[3])
