@@ -9,13 +9,13 @@ from typing import TypeAlias
 from msgspec import Raw, Struct
 
 from actors.modern_door import ModernDoor
-from actors.named import Named
+from actors.named import LIVES, Named
 from actors.ports import UNAVAILABLE, Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
 from actors.protocol import classify, errors
 from actors.protocol.codec import Batch, Frame
 from actors.protocol.errors import Malformed, ProtocolError
 from actors.protocol.messages import EMPTY, Message, Notification, Request, RequestId
-from actors.protocol.modern import ladder, tasks
+from actors.protocol.modern import headers, ladder, tasks
 from actors.protocol.modern.meta import names_version
 from actors.protocol.versions import MODERN_VERSIONS
 from actors.runtime import ActorDown, MailboxFull, NotTaken, Ref
@@ -25,11 +25,9 @@ from actors.sessions.session_messages import EndSession, GetEvents, PostMessages
 from actors.streams.follower import Follower
 
 SESSION_HEADER = "mcp-session-id"
-VERSION_HEADER = "mcp-protocol-version"
+VERSION_HEADER = headers.VERSION_HEADER.lower()
 EVENT_HEADER = "last-event-id"
 
-ATTEMPTS = 2
-"""Lives of a session that a message is offered to: one that was just ending, and the next."""
 
 Bad: TypeAlias = tuple[tuple[RequestId | None, Raw], ...]
 """Members of a batch that could not be read: the id, if it could be, and the error."""
@@ -194,7 +192,7 @@ class SessionDoor:
         bad: Bad = (),
     ) -> Reply:
         letter = _Letter(messages, batch, bad, post.headers.get(VERSION_HEADER), id)
-        for _ in range(ATTEMPTS):
+        for _ in range(LIVES):
             found = await self._find(session_id, post.principal, post.endpoint)
             if isinstance(found, ProtocolError):
                 return Answer.refusing(found, id)

@@ -10,13 +10,14 @@ from functools import lru_cache
 
 from actors.exchanges.exchange_messages import Begin, Inform
 from actors.exchanges.exchanges import ExchangesActor, Kind
-from actors.links.shares import NoShareLeft, Shares
+from actors.named import LIVES
 from actors.ports import Answer, Post, Reply
 from actors.protocol import capabilities, errors
 from actors.protocol.classify import ModernNotification, ModernRequest
 from actors.protocol.errors import ProtocolError
 from actors.protocol.messages import RequestId
 from actors.protocol.modern import ladder
+from actors.quotas import NoShareLeft, Shares
 from actors.runtime import ActorDown, AtCapacity, MailboxFull, NotTaken, Ref, Registry, SystemClosed
 from actors.services import Services
 
@@ -24,9 +25,6 @@ AFFINITY_HEADER = "stagedoor-affinity"
 """By this a client may say which of its requests belong together: those with one value reach the same connections of
 backends that have sessions. Without it all requests of a principal belong together. The value means nothing else, and
 gives access to nothing: what it leads to is the principal's own."""
-
-ATTEMPTS = 2
-"""Lives of an actor that a request is offered to: one that was just ending, and the next."""
 
 
 class ModernDoor:
@@ -52,7 +50,7 @@ class ModernDoor:
         if self._overloaded():
             return _refused(errors.overloaded(), request.id)
         kind = Kind(post.endpoint, post.principal, envelope.bits, post.headers.get(AFFINITY_HEADER, ""))
-        for _ in range(ATTEMPTS):
+        for _ in range(LIVES):
             found = self._find(kind)
             if isinstance(found, ProtocolError):
                 return _refused(found, request.id)
@@ -83,7 +81,7 @@ class ModernDoor:
             return _refused(errors.overloaded())
         # It says nothing of its client that a server could be told.
         kind = Kind(post.endpoint, post.principal, frozenset(), post.headers.get(AFFINITY_HEADER, ""))
-        for _ in range(ATTEMPTS):
+        for _ in range(LIVES):
             found = self._find(kind)
             if isinstance(found, ProtocolError):
                 return _refused(found)

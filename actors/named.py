@@ -5,6 +5,9 @@ from typing import Any
 
 from actors.runtime import ActorDown, Exit, ExitKind, Ref, Reply, System
 
+LIVES = 2
+"""Of an actor to which a message is offered: one that was just ending, and the next."""
+
 _ABSENT = Exit(ExitKind.SHUTDOWN, detail="not running")
 
 

@@ -24,14 +24,12 @@ from actors.fronts.host import Tree
 from actors.fronts.last_known import LastKnown
 from actors.fronts.memo import Memo
 from actors.fronts.merged import passed_on
-from actors.ledger import Ledger
 from actors.links.backends import Backends
-from actors.links.shares import Shares
 from actors.modern_door import ModernDoor
 from actors.named import Named
 from actors.protocol import capabilities
-from actors.protocol.table import Table
-from actors.protocol.table_change import Replaced, touches
+from actors.protocol.table import Replaced, Table, touches
+from actors.quotas import Quotas, Shares
 from actors.runtime import Child, DynamicSupervisor, Supervisor, System
 from actors.services import Services
 from actors.sessions.expiry import Expiry
@@ -63,7 +61,7 @@ class GatewayActors:
         tree = Tree(links, Named(system, "backends"), Named(system, "catalogue"), expiry, {}, Memo(), known)
         tree = replace(tree, status=self.backends.status)
         self.tree = tree
-        ledger = self.ledger = Ledger(services.limits.requests_per_principal)
+        self.quotas = Quotas(services.limits)
         system.spawn(
             Supervisor(
                 [
@@ -76,7 +74,7 @@ class GatewayActors:
         system.spawn(links, "links")
         system.spawn(supervisor, "sessions")
         self.modern_door = self._new_modern_door(system, overloaded)
-        router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, ledger))
+        router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, self.quotas))
         ends = Child("expiry", lambda: Expiry(services, links))
         system.spawn(Supervisor([router, ends]), "front")
         self.door = SessionDoor(services, self.sessions, Named(system, "router"), self.modern_door, overloaded)
@@ -96,7 +94,7 @@ class GatewayActors:
             merges = served is None or served.kind == "aggregate"
             bits = passed_on(kind.bits) if merges else capabilities.carried(kind.bits)
             peers = TreePeers(PoolKey(kind.principal, bits, kind.affinity), services, tree, pools, registry)
-            return ExchangesActor(kind, services, tree, self.ledger, peers)
+            return ExchangesActor(kind, services, tree, self.quotas, peers)
 
         return ModernDoor(services, registry, self.modern_requests, make, overloaded)
 

@@ -28,10 +28,10 @@ def sample(gateway: "Gateway", system: System) -> None:
             metrics.gauge("stagedoor_mailbox_depth", float(waiting.ordinary + waiting.reserved), (name,))
     if actors is None:
         return
-    metrics.gauge("stagedoor_requests_in_flight", float(actors.ledger.total))
-    metrics.gauge("stagedoor_exchanges", float(actors.ledger.exchanges))
+    metrics.gauge("stagedoor_requests_in_flight", float(actors.quotas.requests.total))
+    metrics.gauge("stagedoor_exchanges", float(actors.quotas.modern_requests))
     streams = Counter(dict.fromkeys(("post", "get", "listen"), 0))
-    streams.update(actors.ledger.streams)
+    streams.update(actors.quotas.streams)
     for kind, number in streams.items():
         metrics.gauge("stagedoor_streams_open", float(number), (kind,))
     for name, status in actors.backends.status.items():

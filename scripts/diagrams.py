@@ -9,8 +9,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from actors.protocol import link_table, session_table  # noqa: E402 - the tree must be on the path first
-from actors.protocol.bridge import parking_table, task_drive  # noqa: E402 - the same
-from actors.protocol.modern import exchange_table, subscription_table  # noqa: E402 - the same
+from actors.protocol.bridge import parking, task_drive  # noqa: E402 - the same
+from actors.protocol.modern import exchange, subscription  # noqa: E402 - the same
 from actors.protocol.modern import link_table as modern_link_table  # noqa: E402 - the same
 
 DOCUMENT = ROOT / "actors" / "protocol" / "README.md"
@@ -21,9 +21,9 @@ DIAGRAMS: dict[str, tuple[Table, Enum]] = {
     "session": (session_table.TRANSITIONS, session_table.SessionPhase.NEW),
     "link": (link_table.TRANSITIONS, link_table.Phase.IDLE),
     "link without sessions": (modern_link_table.TRANSITIONS, modern_link_table.Phase.IDLE),
-    "exchange": (exchange_table.TRANSITIONS, exchange_table.Phase.RECEIVED),
-    "subscription": (subscription_table.TRANSITIONS, subscription_table.Phase.RECEIVED),
-    "parked call": (parking_table.TRANSITIONS, parking_table.Phase.WAITING),
+    "exchange": (exchange.TRANSITIONS, exchange.Phase.RECEIVED),
+    "subscription": (subscription.TRANSITIONS, subscription.Phase.RECEIVED),
+    "parked call": (parking.TRANSITIONS, parking.Phase.WAITING),
     "task drive": (task_drive.TRANSITIONS, task_drive.Phase.CREATING),
 }
 """By name: the table, and where a life begins."""

@@ -21,24 +21,21 @@ from actors.fronts.host import Tree
 from actors.fronts.profiles import to_base36
 from actors.links import link_messages as lm
 from actors.links.own_calls import OwnCalls, OwnDue, Then
-from actors.links.shares import Evict, Evictable
 from actors.links.subscribers import CHATTER, OWED_AGAIN, Subscribers
 from actors.ports import Principal, Refused
 from actors.protocol import errors, translate
 from actors.protocol import payload as json
 from actors.protocol.bridge import parking_events as ev
 from actors.protocol.bridge import refusals, request_state
-from actors.protocol.bridge.parking import step
-from actors.protocol.bridge.parking_state import Calls, Rules
-from actors.protocol.bridge.questions import question
+from actors.protocol.bridge.parking import Calls, Rules, step
+from actors.protocol.bridge.refusals import question
 from actors.protocol.capabilities import ClientBits
-from actors.protocol.link_calls import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.messages import EMPTY
-from actors.protocol.methods import METHODS
+from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.modern import meta
-from actors.protocol.table import BackendSpec, StdioTarget
-from actors.protocol.table_change import Replaced, same_server
+from actors.protocol.table import BackendSpec, Replaced, StdioTarget, same_server
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
+from actors.quotas import Evict, Evictable
 from actors.record import OwnedRecord, SaveDue, Stored
 from actors.runtime import NORMAL, SHUTDOWN, Down, Exit, Ref
 from actors.services import Services

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from msgspec import Raw
 
 from actors.fronts.host import Tree
-from actors.fronts.profiles import profile_of, to_base36
+from actors.fronts.profiles import ASKABLE, profile_of, to_base36
 from actors.links.link import LinkActor
 from actors.links.link_messages import Join, Leave
 from actors.links.links import start_link
@@ -26,13 +26,13 @@ from actors.protocol.table import BackendSpec, StdioTarget
 from actors.runtime import AtCapacity, Context, Ref, SystemClosed
 from actors.services import Services
 
-ASKABLE = frozenset({"roots", "sampling", "elicit.form", "elicit.url"})
+LENT = frozenset({"roots", *ASKABLE})
 """What a client can be asked in the course of a call."""
 
 
 def leased(spec: BackendSpec, bits: ClientBits) -> bool:
     """Whether calls take turns: something may be asked, and the transport does not say for which call."""
-    return bool(bits & ASKABLE) and spec.sharing != "shared" and isinstance(spec.target, StdioTarget)
+    return bool(bits & LENT) and spec.sharing != "shared" and isinstance(spec.target, StdioTarget)
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ import hashlib
 from actors.brokers.pool import PoolActor, PoolKey
 from actors.brokers.suspended_calls import SuspendedCalls
 from actors.fronts.host import Tree
-from actors.links.shares import Shares
 from actors.protocol import capabilities
 from actors.protocol.table import BackendSpec
+from actors.quotas import Shares
 from actors.runtime import Ref, Registry
 from actors.services import Services
 

@@ -22,10 +22,8 @@ from actors.fronts.catalogue_messages import CatalogueChanged, Listed
 from actors.fronts.host import Said, Tree
 from actors.fronts.list_changes import ChangeDue
 from actors.fronts.listing import GatherDue
-from actors.ledger import Ledger
 from actors.links.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkUnfit, LinkWithdrew
 from actors.links.own_calls import OwnDue
-from actors.links.shares import Evict, Evictable
 from actors.protocol import capabilities, codec, errors, sse
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
@@ -35,12 +33,12 @@ from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern import exchange_events as xv
 from actors.protocol.modern import retry
 from actors.protocol.modern import subscription_events as sv
-from actors.protocol.modern.exchange import HEAD_WAITS, Exchange, step
-from actors.protocol.modern.exchange_table import Phase
+from actors.protocol.modern.exchange import HEAD_WAITS, Exchange, Phase, step
 from actors.protocol.modern.outcomes import Outcome
 from actors.protocol.session_state import Client
-from actors.protocol.table_change import Replaced, touches
+from actors.protocol.table import Replaced, touches
 from actors.protocol.versions import MODERN
+from actors.quotas import Evict, Evictable, Quotas
 from actors.runtime import SHUTDOWN, Down, Exit
 from actors.services import DRAIN_MARGIN, Services
 from actors.streams.connection import Connection
@@ -100,13 +98,13 @@ class ExchangesActor(Evictable):
     endpoint: ModernEndpoint
     listens: ListenRequests
 
-    def __init__(self, kind: Kind, services: Services, tree: Tree, ledger: Ledger, peers: Peers) -> None:
+    def __init__(self, kind: Kind, services: Services, tree: Tree, quotas: Quotas, peers: Peers) -> None:
         self.kind = kind
         self.peers = peers
         self.principal = kind.principal
         self.services = services
         self.tree = tree
-        self.ledger = ledger
+        self.quotas = quotas
         self.running: dict[int, Running] = {}
         self.times = Durations(services.telemetry, services.shown)
         # Nothing of the first request itself: what it says of its client holds for no other.
@@ -188,7 +186,7 @@ class ExchangesActor(Evictable):
         served = self.services.table.value.endpoints.get(self.kind.endpoint)
         transparent = served is not None and served.kind == "transparent"
         self.endpoint = ModernEndpoint(self, self.kind.endpoint, self.services, self.tree, merged=not transparent)
-        self.listens = ListenRequests(self.endpoint, self.ledger, self._settled)
+        self.listens = ListenRequests(self.endpoint, self.quotas, self._settled)
         self._settled()
 
     def receive(self, message: RequestsMessage) -> None:
@@ -299,7 +297,7 @@ class ExchangesActor(Evictable):
         for running in self.running.values():
             if running.connection is not None:
                 running.connection.cut(sse.encode_event(codec.encode_error(running.exchange.id, error)))
-        self.ledger.gives_back(self.principal, len(self.running))
+        self.quotas.gives_back(self.principal, len(self.running))
         self.listens.cut()
         self.endpoint.let_go()
 
@@ -351,18 +349,18 @@ class ExchangesActor(Evictable):
 
     def _admit(self, method: str) -> errors.ProtocolError | None:
         """Takes the place of a request; the error, if there is none."""
-        ledger, principal = self.ledger, self.principal
+        quotas, principal = self.quotas, self.principal
         if self._draining:
             return errors.draining()
         if method == "subscriptions/listen":
-            if ledger.listening.total() >= STREAMS_MAX:
+            if quotas.listens.total >= STREAMS_MAX:
                 return errors.overloaded()
             full = len(self.listens.open) >= SUBSCRIPTIONS_MAX and not principal.anonymous
-            full = full or not ledger.may_listen(principal)
+            full = full or not quotas.listens.room(principal)
             return errors.too_many_requests("subscriptions of this client") if full else None
-        if ledger.exchanges >= IN_FLIGHT_MAX:
+        if quotas.modern_requests >= IN_FLIGHT_MAX:
             return errors.overloaded()
-        return None if ledger.takes(principal) else errors.too_many_requests("of this principal")
+        return None if quotas.takes(principal) else errors.too_many_requests("of this principal")
 
     def step(self, call: int, event: xv.ExchangeEvent) -> None:
         """Steps one machine and runs the effects."""
@@ -373,7 +371,7 @@ class ExchangesActor(Evictable):
         over = running.exchange.phase in OVER
         if over:
             del self.running[call]
-            self.ledger.gives_back(self.principal)
+            self.quotas.gives_back(self.principal)
         for effect in effects:
             self._run_effect(call, running, effect)
         if over:
@@ -422,7 +420,7 @@ class ExchangesActor(Evictable):
             self.endpoint.dispatch(fx.Dispatch(call, effect.method, params, effect.progress))
 
     def _open_stream(self, call: int, running: Running) -> None:
-        ref, limits, streams = self.ctx.ref, self.services.limits, self.ledger.streams
+        ref, limits, streams = self.ctx.ref, self.services.limits, self.quotas.streams
 
         def closed(connection: Connection, whole: bool) -> None:
             streams["post"] -= 1

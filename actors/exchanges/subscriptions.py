@@ -15,21 +15,20 @@ from msgspec import Raw
 from actors import ports
 from actors.exchanges.exchange_messages import FlushDue, Gone, HonourDue, WatchDue
 from actors.exchanges.modern_endpoint import ModernEndpoint
-from actors.ledger import Ledger
 from actors.links.link_messages import LinkOutcome, LinkTold
 from actors.protocol import breaker, capabilities, errors, sse
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.errors import ProtocolError, Refusal
-from actors.protocol.link_calls import SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY, Request
+from actors.protocol.methods import ACKNOWLEDGED, SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.protocol.modern import filter as filters
 from actors.protocol.modern import subscription_events as ev
 from actors.protocol.modern import tasks
 from actors.protocol.modern.filter import Filter
-from actors.protocol.modern.subscription import ACKNOWLEDGED, Subscription, step
-from actors.protocol.modern.subscription_table import Phase
+from actors.protocol.modern.subscription import Phase, Subscription, step
+from actors.quotas import Quotas
 from actors.runtime import Reply
 from actors.streams.connection import Connection
 
@@ -76,11 +75,11 @@ class ListenRequest:
 class ListenRequests:
     """Those that are `open`, by the numbers that the actor gives them."""
 
-    def __init__(self, endpoint: ModernEndpoint, ledger: Ledger, ended: Callable[[], object]) -> None:
+    def __init__(self, endpoint: ModernEndpoint, quotas: Quotas, ended: Callable[[], object]) -> None:
         self.open: dict[int, ListenRequest] = {}
         self.watches = Watches(endpoint)
         self._endpoint = endpoint
-        self._ledger = ledger
+        self._quotas = quotas
         self._ended = ended
         self._ctx = endpoint.host.ctx
 
@@ -88,7 +87,7 @@ class ListenRequests:
 
     def begin(self, call: int, request: Request, reply: Reply, bits: ClientBits) -> None:
         """A `subscriptions/listen` of a client with these bits."""
-        self._ledger.listens(self._endpoint.host.principal, 1)
+        self._quotas.listens.add(self._endpoint.host.principal, 1)
         try:
             wanted = filters.read(request.params)
         except errors.Refusal as refusal:
@@ -120,7 +119,7 @@ class ListenRequests:
 
     def cut(self) -> None:
         """The actor is no more: who finds the stream broken comes back, and takes it that everything has changed."""
-        self._ledger.listens(self._endpoint.host.principal, -len(self.open))
+        self._quotas.listens.add(self._endpoint.host.principal, -len(self.open))
         for listen in self.open.values():
             if listen.connection is not None:
                 listen.connection.cut()
@@ -134,7 +133,7 @@ class ListenRequests:
         over = listen.subscription.phase in OVER
         if over:
             del self.open[call]
-            self._ledger.listens(self._endpoint.host.principal, -1)
+            self._quotas.listens.add(self._endpoint.host.principal, -1)
         for effect in effects:
             self._run(call, listen, effect)
         if over:
@@ -226,12 +225,12 @@ class ListenRequests:
         ref, limits = self._ctx.ref, self._endpoint.services.limits
 
         def closed(connection: Connection, whole: bool) -> None:
-            self._ledger.streams["listen"] -= 1
+            self._quotas.streams["listen"] -= 1
             ref.reply(Gone(call))
 
         bounds = (limits.outbox_events, limits.outbox_bytes)
         connection = listen.connection = Connection(call, f"listen-{call}", bounds, closed)
-        self._ledger.streams["listen"] += 1
+        self._quotas.streams["listen"] += 1
         if listen.reply is None or not listen.reply.answer(ports.Streaming(connection)):
             connection.close()
 
@@ -419,7 +418,7 @@ class Watches:
         for method in sorted(honoured.changes):
             self._endpoint.told(LinkTold(ref, watch.backend, None, method, EMPTY))
         for uri in honoured.uris:
-            self._endpoint.told(LinkTold(ref, watch.backend, None, filters.UPDATED, json.dumps({"uri": uri})))
+            self._endpoint.told(LinkTold(ref, watch.backend, None, UPDATED, json.dumps({"uri": uri})))
 
     # How it is lost, and found again
 

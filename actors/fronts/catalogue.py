@@ -23,6 +23,7 @@ from actors.fronts.catalogue_messages import (
     DEBOUNCE,
     LIST_CHANGED,
     NAMED_BY,
+    SLOW_FOR,
     Again,
     CatalogueChanged,
     CheckDue,
@@ -65,8 +66,7 @@ from actors.protocol.messages import RequestId
 from actors.protocol.methods import METHODS
 from actors.protocol.modern.caller import Caller
 from actors.protocol.steady import steady
-from actors.protocol.table import HttpTarget
-from actors.protocol.table_change import Replaced, replaced
+from actors.protocol.table import HttpTarget, Replaced, replaced
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
 
@@ -91,8 +91,6 @@ Message: TypeAlias = (
 )
 """What it is asked, what its connections say, and its clocks."""
 
-SLOW_FOR = 60.0
-"""Seconds for which nobody waits for a list after one that was too slow."""
 LISTS_SHARE = 0.95
 """Of the list deadline: those who gather lists from here have a deadline of their own, and want to hear first."""
 CHECK_LATEST = 30.0

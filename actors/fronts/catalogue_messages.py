@@ -17,6 +17,8 @@ NAMED_BY = {
     "resources/templates/list": "uriTemplate",
 }
 """The member that tells two items of a list apart."""
+SLOW_FOR = 60.0
+"""Seconds for which nobody waits for a list after one that was too slow."""
 DEBOUNCE = 0.1
 """Seconds in which changes of one kind become one."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from msgspec import Raw
 
-from actors.fronts.catalogue_messages import LIST_CHANGED, NAMED_BY, Consult, Key, Listed
+from actors.fronts.catalogue_messages import LIST_CHANGED, NAMED_BY, SLOW_FOR, Consult, Key, Listed
 from actors.fronts.endpoint import Endpoint
 from actors.fronts.single import filtered, shown
 from actors.links.link_messages import LinkOutcome
@@ -32,8 +32,6 @@ LONGEST_KEY = 256
 """Characters of a key by capabilities; a longer one is hashed."""
 LOOK_WITHIN = 10.0
 """Seconds that a call waits for the lists on which its name may be."""
-SLOW_FOR = 60.0
-"""Seconds for which nobody waits for a backend that has let the list deadline pass."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,7 @@ from actors.protocol import effects as fx
 from actors.protocol import payload as json
 from actors.protocol.methods import METHODS
 from actors.protocol.naming import is_web
-from actors.protocol.table import Table
-from actors.protocol.table_change import replaced, touches
+from actors.protocol.table import Table, replaced, touches
 
 PAGE_ITEMS = 1000
 """Items of a merged list in one page: many clients never ask for a second one."""

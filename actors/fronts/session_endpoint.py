@@ -39,10 +39,10 @@ from actors.protocol import aggregate, capabilities, errors, session_record, tas
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
-from actors.protocol.link_calls import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
+from actors.protocol.methods import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.table import BackendSpec, Table
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, can_use
 from actors.runtime import Ref

@@ -27,8 +27,7 @@ from actors.protocol import breaker as br
 from actors.protocol import errors
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Phase
-from actors.protocol.table import StdioTarget
-from actors.protocol.table_change import Replaced, replaced
+from actors.protocol.table import Replaced, StdioTarget, replaced
 from actors.runtime import Actor, Down, Ref
 from actors.services import Services
 

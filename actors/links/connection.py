@@ -40,8 +40,7 @@ from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_state import Link as LegacyLink
 from actors.protocol.link_table import LIVE, Phase
 from actors.protocol.modern.link_state import Link as ModernLink
-from actors.protocol.table import BackendSpec, Table
-from actors.protocol.table_change import Replaced, same_server
+from actors.protocol.table import BackendSpec, Replaced, Table, same_server
 from actors.runtime import NORMAL, Actor, Down, Ref, TaskEnded
 from actors.services import Services
 

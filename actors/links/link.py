@@ -42,11 +42,10 @@ from actors.named import Named
 from actors.protocol import codec, errors
 from actors.protocol import link_events as ev
 from actors.protocol import payload as json
-from actors.protocol.link_calls import UNSUBSCRIBE
 from actors.protocol.link_machine import step
 from actors.protocol.link_state import Link, Phase, Profile
 from actors.protocol.messages import Error, RequestId
-from actors.protocol.methods import METHODS
+from actors.protocol.methods import METHODS, UNSUBSCRIBE
 from actors.protocol.table import BackendSpec
 from actors.runtime import Down, Ref
 from actors.services import Services

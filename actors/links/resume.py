@@ -16,8 +16,7 @@ from actors.links.link_messages import Census
 from actors.ports import Kept, Sealer, SessionKey
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Link, Phase, Profile
-from actors.protocol.table import BackendSpec, HttpTarget, Table, Target
-from actors.protocol.table_change import Replaced
+from actors.protocol.table import BackendSpec, HttpTarget, Replaced, Table, Target
 from actors.runtime import Actor, AtCapacity, DynamicSupervisor, SystemClosed, TaskEnded
 from actors.services import Services
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from actors.links.link_messages import Call, LinkTold
 from actors.protocol import errors
-from actors.protocol.link_calls import SUBSCRIBE, UNSUBSCRIBE
-from actors.protocol.modern.filter import FLAGS
+from actors.protocol.methods import SUBSCRIBE, UNSUBSCRIBE, UPDATED
+from actors.protocol.modern.filter import FLAGS, URI_BYTES, URIS_BYTES, URIS_MAX
 from actors.runtime import Ref
 
 CHATTER = ("notifications/progress", "notifications/message")
@@ -28,12 +28,6 @@ OWED_BYTES = 4096
 """The largest of them: that something has changed is said in less."""
 OWED_AGAIN = 0.1
 """Seconds after which what found no room in a mailbox is offered again."""
-SUBSCRIPTIONS_MAX = 1024
-"""Resources that one session may be subscribed to."""
-SUBSCRIPTIONS_BYTES = 256 * 1024
-"""Of their URIs in all: they are in the session's record."""
-URI_BYTES = 8 * 1024
-"""Of one of them."""
 
 
 class _Located(msgspec.Struct):
@@ -126,7 +120,7 @@ class Subscribers:
     def _concerned(self, told: LinkTold) -> list[Ref]:
         if not self.shared or told.method in FLAGS:
             return list(self.members)
-        if told.method == "notifications/resources/updated":
+        if told.method == UPDATED:
             # It may name a part of what was subscribed to (2025-11-25 server/resources, "Subscriptions").
             uri = located(told.params) or ""
             return [ref for ref in self.members if self._interested(ref, uri)]
@@ -193,7 +187,7 @@ class Subscriptions:
     def _full(self, size: int) -> bool:
         """Whether a URI of this size is one too many."""
         held = (*self.uris, *(uri for uri, _ in self._noted.values()))
-        return len(held) >= SUBSCRIPTIONS_MAX or sum(len(u.encode()) for u in held) + size > SUBSCRIPTIONS_BYTES
+        return len(held) >= URIS_MAX or sum(len(u.encode()) for u in held) + size > URIS_BYTES
 
     def forget(self, call: int) -> None:
         """It will not be known what became of the call."""

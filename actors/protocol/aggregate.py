@@ -1,7 +1,7 @@
 """Names and URIs in messages that cross an aggregated route, in both directions.
 
 Out to the client every name and URI of a backend becomes its exposed form, on the way in it becomes the backend's
-again. Only the members that hold one are touched (bridging, "Names", "URIs"): never free text, structured content or
+again. Only the members that hold one are touched: never free text, structured content or
 the client's roots. A payload of an unexpected shape passes as it is.
 """
 
@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from msgspec import Raw, Struct
 
 from actors.protocol.errors import Malformed, ProtocolError, Refusal, invalid_params, resource_not_found
+from actors.protocol.methods import UPDATED
 from actors.protocol.naming import Names, Uris, name_prefix
 from actors.protocol.payload import (
     dumps,
@@ -147,7 +148,7 @@ def expose_request(method: str, backend: str, params: Raw, naming: Naming) -> Ra
 def expose_notification(method: str, backend: str, params: Raw, naming: Naming) -> Raw:
     """The params of a backend's notification: the URI of `updated` (which may name a part of what was subscribed to),
     and the logger of log messages."""
-    if method == "notifications/resources/updated":
+    if method == UPDATED:
         return _lenient(_uri, params, backend, naming)
     if method == "notifications/message":
         return _lenient(_logger, params, backend, naming)

@@ -273,6 +273,11 @@ TASKS: Final = "io.modelcontextprotocol/tasks"
 _TASKS_BIT: Final = f"ext:{TASKS}="
 
 
+_MERGED: Final = 256
+_MERGED_BYTES: Final = 64 * 1024
+"""Offers that are remembered, and the size of what each is made of."""
+
+
 def merge_server(
     known: Iterable[Raw],
     *,
@@ -285,7 +290,15 @@ def merge_server(
     A session's capabilities can't grow after its handshake, so a backend that nobody has asked yet counts as having
     everything; its lists may turn out empty. `listChanged` always, since the set of backends itself changes.
     """
-    backends = [parse(raw) for raw in known]
+    declared = tuple(map(bytes, known))
+    brief = sum(map(len, declared)) <= _MERGED_BYTES
+    return (_merge if brief else _merge.__wrapped__)(declared, pending, tuple(extensions), tuple(experimental))
+
+
+# Each request without a session asks what its endpoint has, and that is the same until a backend says something else.
+@lru_cache(_MERGED)
+def _merge(known: tuple[bytes, ...], pending: bool, extensions: tuple[str, ...], experimental: tuple[str, ...]) -> Raw:
+    backends = [parse(Raw(raw)) for raw in known]
 
     def any_has(*path: str) -> bool:
         return pending or any(backend.has(path) for backend in backends)
@@ -308,12 +321,19 @@ def merge_server(
 
 def transparent_server(raw: Raw, *, modern: bool = False) -> Raw:
     """A backend's own capabilities, without tasks; those of a `modern` one with the tasks of its era."""
-    capabilities = parse(raw)
+    changed = (_without_tasks if len(raw) <= _KNOWN_BYTES else _without_tasks.__wrapped__)(bytes(raw), modern)
+    return raw if changed is None else changed
+
+
+@lru_cache(_KNOWN)
+def _without_tasks(declared: bytes, modern: bool) -> Raw | None:
+    """None: it has none."""
+    capabilities = parse(Raw(declared))
     if not capabilities.tree:
         return dumps({})
     stripped = not modern and capabilities.has(("extensions", TASKS))
     if "tasks" not in capabilities.tree and not stripped:
-        return raw
+        return None
     tree: dict[str, Any] = {name: value for name, value in capabilities.tree.items() if name != "tasks"}
     if stripped:
         tree["extensions"] = {id: settings for id, settings in tree["extensions"].items() if id != TASKS}
@@ -337,7 +357,8 @@ def transparent_client(client: Capabilities, declared: Raw, *, as_is: bool) -> R
 
 def carried(bits: ClientBits) -> ClientBits:
     """What of a client a backend with sessions may hear: not that it knows tasks of the other era."""
-    return frozenset(bit for bit in bits if not bit.startswith(_TASKS_BIT))
+    tasks = [bit for bit in bits if bit.startswith(_TASKS_BIT)]
+    return bits.difference(tasks) if tasks else bits
 
 
 def tasks_declared(bits: ClientBits) -> bool:

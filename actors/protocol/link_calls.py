@@ -17,15 +17,11 @@ from actors.protocol import link_events as ev
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_state import Link, Pending, Phase, Step, moved
 from actors.protocol.messages import Error, RequestId
+from actors.protocol.methods import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.protocol.versions import can_use
 
-SUBSCRIBE = "resources/subscribe"
-UNSUBSCRIBE = "resources/unsubscribe"
-SET_LEVEL = "logging/setLevel"
 REMEMBERED = frozenset({SUBSCRIBE, UNSUBSCRIBE, SET_LEVEL})
 """What a backend that forgets us must be told again."""
-
-UPDATED = "notifications/resources/updated"
 
 
 def failure(

@@ -11,21 +11,14 @@ from msgspec.structs import replace
 from actors.protocol import capabilities, codec, errors, payload
 from actors.protocol import link_events as ev
 from actors.protocol.diagnostics import Diagnostics, told_by, without_addresses
-from actors.protocol.link_calls import (
-    SET_LEVEL,
-    SUBSCRIBE,
-    UNSUBSCRIBE,
-    dispatch,
-    dispatch_waiting,
-    member,
-    upstream_id,
-)
+from actors.protocol.link_calls import dispatch, dispatch_waiting, member, upstream_id
 from actors.protocol.link_loss import closed as loss_closed
 from actors.protocol.link_loss import end_calls, fail, refusal_of
 from actors.protocol.link_messages import pong, refuse
 from actors.protocol.link_resume import changes, dropped, goes_on, resumed
 from actors.protocol.link_state import Link, Pending, Step, moved
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
+from actors.protocol.methods import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.persistent import PersistentMap
 from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
 

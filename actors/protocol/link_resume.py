@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from actors.protocol import capabilities, payload
 from actors.protocol import link_events as ev
 from actors.protocol.events import Place
-from actors.protocol.link_calls import UPDATED, connect, dispatch_waiting, failure
+from actors.protocol.link_calls import connect, dispatch_waiting, failure
 from actors.protocol.link_loss import end_calls
 from actors.protocol.link_state import Link, Pending, Phase, Step, moved
 from actors.protocol.messages import EMPTY, RequestId
-from actors.protocol.methods import LIST_CHANGED
+from actors.protocol.methods import LIST_CHANGED, UPDATED
 
 UNSAID_MAX = 256
 """Messages that wait for a transport: answers, cancels and notifications of the client."""

@@ -33,7 +33,7 @@ class Treatment(Enum):
     MERGED = "merged"
     """One list made of every backend's list."""
     ROUTED = "routed"
-    """To the one backend that owns what `routed_by` names."""
+    """To the one backend that owns what its params name."""
     FAN_OUT = "fan_out"
     """To every connected backend that has the capability."""
     MAPPED = "mapped"
@@ -51,7 +51,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One row. A capability is the path to its member in the declared object; `routed_by` is a member of params."""
+    """One row. A capability is the path to its member in the declared object."""
 
     name: str
     kind: Kind
@@ -67,13 +67,12 @@ class Method:
     """What the server must have declared for it to be sent, in either direction."""
     client_capability: Path | None = None
     """What the client must have declared for it to be sent, in either direction."""
-    routed_by: str | None = None
     items: str | None = None
     """The member of a list's result that holds the items."""
     repeatable: bool = False
     """Sending it once more changes nothing at the backend."""
     eligible: bool = False
-    """While it runs, the backend may ask the client (bridging: "lease")."""
+    """While it runs, the backend may ask the client (2026-07-28, patterns/mrtr, "Supported Requests")."""
 
     def is_of(self, version: str) -> bool:
         """Whether a revision has it."""
@@ -84,6 +83,18 @@ _REQUEST, _NOTIFICATION = Kind.REQUEST, Kind.NOTIFICATION
 _CLIENT, _SERVER, _BOTH = Sender.CLIENT, Sender.SERVER, Sender.BOTH
 _LOCAL, _MERGED, _ROUTED, _FAN_OUT = Treatment.LOCAL, Treatment.MERGED, Treatment.ROUTED, Treatment.FAN_OUT
 _MAPPED, _RELAYED, _COALESCED, _REFUSED = Treatment.MAPPED, Treatment.RELAYED, Treatment.COALESCED, Treatment.REFUSED
+
+SET_LEVEL: Final = "logging/setLevel"
+SUBSCRIBE: Final = "resources/subscribe"
+UNSUBSCRIBE: Final = "resources/unsubscribe"
+UPDATED: Final = "notifications/resources/updated"
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+LIST_CHANGED: Final = {
+    "tools": "notifications/tools/list_changed",
+    "prompts": "notifications/prompts/list_changed",
+    "resources": "notifications/resources/list_changed",
+}
+"""Capability → what is said when what it lists has changed."""
 
 _SESSIONS = LATEST_HANDSHAKE
 _TOOLS, _PROMPTS, _RESOURCES = ("tools",), ("prompts",), ("resources",)
@@ -98,7 +109,7 @@ _ROWS: Final = (
     Method("notifications/cancelled", _NOTIFICATION, _BOTH, _MAPPED),
     Method("notifications/progress", _NOTIFICATION, _BOTH, _MAPPED, last_from_client=_SESSIONS),
     Method(
-        "logging/setLevel",
+        SET_LEVEL,
         _REQUEST,
         _CLIENT,
         _FAN_OUT,
@@ -114,14 +125,13 @@ _ROWS: Final = (
         _CLIENT,
         _ROUTED,
         server_capability=("completions",),
-        routed_by="ref",
         repeatable=True,
     ),
     # Tools.
     Method("tools/list", _REQUEST, _CLIENT, _MERGED, server_capability=_TOOLS, items="tools", repeatable=True),
-    Method("tools/call", _REQUEST, _CLIENT, _ROUTED, server_capability=_TOOLS, routed_by="name", eligible=True),
+    Method("tools/call", _REQUEST, _CLIENT, _ROUTED, server_capability=_TOOLS, eligible=True),
     Method(
-        "notifications/tools/list_changed",
+        LIST_CHANGED["tools"],
         _NOTIFICATION,
         _SERVER,
         _COALESCED,
@@ -135,12 +145,11 @@ _ROWS: Final = (
         _CLIENT,
         _ROUTED,
         server_capability=_PROMPTS,
-        routed_by="name",
         repeatable=True,
         eligible=True,
     ),
     Method(
-        "notifications/prompts/list_changed",
+        LIST_CHANGED["prompts"],
         _NOTIFICATION,
         _SERVER,
         _COALESCED,
@@ -165,33 +174,30 @@ _ROWS: Final = (
         _CLIENT,
         _ROUTED,
         server_capability=_RESOURCES,
-        routed_by="uri",
         repeatable=True,
         eligible=True,
     ),
     Method(
-        "resources/subscribe",
+        SUBSCRIBE,
         _REQUEST,
         _CLIENT,
         _ROUTED,
         last=_SESSIONS,
         server_capability=_SUBSCRIBE,
-        routed_by="uri",
         repeatable=True,
     ),
     Method(
-        "resources/unsubscribe",
+        UNSUBSCRIBE,
         _REQUEST,
         _CLIENT,
         _ROUTED,
         last=_SESSIONS,
         server_capability=_SUBSCRIBE,
-        routed_by="uri",
         repeatable=True,
     ),
-    Method("notifications/resources/updated", _NOTIFICATION, _SERVER, _RELAYED, server_capability=_SUBSCRIBE),
+    Method(UPDATED, _NOTIFICATION, _SERVER, _RELAYED, server_capability=_SUBSCRIBE),
     Method(
-        "notifications/resources/list_changed",
+        LIST_CHANGED["resources"],
         _NOTIFICATION,
         _SERVER,
         _COALESCED,
@@ -199,7 +205,7 @@ _ROWS: Final = (
     ),
     # One stream for what changes (2026-07-28, patterns/subscriptions).
     Method("subscriptions/listen", _REQUEST, _CLIENT, _FAN_OUT, since=MODERN, repeatable=True),
-    Method("notifications/subscriptions/acknowledged", _NOTIFICATION, _SERVER, _LOCAL, since=MODERN),
+    Method(ACKNOWLEDGED, _NOTIFICATION, _SERVER, _LOCAL, since=MODERN),
     # What the server asks of the client. (Later revisions have the same in results, not as requests.)
     Method("sampling/createMessage", _REQUEST, _SERVER, _RELAYED, last=_SESSIONS, client_capability=("sampling",)),
     Method("roots/list", _REQUEST, _SERVER, _RELAYED, last=_SESSIONS, client_capability=("roots",), repeatable=True),
@@ -239,7 +245,6 @@ _ROWS: Final = (
             since="2025-11-25",
             last=_SESSIONS,
             server_capability=capability,
-            routed_by="taskId" if treatment is _ROUTED else None,
             repeatable=name == "tasks/get",
         )
         for name, treatment, capability in (
@@ -262,10 +267,6 @@ _ROWS: Final = (
 
 METHODS: Final[dict[str, Method]] = {row.name: row for row in _ROWS}
 
-LIST_CHANGED: Final = {
-    row.server_capability[0]: row.name for row in _ROWS if row.treatment is _COALESCED and row.server_capability
-}
-"""Server capability → the notification that its lists have changed."""
 CHANGED: Final = {
     row.name: LIST_CHANGED[row.server_capability[0]] for row in _ROWS if row.items and row.server_capability
 }

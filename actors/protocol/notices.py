@@ -7,7 +7,7 @@ from actors.protocol import capabilities, codec, inflight, streams, tasks, trans
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.capabilities import LEVELS, level_of
-from actors.protocol.methods import METHODS, Kind, Sender, known
+from actors.protocol.methods import METHODS, UPDATED, Kind, Sender, known
 from actors.protocol.modern.filter import FLAGS
 from actors.protocol.session_state import Session
 
@@ -51,7 +51,7 @@ def _coalescing_key(event: ev.CallProgressed) -> str | None:
     so, only its two ends know.)"""
     if event.method in FLAGS:
         return event.method
-    if event.method == "notifications/resources/updated":
+    if event.method == UPDATED:
         try:
             return f"{event.method} {msgspec.json.decode(event.params, type=_Uri).uri}"
         except (msgspec.DecodeError, RecursionError):

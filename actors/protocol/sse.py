@@ -57,19 +57,6 @@ def encode_event(data: bytes, id: str | None = None, retry: int | None = None, e
     return b"".join(fields)
 
 
-def encode_priming(id: str, retry: int | None = None) -> bytes:
-    """An event with an id and empty data, so that the stream can be resumed before its first message.
-
-    Only for clients of 2025-11-25 on: the official SDKs of older ones try to parse the empty data.
-    """
-    return encode_event(b"", id, retry)
-
-
-def encode_comment(text: str = "") -> bytes:
-    """A line that every reader ignores: keeps a silent connection alive."""
-    return b": %b\n\n" % _field(text)
-
-
 def encode_retry(milliseconds: int) -> bytes:
     """How long to wait before a reconnect: written before the connection is closed on purpose."""
     return b"retry: %d\n\n" % milliseconds

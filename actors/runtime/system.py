@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from traceback import print_exception
@@ -13,9 +13,8 @@ import trio
 
 from actors.runtime.actor import Actor
 from actors.runtime.boundary import Boundary, forget_frames, unwrapped
-from actors.runtime.cell import Cell, Owner
+from actors.runtime.cell import Cell, Drain, Owner
 from actors.runtime.dispatcher import Dispatcher
-from actors.runtime.drain import drain
 from actors.runtime.exits import SHUTDOWN, Exit, SystemClosed, SystemFailed
 from actors.runtime.ref import Ref, Registry
 from actors.runtime.supervisor import BaseSupervisor
@@ -77,7 +76,7 @@ class System:
         until = trio.current_time() + deadline
         self._closed = True
         for ref in reversed([*self._top]):
-            await drain([ref], until)
+            await _drain([ref], until)
 
     def statistics(self) -> SystemStatistics:
         """A snapshot."""
@@ -119,6 +118,29 @@ class System:
             name = f"{kind}-{self._numbers[kind]}"
             if self.registry.whereis(name) is None:
                 return name
+
+
+async def _drain(refs: Sequence[Ref], until: float) -> None:
+    """Tells the actors of one phase to drain, waits until they have ended, at most `until` (trio's clock), and ends the
+    rest; after that time nobody is asked any more. A supervisor drains phase by phase before it ends itself."""
+    if trio.current_time() < until:
+        await _ask(refs, until)
+    for ref in refs:
+        ref.cell.end(SHUTDOWN)
+
+
+async def _ask(refs: Sequence[Ref], until: float) -> None:
+    supervisors = [ref.cell.actor for ref in refs if isinstance(ref.cell.actor, BaseSupervisor)]
+    others = [ref for ref in refs if not isinstance(ref.cell.actor, BaseSupervisor)]
+    for ref in others:
+        ref.urgent(Drain(until))
+    for supervisor in supervisors:
+        supervisor.closing = True
+        for phase in supervisor.phases():
+            await _drain(phase, until)
+    with trio.move_on_at(until):
+        for ref in others:
+            await ref.ended()
 
 
 class _Ending:

@@ -6,16 +6,14 @@ is alive is looked up in `Sessions` without a message; only the rest comes here.
 
 import hashlib
 import secrets
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 from actors.fronts.host import Tree
-from actors.ledger import Ledger
 from actors.ports import ANONYMOUS, Failed, Grant, Principal, Record, Refused, SessionKey, ignore
 from actors.protocol import errors, session_record
 from actors.protocol.errors import ProtocolError
-from actors.protocol.table import Limits
+from actors.quotas import Quotas
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, ExitKind, Ref, Reply, SystemClosed
 from actors.services import Services
 from actors.sessions.expiry import Overdue, end_upstream, remaining
@@ -46,19 +44,6 @@ class Sessions:
 
     table: dict[SessionKey, Alive] = field(default_factory=dict)
     draining: bool = False
-    of: Counter[str] = field(default_factory=Counter)
-    """How many there are, or are about to be, by principal."""
-
-    def note(self, principal: Principal, change: int) -> None:
-        """One more of this principal's, or one less."""
-        self.of[principal.name] += change
-        if not self.of[principal.name]:
-            del self.of[principal.name]
-
-    def room_for(self, principal: Principal, limits: Limits) -> bool:
-        """Whether this principal may have one more."""
-        most = limits.sessions_anonymous if principal.anonymous else limits.sessions_per_principal
-        return not most or self.of[principal.name] < most
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +96,20 @@ class Router(Actor):
     mailbox_size = 8192
 
     def __init__(
-        self, services: Services, sessions: Sessions, supervisor: DynamicSupervisor, tree: Tree, ledger: Ledger
+        self, services: Services, sessions: Sessions, supervisor: DynamicSupervisor, tree: Tree, quotas: Quotas
     ) -> None:
         self._services = services
         self._sessions = sessions
         self._supervisor = supervisor
         self._tree = tree
-        self._ledger = ledger
+        self._quotas = quotas
         self._keys: dict[Ref, SessionKey] = {}
         self._activating: dict[SessionKey, list[Activate]] = {}
         self._crashed: dict[SessionKey, float] = {}
-        self._opening = 0
 
     def started(self) -> None:
         """After a crash of its own: the sessions live on, so they are watched again."""
-        self._sessions.of = Counter(alive.principal.name for alive in self._sessions.table.values())
+        self._quotas.sessions.recount(alive.principal for alive in self._sessions.table.values())
         for key, alive in self._sessions.table.items():
             self._keys[alive.ref] = key
             self.ctx.monitor(alive.ref)
@@ -163,7 +147,7 @@ class Router(Actor):
             return
         session_id = secrets.token_urlsafe(24)
         key = session_key(session_id)
-        self._expect(opening.principal, 1)
+        self._quotas.sessions.add(opening.principal)
         fields = session_record.birth(opening.principal.name, opening.endpoint)
         fields |= session_record.configuration(self._services.table.value)
         self._services.store.create(
@@ -172,18 +156,12 @@ class Router(Actor):
 
     def _no_room(self, principal: Principal) -> ProtocolError | None:
         """Why there can't be one more in memory."""
-        limits = self._services.limits
-        if len(self._sessions.table) + self._opening >= limits.sessions:
+        if self._quotas.sessions.total >= self._services.limits.sessions:
             return errors.server_full()
-        return None if self._sessions.room_for(principal, limits) else errors.too_many_sessions()
-
-    def _expect(self, principal: Principal, change: int) -> None:
-        """One more, or one less, is about to be."""
-        self._opening += change
-        self._sessions.note(principal, change)
+        return None if self._quotas.sessions.room(principal) else errors.too_many_sessions()
 
     def _created(self, created: _Created) -> None:
-        self._expect(created.open.principal, -1)
+        self._quotas.sessions.add(created.open.principal, -1)
         if isinstance(created.outcome, Failed):
             self._services.log.warning("session_not_created", reason=created.outcome.reason.value)
             created.open.reply.answer(_refusal(created.outcome))
@@ -199,7 +177,7 @@ class Router(Actor):
         created.open.reply.answer(errors.server_full() if ref is None else (ref, created.session_id))
 
     def _start(self, identity: Identity, grant: Grant, record: Record | None) -> Ref | None:
-        actor = SessionActor(identity, grant, self._services, self._tree, self._ledger, record)
+        actor = SessionActor(identity, grant, self._services, self._tree, self._quotas, record)
         try:
             ref = self._supervisor.start_child(actor)
         except (AtCapacity, SystemClosed):
@@ -207,7 +185,7 @@ class Router(Actor):
         self.ctx.monitor(ref)
         self._keys[ref] = identity.key
         if identity.key not in self._sessions.table:
-            self._sessions.note(identity.principal, 1)
+            self._quotas.sessions.add(identity.principal)
         self._sessions.table[identity.key] = Alive(ref, identity.principal, identity.endpoint)
         self._gauge()
         return ref
@@ -251,7 +229,7 @@ class Router(Actor):
         if no_room is not None:  # told before the claim: one that nobody lives up to counts against the session
             self._settle(key, no_room)
             return
-        self._expect(mine[0].principal, 1)
+        self._quotas.sessions.add(mine[0].principal)
         self._services.store.claim(
             key,
             outcome.owner,
@@ -261,7 +239,7 @@ class Router(Actor):
         )
 
     def _claimed(self, claimed: _Claimed) -> None:
-        self._expect(claimed.principal, -1)
+        self._quotas.sessions.add(claimed.principal, -1)
         if isinstance(claimed.outcome, Failed):
             self._settle(claimed.key, _refusal(claimed.outcome))
             return
@@ -293,7 +271,7 @@ class Router(Actor):
         alive = self._sessions.table.get(key)
         if alive is not None and alive.ref is ref:
             del self._sessions.table[key]
-            self._sessions.note(alive.principal, -1)
+            self._quotas.sessions.add(alive.principal, -1)
         self._gauge()
         if kind is ExitKind.CRASHED:
             self._after_crash(key)

@@ -22,7 +22,6 @@ from actors.fronts.host import Tree
 from actors.fronts.list_changes import ChangeDue
 from actors.fronts.listing import GatherDue
 from actors.fronts.session_endpoint import SessionEndpoint
-from actors.ledger import Ledger
 from actors.links import link_messages as lm
 from actors.links.own_calls import OwnDue
 from actors.links.resume import KeptLinks
@@ -34,8 +33,8 @@ from actors.protocol.messages import Request
 from actors.protocol.session_machine import step
 from actors.protocol.session_state import Client, Rules, Session
 from actors.protocol.session_table import TRANSITIONS, UNRECORDED, SessionPhase
-from actors.protocol.table import Table
-from actors.protocol.table_change import Replaced
+from actors.protocol.table import Replaced, Table
+from actors.quotas import Quotas
 from actors.record import Fields, OwnedRecord, SaveDue, Stored
 from actors.runtime import NORMAL, SHUTDOWN, Actor, Down, Exit, Reply
 from actors.services import DRAIN_MARGIN, Services
@@ -112,14 +111,15 @@ class SessionActor(Actor):
         grant: Grant,
         services: Services,
         tree: Tree,
-        ledger: Ledger,
+        quotas: Quotas,
         record: Record | None = None,
     ) -> None:
         self.identity = identity
         self.principal = identity.principal
         self.services = services
         self.tree = tree
-        self._ledger = ledger
+        self._quotas = quotas
+        self._bounded = bool(quotas.requests.most(identity.principal))
         self._record = record
         """What an earlier life has left; None for a new session."""
         self._posts: dict[int, sm.PostMessages] = {}
@@ -216,7 +216,7 @@ class SessionActor(Actor):
         self._state, effects = step(self._state, event)
         more = len(self._state.requests) - before
         if more:
-            self._ledger.add(self.principal, more)
+            self._quotas.requests.add(self.principal, more)
         self._run(effects)
 
     # Life
@@ -226,7 +226,7 @@ class SessionActor(Actor):
         self.record = OwnedRecord(self.identity.key, self.services, self.ctx)
         self.record.own(self._grant, self._record.rev if self._record is not None else 0)
         self.recorder = Recorder(
-            self.record, self.services, self.ctx, self._ledger.streams, open_asks=lambda: self._state.asks
+            self.record, self.services, self.ctx, self._quotas.streams, open_asks=lambda: self._state.asks
         )
         self._began = self._active = self.ctx.now()
         if self._record is not None:
@@ -239,7 +239,7 @@ class SessionActor(Actor):
         self._kept.load(record.fields, self.services.table.value)
         self.recorder.load(record.streams)
         self._state, effects = session_record.rebuild(record, self._state, self.ctx.now(), self._kept.reachable)
-        self._ledger.add(self.principal, len(self._state.requests))
+        self._quotas.requests.add(self.principal, len(self._state.requests))
         # A first write of this life: it clears the count of rebuilds that never got so far.
         self.save(session_record.handshake(self._state) | last_activity(None))
         self.front.recall(record.fields)
@@ -355,7 +355,7 @@ class SessionActor(Actor):
 
     def stopped(self, reason: Exit) -> None:
         """Whoever still waits is told."""
-        self._ledger.add(self.principal, -len(self._state.requests))
+        self._quotas.requests.add(self.principal, -len(self._state.requests))
         for post in self._posts.values():
             post.reply.answer(sm.unanswered(post.messages, batch=post.batch))
         closed = self._state.phase is SessionPhase.CLOSED
@@ -387,7 +387,7 @@ class SessionActor(Actor):
         self._heard()
         if not self.principal.anonymous:
             ids = [m.id for m in message.messages if isinstance(m, Request)]
-            if ids and not self._ledger.allows(self.principal, len(ids)):
+            if self._bounded and ids and not self._quotas.requests.room(self.principal, len(ids)):
                 message.reply.answer(Answer.refusing(errors.too_many_requests("of this principal"), ids[0]))
                 return
         if message.version is not None and message.version != self._state.version and self._state.version:

@@ -13,8 +13,7 @@ import trio
 from actors.brokers import pool
 from actors.links.link_messages import LinkUnfit
 from actors.ports import Principal
-from actors.protocol.table import HttpTarget
-from actors.protocol.table_change import Replaced
+from actors.protocol.table import HttpTarget, Replaced
 from tests.support.broker_client import BrokerClient, brokers_of
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, Kind

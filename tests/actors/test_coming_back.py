@@ -81,7 +81,7 @@ async def test_the_cancel_that_brings_a_session_back_reaches_its_backend(autojum
         await alpha.connected(2)
         await second.settle()
         assert alpha.link.params_of("notifications/cancelled")[0]["requestId"] == request.id
-        assert second.actors.ledger.total == 0
+        assert second.actors.quotas.requests.total == 0
 
 
 async def test_a_notification_that_brings_a_session_back_reaches_its_backends(autojump_clock):
@@ -121,7 +121,7 @@ async def test_sessions_that_come_back_count_against_their_principal(autojump_cl
         await leaves(gateway)
         for client in clients[:2]:
             assert await client.tool("echo") == "alpha: echo"
-        assert gateway.actors.sessions.of["me"] == 2
+        assert gateway.actors.quotas.sessions.total == 2
 
 
 async def test_a_session_for_which_there_is_no_room_may_try_as_often_as_it_likes(autojump_clock):

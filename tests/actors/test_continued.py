@@ -95,7 +95,7 @@ async def test_it_goes_on_after_a_crash_of_the_sessions_actor(autojump_clock, en
         assert told(rest) == [2, "outcome"]
         assert len(alpha.asked_for("tools/call")) == 1
         assert gateway.telemetry.total("stagedoor_requests_continued_total", "alpha") == 1
-        assert gateway.actors.ledger.total == 0
+        assert gateway.actors.quotas.requests.total == 0
 
 
 @asynccontextmanager

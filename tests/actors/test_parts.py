@@ -12,7 +12,7 @@ from actors.fronts.memo import MEMO_SIZE, Memo
 from actors.links.link_messages import LinkTold
 from actors.links.paging import MAX_ITEMS, MAX_PAGES, Paging
 from actors.links.subscribers import MAX_OWED, Subscribers, Subscriptions
-from actors.protocol.link_calls import SUBSCRIBE, UNSUBSCRIBE
+from actors.protocol.methods import SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.payload import dumps
 from actors.runtime import Actor, open_system
 

@@ -197,7 +197,7 @@ async def test_after_its_idle_time_the_store_has_nothing_of_it(autojump_clock, l
             (await alpha.next()).ask("elicitation/create", {"message": "?", "requestedSchema": {"type": "object"}})
             await gateway.settle()
             call.drop()
-            while gateway.actors.ledger.total:
+            while gateway.actors.quotas.requests.total:
                 await trio.sleep(1)
         await trio.sleep(OVER - QUIET)
         assert records(gateway)

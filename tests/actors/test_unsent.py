@@ -168,7 +168,7 @@ async def test_a_call_that_waited_is_sent_after_its_record_says_so_no_more(autoj
         assert not any(store.unsent())
         request.text("done")
         assert (await call.response())["result"]["content"][0]["text"] == "done"
-        assert gateway.actors.ledger.total == 0
+        assert gateway.actors.quotas.requests.total == 0
     assert len(alpha.asked_for("tools/call")) == 1
 
 
@@ -226,7 +226,7 @@ async def test_while_the_store_is_away_a_held_call_ends_with_its_deadline(autoju
         answer = await back(client, call).response()
         assert answer["error"]["data"]["reason"] == "timeout"
         assert not alpha.asked_for("tools/call")
-        assert gateway.actors.ledger.total == 0
+        assert gateway.actors.quotas.requests.total == 0
 
 
 async def test_a_held_call_that_is_cancelled_is_never_sent(autojump_clock):

@@ -22,11 +22,11 @@ from actors.brokers.pool import PoolKey
 from actors.brokers.pool_messages import LinkParked, Resume
 from actors.brokers.pools import Pools
 from actors.links.link_messages import Call, Cancel, Join, LinkOutcome
-from actors.links.shares import Shares
 from actors.ports import ANONYMOUS, Principal
 from actors.protocol.messages import EMPTY
 from actors.protocol.modern.caller import Caller
 from actors.protocol.payload import dumps, loads
+from actors.quotas import Shares
 from actors.runtime import Actor, Ref
 from tests.support.harness import Gateway
 

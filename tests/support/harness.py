@@ -161,8 +161,8 @@ class Gateway:
             "actors": statistics.actors,
             "timers": statistics.timers,
             "sessions": len(self.actors.sessions.table),
-            "requests": self.actors.ledger.total,
-            "streams": sum(self.actors.ledger.streams.values()),
+            "requests": self.actors.quotas.requests.total,
+            "streams": sum(self.actors.quotas.streams.values()),
             "links": len(self.actors.tree.links),
         }
 

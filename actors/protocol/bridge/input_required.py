@@ -13,9 +13,9 @@ from actors.protocol import errors
 from actors.protocol.codec import NO_PARAMS
 from actors.protocol.errors import Malformed, Refusal, invalid_params
 from actors.protocol.messages import EMPTY
+from actors.protocol.modern.outcomes import INPUT_REQUIRED
 from actors.protocol.payload import BROKEN, dumps, is_object, members, mentions, replace_members, text_or_none
 
-INPUT_REQUIRED: Final = "input_required"
 QUESTIONS_MAX: Final = 64
 """Of one result: as many as a server with sessions may have open."""
 

@@ -10,17 +10,132 @@ for is cancelled, and its connection is not used for another until the backend l
 """
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from actors.protocol import errors
 from actors.protocol.bridge import input_required, refusals, request_state
 from actors.protocol.bridge import parking_events as ev
-from actors.protocol.bridge import parking_lines as lines
-from actors.protocol.bridge.parking_state import Calls, Held, Phase, Question, Step, moved, put
-from actors.protocol.bridge.parking_table import TRANSITIONS
+from actors.protocol.messages import RequestId
+from actors.protocol.persistent import PersistentMap
+
+
+class Phase(Enum):
+    """Where a call is."""
+
+    WAITING = "waiting"
+    """Every connection that may take it is taken; nothing was sent."""
+    RUNNING = "running"
+    """It is the backend's turn."""
+    GATHERING = "gathering"
+    """The backend has asked; more questions may come at once."""
+    PARKED = "parked"
+    """The questions are with the client, and no exchange is open: the backend waits."""
+    KEPT = "kept"
+    """It ended while it was parked: the outcome is for whoever comes with the answers."""
+    SETTLING = "settling"
+    """Given up and cancelled; its connection takes no other call until the backend shows that it listens."""
+    OVER = "over"
+    """Nothing is left of it."""
+
+
+TRANSITIONS: dict[tuple[Phase, str], Phase] = {
+    (Phase.WAITING, "connection free"): Phase.RUNNING,
+    (Phase.WAITING, "cancelled"): Phase.OVER,
+    (Phase.WAITING, "waited too long"): Phase.OVER,
+    (Phase.RUNNING, "asked"): Phase.GATHERING,
+    (Phase.RUNNING, "cancelled"): Phase.SETTLING,
+    (Phase.RUNNING, "ended"): Phase.OVER,
+    (Phase.RUNNING, "not sent"): Phase.OVER,
+    (Phase.RUNNING, "connection gone"): Phase.OVER,
+    (Phase.GATHERING, "asked"): Phase.GATHERING,
+    (Phase.GATHERING, "withdrawn"): Phase.GATHERING,
+    (Phase.GATHERING, "all withdrawn"): Phase.RUNNING,
+    (Phase.GATHERING, "siblings' time over"): Phase.PARKED,
+    (Phase.GATHERING, "no room"): Phase.SETTLING,
+    (Phase.GATHERING, "cancelled"): Phase.SETTLING,
+    (Phase.GATHERING, "ended"): Phase.OVER,
+    (Phase.GATHERING, "connection gone"): Phase.OVER,
+    (Phase.PARKED, "asked"): Phase.PARKED,
+    (Phase.PARKED, "withdrawn"): Phase.PARKED,
+    (Phase.PARKED, "answered"): Phase.RUNNING,
+    (Phase.PARKED, "answered in part"): Phase.GATHERING,
+    (Phase.PARKED, "ended"): Phase.KEPT,
+    (Phase.PARKED, "expired"): Phase.SETTLING,
+    (Phase.PARKED, "connection gone"): Phase.OVER,
+    (Phase.KEPT, "answered"): Phase.OVER,
+    (Phase.KEPT, "expired"): Phase.OVER,
+    (Phase.KEPT, "connection gone"): Phase.OVER,
+    (Phase.SETTLING, "ended"): Phase.OVER,
+    (Phase.SETTLING, "settled"): Phase.OVER,
+    (Phase.SETTLING, "grace over"): Phase.OVER,
+    (Phase.SETTLING, "connection gone"): Phase.OVER,
+}
+"""By the phase and the cause. Whatever is not here changes nothing."""
+
+
+class Rules(Struct, frozen=True):
+    """`leased`: on this transport a question can be told to belong to a call only if no other could have raised it, so
+    eligible calls take turns on each line. `lines`: how many there may be. `waiting`: calls that may wait.
+    `server` is the name of the backend."""
+
+    leased: bool
+    lines: int = 1
+    waiting: int = 256
+    server: str | None = None
+
+
+class Question(Struct, frozen=True):
+    """A question that has no answer. `id` is the backend's; `shown`: the client was asked."""
+
+    id: RequestId
+    method: str
+    params: Raw
+    shown: bool = False
+
+
+class Held(Struct, frozen=True):
+    """One call. `owner` is the exchange that waits for it, None while none does; `open` are its questions by key;
+    `round` counts how often it was parked."""
+
+    eligible: bool
+    owner: ev.Owner | None
+    line: int = 0
+    phase: Phase = Phase.WAITING
+    round: int = 0
+    keys: int = 0
+    open: dict[str, Question] = {}
+    kept: tuple[bool, Raw] | None = None
+
+
+class Calls(Struct, frozen=True):
+    """All of one broker. `lines`: by number, the call that has the lease; `waiting`: calls that wait for one, in
+    order."""
+
+    rules: Rules
+    held: PersistentMap[int, Held] = field(default_factory=PersistentMap)
+    lines: dict[int, int | None] = {}
+    waiting: tuple[int, ...] = ()
+    opened: int = 0
+    """Lines so far: a number is given once."""
+
+
+Step = tuple[Calls, ev.Effects]
+
+
+def moved(held: Held, cause: str) -> Held:
+    """The call in the phase that this cause brings it to. KeyError for what can't come up in its phase."""
+    return replace(held, phase=TRANSITIONS[held.phase, cause])
+
+
+def put(calls: Calls, call: int, held: Held) -> Calls:
+    """The calls with this one as it is; without it, if it is over."""
+    if held.phase is not Phase.OVER:
+        return replace(calls, held=calls.held.having(call, held))
+    return replace(calls, held=calls.held.without(call))
 
 
 def step(calls: Calls, event: ev.ParkingEvent) -> Step:
@@ -29,11 +144,11 @@ def step(calls: Calls, event: ev.ParkingEvent) -> Step:
 
 
 def _begun(calls: Calls, event: ev.Begun) -> Step:
-    return lines.enqueue(put(calls, event.call, Held(event.eligible, event.owner)), event.call)
+    return _enqueue(calls, event.call, Held(event.eligible, event.owner))
 
 
 def _warmed(calls: Calls, event: ev.Warmed) -> Step:
-    calls, line = lines.first(calls)
+    calls, line = _first(calls)
     return calls, [ev.Connect(line)]
 
 
@@ -91,7 +206,7 @@ def _gather_over(calls: Calls, event: ev.GatherOver) -> Step:
     shown = {key: replace(question, shown=True) for key, question in held.open.items()}
     questions = tuple(input_required.Parked(key, q.method, q.params) for key, q in shown.items())
     parked = replace(moved(held, "siblings' time over"), owner=None, round=held.round + 1, open=shown)
-    calls, effects = lines.serve(put(calls, event.call, parked))
+    calls, effects = _serve(put(calls, event.call, parked))
     return calls, [ev.Park(held.owner, event.call, parked.round, questions), *effects]
 
 
@@ -131,10 +246,10 @@ def _ended(calls: Calls, event: ev.Ended) -> Step:
     after = replace(moved(held, "ended"), open={})
     if held.phase is Phase.PARKED:
         calls = put(calls, event.call, replace(after, kept=(event.ok, Raw(bytes(event.payload)))))
-        return lines.release(calls, event.call)
+        return _release(calls, event.call)
     if held.phase is Phase.SETTLING:
         return _settled_by(calls, event.call, "ended")
-    calls, effects = lines.release(put(calls, event.call, after), event.call)
+    calls, effects = _release(put(calls, event.call, after), event.call)
     return calls, [ev.Outcome(held.owner, event.ok, event.payload), ev.Forget(event.call), *effects]
 
 
@@ -142,7 +257,7 @@ def _unsent(calls: Calls, event: ev.Unsent) -> Step:
     held = _serves(calls, event.call, "not sent")
     if held is None:
         return _late(calls, "return")
-    calls, effects = lines.release(put(calls, event.call, moved(held, "not sent")), event.call)
+    calls, effects = _release(put(calls, event.call, moved(held, "not sent")), event.call)
     return calls, [ev.Forget(event.call), *effects]
 
 
@@ -151,7 +266,7 @@ def _cancelled(calls: Calls, event: ev.Cancelled) -> Step:
     if held is None:
         return _late(calls, "cancel")
     if held.phase is Phase.WAITING:
-        calls = lines.dequeue(put(calls, event.call, moved(held, "cancelled")), event.call)
+        calls = _dequeue(put(calls, event.call, moved(held, "cancelled")), event.call)
         return calls, [ev.StopWait(event.call), ev.Forget(event.call)]
     return _give_up(calls, event.call, "cancelled", event.reason)
 
@@ -189,7 +304,7 @@ def _settled(calls: Calls, event: ev.Settled) -> Step:
 
 
 def _settled_by(calls: Calls, call: int, cause: str) -> Step:
-    calls, effects = lines.release(put(calls, call, moved(calls.held[call], cause)), call)
+    calls, effects = _release(put(calls, call, moved(calls.held[call], cause)), call)
     return calls, [ev.StopGrace(call), ev.Forget(call), *effects]
 
 
@@ -215,7 +330,7 @@ def _wait_over(calls: Calls, event: ev.WaitOver) -> Step:
     error = errors.internal(
         "other calls to this server wait for their client", reason="busy", executed="no", backend=calls.rules.server
     )
-    calls = lines.dequeue(put(calls, event.call, moved(held, "waited too long")), event.call)
+    calls = _dequeue(put(calls, event.call, moved(held, "waited too long")), event.call)
     return calls, [ev.Outcome(held.owner, False, error.raw), ev.Forget(event.call)]
 
 
@@ -232,7 +347,7 @@ def _line_lost(calls: Calls, event: ev.LineLost) -> Step:
             continue
         calls = put(calls, call, moved(held, "connection gone"))
         effects += [ev.Unpark(call) if failed else ev.StopGrace(call), ev.Forget(call)]
-        calls, more = lines.release(calls, call)
+        calls, more = _release(calls, call)
         effects += more
     return calls, effects
 
@@ -245,7 +360,7 @@ def _line_gone(calls: Calls, event: ev.LineGone) -> Step:
 
 def _gone(calls: Calls, line: int) -> Step:
     """Every call on it is over, but for what has its outcome."""
-    calls = lines.drop(calls, line)
+    calls = _drop(calls, line)
     effects: ev.Effects = []
     for call, held in calls.held.items():
         if held.line != line or (held.kept is not None and held.kept[0]):
@@ -264,8 +379,91 @@ def _gone(calls: Calls, line: int) -> Step:
         elif held.phase is Phase.SETTLING:
             effects.append(ev.StopGrace(call))
         effects.append(ev.Forget(call))
-    calls, more = lines.serve(calls)
+    calls, more = _serve(calls)
     return calls, effects + more
+
+
+# -------------------------------------------------------------------------------------- which connection a call goes on
+#
+# The first line is where the backend's hidden state is, and takes what it can. Where calls take turns, one that is
+# parked keeps its turn for as long as a human thinks. So when the turns of all lines are with parked calls, another
+# line is opened for the next call, up to the bound; beyond it calls wait, not for ever.
+
+
+def _first(calls: Calls) -> tuple[Calls, int]:
+    """The line for what needs no turn."""
+    for line in calls.lines:
+        return calls, line
+    return _another(calls)
+
+
+def _enqueue(calls: Calls, call: int, held: Held) -> Step:
+    """A new call goes out, or waits for its turn."""
+    if not (calls.rules.leased and held.eligible):
+        calls, line = _first(calls)
+        return _send(calls, call, held, line)
+    if len(calls.waiting) >= calls.rules.waiting:
+        error = errors.internal(
+            "too many calls wait for this server", reason="busy", executed="no", backend=calls.rules.server
+        )
+        return calls, [ev.Outcome(held.owner, False, error.raw), ev.Forget(call)]
+    calls, effects = _serve(replace(put(calls, call, held), waiting=(*calls.waiting, call)))
+    return calls, effects if call not in calls.waiting else [*effects, ev.StartWait(call)]
+
+
+def _serve(calls: Calls) -> Step:
+    """Calls that wait take the lines that are free, in order; lines that nobody needs any more are closed."""
+    effects: ev.Effects = []
+    while calls.waiting:
+        calls, line = _free(calls)
+        if line is None:
+            return calls, effects
+        call, *rest = calls.waiting
+        calls, sent = _send(replace(calls, waiting=tuple(rest)), call, calls.held[call], line)
+        effects += sent
+    spare = [line for line, holder in calls.lines.items() if holder is None][1:] if calls.rules.leased else []
+    lines = {line: holder for line, holder in calls.lines.items() if line not in spare}
+    return replace(calls, lines=lines), [*effects, *map(ev.Discard, spare)]
+
+
+def _free(calls: Calls) -> tuple[Calls, int | None]:
+    for line, holder in calls.lines.items():
+        if holder is None:
+            return calls, line
+    all_parked = all(calls.held[n].phase is Phase.PARKED for n in calls.lines.values() if n is not None)
+    if all_parked and len(calls.lines) < calls.rules.lines:
+        return _another(calls)
+    return calls, None
+
+
+def _another(calls: Calls) -> tuple[Calls, int]:
+    line = calls.opened + 1
+    return replace(calls, opened=line, lines={**calls.lines, line: None}), line
+
+
+def _send(calls: Calls, call: int, held: Held, line: int) -> Step:
+    held = replace(moved(held, "connection free"), line=line)
+    if calls.rules.leased and held.eligible:
+        calls = replace(calls, lines={**calls.lines, line: call})
+    return put(calls, call, held), [ev.StopWait(call), ev.Dispatch(call, line)]
+
+
+def _release(calls: Calls, call: int) -> Step:
+    """A call needs its turn no more."""
+    mine = [line for line, holder in calls.lines.items() if holder == call]
+    if not mine:
+        return calls, []
+    return _serve(replace(calls, lines={**calls.lines, mine[0]: None}))
+
+
+def _dequeue(calls: Calls, call: int) -> Calls:
+    """A call waits no more."""
+    return replace(calls, waiting=tuple(n for n in calls.waiting if n != call))
+
+
+def _drop(calls: Calls, line: int) -> Calls:
+    """A line is no more."""
+    return replace(calls, lines={n: holder for n, holder in calls.lines.items() if n != line})
 
 
 HANDLERS: dict[type, Callable[[Calls, Any], Step]] = {

@@ -13,12 +13,12 @@ from msgspec import Raw, Struct
 
 from actors.protocol.cursors import Sealer
 from actors.protocol.errors import Malformed, ProtocolError, Refusal, invalid_params
+from actors.protocol.modern.headers import NAMED_BY
 from actors.protocol.payload import BROKEN, loads, members, text_or_none
 
 VERSION: Final = 1
 """Of the fields below: a state of another version is expired."""
 
-IDENTIFIES: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """By the methods that may be answered with questions: the member of params that says what is asked for."""
 
 
@@ -87,7 +87,7 @@ def digest(method: str, params: Raw) -> str:
 def _salient(method: str, params: Raw) -> tuple[bytes, ...]:
     try:
         present = members(params)
-        name = text_or_none(present.get(IDENTIFIES.get(method, ""))) or ""
+        name = text_or_none(present.get(NAMED_BY.get(method, ""))) or ""
         arguments = loads(present["arguments"]) if "arguments" in present else None
         return name.encode(), _encode_sorted(arguments)  # integers of any size are exact
     except (Malformed, *BROKEN, ValueError):

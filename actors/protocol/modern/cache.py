@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from actors.protocol import errors
 from actors.protocol import payload as json
+from actors.protocol.methods import LIST_CHANGED, UPDATED
 from actors.protocol.modern import filter as filters
 from actors.protocol.modern.caller import Caller
 from actors.protocol.modern.outcomes import CACHEABLE, ttl
@@ -29,9 +30,9 @@ STALE: Final = 600.0
 """Seconds after which an answer that is not fresh any more is no help even if its server is away."""
 
 CHANGES: Final = {
-    filters.TOOLS: ("tools/list",),
-    filters.PROMPTS: ("prompts/list",),
-    filters.RESOURCES: ("resources/list", "resources/templates/list"),
+    LIST_CHANGED["tools"]: ("tools/list",),
+    LIST_CHANGED["prompts"]: ("prompts/list",),
+    LIST_CHANGED["resources"]: ("resources/list", "resources/templates/list"),
 }
 """Notification → the lists that are outdated by it."""
 
@@ -137,10 +138,10 @@ class Cache:
         lists = CHANGES.get(notification)
         if lists is not None:
             self._forget(lambda key: key.method in lists)
-        elif notification == filters.UPDATED:
+        elif notification == UPDATED:
             uri = filters.located(params) or ""
             self._forget(lambda key: key.method == "resources/read" and _related(key.what or "", uri))
-        return lists is not None or notification == filters.UPDATED
+        return lists is not None or notification == UPDATED
 
     def bad_cursor(self, method: str) -> None:
         """A page was refused: the listing begins anew."""

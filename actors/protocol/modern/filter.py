@@ -9,10 +9,10 @@ from msgspec import Raw, Struct
 from actors.protocol import payload as json
 from actors.protocol.errors import Refusal, invalid_params
 from actors.protocol.messages import EMPTY
-from actors.protocol.methods import LIST_CHANGED
+from actors.protocol.methods import LIST_CHANGED, UPDATED
 
 URIS_MAX: Final = 1024
-"""Resources of one subscription."""
+"""Resources of one subscription, and of one session."""
 URI_BYTES: Final = 8 * 1024
 """Of one of them."""
 URIS_BYTES: Final = 256 * 1024
@@ -23,7 +23,6 @@ TASKS_MAX: Final = 256
 
 TASK: Final = "notifications/tasks"
 """Of the extension `io.modelcontextprotocol/tasks`."""
-UPDATED: Final = "notifications/resources/updated"
 TOOLS: Final = LIST_CHANGED["tools"]
 PROMPTS: Final = LIST_CHANGED["prompts"]
 RESOURCES: Final = LIST_CHANGED["resources"]

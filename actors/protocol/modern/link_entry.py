@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from actors.protocol import codec, errors, translate
 from actors.protocol import link_events as ev
 from actors.protocol.capabilities import LEVELS
-from actors.protocol.link_calls import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, member
-from actors.protocol.methods import METHODS
+from actors.protocol.link_calls import member
+from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.modern import headers
 from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern import link_loop as loop

@@ -1,7 +1,7 @@
 """Messages of a backend without sessions: the outcomes of our requests, and its notifications.
 
 A notification is passed on only as far as it is known whom it concerns: by the stream it came on, by our own token or
-our own subscription. A log message on a channel that all requests share names none of them (bridging: attribution).
+our own subscription. A log message on a channel that all requests share names none of them.
 """
 
 import msgspec

@@ -18,7 +18,7 @@ from actors.protocol import codec, errors, payload
 from actors.protocol import link_events as ev
 from actors.protocol.link_calls import failure, member
 from actors.protocol.messages import RequestId
-from actors.protocol.methods import LIST_CHANGED
+from actors.protocol.methods import ACKNOWLEDGED, LIST_CHANGED, SUBSCRIBE, UPDATED
 from actors.protocol.modern import filter as filters
 from actors.protocol.modern import headers, meta
 from actors.protocol.modern.filter import Filter
@@ -28,7 +28,6 @@ from actors.protocol.modern.link_state import Change, Link, Listen, Step, Wish, 
 from actors.protocol.modern.link_table import Phase
 
 LISTEN: Final = "subscriptions/listen"
-ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 ACK_WITHIN: Final = 10.0
 """Seconds for the acknowledgement; what comes after it may take for ever."""
 LASTS: Final = 30.0
@@ -118,7 +117,7 @@ def left(link: Link, caller: Hashable) -> Step:
 def subscribed(link: Link, event: Called) -> Step:
     """READY: `resources/subscribe` or `resources/unsubscribe` of a caller of the other era. It is answered when the
     backend has acknowledged what follows from it."""
-    uri, wanted = member(event.params, "uri"), event.method == "resources/subscribe"
+    uri, wanted = member(event.params, "uri"), event.method == SUBSCRIBE
     if uri is None:
         return link, [ev.Finish(event.call, False, errors.invalid_params("uri must be a string").raw)]
     if not link.declared.has(("resources", "subscribe")):
@@ -263,7 +262,7 @@ def _acknowledged(link: Link, id: RequestId, listen: Listen, params: Raw) -> Ste
 def _missed(listen: Listen) -> Effects:
     """Everything that may have changed while nobody listened."""
     missed = [(method, Raw(b"{}")) for method in filters.FLAGS if method in listen.filter.changes]
-    missed += [(filters.UPDATED, payload.dumps({"uri": uri})) for uri in listen.filter.uris]
+    missed += [(UPDATED, payload.dumps({"uri": uri})) for uri in listen.filter.uris]
     if listen.owner is not None:
         return [TellCaller(listen.owner, method, params) for method, params in missed]
     call = listen.called.call if listen.called is not None else None

@@ -5,6 +5,7 @@ the listen request, in value and type; what was not asked for never shows. Chang
 """
 
 from collections.abc import Callable
+from enum import Enum
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -12,12 +13,45 @@ from msgspec.structs import replace
 from actors.protocol import codec, errors
 from actors.protocol import payload as json
 from actors.protocol.messages import EMPTY, Error, RequestId
+from actors.protocol.methods import ACKNOWLEDGED, UPDATED
 from actors.protocol.modern import subscription_events as ev
-from actors.protocol.modern.filter import TASK, UPDATED, Filter, located, task_of
+from actors.protocol.modern.filter import TASK, Filter, located, task_of
 from actors.protocol.modern.meta import SUBSCRIPTION_KEY
-from actors.protocol.modern.subscription_table import TRANSITIONS, Phase
 
-ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+
+class Phase(Enum):
+    """Never backwards."""
+
+    RECEIVED = "received"
+    """It has passed the ladder; nobody was asked for anything."""
+    OPENING = "opening"
+    """The backends are asked what of it they can honour; the response head is not out."""
+    ACTIVE = "active"
+    """Acknowledged."""
+    DONE = "done"
+    """It was ended, and told so."""
+    ABANDONED = "abandoned"
+    """Its client is gone."""
+
+
+TRANSITIONS: dict[tuple[Phase, str], Phase] = {
+    (Phase.RECEIVED, "opened"): Phase.OPENING,
+    (Phase.RECEIVED, "refused"): Phase.DONE,
+    (Phase.RECEIVED, "disconnected"): Phase.ABANDONED,
+    (Phase.OPENING, "changed"): Phase.OPENING,
+    (Phase.OPENING, "honoured"): Phase.ACTIVE,
+    (Phase.OPENING, "refused"): Phase.DONE,
+    (Phase.OPENING, "ended"): Phase.DONE,
+    (Phase.OPENING, "disconnected"): Phase.ABANDONED,
+    (Phase.ACTIVE, "changed"): Phase.ACTIVE,
+    (Phase.ACTIVE, "flush due"): Phase.ACTIVE,
+    (Phase.ACTIVE, "ended"): Phase.DONE,
+    (Phase.ACTIVE, "outbox full"): Phase.DONE,
+    (Phase.ACTIVE, "disconnected"): Phase.ABANDONED,
+}
+"""What moves a subscription on. Whatever is not here changes nothing."""
+
+
 GATHERED_MAX = 1024
 """Different changes that wait to be said; one more ends the subscription."""
 

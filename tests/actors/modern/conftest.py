@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from actors.exchanges.exchanges import ExchangesActor, Kind
-from actors.links.shares import Shares
 from actors.modern_door import ModernDoor
 from actors.ports import ANONYMOUS, Answer, Post, Principal, Reply
 from actors.protocol import classify
 from actors.protocol.modern import ladder, tasks
 from actors.protocol.table import Limits
+from actors.quotas import Shares
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
 from tests.support.modern_client import ModernClient
@@ -75,7 +75,7 @@ async def open_modern(*peers: Peer, **limits: Any) -> AsyncIterator[Modern]:
 
         def make(kind: Kind) -> ExchangesActor:
             key = (kind.principal, kind.bits, kind.affinity)
-            return ExchangesActor(kind, services, actors.tree, actors.ledger, found.of(key))
+            return ExchangesActor(kind, services, actors.tree, actors.quotas, found.of(key))
 
         door = ModernDoor(services, system.registry, supervisor, make, lambda: False)
         yield Modern(gateway, found, Door(door), supervisor)

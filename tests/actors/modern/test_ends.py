@@ -82,7 +82,7 @@ async def test_after_a_crash_everybody_is_told_and_the_next_request_is_served(
             await subscribed.end()
             assert "result" not in subscribed.messages[-1]
         at.crashes.clear()
-        assert at.actors.ledger.total == at.actors.ledger.exchanges == 0
+        assert at.actors.quotas.requests.total == at.actors.quotas.modern_requests == 0
         assert (await one.call("tools/call", {"name": "alpha__echo"}))["content"]
         await trio.sleep(1000)
         assert at.left() == before

@@ -126,7 +126,7 @@ async def test_a_client_that_disconnects_has_cancelled(modern: Open, autojump_cl
         assert not second.cancelled.is_set()
         streaming.drop()
         await second.cancelled.wait()
-        assert at.gateway.actors.ledger.total == 0
+        assert at.gateway.actors.quotas.requests.total == 0
 
 
 async def test_logs_come_only_to_the_request_that_asked_and_at_its_level(

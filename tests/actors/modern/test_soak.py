@@ -115,6 +115,6 @@ async def test_nobody_gets_anything_of_anybody_else(autojump_clock: MockClock, s
                     nursery.start_soon(visitor.visit)
             backends.cancel_scope.cancel()
         assert sum(visitor.ends for visitor in visitors) > CLIENTS * ROUNDS / 4
-        assert at.actors.ledger.total == at.actors.ledger.exchanges == 0
+        assert at.actors.quotas.requests.total == at.actors.quotas.modern_requests == 0
         await trio.sleep(4000)
         assert at.left() == before

@@ -295,4 +295,4 @@ async def test_an_actor_with_a_subscription_stays(modern: Open, autojump_clock: 
         pending.drop()
         await trio.sleep(301)
         assert len(at.supervisor) == 0
-        assert at.gateway.actors.ledger.streams["listen"] == 0
+        assert at.gateway.actors.quotas.streams["listen"] == 0

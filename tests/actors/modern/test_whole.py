@@ -116,7 +116,7 @@ async def test_a_client_that_disconnects_has_cancelled_at_its_backend(
         pending.drop()
         await at.settle()
         assert request.cancelled.is_set() or request.id in request.link.transport.forgotten
-        assert at.actors.ledger.total == 0
+        assert at.actors.quotas.requests.total == 0
 
 
 async def test_two_clients_with_the_same_id_and_token_get_each_their_own(

@@ -52,9 +52,8 @@ def test_what_may_be_sent_again_or_hold_a_lease_is_as_the_spec_says():
     assert not METHODS["sampling/createMessage"].repeatable
 
 
-def test_every_routed_method_says_by_what_and_every_list_where_its_items_are():
+def test_every_list_says_where_its_items_are():
     for row in METHODS.values():
-        assert (row.treatment is Treatment.ROUTED) == (row.routed_by is not None)
         assert (row.treatment is Treatment.MERGED) == (row.items is not None)
         assert row.name.startswith("notifications/") == (row.kind is Kind.NOTIFICATION)
 

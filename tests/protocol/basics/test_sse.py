@@ -23,13 +23,11 @@ def test_a_message_is_one_data_line_with_its_id():
 
 
 def test_a_priming_event_has_an_id_and_empty_data():
-    assert sse.encode_priming("p1:1-0") == b"id: p1:1-0\ndata: \n\n"
-    assert decode(sse.encode_priming("p1:1-0", 500)) == [SseEvent(b"", "p1:1-0", "message", 500)]
+    assert sse.encode_event(b"", "p1:1-0") == b"id: p1:1-0\ndata: \n\n"
+    assert decode(sse.encode_event(b"", "p1:1-0", 500)) == [SseEvent(b"", "p1:1-0", "message", 500)]
 
 
-def test_comments_and_retry_stand_alone():
-    assert sse.encode_comment("hi") == b": hi\n\n"
-    assert decode(sse.encode_comment()) == []
+def test_a_retry_stands_alone():
     assert decode(sse.encode_retry(250)) == [SseEvent(retry=250)]
 
 

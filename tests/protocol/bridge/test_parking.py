@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.protocol.bridge import parking_events as ev
-from actors.protocol.bridge.parking_state import Phase
+from actors.protocol.bridge.parking import Phase
 from actors.protocol.errors import INTERNAL, INVALID_PARAMS
 from actors.protocol.payload import dumps, loads
 from tests.protocol.bridge.world import ANSWERS, ELICIT, ROOTS, SAMPLE, World

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from actors.protocol.bridge import parking_events as ev
-from actors.protocol.bridge.parking_state import Phase
+from actors.protocol.bridge.parking import Phase
 from actors.protocol.payload import dumps
 from tests.protocol.bridge.world import ANSWERS, ELICIT, ROOTS, SAMPLE, World
 

@@ -8,8 +8,7 @@ from typing import Any
 from msgspec import Raw
 
 from actors.protocol.bridge import parking_events as ev
-from actors.protocol.bridge.parking import step
-from actors.protocol.bridge.parking_state import Calls, Phase, Rules
+from actors.protocol.bridge.parking import Calls, Phase, Rules, step
 from actors.protocol.payload import dumps, loads
 
 ELICIT, SAMPLE, ROOTS = "elicitation/create", "sampling/createMessage", "roots/list"

@@ -7,8 +7,7 @@ import pytest
 from msgspec import Raw
 
 from actors.protocol.modern import exchange_events as ev
-from actors.protocol.modern.exchange import Exchange, step
-from actors.protocol.modern.exchange_table import TRANSITIONS, Phase
+from actors.protocol.modern.exchange import TRANSITIONS, Exchange, Phase, step
 
 COMPLETE = {"resultType": "complete", "content": []}
 FORM = frozenset({"elicit.form"})

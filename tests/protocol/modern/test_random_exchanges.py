@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from actors.protocol.modern import exchange_events as ev
-from actors.protocol.modern.exchange import Exchange, step
-from actors.protocol.modern.exchange_table import Phase
+from actors.protocol.modern.exchange import Exchange, Phase, step
 
 
 def raw(value: Any) -> Raw:

@@ -8,12 +8,13 @@ from msgspec import Raw
 
 from actors.protocol import errors
 from actors.protocol.errors import Refusal
+from actors.protocol.methods import LIST_CHANGED, UPDATED
 from actors.protocol.modern import subscription_events as ev
-from actors.protocol.modern.filter import PROMPTS, RESOURCES, TOOLS, UPDATED, Filter, read
-from actors.protocol.modern.subscription import GATHERED_MAX, Subscription, step
-from actors.protocol.modern.subscription_table import TRANSITIONS, Phase
+from actors.protocol.modern.filter import Filter, read
+from actors.protocol.modern.subscription import GATHERED_MAX, TRANSITIONS, Phase, Subscription, step
 
 TAG = "io.modelcontextprotocol/subscriptionId"
+TOOLS, PROMPTS, RESOURCES = LIST_CHANGED.values()
 EVERYTHING = Filter(frozenset({TOOLS, PROMPTS, RESOURCES}), ("a:1", "a:2"))
 
 

@@ -1,0 +1,159 @@
+"""What one principal may have of the process, and what there is of everything over all of them.
+
+A call visits a quota only if its principal has a bound; what there is in all is a number that is counted in place.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from actors.ports import Principal
+from actors.protocol.table import Limits
+from actors.runtime import Actor, AtCapacity, DynamicSupervisor, Exit, Ref
+
+
+class Quota:
+    """How many of one kind each principal has, and how many it may have: `anonymous` bounds the anonymous principal,
+    which is everybody, `each` any other one. 0 is no bound."""
+
+    __slots__ = ("_anonymous", "_each", "_of", "total")
+
+    def __init__(self, each: int, anonymous: int = 0) -> None:
+        self._each = each
+        self._anonymous = anonymous
+        self._of: dict[str, int] = {}
+        self.total = 0
+        """Of all principals."""
+
+    def most(self, principal: Principal) -> int:
+        """How many this one may have; 0: there is no bound."""
+        return self._anonymous if principal.anonymous else self._each
+
+    def room(self, principal: Principal, more: int = 1) -> bool:
+        """Whether it may have so many more."""
+        most = self._anonymous if principal.anonymous else self._each
+        return not most or self._of.get(principal.name, 0) + more <= most
+
+    def add(self, principal: Principal, change: int = 1) -> None:
+        """It has so many more, or less."""
+        self.total += change
+        if not (self._anonymous if principal.anonymous else self._each):
+            return
+        count = self._of.get(principal.name, 0) + change
+        if count:
+            self._of[principal.name] = count
+        else:
+            self._of.pop(principal.name, None)
+
+    def recount(self, principals: Iterable[Principal]) -> None:
+        """It has lost count: these are all that there are."""
+        self._of.clear()
+        self.total = 0
+        for principal in principals:
+            self.add(principal)
+
+
+class Quotas:
+    """One process."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.sessions = Quota(limits.sessions_per_principal, limits.sessions_anonymous)
+        """In memory, or about to be."""
+        self.requests = Quota(limits.requests_per_principal)
+        """In flight, over all sessions and without one."""
+        self.listens = Quota(limits.requests_per_principal)
+        """`subscriptions/listen`, those that are not acknowledged yet included."""
+        self.modern_requests = 0
+        """Requests without a session that are in flight; they are among `requests`."""
+        self.streams: Counter[str] = Counter()
+        """Connections that carry a stream: `post`, `get` or `listen`."""
+
+    def takes(self, principal: Principal) -> bool:
+        """Takes one request without a session, if this principal may have one more."""
+        if not self.requests.room(principal):
+            return False
+        self.modern_requests += 1
+        self.requests.add(principal)
+        return True
+
+    def gives_back(self, principal: Principal, requests: int = 1) -> None:
+        """So many requests without a session have their outcome."""
+        self.modern_requests -= requests
+        self.requests.add(principal, -requests)
+
+
+# --------------------------------------------------------------------------------------------- clients without sessions
+
+
+class NoShareLeft(AtCapacity):
+    """There may be room, but not for this principal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """There are too many that are idle: end, if nothing has come meanwhile."""
+
+
+class Evictable(Actor):
+    """A child of `Shares`."""
+
+    shares: "Shares | None" = None
+
+    def idle(self) -> None:
+        """To be called when it has nothing in hand any more."""
+        if self.shares is not None:
+            self.shares.idle(self.ctx.ref)
+
+    def busy(self) -> None:
+        """To be called when it has."""
+        if self.shares is not None:
+            self.shares.busy(self.ctx.ref)
+
+
+class Shares(DynamicSupervisor):
+    """Supervises what is kept for clients without sessions; each child is somebody's.
+
+    A client without a session says itself which of its requests belong together, by what it can be asked and by a
+    header; each of its words is another client. So a principal passes for no more of them than it may have sessions.
+    The anonymous principal is everybody, and nobody of them is refused for what others do: so many of its idle ones are
+    kept, and of more the one that has been idle for longest is evicted.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits.sessions)
+        self._quota = Quota(limits.sessions_per_principal, limits.sessions_anonymous)
+        self._idle_most = limits.sessions_per_principal
+        self._idle: dict[Ref, None] = {}
+        """Of the anonymous principal, longest first."""
+        self._owners: dict[str, Principal] = {}
+
+    def start_for(self, principal: Principal, actor: Evictable, name: str) -> Ref:
+        """Starts a child of this principal's. Raises what `start_child` does, and NoShareLeft."""
+        if not self._quota.room(principal):
+            raise NoShareLeft(f"{principal.name} has {self._quota.most(principal)} of {self.ctx.name}")
+        ref = self.start_child(actor, name)
+        self._owners[ref.name] = principal
+        self._quota.add(principal)
+        if principal.anonymous and not self._quota.most(principal):
+            actor.shares = self
+        return ref
+
+    def idle(self, ref: Ref) -> None:
+        """This child has nothing in hand."""
+        self._idle.pop(ref, None)
+        self._idle[ref] = None
+        if self._idle_most and len(self._idle) > self._idle_most:
+            longest = next(iter(self._idle))
+            del self._idle[longest]
+            longest.reply(Evict())
+
+    def busy(self, ref: Ref) -> None:
+        """It has."""
+        self._idle.pop(ref, None)
+
+    def child_ended(self, ref: Ref, reason: Exit) -> None:
+        super().child_ended(ref, reason)
+        self._idle.pop(ref, None)
+        owner = self._owners.pop(ref.name, None)
+        if owner is not None:
+            self._quota.add(owner, -1)
