@@ -42,7 +42,7 @@ from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
-from actors.protocol.methods import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
+from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.table import BackendSpec, Table
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, can_use
 from actors.runtime import Ref
@@ -287,6 +287,9 @@ class SessionEndpoint:
 
     def broadcast(self, method: str, params: Raw) -> None:
         """A notification of the client for every server that is connected to it alone, or whom it concerns."""
+        if self.merged is None and method not in METHODS:
+            self._pass_to_peer(method, params)
+            return
         for backend in self.kept.reachable if self.kept is not None else ():
             link = self.upstreams.link(backend)  # its session waits for this one
             if link is not None:
@@ -297,6 +300,17 @@ class SessionEndpoint:
         for backend, link in self.upstreams.links.items():
             if not self.upstreams.shares(backend):
                 link.reply(Notify(method, params))
+
+    def _pass_to_peer(self, method: str, params: Raw) -> None:
+        """What only the client and its one server know brings their connection up. Over one that others use too it
+        could be anybody's."""
+        served = self.upstreams.served
+        backend = served.backends[0] if served is not None else ""
+        link = self.upstreams.link(backend)
+        if link is None or self.upstreams.shares(backend):
+            self.services.telemetry.count("stagedoor_messages_dropped_total", ("unknown_notification",))
+        else:
+            link.reply(Notify(method, params))
 
     def tell(self, backend: str, method: str, params: Raw) -> None:
         """A notification of the client for one server."""

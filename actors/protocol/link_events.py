@@ -69,7 +69,8 @@ class AnswerGiven(Struct, frozen=True):
 
 
 class Notified(Struct, frozen=True):
-    """A notification for the backend, if there is a connection; else it is dropped."""
+    """A notification for the backend. One that the protocol has is for whoever is connected, any other waits for a
+    connection."""
 
     method: str
     params: Raw = EMPTY

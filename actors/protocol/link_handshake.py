@@ -117,7 +117,8 @@ def confirmed(link: Link, event: ev.Accepted) -> Step:
     stream on which the server may ask something because of it, where there is one."""
     if event.tag != link.tag or link.hello is None:
         return link, [ev.Tally("late_acceptance")]
-    opening: ev.Effects = [ev.StopClock(), ev.Listen()]
+    opening: ev.Effects = [ev.StopClock(), ev.Listen(), *link.unsaid]
+    link = replace(link, unsaid=())
     if link.listens:
         return moved(link, "stream asked for"), opening
     link, effects = _ready(moved(link, "initialized accepted"))

@@ -22,6 +22,7 @@ def end_calls(link: Link, reason: str, message: str, diagnostics: Diagnostics = 
         if pending.call is not None:
             effects.append(ev.Finish(pending.call, False, failure(reason, message, "no", link.server, diagnostics)))
     effects += [ev.Withdraw(id) for id in link.asked]
+    effects += [ev.Tally("unsaid") for _ in link.unsaid]
     return replace(link, pending=PersistentMap(), waiting=(), asked={}, unsaid=()), effects
 
 

@@ -45,6 +45,11 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     (Phase.CLOSED, ev.Called): calls.called_closed,
     (Phase.LISTENING, ev.SendFailed): calls.send_failed,
     (Phase.READY, ev.SendFailed): calls.send_failed,
+    (Phase.IDLE, ev.Notified): resume.notified_away,
+    (Phase.WAITING, ev.Notified): resume.notified_away,
+    (Phase.CONNECTING, ev.Notified): resume.notified_early,
+    (Phase.INITIALIZING, ev.Notified): resume.notified_early,
+    (Phase.CONFIRMING, ev.Notified): resume.notified_early,
     (Phase.LISTENING, ev.Notified): calls.notified,
     (Phase.READY, ev.Notified): calls.notified,
     **{(phase, ev.Abandoned): calls.abandoned for phase in Phase if phase is not Phase.CLOSED},
@@ -76,7 +81,6 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     (Phase.CONNECTING, ev.Continued): resume.continued,
     (Phase.CONNECTING, ev.AnswerGiven): resume.held(messages.answer_given),
     (Phase.CONNECTING, ev.Abandoned): resume.held(calls.abandoned),
-    (Phase.CONNECTING, ev.Notified): resume.held(calls.notified),
     (Phase.LISTENING, ev.Continued): resume.continued_now,
     (Phase.READY, ev.Continued): resume.continued_now,
     (Phase.INITIALIZING, ev.Continued): resume.refused,
@@ -103,5 +107,5 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     (Phase.WAITING, ev.RetryDue): loss.retry,
     **{(phase, ev.Shut): loss.shut for phase in Phase if phase is not Phase.CLOSED},
 }
-"""Who serves what. Not here, by intent: a `Notified` without a session (a notification is for whoever is connected), an
-`AnswerGiven` without one to give it to, late timers, and what a transport says after its end."""
+"""Who serves what. Not here, by intent: an `AnswerGiven` without a session to give it in, late timers, and what a
+transport says after its end."""

@@ -10,14 +10,16 @@ from msgspec.structs import replace
 from actors.protocol import capabilities, payload
 from actors.protocol import link_events as ev
 from actors.protocol.events import Place
-from actors.protocol.link_calls import connect, dispatch_waiting, failure
+from actors.protocol.link_calls import connect, dispatch_waiting, failure, notified
 from actors.protocol.link_loss import end_calls
 from actors.protocol.link_state import Link, Pending, Phase, Step, moved
 from actors.protocol.messages import EMPTY, RequestId
-from actors.protocol.methods import LIST_CHANGED, UPDATED
+from actors.protocol.methods import LIST_CHANGED, METHODS, UPDATED
 
 UNSAID_MAX = 256
-"""Messages that wait for a transport: answers, cancels and notifications of the client."""
+"""Messages that wait for a transport: answers, cancels and notifications of the client. Further ones are dropped."""
+UNSAID_BYTES = 16 * 1024 * 1024
+"""The same, in bytes; one alone may have more."""
 
 
 # Going on ----------------------------------------------------------------------------------------------------
@@ -92,18 +94,33 @@ def held(serve: Callable[[Link, Any], Step]) -> Callable[[Link, Any], Step]:
     """On the way to READY: what is to be sent in a session that was kept is sent as soon as there is a transport."""
 
     def early(link: Link, event: Any) -> Step:
-        if not link.kept and isinstance(event, ev.Notified):
-            return link, [ev.Tally(f"Notified while {link.phase.value}")]  # it is for whoever is connected
         link, effects = serve(link, event)
         sends = [effect for effect in effects if isinstance(effect, ev.Send)]
         if not sends:
             return link, effects
         rest: ev.Effects = [effect for effect in effects if not isinstance(effect, ev.Send)]
-        if len(link.unsaid) + len(sends) > UNSAID_MAX:
+        size = sum(len(send.frame) for send in (*link.unsaid, *sends))
+        if len(link.unsaid) + len(sends) > UNSAID_MAX or (link.unsaid and size > UNSAID_BYTES):
             return link, [*rest, ev.Tally("unsaid")]
         return replace(link, unsaid=(*link.unsaid, *sends)), rest
 
     return early
+
+
+def notified_early(link: Link, event: ev.Notified) -> Step:
+    """On the way to READY: it waits for a session to say it in. What the protocol has is for a backend that has heard
+    of what it changes; it means nothing to one that is greeted after it."""
+    if not link.kept and event.method in METHODS:
+        return link, [ev.Tally(f"Notified while {link.phase.value}")]
+    return held(notified)(link, event)
+
+
+def notified_away(link: Link, event: ev.Notified) -> Step:
+    """No connection: what only its two ends know brings one."""
+    if event.method in METHODS:
+        return link, [ev.Tally(f"Notified while {link.phase.value}")]
+    link, _ = notified_early(link, event)
+    return connect(link)
 
 
 def refused(link: Link, event: ev.Continued) -> Step:

@@ -275,7 +275,7 @@ class HttpPost:
         self._outgoing = outgoing
 
     async def run(self) -> str | None:
-        """None if it was accepted or the session was found lost; else what went wrong."""
+        """None if it was accepted; else what went wrong. That the session is lost, its owner learns by an event."""
         end, session = self._end, self._session
         with trio.move_on_after(end.limits.accept):
             try:
@@ -299,7 +299,7 @@ class HttpPost:
         if isinstance(verdict, Lost):
             session.guessed_lost = session.guessed_lost or verdict.guessed
             self._end.emit(SessionLost(None))
-            return None
+            return None if self._outgoing.tag is not None else f"HTTP {status}, the session is lost"
         return f"HTTP {status}, {executed_by(status)}"
 
 

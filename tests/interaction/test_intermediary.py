@@ -145,6 +145,61 @@ async def test_a_notification_that_nobody_here_knows_passes_both_ways(stage: Sta
     assert (await backend.connections[-1].wait_for(BEAT))["params"] == {"seq": 3}
 
 
+@SESSIONS
+@pytest.mark.requirement("transparent-notifications", "restart-session")
+@pytest.mark.parametrize("lost", ["here", "there"])
+async def test_what_a_client_notifies_brings_back_the_connection(stage: Stage, cell: Cell, lost: str) -> None:
+    backend = await stage.backend(revision=cell.revision)
+    backend.extensions |= {BEAT}
+    backend.result("echo", text("yes"))
+    client = await stage.connect("/mcp/alpha")
+    await client.call("echo")
+    if lost == "here":
+        await stage.crash()
+    elif cell.transport != "http":
+        await stage.break_connections(backend)
+        with trio.fail_after(10):
+            while not stage.log.of("backend_failed"):
+                await trio.sleep(0)
+    for seq in (1, 2, 3):
+        await client.notify(BEAT, {"seq": seq})
+    await client.call("echo")
+    connection = backend.connections[-1]
+    await connection.wait_for(BEAT, 3)  # over HTTP each is a request of its own
+    assert [m["params"]["seq"] for m in connection.of(BEAT)] == [1, 2, 3]
+
+
+@JUMPING
+@pytest.mark.requirement("transparent-notifications")
+async def test_what_a_client_notified_in_vain_is_counted(stage: Stage) -> None:
+    """Over a connection that others use too it could be anybody's."""
+    backend = await stage.backend(sharing="shared")
+    backend.result("echo", text("yes"))
+    client = await stage.connect("/mcp/alpha")
+    await client.notify(BEAT)
+    await client.call("echo")
+    assert not backend.of(BEAT)
+    assert stage.telemetry.total("stagedoor_messages_dropped_total", "unknown_notification") == 1
+
+
+@pytest.mark.cells((Cell(NEWEST, "memory", "http"),))
+@pytest.mark.requirement("transparent-notifications")
+async def test_a_notification_that_finds_no_session_at_the_server_is_logged(stage: Stage) -> None:
+    backend = await stage.backend()
+    backend.extensions |= {BEAT}
+    backend.result("echo", text("yes"))
+    client = await stage.connect("/mcp/alpha")
+    await client.call("echo")
+    await stage.break_connections(backend)  # its sessions are gone
+    await client.notify(BEAT, {"seq": 1})
+    with trio.fail_after(10):
+        while not stage.log.of("backend_post_refused"):
+            await trio.sleep(0)
+    assert "session" in stage.log.of("backend_post_refused")[0]["why"]
+    await client.notify(BEAT, {"seq": 2})
+    assert (await (await backend.connection(2)).wait_for(BEAT))["params"] == {"seq": 2}
+
+
 @JUMPING
 @pytest.mark.requirement("transparent-notifications")
 async def test_what_only_its_name_has_in_common_with_a_change_of_lists_is_said_each_time(stage: Stage) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from actors.protocol import link_events as le
 from actors.protocol.link_messages import ASKED_MAX
+from actors.protocol.link_resume import UNSAID_BYTES, UNSAID_MAX
 from actors.protocol.messages import Error, Notification, Request, Result
 from tests.protocol.machines.driving import (
     HELLO,
@@ -260,6 +261,20 @@ def test_a_notification_of_the_client_goes_out_where_there_is_a_connection(http:
     changed = le.Notified("notifications/roots/list_changed")
     assert sent(http.step(changed)) == [{"jsonrpc": "2.0", "method": changed.method}]
     assert kinds(LinkDriver().step(changed)) == ["Tally"]
+
+
+def test_what_only_both_ends_know_brings_a_connection_or_is_counted() -> None:
+    beat = le.Notified("acme/beat", raw({}))
+    lost = LinkDriver()
+    assert kinds(lost.step(beat)) == ["StartClock", "Connect"]
+    assert lost.step(beat) == []
+    assert kinds(lost.step(le.Closed("gone", "gone")))[-3:] == ["Tally", "Tally", "Down"]
+    full = LinkDriver()
+    tallied = [effect for _ in range(300) for effect in full.step(beat) if isinstance(effect, le.Tally)]
+    assert len(tallied) == 300 - UNSAID_MAX
+    large = le.Notified("acme/beat", raw({"x": "x" * UNSAID_BYTES}))
+    big = LinkDriver()
+    assert [kinds(big.step(large)) for _ in "12"] == [["StartClock", "Connect"], ["Tally"]]
 
 
 # The outcome of the link's own requests
