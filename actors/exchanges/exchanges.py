@@ -490,6 +490,10 @@ class ExchangesActor(Evictable):
         """A message on an upstream subscription."""
         self.listens.watches.heard(message)
 
+    def said(self, call: int, method: str, params: Raw) -> None:
+        """The server has said this to what this subscription listens to, and only its client and it know it."""
+        self.listens.step(call, sv.Said(method, params))
+
     def unsubscribed(self, call: int, error: Raw) -> None:
         """The server has ended what this subscription listens to."""
         self.listens.step(call, sv.Ended(error))

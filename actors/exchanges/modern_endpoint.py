@@ -76,6 +76,9 @@ class ModernHost(Requests, Protocol):
     def heard(self, message: LinkTold) -> None:
         """A message on an upstream subscription."""
 
+    def said(self, call: int, method: str, params: Raw) -> None:
+        """The server has said this to what this subscription of the client listens to, and only they know it."""
+
     def unsubscribed(self, call: int, error: Raw) -> None:
         """The server has ended what this subscription of the client listens to, in an orderly way (EMPTY) or not."""
 

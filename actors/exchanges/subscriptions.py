@@ -1,7 +1,8 @@
 """The `subscriptions/listen` requests of one actor of modern requests, and what its servers are watched for.
 
 Each request is a machine, `protocol/modern/subscription`. What they want to hear of the servers is put together: a
-modern server is watched by an upstream `subscriptions/listen`, one for each different filter; a legacy one by
+modern server is watched by an upstream `subscriptions/listen`, one for each different filter (one with members that
+nobody here knows is its request's own: what the server says to it is for this client); a legacy one by
 `resources/subscribe`, one for each resource, and by being connected to. A watch that is lost is begun again, and what
 may have been missed meanwhile is announced (2026-07-28, patterns/subscriptions, "Graceful Closure").
 """
@@ -67,6 +68,7 @@ class ListenRequest:
     left: set[str] = field(default_factory=set)
     able: set[tuple[str, str]] = field(default_factory=set)
     changes: frozenset[str] = frozenset()
+    others: tuple[tuple[str, bytes], ...] = ()
     tasks: dict[str, dict[str, str]] = field(default_factory=dict)
     """Those asked for: by backend, its own id → the client's."""
     able_tasks: list[str] = field(default_factory=list)
@@ -89,7 +91,7 @@ class ListenRequests:
         """A `subscriptions/listen` of a client with these bits."""
         self._quotas.listens.add(self._endpoint.host.principal, 1)
         try:
-            wanted = filters.read(request.params)
+            wanted = filters.read(request.params, others=not self._endpoint.naming.merges)
         except errors.Refusal as refusal:
             self.open[call] = ListenRequest(Subscription(request.id, Filter()), reply)
             self.step(call, ev.Refused(refusal.error))
@@ -181,7 +183,7 @@ class ListenRequests:
         parts: dict[str, Filter] = {}
         for backend in self._endpoint.watched:
             uris = tuple(dict.fromkeys(name for owner, name in places.values() if owner == backend))
-            part = Filter(filter.changes, uris, tuple(listen.tasks.get(backend, ())))
+            part = Filter(filter.changes, uris, tuple(listen.tasks.get(backend, ())), filter.others)
             if not part.empty:
                 parts[backend] = part
         listen.left = set(parts)
@@ -203,6 +205,7 @@ class ListenRequests:
                 own = listen.tasks.get(backend, {})
                 listen.able_tasks += [own[task] for task in able.tasks if task in own]
                 listen.changes |= able.changes
+                listen.others += able.others
             elif error is not None and not self._endpoint.naming.merges:
                 self.step(call, ev.Refused(error))
                 return
@@ -217,7 +220,8 @@ class ListenRequests:
         if listen is not None and listen.subscription.phase is Phase.OPENING:
             self._ctx.cancel_timer(("honour", call))
             uris = tuple(uri for uri, place in listen.places.items() if place in listen.able)
-            self.step(call, ev.Honoured(Filter(listen.changes, uris, tuple(listen.able_tasks))))
+            able = Filter(listen.changes, uris, tuple(listen.able_tasks), listen.others)
+            self.step(call, ev.Honoured(able))
 
     # The client's side
 
@@ -253,10 +257,12 @@ class ListenRequests:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """What one server is watched for, in its own words. `honoured` is None as long as it has not said what it can do;
-    `since` when it did last; `call` is the number of the upstream subscription, 0 if there is none."""
+    """What one server is watched for, in its own words. `key`: server, filter, and the only user that it may have, or 0
+    for any. `honoured` is None as long as it has not said what it can do; `since` when it did last; `call` is the
+    number of the upstream subscription, 0 if there is none."""
 
     number: int
+    key: tuple[str, Filter, int]
     backend: str
     filter: Filter
     honoured: Filter | None = None
@@ -273,7 +279,7 @@ class Watches:
 
     def __init__(self, endpoint: ModernEndpoint) -> None:
         self._endpoint = endpoint
-        self._watches: dict[tuple[str, Filter], Watch] = {}
+        self._watches: dict[tuple[str, Filter, int], Watch] = {}
         self._by_call: dict[int, Watch] = {}
         self._subscribed: dict[tuple[str, str], set[int]] = {}
         """Backend and resource → the watches that need this subscription."""
@@ -284,9 +290,10 @@ class Watches:
 
     def add(self, user: int, backend: str, filter: Filter, then: Honoured) -> None:
         """Watches a backend; `then` is called once, perhaps at once."""
-        watch = self._watches.get((backend, filter))
+        key = (backend, filter, user if filter.others else 0)
+        watch = self._watches.get(key)
         if watch is None:
-            watch = self._watches[backend, filter] = Watch(self._next, backend, filter)
+            watch = self._watches[key] = Watch(self._next, key, backend, filter)
             self._next += 1
         watch.users.add(user)
         if watch.honoured is not None:
@@ -301,7 +308,7 @@ class Watches:
         for watch in [w for w in self._watches.values() if user in w.users]:
             watch.users.discard(user)
             if not watch.users:
-                del self._watches[watch.backend, watch.filter]
+                del self._watches[watch.key]
                 self._endpoint.host.ctx.cancel_timer(("watch", watch.number))
                 self._end(watch)
 
@@ -397,11 +404,22 @@ class Watches:
             return
         if message.method == ACKNOWLEDGED:
             try:
-                self._honoured(watch, filters.read(message.params))
+                own = self._endpoint.as_is(watch.backend)
+                self._honoured(watch, filters.read(message.params, others=own))
             except Refusal as refusal:
                 self._failed(watch, refusal.error.raw)
         elif watch.filter.wants(message.method, message.params):
             self._endpoint.told(LinkTold(message.link, message.backend, None, message.method, message.params))
+        elif self._endpoint.as_is(watch.backend) and tasks.is_strange(message.method) and self._has_one_client(watch):
+            for user in sorted(watch.users):
+                self._endpoint.host.said(user, message.method, message.params)
+        else:
+            self._endpoint.services.telemetry.count("stagedoor_messages_dropped_total", ("not_subscribed",))
+
+    def _has_one_client(self, watch: Watch) -> bool:
+        """Whether what the server says to it can be meant for one principal only. Of those that nobody knows each is
+        another one."""
+        return len(watch.users) == 1 or not self._endpoint.host.principal.anonymous
 
     def _honoured(self, watch: Watch, honoured: Filter) -> None:
         watch.honoured, watch.since = honoured, self._endpoint.host.ctx.now()

@@ -13,9 +13,11 @@ import trio
 from tests.interaction.backend import InputNeeded, Request, text
 from tests.interaction.cells import JUMPING
 from tests.interaction.codes import METHOD_NOT_FOUND
+from tests.interaction.era_backend import ModernBackend
 from tests.interaction.scripts import EVERYTHING, FORM, asking
 from tests.interaction.stage import Cell, Route, Stage
 from tests.support import modern_rules as rules
+from tests.support.modern_wire import Listening, ModernWire
 from tests.support.schemas import MODERN, NEWEST
 from tests.support.wire_client import Message, RpcError
 
@@ -36,6 +38,7 @@ EVERY_WITHOUT = pytest.mark.cells((*(Cell(MODERN, "memory", kind, "modern") for 
 """The same, over each transport."""
 
 SEARCH, LOOKUP, BEAT, NEWS = "acme/search", "acme/lookup", "acme/heartbeat", "acme/things/list_changed"
+TOPICS = "acme/topics"
 PAGE = {"mode": "url", "message": "Sign in first", "url": "https://example.com/in?x=1", "elicitationId": "e-1"}
 
 
@@ -669,3 +672,101 @@ async def test_a_type_of_an_extension_that_both_ends_declared_passes(
         assert (result["resultType"], result["receiptToken"]) == ("receipt", "r-117")
     else:
         assert (await call.error()).code == -32603
+
+
+def _listening(client: ModernWire, **wanted: Any) -> Listening:
+    message = client.request_message("subscriptions/listen", {"notifications": wanted})
+    return Listening(client, client.post(message), message)
+
+
+async def _watched(stage: Stage) -> ModernBackend:
+    """A server that knows more kinds of changes than anybody else, and grants part of them."""
+    backend = await stage.modern_backend(capabilities={"tools": {"listChanged": True}})
+    backend.extensions |= {BEAT, NEWS}
+    backend.trusting = True
+    backend.honours = lambda wanted: {**wanted, TOPICS: wanted[TOPICS][:1]} if TOPICS in wanted else wanted
+    return backend
+
+
+@EVERY_WITHOUT
+@pytest.mark.requirement("transparent-notifications", "pitfall-30")
+async def test_a_filter_that_only_the_server_knows_is_its_clients_alone(stage: Stage) -> None:
+    backend = await _watched(stage)
+    clients = [stage.modern("/mcp/alpha") for _ in "12"]
+    listening = []
+    for client in clients:
+        client.extensions |= {BEAT}
+        listening.append(_listening(client, toolsListChanged=True, **{TOPICS: ["a", "b"]}))
+        assert await listening[-1].acknowledged() == {"toolsListChanged": True, TOPICS: ["a"]}
+    for number, own in enumerate((await backend.listening(1), await backend.listening(2))):
+        assert own.request.params["notifications"] == {"toolsListChanged": True, TOPICS: ["a", "b"]}
+        own.tell("notifications/tools/list_changed", {})
+        for seq in (1, 2):
+            own.tell(BEAT, {"of": number, "seq": seq})
+    for number, (client, heard) in enumerate(zip(clients, listening, strict=True)):
+        client.trusting = True
+        said = []
+        while len(said) < 2:
+            message = await heard.next()
+            assert message is not None
+            said += [message["params"]] if message["method"] == BEAT else []
+        tag = {rules.SUBSCRIPTION: heard.id}
+        assert said == [{"of": number, "seq": seq, "_meta": tag} for seq in (1, 2)]
+    listening[0].cut()
+    with trio.fail_after(10):
+        while len(backend.live) > 1:
+            await trio.sleep(0.01)
+    backend.live[0].tell(BEAT, {"seq": 3})
+    assert (await listening[1].message(BEAT))["seq"] == 3
+
+
+@WITHOUT
+@pytest.mark.tokens(ann="token-of-ann", bob="token-of-bob")
+@pytest.mark.requirement("transparent-notifications", "pitfall-30")
+async def test_what_only_a_server_knows_is_said_to_those_who_listen_there(stage: Stage) -> None:
+    backend = await _watched(stage)
+    backend.result("echo", text("yes"))
+    session = await stage.connect("/mcp/alpha", revision=NEWEST, token="token-of-ann")
+    await session.call("echo")
+    stream = await session.listen()
+    ann, bob = (stage.modern("/mcp/alpha", token=f"token-of-{name}") for name in ("ann", "bob"))
+    ann.extensions |= {NEWS}
+    bob.extensions |= {NEWS}
+    one, other, third = await ann.listen(tools=True), await ann.listen(tools=True), await ann.listen(prompts=True)
+    bobs = await bob.listen(tools=True)
+    among = _listening(stage.modern("/mcp", token="token-of-ann"), toolsListChanged=True, **{TOPICS: ["a"]})
+    assert await among.acknowledged() == {"toolsListChanged": True}
+    await backend.listening(5)  # that of the sessions, one for each filter of a principal, and the aggregate's
+    assert all(TOPICS not in listen.request.params["notifications"] for listen in backend.listens)
+    for number, listen in enumerate(backend.listens):
+        listen.tell(NEWS, {"at": number})
+        listen.tell("tools/call", {})
+        listen.tell("notifications/initialized", {})
+    at = [(await listening.message(NEWS))["at"] for listening in (one, other, third, bobs)]
+    assert at[0] == at[1]
+    assert len(set(at)) == 3
+    backend.announce("notifications/tools/list_changed")
+    for listening in (one, other, bobs, among):
+        await listening.changed("tools")
+    await stream.message("notifications/tools/list_changed")
+    assert all(listening.quiet for listening in (one, other, third, bobs, among))
+    assert not any(NEWS in event.data for event in stream.exchange.unread)
+    assert stage.telemetry.total("stagedoor_messages_dropped_total", "not_subscribed") == 2 * 5 + 2
+
+
+@WITHOUT
+@pytest.mark.requirement("transparent-notifications", "pitfall-30")
+async def test_what_only_a_server_knows_is_said_to_nobody_who_is_unknown_unless_alone(stage: Stage) -> None:
+    backend = await _watched(stage)
+    client = stage.modern("/mcp/alpha")
+    client.extensions |= {NEWS}
+    one, other = await client.listen(tools=True), await client.listen(tools=True)
+    listen = await backend.listening()
+    listen.tell(NEWS, {"seq": 1})
+    backend.announce("notifications/tools/list_changed")
+    for listening in (one, other):
+        await listening.changed("tools")
+    assert stage.telemetry.total("stagedoor_messages_dropped_total", "not_subscribed") == 1
+    alone = await client.listen(prompts=True)
+    (await backend.listening(2)).tell(NEWS, {"seq": 2})
+    assert (await alone.message(NEWS))["seq"] == 2

@@ -1,5 +1,5 @@
 """What a `subscriptions/listen` asks for: three kinds of changes, and single resources (2026-07-28,
-patterns/subscriptions)."""
+patterns/subscriptions); between peers also what only they know."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from actors.protocol import payload as json
-from actors.protocol.errors import Refusal, invalid_params
+from actors.protocol.errors import Malformed, Refusal, invalid_params
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import LIST_CHANGED, UPDATED
 
@@ -17,6 +17,9 @@ URI_BYTES: Final = 8 * 1024
 """Of one of them."""
 URIS_BYTES: Final = 256 * 1024
 """Of all of them."""
+
+OTHERS_BYTES: Final = 256 * 1024
+"""Of all that only the two ends of a subscription know."""
 
 TASKS_MAX: Final = 256
 """Tasks of one subscription."""
@@ -31,16 +34,18 @@ FLAGS: Final = {TOOLS: "toolsListChanged", PROMPTS: "promptsListChanged", RESOUR
 
 
 class Filter(Struct, frozen=True):
-    """`changes` are the notifications of lists, `uris` the resources, `tasks` the ids of tasks."""
+    """`changes` are the notifications of lists, `uris` the resources, `tasks` the ids of tasks; `others` are members
+    that only the two ends know, with their JSON."""
 
     changes: frozenset[str] = frozenset()
     uris: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    others: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def empty(self) -> bool:
         """Whether it asks for nothing."""
-        return not self.changes and not self.uris and not self.tasks
+        return not self.changes and not self.uris and not self.tasks and not self.others
 
     @property
     def raw(self) -> Raw:
@@ -48,15 +53,16 @@ class Filter(Struct, frozen=True):
         flags: dict[str, object] = {name: True for method, name in FLAGS.items() if method in self.changes}
         flags |= {"resourceSubscriptions": self.uris} if self.uris else {}
         flags |= {"taskIds": self.tasks} if self.tasks else {}
-        return json.dumps(flags)
+        return json.dumps({**flags, **{name: Raw(value) for name, value in self.others}})
 
     def within(self, able: "Filter") -> "Filter":
-        """What of it somebody can do who can do that much."""
+        """What of it somebody can do who can do that much; what only the two ends know is as `able` says."""
         uris, tasks = set(able.uris), set(able.tasks)
         return Filter(
             self.changes & able.changes,
             tuple(uri for uri in self.uris if uri in uris),
             tuple(task for task in self.tasks if task in tasks),
+            able.others,
         )
 
     def wants(self, method: str, params: Raw) -> bool:
@@ -77,13 +83,16 @@ class _Wire(Struct, rename="camel"):
     task_ids: list[str] | None = None
 
 
+_KNOWN: Final = frozenset(_Wire.__struct_encode_fields__)
+
+
 class _Params(Struct):
     notifications: _Wire
 
 
-def read(params: Raw) -> Filter:
-    """The filter in the params of a listen, or of an acknowledgement; kinds that nobody here knows are left out.
-    Raises Refusal (-32602)."""
+def read(params: Raw, *, others: bool = False) -> Filter:
+    """The filter in the params of a listen, or of an acknowledgement; `others`: with the members that nobody here
+    knows, which else are left out. Raises Refusal (-32602)."""
     try:
         wire = msgspec.json.decode(params or b"{}", type=_Params).notifications
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
@@ -96,7 +105,19 @@ def read(params: Raw) -> Filter:
     tasks = tuple(dict.fromkeys(wire.task_ids or ()))
     if len(tasks) > TASKS_MAX or sum(len(task.encode()) for task in tasks) > URIS_BYTES:
         raise Refusal(invalid_params("taskIds: too many, or too long"))
-    return Filter(frozenset(method for method, on in zip(FLAGS, asked, strict=True) if on), uris, tasks)
+    changes = frozenset(method for method, on in zip(FLAGS, asked, strict=True) if on)
+    return Filter(changes, uris, tasks, _others(params) if others else ())
+
+
+def _others(params: Raw) -> tuple[tuple[str, bytes], ...]:
+    try:
+        found = json.members(json.members(params)["notifications"])
+    except Malformed as malformed:
+        raise Refusal(malformed.error) from None
+    others = tuple((name, bytes(value)) for name, value in found.items() if name not in _KNOWN)
+    if sum(len(name.encode()) + len(value) for name, value in others) > OTHERS_BYTES:
+        raise Refusal(invalid_params("notifications: too long"))
+    return others
 
 
 class _Task(Struct, rename="camel"):

@@ -49,8 +49,7 @@ def between_peers(method: str) -> bool:
     """Whether a client's notification goes to the one server behind an endpoint, if that is of this era too: what no
     table knows, and progress, which nobody here asked for. A posted cancel means nothing on HTTP, where the disconnect
     cancels, and ids are not unique to a caller."""
-    strange = method not in METHODS and method not in tasks.METHODS and method != tasks.NOTIFICATION
-    return strange or method == "notifications/progress"
+    return tasks.is_strange(method) or method == "notifications/progress"
 
 
 def mismatch(detail: str) -> ProtocolError:

@@ -11,7 +11,7 @@ from actors.protocol import errors, payload
 from actors.protocol import link_events as ev
 from actors.protocol.link_calls import failure
 from actors.protocol.messages import Error, Notification, Request, RequestId, Result
-from actors.protocol.methods import METHODS, Kind, Sender, Treatment, known
+from actors.protocol.methods import Kind, Sender, Treatment, known
 from actors.protocol.modern import link_calls as calls
 from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern import link_loop as loop
@@ -146,7 +146,7 @@ def _between_peers(method: str) -> bool:
     of this era do notify. Whose a task is, only the gateway can tell."""
     row = known(method, Sender.SERVER, MODERN)
     if row is None:
-        return method not in METHODS and method not in tasks.METHODS and method != tasks.NOTIFICATION
+        return tasks.is_strange(method)
     return row.kind is Kind.NOTIFICATION and row.treatment is not Treatment.LOCAL
 
 

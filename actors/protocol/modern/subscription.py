@@ -1,7 +1,8 @@
 """The subscription machine: one `subscriptions/listen` of a client, from its acceptance to its end.
 
 Its first message is the acknowledgement, with the part of the filter that is honoured; every message bears the id of
-the listen request, in value and type; what was not asked for never shows. Changes that come together become one.
+the listen request, in value and type; what was not asked for never shows, but for what only client and server know.
+Changes that come together become one.
 """
 
 from collections.abc import Callable
@@ -44,6 +45,7 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (Phase.OPENING, "ended"): Phase.DONE,
     (Phase.OPENING, "disconnected"): Phase.ABANDONED,
     (Phase.ACTIVE, "changed"): Phase.ACTIVE,
+    (Phase.ACTIVE, "said"): Phase.ACTIVE,
     (Phase.ACTIVE, "flush due"): Phase.ACTIVE,
     (Phase.ACTIVE, "ended"): Phase.DONE,
     (Phase.ACTIVE, "outbox full"): Phase.DONE,
@@ -112,6 +114,12 @@ def _changed(subscription: Subscription, event: ev.Changed, to: Phase) -> Step:
     return replace(subscription, phase=to, gathered=gathered), clock
 
 
+def _said(subscription: Subscription, event: ev.Said, to: Phase) -> Step:
+    """After what has gathered before it."""
+    subscription, writes = _flush(subscription, ev.FlushDue(), to)
+    return subscription, [*writes, ev.Write(_frame(subscription, event.method, event.params))]
+
+
 def _flush(subscription: Subscription, event: ev.FlushDue, to: Phase) -> Step:
     frames = [_frame(subscription, method, params) for method, params in subscription.gathered.values()]
     return replace(subscription, phase=to, gathered={}), [ev.Write(frame) for frame in frames]
@@ -162,6 +170,7 @@ HANDLERS: dict[type, Callable[..., Step]] = {
     ev.Refused: _refused,
     ev.Honoured: _honoured,
     ev.Changed: _changed,
+    ev.Said: _said,
     ev.FlushDue: _flush,
     ev.Ended: _ended,
     ev.Overflowed: _overflowed,

@@ -34,6 +34,13 @@ class Changed(Struct, frozen=True):
     params: Raw
 
 
+class Said(Struct, frozen=True):
+    """A notification of the server that only its client and it know: it is said as often as it comes."""
+
+    method: str
+    params: Raw
+
+
 class FlushDue(Struct, frozen=True):
     """What has gathered is to be said."""
 
@@ -52,13 +59,16 @@ class Disconnected(Struct, frozen=True):
     """The client has closed its connection: it is unsubscribed."""
 
 
-SubscriptionEvent: TypeAlias = Opened | Refused | Honoured | Changed | FlushDue | Ended | Overflowed | Disconnected
+SubscriptionEvent: TypeAlias = (
+    Opened | Refused | Honoured | Changed | Said | FlushDue | Ended | Overflowed | Disconnected
+)
 
 CAUSES: dict[type, str] = {
     Opened: "opened",
     Refused: "refused",
     Honoured: "honoured",
     Changed: "changed",
+    Said: "said",
     FlushDue: "flush due",
     Ended: "ended",
     Overflowed: "outbox full",

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.protocol import capabilities, errors
+from actors.protocol import capabilities, errors, methods
 from actors.protocol.capabilities import TASKS, ClientBits
 from actors.protocol.cursors import Sealer
 from actors.protocol.errors import ProtocolError, Refusal
@@ -24,6 +24,13 @@ NOTIFICATION: Final = filter.TASK
 """What it adds to the stream of a `subscriptions/listen` that names `taskIds`."""
 METHODS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 """What it adds to the methods of a client; each names a `taskId`."""
+
+
+def is_strange(method: str) -> bool:
+    """Whether neither the protocol, in any revision, nor this extension has such a method."""
+    return method not in methods.METHODS and method not in METHODS and method != NOTIFICATION
+
+
 STATUSES: Final = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
 
 VERSION: Final = 1
