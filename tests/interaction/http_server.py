@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import h11
@@ -71,6 +72,7 @@ class _Endpoint:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._sessions: dict[str, HttpSession] = {}
+        self._numbers = count(1)
         self._all: HttpSession | None = None
         """The requests without a session."""
 
@@ -184,7 +186,7 @@ class _Endpoint:
         session.connection.end()
 
     def _open(self) -> HttpSession:
-        session = HttpSession(len(self._sessions) + 1)
+        session = HttpSession(next(self._numbers))  # an id is never given twice: one that was forgotten stays unknown
         session.connection = self._backend.connected(session.write)
         session.connection.hang_up = lambda: self._forget(session)
         self._sessions[session.id] = session

@@ -24,7 +24,7 @@ from gateway.backends.http_call import HttpLimits
 from gateway.backends.outbox import FRAMES_PER_TURN
 from tests.support.patience import PATIENCE
 
-LIMITS = HttpLimits(message_bytes=2000, refusal=0.5, linger=0.2, flush=0.2, delete=0.2, accept=0.5)
+LIMITS = HttpLimits(message_bytes=2000, refusal=0.5, linger=0.2, flush=0.2, delete=0.2, accept=30)
 PING = b'{"jsonrpc":"2.0","method":"notifications/x"}'
 
 
