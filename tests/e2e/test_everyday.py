@@ -36,7 +36,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
     "everything": ("echo", {"message": "hello"}, "Echo: hello"),
     "files": ("list_allowed_directories", {}, str(ROOT)),
     "time": ("get_current_time", {"timezone": "Europe/Paris"}, "Europe/Paris"),
-    "git": ("git_status", {"repo_path": str(ROOT)}, "branch"),
+    "git": ("git_status", {"repo_path": str(ROOT)}, "Repository status"),
     "everything-http": ("get-sum", {"a": 2, "b": 3}, "5"),
 }
 COMMANDS = {
