@@ -613,6 +613,8 @@ class SessionActor(Actor):
         elif idle < leave:
             self._watch(min(leave, end) - idle)
         elif unfinished or self.front.upstreams.bound:
+            if self._active > self.record.touched:
+                self.record.keep()  # it is not looked at again before the end, and the record must last as long
             self.front.shrink()
             self._watch(end - idle)
         else:

@@ -161,6 +161,19 @@ async def test_with_a_connection_of_this_process_it_stays_where_it_is(autojump_c
         assert ended(other)
 
 
+async def test_one_that_stays_where_it_is_has_its_record_for_as_long(autojump_clock):
+    alpha = Backend("alpha", kind="stdio")
+    async with open_gateway(alpha, idle_ttl=28_800.0) as gateway:
+        client = await gateway.connect("alpha")
+        await client.tool("echo")
+        await trio.sleep(3500)  # soon enough after the last time that the store was told
+        await client.tool("echo")
+        await trio.sleep(27_000)
+        await client.tool("echo")
+        await client.tool("echo")
+        assert len(records(gateway)) == 1
+
+
 async def test_after_its_idle_time_it_is_unknown_and_its_backends_are_told(autojump_clock):
     alpha = http()
     async with open_gateway(alpha) as gateway:
