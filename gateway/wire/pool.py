@@ -102,6 +102,13 @@ class Connection:
             raise PeerError(f"the connection broke while a request was written: {error}", sent=bool(sent)) from error
         raise DeadlineError(f"the peer did not read a request within {within:g} s", sent=True)
 
+    async def wait_readable(self) -> None:
+        """Until something comes, or the end."""
+        try:
+            await self.stream.wait_readable()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise PeerError(f"the connection broke: {error}", sent=True) from error
+
     async def receive(self) -> None:
         """Feeds the parser once."""
         try:
@@ -236,14 +243,26 @@ class Exchange(ABC):
 class Worker:
     """The task of a connection: waits for the answer to each exchange in turn, and stays while the connection is idle.
 
-    `exchange` is None while there is nothing to wait for.
+    `exchange` is None while there is nothing to wait for. Its first request is `data`, of which `sent` bytes were
+    written already, if it was begun; `get` is the connection, or how to come by one.
     """
 
-    __slots__ = ("exchange", "scope")
+    __slots__ = ("_data", "_get", "_sent", "_within", "exchange", "scope")
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        get: Connection | Callable[[], Awaitable[Connection]],
+        data: bytes,
+        sent: int | None,
+        within: float,
+    ) -> None:
         self.scope = trio.CancelScope()
         self.exchange: Exchange | None = None
+        self._get: Connection | Callable[[], Awaitable[Connection]] | None = get
+        self._data = data
+        self._sent = sent
+        self._within = within
         self.begin(exchange)
 
     def begin(self, exchange: Exchange) -> None:
@@ -251,39 +270,52 @@ class Worker:
         self.exchange = exchange
         exchange.scope = self.scope
 
-    async def run(
-        self, get: Connection | Callable[[], Awaitable[Connection]], data: bytes, sent: int | None, within: float
-    ) -> None:
-        """Works as long as the connection is its own. `sent` is how much of the request was written to it already."""
+    async def run(self) -> None:
+        """Works as long as the connection is its own."""
         with self.scope:
-            crash = (await boundary(self._run, get, data, sent, within)).error
+            crash = (await boundary(self._run)).error
             if crash is not None and self.exchange is not None:
                 self._done().crashed(crash)
 
-    async def _run(
-        self, get: Connection | Callable[[], Awaitable[Connection]], data: bytes, sent: int | None, within: float
-    ) -> None:
+    async def _run(self) -> None:
         try:
-            connection = get if isinstance(get, Connection) else await get()
-            connection.give_to(self)
-            connection.parser.expect()
-            await self._work(connection, data, sent, within)
+            await self._work(await self._connected())
         except WireError as error:
             if self.exchange is not None:
                 self.exchange.broke(error)
                 self._done()
 
-    async def _work(self, connection: Connection, data: bytes, sent: int | None, within: float) -> None:
+    async def _connected(self) -> Connection:
+        get, self._get = self._get, None
+        assert get is not None
+        if isinstance(get, Connection):
+            return get
+        # What was cancelled before it began is not sent: an idle connection may be had, and written to, at once.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return await get()
+
+    async def _send(self, connection: Connection) -> None:
+        # It goes with this call: the worker lives as long as the connection, a request may be large.
+        data, self._data = self._data, b""
+        await connection.send(data, self._within, self._sent)
+
+    async def _work(self, connection: Connection) -> None:
         closes = True
         try:
-            await connection.send(data, within, sent)
+            connection.give_to(self)
+            connection.parser.expect()
+            await self._send(connection)
             # One that was cancelled when its answer was whole already has no more to lose but its task.
             while connection.worker is self and not self.scope.cancel_called:
                 closes = True
-                await connection.receive_head()
                 if self.exchange is None:
-                    return  # what came was not asked for, or is the end
+                    # Nothing is read before it was asked for: who is to use the connection next must see it.
+                    await connection.wait_readable()
+                    if self.exchange is None:
+                        return  # what comes was not asked for, or is the end
+                await connection.receive_head()
                 closes = False  # from here on that is for who has the response
+                assert self.exchange is not None
                 await self.exchange.answered(Response(connection))
                 self._done()
         finally:
@@ -379,10 +411,10 @@ class Pool:
                 worker.begin(exchange)
             else:
                 connection.give_to(None)
-                self._nursery.start_soon(Worker(exchange).run, connection, data, sent, within)
+                self._nursery.start_soon(Worker(exchange, connection, data, sent, within).run)
             return
         connect = partial(home.acquire, partial(self._connect, url.origin, home))
-        self._nursery.start_soon(Worker(exchange).run, connect, data, None, within)
+        self._nursery.start_soon(Worker(exchange, connect, data, None, within).run)
 
     @property
     def open(self) -> int:

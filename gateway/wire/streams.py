@@ -39,6 +39,9 @@ class WireStream(Protocol):
     async def receive_some(self, at_most: int) -> bytes:
         """b"" at the end. As soon as a call is cancelled another may follow, even if its task has not run since."""
 
+    async def wait_readable(self) -> None:
+        """Until there is something to receive, or the end; nothing is taken, so that `is_quiet` still sees it."""
+
     def is_quiet(self) -> bool:
         """Whether an idle connection is as it was: not closed by the peer, and nothing has come unasked."""
 
@@ -75,6 +78,12 @@ class TcpStream:
                 continue
             except OSError as error:
                 raise trio.BrokenResourceError(error.strerror) from error
+
+    async def wait_readable(self) -> None:
+        try:
+            await trio.lowlevel.wait_readable(self._sock)
+        except OSError as error:
+            raise trio.BrokenResourceError(error.strerror) from error
 
     def is_quiet(self) -> bool:
         try:
@@ -164,6 +173,10 @@ class TlsStream:
             self._incoming.write(data)
         else:
             self._incoming.write_eof()
+
+    async def wait_readable(self) -> None:
+        # Of the socket: the pieces of a record that were decrypted here would be seen by nobody until it is whole.
+        await self._tcp.wait_readable()
 
     def is_quiet(self) -> bool:
         return not self._incoming.pending and not self._tls.pending() and self._tcp.is_quiet()

@@ -20,6 +20,7 @@ class MemoryWire:
 
     def __init__(self) -> None:
         self._ours, self._theirs = trio.testing.memory_stream_pair()
+        self._held = b""
         self._reading = trio.Lock()
         MemoryWire.open += 1
 
@@ -31,7 +32,12 @@ class MemoryWire:
 
     async def receive_some(self, at_most: int) -> bytes:
         async with self._reading:  # one that was cancelled takes a step to be over
-            return bytes(await self._ours.receive_some(at_most))
+            held, self._held = self._held, b""
+            return held or bytes(await self._ours.receive_some(at_most))
+
+    async def wait_readable(self) -> None:
+        async with self._reading:
+            self._held = self._held or bytes(await self._ours.receive_some())
 
     def is_quiet(self) -> bool:
         return True

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gateway.wire.errors import ConnectError, DeadlineError, PeerError, PoolFullError, SizeError
-from gateway.wire.pool import Pool, PoolLimits
+from gateway.wire.pool import Exchange, Pool, PoolLimits
+from gateway.wire.url import parse_url
 from tests.support.exchanges import answer_to
 from tests.support.garbage import uncollected
 from tests.support.patience import PATIENCE
@@ -552,3 +553,72 @@ async def test_a_connection_that_is_closed_is_freed_at_once(serve, replies):
             pool.close()
             del pool, response
         assert not found
+
+
+async def test_a_part_of_an_unasked_record_is_no_beginning_of_an_answer(serve, tls, nursery):
+    """TLS gives out whole records only: what was taken from the socket of one would be seen by nobody."""
+    server_context, client_context = tls("127.0.0.1")
+    partly = trio.Event()
+
+    async def handler(server, stream):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        secure = server_context.wrap_bio(incoming, outgoing, server_side=True)
+
+        async def step(action):
+            while True:
+                try:
+                    done = action()
+                except ssl.SSLWantReadError:
+                    done = None
+                await stream.send_all(outgoing.read())
+                if done is not None:
+                    return
+                incoming.write(await stream.receive_some(65536) or b"end")
+
+        await step(lambda: secure.do_handshake() or True)
+        await step(lambda: secure.read(65536))
+        await step(lambda: secure.write(OK))
+        if not partly.is_set():
+            secure.write(OK.replace(b"{}", b"no"))
+            record = outgoing.read()
+            await stream.send_all(record[:20])
+            partly.set()
+            await stream.receive_some(65536)
+            await stream.send_all(record[20:])
+        await trio.sleep_forever()
+
+    pool = Pool(tls=client_context, nursery=nursery)
+    async with serve(handler) as server:
+        url = server.url.replace("http:", "https:")
+        with trio.fail_after(PATIENCE):
+            assert await answer_to(pool, url, b"one") == b"{}"
+            await partly.wait()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert await answer_to(pool, url, b"two") == b"{}"
+        assert server.connections == 2
+
+
+async def test_for_a_request_that_was_cancelled_before_it_began_nobody_connects(nursery):
+    dialled = []
+
+    async def dial(origin, tls, within):
+        dialled.append(origin)
+        raise ConnectError("no", "")
+
+    class Never(Exchange):
+        async def answered(self, response):
+            raise AssertionError
+
+        def broke(self, error):
+            raise AssertionError
+
+        def crashed(self, error):
+            raise AssertionError
+
+    pool = Pool(nursery=nursery, connect=dial)
+    exchange = Never()
+    pool.start("POST", parse_url("http://x/"), b"", b"x", exchange)
+    exchange.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    assert dialled == []
+    assert state(pool) == "open 0, idle 0, waiting 0"
