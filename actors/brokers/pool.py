@@ -156,8 +156,33 @@ class PoolActor(Evictable):
         """Nothing is done before this life owns what it is about to hold."""
         if self._record.owned or isinstance(message, Stored):
             self._handle(message)
-        elif not isinstance(message, Evict):  # what waits here is in no mailbox; when it is owned it is idle anew
-            self._early.append(message)
+        else:
+            self._wait(message)
+
+    def _wait(self, message: PoolMessage) -> None:
+        """Keeps what came before this life owns its record, at most as much as a mailbox holds: nothing was done yet,
+        so that whoever gives up has asked for nothing."""
+        match message:
+            case Evict() | pm.IdleDue():
+                pass  # when it is owned it is idle anew
+            case lm.Cancel(caller=caller, call=call):
+                calls = lm.Call | pm.Resume
+                self._early = [
+                    m for m in self._early if not (isinstance(m, calls) and m.caller is caller and m.call == call)
+                ]
+            case lm.Leave(caller=caller):
+                asked = lm.Call | pm.Resume | lm.Join
+                self._early = [m for m in self._early if not (isinstance(m, asked) and m.caller is caller)]
+            case lm.Call() | pm.Resume() | lm.Join() | lm.Warm() if len(self._early) >= self.mailbox_size:
+                full = errors.internal(
+                    "too much waits for this client's connections",
+                    reason="overloaded",
+                    executed="no",
+                    backend=self._backend,
+                )
+                self._turn_away([message], full.raw)
+            case _:
+                self._early.append(message)
 
     def _handle(self, message: PoolMessage) -> None:
         """What callers and connections say; an outcome and a call are all that a plain call needs."""
@@ -253,15 +278,20 @@ class PoolActor(Evictable):
             executed="no",
             backend=self._backend,
         ).raw
-        for message in self._early:
+        early, self._early = self._early, []
+        self._turn_away(early, error)
+        self._end(NORMAL)
+
+    def _turn_away(self, messages: list[PoolMessage], error: Raw) -> None:
+        """Tells whoever waits for something that it was not done."""
+        for message in messages:
             match message:
                 case lm.Call(caller=caller, call=call) | pm.Resume(caller=caller, call=call):
                     caller.reply(lm.LinkOutcome(self._backend, call, False, error))
                 case lm.Join(caller):
                     caller.reply(lm.LinkDown(self.ctx.ref, self._backend, "not owned", error))
                 case _:
-                    pass  # it is over for whoever said it
-        self._end(NORMAL)
+                    pass  # nobody waits for it
 
     @property
     def _unused(self) -> bool:
@@ -294,6 +324,9 @@ class PoolActor(Evictable):
 
     def _end(self, reason: Exit) -> None:
         """Whoever is asked, or waits for an answer, is told."""
+        early, self._early = self._early, []
+        ends = errors.internal("the connection is closed", reason="link_ended", executed="no", backend=self._backend)
+        self._turn_away(early, ends.raw)
         for number, call in list(self._calls.items()):
             self._step(ev.Cancelled(number, "the connection is closed") if call.owner else ev.Expired(number))
         for number in list(self._connections.by_number):

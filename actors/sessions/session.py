@@ -84,6 +84,9 @@ OwnMessage: TypeAlias = (
 )
 """What a session caused itself."""
 
+FROM_OUTSIDE = (sm.PostMessages, sm.GetEvents, sm.EndSession, lm.LinkTold)
+"""What others may send any number of; what a session receives besides is bounded by what it has in hand."""
+
 SessionMessage: TypeAlias = sm.PostMessages | lm.LinkOutcome | lm.LinkTold | SeldomMessage | OwnMessage
 
 
@@ -252,8 +255,12 @@ class SessionActor(Actor):
         if self._parked is None or isinstance(message, sm.Released | sm.Reclaimed | Stored):
             self._handle(message)
             self._settle()
-        else:
+        elif len(self._parked) < self.mailbox_size or not isinstance(message, FROM_OUTSIDE):
             self._parked.append(message)
+        elif isinstance(message, lm.LinkTold):
+            self.services.telemetry.count("stagedoor_messages_dropped_total", ("overflow",))
+        else:
+            message.reply.answer(Answer.refusing(errors.overloaded()))
 
     def _settle(self) -> None:
         """What follows every message: the record, the clock of its idle time, the drain."""
@@ -661,7 +668,9 @@ class SessionActor(Actor):
         parked, self._parked = self._parked or [], None
         self.save(last_activity(None))
         for message in parked:
-            self._handle(message)
+            # As in a mailbox: a request whose client is gone by now was never begun.
+            if not (isinstance(message, sm.PostMessages | sm.GetEvents) and message.reply.abandoned):
+                self._handle(message)
 
     # The end of the process: what is in flight has until the deadline, then the record is given back
 

@@ -9,10 +9,12 @@ import pytest
 import trio
 import trio.testing
 
+from actors.brokers.pool import PoolActor
 from actors.brokers.pools import record_key
 from actors.links.link_messages import Join
 from actors.ports import Failed, Record, Refused
 from actors.protocol.table import Limits
+from actors.runtime.cell import Drain
 from gateway.store.memory import MemoryStore
 from tests.support.broker_client import BrokerClient, brokers_of
 from tests.support.harness import open_gateway
@@ -203,6 +205,38 @@ async def test_what_waits_for_the_ownership_keeps_a_broker_from_being_evicted(au
         await trio.testing.wait_all_tasks_blocked()
         assert life.alive
         assert await first.text(call) == "alpha: echo"
+
+
+async def test_what_waits_for_the_ownership_is_bounded_and_may_be_given_up(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PoolActor, "mailbox_size", 8)
+    store, held = Watched(), []
+    store.holds = held.append
+    alpha = Backend("alpha")
+    async with open_gateway(alpha, store=store) as gateway:
+        client = BrokerClient(gateway, brokers_of(gateway), "alpha", {"elicit.form"})
+        for _ in range(20):
+            client.cancel(client.tool("echo"))
+        kept = [client.tool("echo") for _ in range(7)]  # the eighth is that somebody has come at all
+        for _ in range(3):
+            error = await client.error(client.tool("echo"))
+            assert (error["data"]["reason"], error["data"]["executed"]) == ("overloaded", "no")
+        held.pop()()
+        for call in kept:
+            assert await client.text(call) == "alpha: echo"
+        assert len([m for m in alpha.link.methods if m == "tools/call"]) == 7
+
+
+async def test_what_waits_for_the_ownership_as_everything_ends_was_not_executed(autojump_clock: Any) -> None:
+    store, held = Watched(), []
+    store.holds = held.append
+    async with open_gateway(Backend("alpha"), store=store) as gateway:
+        client = BrokerClient(gateway, brokers_of(gateway), "alpha", {"elicit.form"})
+        call = client.tool("echo")
+        await trio.testing.wait_all_tasks_blocked()
+        client.broker.urgent(Drain(trio.current_time() + 10))
+        assert (await client.error(call))["data"]["executed"] == "no"
 
 
 async def test_a_life_that_lost_its_record_ends_and_nothing_of_it_goes_on(autojump_clock: Any) -> None:

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from actors.ports import Failed, Record, Refused
+from actors.sessions.session import SessionActor
 from gateway.store.memory import MemoryStore
 from tests.support.door_client import Client
 from tests.support.harness import Gateway, open_gateway
@@ -219,6 +220,29 @@ async def test_after_its_idle_time_the_store_has_nothing_of_it(autojump_clock, l
         assert not records(gateway)
         assert await client.begin("tools/list").head() == 404
         assert gateway.telemetry.total("stagedoor_sessions_ended_total", "idle") == 1
+
+
+async def test_what_comes_while_it_leaves_is_bounded_and_may_be_given_up(autojump_clock, monkeypatch):
+    monkeypatch.setattr(SessionActor, "mailbox_size", 8)
+    alpha = http()
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        await client.tool("echo")
+        release, held = gateway.store.release, []
+        monkeypatch.setattr(gateway.store, "release", lambda *args: held.append(args))
+        await trio.sleep(QUIET)
+        calls = []
+        for _ in range(20):
+            calls.append(client.begin("tools/call", {"name": "echo"}))
+            await gateway.settle()
+        waiting, refused = calls[:8], calls[8:]
+        assert [await call.head() for call in refused] == [503] * 12
+        waiting[0].drop()
+        await gateway.settle()
+        release(*held.pop())
+        for call in waiting[1:]:
+            assert "result" in await call.response()
+        assert sum(link.methods.count("tools/call") for link in alpha.links) == 8
 
 
 @pytest.mark.parametrize("step", ["read", "claim"])
