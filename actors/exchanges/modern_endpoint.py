@@ -118,6 +118,15 @@ class ModernEndpoint:
         self._known: dict[str, Backend] = {}
         self._offer: tuple[list[Hello | None], Raw, capabilities.Capabilities] | None = None
 
+    def statistics(self) -> dict[str, int]:
+        """How much it remembers of what is under way."""
+        return {
+            "calls": len(self.calls),
+            "waiters": len(self.upstreams.waiters),
+            "naming": self.merged.pending if self.merged is not None else 0,
+            "headers": self._learned.pending if self._learned is not None else 0,
+        }
+
     # What the servers are
 
     def modern(self, backend: str) -> bool:
@@ -367,6 +376,7 @@ class ModernEndpoint:
         )
         payload = self.host.parked(replace(message, requests=questions))
         self._deliver(LinkOutcome(backend, message.call, True, payload))
+        self._forget(message.call)
 
     def told(self, message: LinkTold) -> None:
         """A notification of a server: on an upstream subscription, or for a client."""
@@ -449,9 +459,10 @@ class ModernEndpoint:
 
     # Subscriptions
 
-    def listen(self, backend: str, filter: Filter, ended: Waiter) -> int:
-        """Subscribes at a modern server: the number of the call, 0 if there is no connection. It has no deadline."""
-        params = json.dumps({"notifications": filter.raw})
+    def listen(self, backend: str, filter: Filter, beside: Raw, ended: Waiter) -> int:
+        """Subscribes at a modern server: the number of the call, 0 if there is no connection. It has no deadline.
+        `beside`: the params but for the filter, as the client gave them."""
+        params = json.replace_members(beside, {"notifications": filter.raw})
         return self.upstreams.own_call(backend, "subscriptions/listen", params, ended, math.inf)
 
     # Its life

@@ -63,6 +63,8 @@ class ListenRequest:
 
     subscription: Subscription
     reply: Reply | None
+    beside: Raw
+    """What its one server alone knows of its params."""
     connection: Connection | None = None
     places: dict[str, tuple[str, str]] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
@@ -91,18 +93,22 @@ class ListenRequests:
         """A `subscriptions/listen` of a client with these bits."""
         self._quotas.listens.add(self._endpoint.host.principal, 1)
         try:
-            wanted = filters.read(request.params, others=not self._endpoint.naming.merges)
-        except errors.Refusal as refusal:
-            self.open[call] = ListenRequest(Subscription(request.id, Filter()), reply)
+            wanted, beside = self._read(request.params, bits)
+        except Refusal as refusal:
+            self.open[call] = ListenRequest(Subscription(request.id, Filter()), reply, EMPTY)
             self.step(call, ev.Refused(refusal.error))
             return
-        if wanted.tasks and not tasks.declared(bits):
-            self.open[call] = ListenRequest(Subscription(request.id, Filter()), reply)
-            self.step(call, ev.Refused(tasks.undeclared()))
-            return
         reply.on_abandon = lambda: self._ctx.ref.reply(Gone(call))
-        self.open[call] = ListenRequest(Subscription(request.id, wanted), reply)
+        self.open[call] = ListenRequest(Subscription(request.id, wanted), reply, beside)
         self.step(call, ev.Opened())
+
+    def _read(self, params: Raw, bits: ClientBits) -> tuple[Filter, Raw]:
+        """What is asked for, and what the one server behind the endpoint alone knows. Raises Refusal."""
+        one_server = not self._endpoint.naming.merges
+        wanted = filters.read(params, others=one_server)
+        if wanted.tasks and not tasks.declared(bits):
+            raise Refusal(tasks.undeclared())
+        return wanted, filters.beside(params) if one_server else EMPTY
 
     def changed(self, backend: str, method: str, params: Raw) -> None:
         """A notification of a backend that belongs to no request, in the client's words but for the id of a task: one
@@ -212,7 +218,7 @@ class ListenRequests:
             if not listen.left:
                 self.honour(call)
 
-        self.watches.add(call, backend, part, honoured)
+        self.watches.add(call, backend, part, listen.beside, honoured)
 
     def honour(self, call: int) -> None:
         """All have said what they can do, or time is over: what is known counts."""
@@ -257,14 +263,18 @@ class ListenRequests:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """What one server is watched for, in its own words. `key`: server, filter, and the only user that it may have, or 0
-    for any. `honoured` is None as long as it has not said what it can do; `since` when it did last; `call` is the
-    number of the upstream subscription, 0 if there is none."""
+    """What one server is watched for, in its own words; `beside` as in `ListenRequest`.
+
+    `key`: server, filter, and the only user that it may have, or 0 for any. `honoured` is None as long as the server
+    has not said what it can do; `since` when it did last; `call` is the number of the upstream subscription, 0 if there
+    is none.
+    """
 
     number: int
     key: tuple[str, Filter, int]
     backend: str
     filter: Filter
+    beside: Raw
     honoured: Filter | None = None
     call: int = 0
     attempt: int = 0
@@ -288,12 +298,12 @@ class Watches:
     def __len__(self) -> int:
         return len(self._watches)
 
-    def add(self, user: int, backend: str, filter: Filter, then: Honoured) -> None:
+    def add(self, user: int, backend: str, filter: Filter, beside: Raw, then: Honoured) -> None:
         """Watches a backend; `then` is called once, perhaps at once."""
-        key = (backend, filter, user if filter.others else 0)
+        key = (backend, filter, user if filter.others or beside else 0)
         watch = self._watches.get(key)
         if watch is None:
-            watch = self._watches[key] = Watch(self._next, key, backend, filter)
+            watch = self._watches[key] = Watch(self._next, key, backend, filter, beside)
             self._next += 1
         watch.users.add(user)
         if watch.honoured is not None:
@@ -341,7 +351,7 @@ class Watches:
             elif watch.users:
                 self._failed(watch, outcome.payload if not outcome.ok else EMPTY)
 
-        watch.call = self._endpoint.listen(watch.backend, watch.filter, ended)
+        watch.call = self._endpoint.listen(watch.backend, watch.filter, watch.beside, ended)
         if watch.call:
             self._by_call[watch.call] = watch
         else:
@@ -361,7 +371,7 @@ class Watches:
             if ok:
                 good.add(uri)
             else:
-                self._subscribed.get((watch.backend, uri), set()).discard(watch.number)
+                self._needless(watch, uri)
             if not left and watch.users:
                 self._honoured(watch, Filter(changes, tuple(u for u in wanted if u in good)))
 
@@ -383,13 +393,18 @@ class Watches:
             del self._by_call[watch.call]
             self._endpoint.cancel(watch.call, "unsubscribed")
         for uri in watch.filter.uris:
-            needed = self._subscribed.get((watch.backend, uri))
-            if needed is None:
-                continue
-            needed.discard(watch.number)
-            if not needed:
-                del self._subscribed[watch.backend, uri]
+            if self._needless(watch, uri):
                 self._unsubscribe(watch.backend, uri)
+
+    def _needless(self, watch: Watch, uri: str) -> bool:
+        """A watch needs this subscription no more: whether it was the last one."""
+        needed = self._subscribed.get((watch.backend, uri), set())
+        if watch.number not in needed:
+            return False
+        needed.discard(watch.number)
+        if not needed:
+            del self._subscribed[watch.backend, uri]
+        return not needed
 
     def _unsubscribe(self, backend: str, uri: str) -> None:
         if backend in self._endpoint.upstreams.hellos and not self._endpoint.modern(backend):

@@ -71,6 +71,11 @@ class LearnedHeaders:
         self._looking: list[fx.Dispatch] = []
         """Calls that wait for the list."""
 
+    @property
+    def pending(self) -> int:
+        """Calls of which something is remembered."""
+        return len(self._untold) + len(self._looking)
+
     def mirrored(self, backend: str, tool: str) -> tuple[Mirrored, ...]:
         """Of one tool of the server."""
         return self._mirrors.get(tool, ()) if self._mirrors is not None else ()

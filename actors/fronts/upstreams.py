@@ -121,11 +121,12 @@ class Upstreams:
                 return link
             self._lose(backend)  # its Down is on the way, and will find another link here
         spec = self.table.backends.get(backend)
-        if spec is None:
-            return None
         try:
-            link = self._dialer.dial(spec, self._ends.get(spec.name, 0))
+            link = self._dialer.dial(spec, self._ends.get(backend, 0)) if spec is not None else None
         except (AtCapacity, SystemClosed):
+            link = None
+        if link is None:
+            self.tell_waiting(backend, None, no_link(backend).raw)  # they waited for the one before
             return None
         self.links[backend] = link
         self._host.ctx.monitor(link)

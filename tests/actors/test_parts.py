@@ -1,20 +1,25 @@
 """The small parts by themselves."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
 from actors.fronts.memo import MEMO_SIZE, Memo
+from actors.fronts.upstreams import Upstreams
 from actors.links.link_messages import LinkTold
 from actors.links.paging import MAX_ITEMS, MAX_PAGES, Paging
 from actors.links.subscribers import MAX_OWED, Subscribers, Subscriptions
 from actors.protocol.methods import SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.payload import dumps
-from actors.runtime import Actor, open_system
+from actors.protocol.table import BackendSpec, HttpTarget, Table
+from actors.runtime import Actor, AtCapacity, Ref, open_system
+from actors.services import TableCell
 
 
 def items(*values: object) -> tuple[Raw, ...]:
@@ -206,3 +211,47 @@ async def test_a_shared_connections_members_have_interests_of_their_own(autojump
         await system_settled()
         assert (len(ann.heard), len(bob.heard)) == (1, 0)
         assert audience.leave(refs[0]) == ["test:///a"]
+
+
+# Connections of an endpoint -----------------------------------------------------------------------------------
+
+
+async def test_whoever_waits_for_a_connection_is_told_when_it_ended_and_no_other_can_be_had(autojump_clock):
+    class Ends(Actor):
+        def receive(self, message: object) -> None:
+            pass
+
+    class Asks(Actor):
+        """Waits for a connection, which ends; then a call wants it."""
+
+        def __init__(self) -> None:
+            self.told: list[object] = []
+
+        def started(self) -> None:
+            spec = BackendSpec("alpha", HttpTarget("http://alpha"))
+            services = SimpleNamespace(table=TableCell(Table({"alpha": spec}, {})))
+            host, owner = SimpleNamespace(ctx=self.ctx), SimpleNamespace(disconnected=lambda backend, was_up: None)
+            dialer = SimpleNamespace(dial=lambda spec, attempt: self.dials.pop()(), changes=False)
+            self.upstreams = Upstreams(host, "alpha", services, None, dialer, owner)  # type: ignore[arg-type]
+
+        def receive(self, message: object) -> None:
+            if message == "wait":
+                self.upstreams.when_ready("alpha", lambda hello, error: self.told.append((hello, error)))
+            elif message == "call":
+                assert self.upstreams.link("alpha") is None
+
+    def refuses() -> Ref:
+        raise AtCapacity("no room")
+
+    async with open_system() as system:
+        asks, ends = Asks(), system.spawn(Ends(), "link")
+        asks.dials = [refuses, lambda: ends]
+        ref = system.spawn(asks, "asks")
+        ref.reply("wait")
+        await system_settled()
+        ends.stop()
+        while ends.alive:
+            await trio.lowlevel.checkpoint()
+        asks.receive("call")  # before the actor has heard that the connection is gone
+        assert [hello for hello, _ in asks.told] == [None]
+        assert b"no_link" in bytes(asks.told[0][1])

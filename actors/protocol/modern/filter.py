@@ -10,6 +10,7 @@ from actors.protocol import payload as json
 from actors.protocol.errors import Malformed, Refusal, invalid_params
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import LIST_CHANGED, UPDATED
+from actors.protocol.modern import meta
 
 URIS_MAX: Final = 1024
 """Resources of one subscription, and of one session."""
@@ -118,6 +119,22 @@ def _others(params: Raw) -> tuple[tuple[str, bytes], ...]:
     if sum(len(name.encode()) + len(value) for name, value in others) > OTHERS_BYTES:
         raise Refusal(invalid_params("notifications: too long"))
     return others
+
+
+def beside(params: Raw) -> Raw:
+    """Of the params of a listen, what only the two ends know; EMPTY: nothing. Raises Refusal (-32602)."""
+    try:
+        present = json.members(params)
+        foreign = {k: v for k, v in meta.members_of(present).items() if k not in meta.OWN_KEYS}
+    except Malformed as malformed:
+        raise Refusal(malformed.error) from None
+    del present["notifications"]
+    present.pop("_meta", None)
+    if foreign:
+        present["_meta"] = json.dumps(foreign)
+    if sum(len(name.encode()) + len(value) for name, value in present.items()) > OTHERS_BYTES:
+        raise Refusal(invalid_params("params: too long"))
+    return json.dumps(present) if present else EMPTY
 
 
 class _Task(Struct, rename="camel"):

@@ -3,7 +3,7 @@
 Requests alone carry it. The other keys of `_meta`, W3C trace context among them, are not the gateway's and stay.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -32,7 +32,7 @@ ENVELOPE_KEYS: Final = (VERSION_KEY, CAPABILITIES_KEY, INFO_KEY, LEVEL_KEY)
 RETRY_MEMBERS: Final = ("inputResponses", "requestState")
 """Members of params by which a request goes on where an InputRequiredResult left it."""
 
-_OWN_KEYS: Final = frozenset({*ENVELOPE_KEYS, "progressToken", RELATED_TASK_KEY})
+OWN_KEYS: Final = frozenset({*ENVELOPE_KEYS, "progressToken", RELATED_TASK_KEY})
 """What each request to a backend says anew, or not at all."""
 
 _NULL: Final = b"null"
@@ -131,7 +131,7 @@ def stamp(
     """Params for a backend of this era: this envelope in the place of the client's; what it does not name (EMPTY,
     None) is taken out. Raises Malformed for params that are no object."""
     present: dict[str, Any] = {**members(params)}
-    kept: dict[str, Any] = {key: value for key, value in _meta(present).items() if key not in _OWN_KEYS}
+    kept: dict[str, Any] = {key: value for key, value in members_of(present).items() if key not in OWN_KEYS}
     kept[VERSION_KEY] = version
     kept[CAPABILITIES_KEY] = capabilities or {}
     if info:
@@ -144,7 +144,7 @@ def stamp(
     return dumps(present)
 
 
-def _meta(present: dict[str, Any]) -> dict[str, Raw]:
+def members_of(present: Mapping[str, Any]) -> dict[str, Raw]:
     """The keys of the `_meta` among members; of one that is no object: none. Raises Malformed."""
     meta = present.get("_meta", EMPTY)
     return members(meta) if is_object(meta) else {}

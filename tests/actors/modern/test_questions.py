@@ -1,5 +1,6 @@
 """Answers that ask, and requests that come again with answers: parked, wrapped, run again."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from trio.testing import MockClock
 
 from actors.ports import Principal
 from actors.protocol.modern.retry import STATE_BYTES, URLS_MAX
+from actors.protocol.table import HttpTarget
 from tests.actors.modern.conftest import Open
 from tests.support.peers import Asked, Peer
 
@@ -281,3 +283,21 @@ async def test_codes_that_the_era_does_not_have_never_reach_the_client(modern: O
         (await at["alpha"].next("resources/read")).error(-32002)
         error = await pending.error()
         assert (pending.status, error.code, error.data) == (400, -32602, {"uri": "a:b"})
+
+
+async def test_nothing_is_remembered_of_calls_that_wait_for_their_client(
+    modern: Open, autojump_clock: MockClock
+) -> None:
+    http = HttpTarget("http://alpha")
+    peer = Peer("alpha", modern=False, known=False)
+    async with modern(peer) as at:
+        backends = at.gateway.services.table.value.backends
+        at.gateway.change(backends={**backends, "alpha": replace(backends["alpha"], target=http)})
+        for n in range(3):
+            pending = at.client("alpha", ANN, capabilities=FORM).begin("tools/call", ECHO)
+            (await peer.next()).park(QUESTION, park=str(n))
+            await pending.result()
+            peer.known = False  # as after a loss
+        await at.gateway.settle()
+        (actor,) = [ref.cell.actor for ref in at.supervisor.children()]
+        assert not any(actor.endpoint.statistics().values())

@@ -296,3 +296,36 @@ async def test_an_actor_with_a_subscription_stays(modern: Open, autojump_clock: 
         await trio.sleep(301)
         assert len(at.supervisor) == 0
         assert at.gateway.actors.quotas.streams["listen"] == 0
+
+
+async def test_what_only_the_two_ends_know_of_a_listen_reaches_the_server_with_it(
+    modern: Open, autojump_clock: MockClock
+) -> None:
+    async with modern(Peer("alpha")) as at:
+        client = at.client("alpha")
+        wanted: Any = {"notifications": {"toolsListChanged": True}}
+        plain = client.begin("subscriptions/listen", wanted)
+        await acknowledged(plain)
+        special = client.begin("subscriptions/listen", {**wanted, "since": 7}, meta={"com.example/seat": "4B"})
+        await acknowledged(special)
+        first, second = at["alpha"].asked_for("subscriptions/listen")
+        assert first.params == wanted, "what each request says of its client goes with the connection"
+        assert second.params == {**wanted, "since": 7, "_meta": {"com.example/seat": "4B"}}
+        merged = at.client().begin("subscriptions/listen", {**wanted, "since": 8})
+        await acknowledged(merged)
+        assert at["alpha"].asked_for("subscriptions/listen")[-1].params == wanted
+
+
+async def test_a_resource_whose_subscription_was_refused_is_not_unsubscribed(
+    modern: Open, autojump_clock: MockClock
+) -> None:
+    peer = Peer("alpha", modern=False)
+    async with modern(peer) as at:
+        peer.answers = False
+        pending = at.client("alpha").listen("a:1", "a:2")
+        (await peer.next("resources/subscribe")).error(-32602)
+        (await peer.next("resources/subscribe")).result({})
+        assert await acknowledged(pending) == {"resourceSubscriptions": ["a:2"]}
+        pending.drop()
+        await at.gateway.settle()
+        assert [call.params["uri"] for call in peer.asked_for("resources/unsubscribe")] == ["a:2"]
