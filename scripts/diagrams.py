@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT))
 from actors.protocol import link_table, session_table  # noqa: E402 - the tree must be on the path first
 from actors.protocol.bridge import parking, task_drive  # noqa: E402 - the same
 from actors.protocol.modern import exchange, subscription  # noqa: E402 - the same
-from actors.protocol.modern import link_table as modern_link_table  # noqa: E402 - the same
+from actors.protocol.modern import link_state as modern_link  # noqa: E402 - the same
 
 DOCUMENT = ROOT / "actors" / "protocol" / "README.md"
 
@@ -20,7 +20,7 @@ Table = Mapping[tuple[Enum, str], Enum]
 DIAGRAMS: dict[str, tuple[Table, Enum]] = {
     "session": (session_table.TRANSITIONS, session_table.SessionPhase.NEW),
     "link": (link_table.TRANSITIONS, link_table.Phase.IDLE),
-    "link without sessions": (modern_link_table.TRANSITIONS, modern_link_table.Phase.IDLE),
+    "link without sessions": (modern_link.TRANSITIONS, modern_link.Phase.IDLE),
     "exchange": (exchange.TRANSITIONS, exchange.Phase.RECEIVED),
     "subscription": (subscription.TRANSITIONS, subscription.Phase.RECEIVED),
     "parked call": (parking.TRANSITIONS, parking.Phase.WAITING),

@@ -12,7 +12,7 @@ from actors.fronts.host import Host, Tree
 from actors.links.links import start_modern_link
 from actors.ports import Principal
 from actors.protocol import capabilities
-from actors.protocol.modern.caller import Caller
+from actors.protocol.modern.link_events import Caller
 from actors.protocol.session_state import Client
 from actors.protocol.table import BackendSpec
 from actors.protocol.versions import MODERN

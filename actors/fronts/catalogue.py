@@ -64,7 +64,7 @@ from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
 from actors.protocol.methods import METHODS
-from actors.protocol.modern.caller import Caller
+from actors.protocol.modern.link_events import Caller
 from actors.protocol.steady import steady
 from actors.protocol.table import HttpTarget, Replaced, replaced
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed

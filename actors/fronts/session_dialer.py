@@ -9,7 +9,7 @@ from msgspec import Raw
 from actors.links.link import LinkActor
 from actors.links.links import start_link, start_modern_link
 from actors.protocol import capabilities
-from actors.protocol.modern.caller import Caller
+from actors.protocol.modern.link_events import Caller
 from actors.protocol.table import BackendSpec
 from actors.runtime import Ref
 

@@ -27,7 +27,7 @@ from actors.links.own_calls import OwnCalls
 from actors.links.resume import movable
 from actors.protocol import errors
 from actors.protocol.link_events import Hello
-from actors.protocol.modern.caller import Caller
+from actors.protocol.modern.link_events import Caller
 from actors.protocol.table import BackendSpec, Endpoint, Table
 from actors.runtime import AtCapacity, Ref, SystemClosed
 from actors.services import Services

@@ -14,7 +14,7 @@ from actors.protocol.events import Place
 from actors.protocol.link_events import Hello
 from actors.protocol.link_table import Phase
 from actors.protocol.messages import EMPTY, RequestId
-from actors.protocol.modern.caller import Caller
+from actors.protocol.modern.link_events import Caller
 from actors.runtime import Ref
 
 # To the link -------------------------------------------------------------------------------------------------

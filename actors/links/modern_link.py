@@ -43,11 +43,10 @@ from actors.protocol.link_events import CallKey
 from actors.protocol.messages import EMPTY
 from actors.protocol.modern import link_events as mv
 from actors.protocol.modern.cache import Cache
-from actors.protocol.modern.caller import Caller
 from actors.protocol.modern.link_calls import PROBE_CLOCK
+from actors.protocol.modern.link_events import Caller
 from actors.protocol.modern.link_machine import step
-from actors.protocol.modern.link_state import Link
-from actors.protocol.modern.link_table import SHOWN, Phase
+from actors.protocol.modern.link_state import SHOWN, Link, Phase
 from actors.protocol.modern.outcomes import CACHEABLE, code_of
 from actors.protocol.table import BackendSpec
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN

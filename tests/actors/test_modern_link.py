@@ -23,7 +23,7 @@ from actors.links.link_messages import (
     LinkUnfit,
 )
 from actors.links.links import start_modern_link
-from actors.protocol.modern.caller import Caller
+from actors.protocol.modern.link_events import Caller
 from actors.protocol.payload import dumps, loads
 from actors.runtime import Actor, Ref
 from tests.support.harness import Gateway, open_gateway

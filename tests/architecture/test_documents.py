@@ -48,7 +48,7 @@ def test_every_declared_metric_is_emitted_somewhere() -> None:
 
 
 def test_the_limits_in_the_guarantees_are_the_defaults() -> None:
-    from actors.protocol.modern.link_entry import UNSAID_MAX
+    from actors.protocol.modern.link_calls import UNSAID_MAX
     from actors.protocol.table import Limits
 
     text = (ROOT / "docs" / "guarantees.md").read_text()

@@ -24,7 +24,7 @@ from actors.brokers.pools import Pools
 from actors.links.link_messages import Call, Cancel, Join, LinkOutcome
 from actors.ports import ANONYMOUS, Principal
 from actors.protocol.messages import EMPTY
-from actors.protocol.modern.caller import Caller
+from actors.protocol.modern.link_events import Caller
 from actors.protocol.payload import dumps, loads
 from actors.quotas import Shares
 from actors.runtime import Actor, Ref

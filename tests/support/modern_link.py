@@ -21,7 +21,7 @@ from actors.protocol import link_events as ev
 from actors.protocol import payload as json
 from actors.protocol.messages import Error, Notification, Request, Result
 from actors.protocol.modern import link_events as mv
-from actors.protocol.modern.caller import Caller
+from actors.protocol.modern.link_events import Caller
 from actors.protocol.modern.link_machine import step
 from actors.protocol.modern.link_state import Link
 

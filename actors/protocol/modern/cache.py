@@ -15,7 +15,7 @@ from actors.protocol import errors
 from actors.protocol import payload as json
 from actors.protocol.methods import LIST_CHANGED, UPDATED
 from actors.protocol.modern import filter as filters
-from actors.protocol.modern.caller import Caller
+from actors.protocol.modern.link_events import Caller
 from actors.protocol.modern.outcomes import CACHEABLE, ttl
 
 ENTRIES: Final = 4096

@@ -1,4 +1,4 @@
-"""Requests to a backend without sessions: how a call is sent, and how it gets its one outcome.
+"""Requests to a backend without sessions: how a call comes in, is sent, asks its client, and gets its one outcome.
 
 What may have been executed is never sent again, but for what changes nothing: a list, a read or a completion that a
 broken stream has lost is asked for once more, under another id (2026-07-28, streamable-http, "Cancellation").
@@ -12,28 +12,45 @@ from msgspec.structs import replace
 
 from actors.protocol import capabilities, codec, errors, payload, translate
 from actors.protocol import link_events as ev
-from actors.protocol.bridge import eras
-from actors.protocol.capabilities import TASKS
+from actors.protocol.bridge import eras, input_required
+from actors.protocol.capabilities import LEVELS, TASKS
+from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_calls import failure, member
-from actors.protocol.messages import EMPTY, RequestId
-from actors.protocol.methods import METHODS
-from actors.protocol.modern import headers, meta, outcomes, tool_headers
-from actors.protocol.modern.caller import Caller
-from actors.protocol.modern.link_events import Called, Effects, Failed, Judged, Keep, LeftOut, StartTimer
+from actors.protocol.messages import EMPTY
+from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
+from actors.protocol.modern import headers, outcomes, tool_headers
+from actors.protocol.modern import link_listens as listens
+from actors.protocol.modern.link_events import (
+    AnswerGiven,
+    Called,
+    Caller,
+    Effects,
+    Failed,
+    Judged,
+    Keep,
+    LeftOut,
+    StartTimer,
+    StopTimer,
+    Withdraw,
+)
 from actors.protocol.modern.link_state import (
+    Asking,
+    Consent,
     Link,
+    Phase,
     Probe,
+    Question,
     Refresh,
     Running,
     Step,
-    gateway,
+    connect,
+    drop,
     moved,
-    next_id,
     numbered,
     put,
-    taken,
+    request,
+    without,
 )
-from actors.protocol.modern.link_table import Phase
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 
 BROKEN: Final = ("connection_lost", "no_response")
@@ -50,6 +67,110 @@ MIRRORS_MAX: Final = 4096
 """Tools with arguments in headers that are remembered; those that were listed longest ago go first."""
 PAGES: Final = 64
 """Of a list of tools that is fetched for the sake of headers."""
+UNSAID_MAX: Final = 256
+"""Notifications that wait for the connection; further ones are dropped."""
+UNSAID_BYTES: Final = 16 * 1024 * 1024
+"""The same, in bytes of their params; one alone may have more."""
+ROUNDS: Final = 10
+"""Of questions to the client, and of requests to come again; more is a failure of the backend."""
+PAUSES: Final = (0.05, 0.1, 0.2, 0.25)
+"""Seconds before a call is sent again that its backend only put off; the last one repeats."""
+CONSENT_PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
+"""The same while a person is busy in a browser, where the client has agreed to send them."""
+CONSENT_ROUNDS: Final = 60
+"""How often that is done: some five minutes. Such rounds do not count as questions."""
+ELICITATION: Final = "elicitation/create"
+CANCELLED: Final = Raw(b'{"action":"cancel"}')
+ACCEPTED: Final = Raw(b'{"action":"accept"}')
+
+
+# The way in --------------------------------------------------------------------------------------------------
+
+
+def called(link: Link, event: Called) -> Step:
+    """READY: what the backend does not know is done here, the rest is sent."""
+    if event.client.drives:
+        own = FOR_SESSIONS.get(event.method)
+        if own is not None:
+            return own(link, event)
+        if event.method not in METHODS:  # between the eras only what is known
+            return link, [ev.Finish(event.call, False, errors.method_not_found(event.method).raw)]
+        # Nobody but the link goes on with a call of such a caller.
+        event = replace(event, params=translate.client_request(event.method, event.params, MODERN))
+    elif event.method == listens.LISTEN:
+        return listens.listened(link, event)
+    return send(link, Running(event))
+
+
+def called_early(link: Link, event: Called) -> Step:
+    """On the way to READY: it waits."""
+    return replace(link, waiting=(*link.waiting, event)), []
+
+
+def called_away(link: Link, event: Called) -> Step:
+    """No connection: it brings one."""
+    link, _ = called_early(link, event)
+    return connect(link)
+
+
+def dispatch_waiting(link: Link) -> Step:
+    """READY: sends every notification and every call that waited for the connection."""
+    effects: Effects = []
+    unsaid, link = link.unsaid, replace(link, unsaid=())
+    for event in unsaid:
+        link, sent = notified(link, event)
+        effects += sent
+    waiting, link = link.waiting, replace(link, waiting=())
+    for held in waiting:
+        link, sent = called(link, held) if isinstance(held, Called) else send(link, held)
+        effects += sent
+    return link, effects
+
+
+def notified(link: Link, event: ev.Notified) -> Step:
+    """READY: of a client of this era, as it is. One that no header carries no server over HTTP can mean."""
+    try:
+        own = headers.outbound(event.method, event.params) if link.related else ()
+    except errors.Malformed:
+        return link, [ev.Tally("unsendable_notification")]
+    return link, [ev.Send(codec.encode_notification(event.method, event.params), headers=own)]
+
+
+def notified_early(link: Link, event: ev.Notified) -> Step:
+    """On the way to READY: it waits."""
+    size = sum(len(held.params) for held in link.unsaid) + len(event.params)
+    if len(link.unsaid) >= UNSAID_MAX or (link.unsaid and size > UNSAID_BYTES):
+        return link, [ev.Tally("too_many_notifications")]
+    return replace(link, unsaid=(*link.unsaid, event)), []
+
+
+def notified_away(link: Link, event: ev.Notified) -> Step:
+    """No connection: it brings one."""
+    link, _ = notified_early(link, event)
+    return connect(link)
+
+
+def _done(link: Link, event: Called) -> Step:
+    return link, [ev.Finish(event.call, True, Raw(b"{}"))]
+
+
+def _leveled(link: Link, event: Called) -> Step:
+    """The level comes with each call; there is nothing to be told."""
+    if not link.declared.has(("logging",)):
+        return link, [ev.Finish(event.call, False, errors.method_not_found(event.method).raw)]
+    if member(event.params, "level") not in LEVELS:
+        error = errors.invalid_params(f"level must be one of {', '.join(LEVELS)}")
+        return link, [ev.Finish(event.call, False, error.raw)]
+    return _done(link, event)
+
+
+FOR_SESSIONS = {
+    "ping": _done,
+    SET_LEVEL: _leveled,
+    SUBSCRIBE: listens.subscribed,
+    UNSUBSCRIBE: listens.subscribed,
+}
+"""Requests of the other era that are answered here."""
 
 
 # The way out -------------------------------------------------------------------------------------------------
@@ -57,36 +178,24 @@ PAGES: Final = 64
 
 def send(link: Link, running: Running) -> Step:
     """READY: sends the next request of a call."""
-    called, id = running.called, next_id(link)
-    link, level = _level(link, running)
+    called, id = running.called, f"{link.prefix}.{link.next_id}"
+    client, params = called.client, called.params
+    link, level = (link, client.level) if link.related else _level(link, client)
     try:
-        params = _params(running, id, level, link)
-        own = headers.outbound(called.method, params, _mirrored(link, called)) if link.related else ()
+        if running.answers or running.state:
+            more = {"inputResponses": running.answers or None, "requestState": running.state or None}
+            params = payload.replace_members(params, more)
+        mirrored = _mirrored(link, called) if link.mirrors else ()
+        sent = request(link, id, called.method, params, client, level, id if called.progress else None, mirrored)
     except errors.Malformed as malformed:
         return link, [ev.Finish(called.call, False, malformed.error.raw)]
     running = running if running.level == level else replace(running, level=level)
-    link = replace(link, next_id=link.next_id + 1, pending=link.pending.having(id, running))
-    return link, [ev.Send(codec.encode_request(id, called.method, params), id=id, headers=own)]
+    return replace(link, next_id=link.next_id + 1, pending=link.pending.having(id, running)), [sent]
 
 
-def _params(running: Running, id: str, level: str | None, link: Link) -> Raw:
-    called = running.called
-    params = called.params
-    if not running.fresh:
-        params = payload.replace_members(
-            params, {"inputResponses": running.answers or None, "requestState": running.state or None}
-        )
-    token = id if called.progress else None
-    client = called.client
-    return meta.stamp(params, capabilities=client.capabilities, info=client.info or link.info, level=level, token=token)
-
-
-def _level(link: Link, running: Running) -> tuple[Link, str | None]:
-    """The level to ask logs for. Where nothing relates a log message to a request, only as long as all requests are of
-    one principal: else somebody might hear what another one's call has caused."""
-    client = running.called.client
-    if link.related:
-        return link, client.level
+def _level(link: Link, client: Caller) -> tuple[Link, str | None]:
+    """The level to ask logs for where nothing relates a log message to a request: one only as long as all requests are
+    of one principal; else somebody might hear what another one's call has caused."""
     if link.principal is None:
         link = replace(link, principal=client.principal)
     elif link.principal != client.principal:
@@ -95,7 +204,7 @@ def _level(link: Link, running: Running) -> tuple[Link, str | None]:
 
 
 def _mirrored(link: Link, called: Called) -> tuple[tool_headers.Mirrored, ...]:
-    if called.method != "tools/call" or not link.mirrors:
+    if called.method != "tools/call":
         return ()
     return link.mirrors.get(member(called.params, "name") or "", ())
 
@@ -110,11 +219,6 @@ def proceed(link: Link, running: Running) -> Step:
     return link, []
 
 
-def connect(link: Link, cause: str = "call") -> Step:
-    """Asks for a transport."""
-    return moved(link, cause), [ev.StartClock(), ev.Connect()]
-
-
 # The way back ------------------------------------------------------------------------------------------------
 
 
@@ -122,28 +226,30 @@ class _Typed(msgspec.Struct):
     resultType: str = outcomes.COMPLETE  # the wire's name  # noqa: N815
 
 
-def result_type(result: Raw) -> str | None:
-    """The type of a result; one without is complete (2026-07-28, basic, "ResultType"). None: it is none at all."""
+def result(link: Link, running: Running, result: Raw) -> Step:
+    """A result; one that names no type is complete (2026-07-28, basic, "ResultType")."""
     try:
-        return msgspec.json.decode(result, type=_Typed).resultType
+        kind = msgspec.json.decode(result, type=_Typed).resultType
     except payload.BROKEN:
-        return None
+        return _malformed(link, running)
+    if kind == outcomes.COMPLETE:
+        return _complete(link, running, result)
+    if not _may_hold(link, running.called, kind):
+        return _malformed(link, running)
+    if running.called.client.drives:
+        return _required(link, running, result)
+    return link, [ev.Finish(running.called.call, True, result)]
 
 
 _TASKS: Final = TASKS.encode()
 
 
-def may_hold(link: Link, running: Running, kind: str | None) -> bool:
-    """Whether a result of this type may be the outcome of this call."""
-    called = running.called
-    if kind == outcomes.COMPLETE:
+def _may_hold(link: Link, called: Called, kind: str) -> bool:
+    """Whether a result of this type, which is not complete, may be the outcome of a call."""
+    if called.client.as_is and not called.client.drives:
         return True
-    if kind is None or called.client.drives:
+    if kind == outcomes.INPUT_REQUIRED or called.client.drives:
         return kind == outcomes.INPUT_REQUIRED and called.method in outcomes.MAY_ASK
-    if called.client.as_is:
-        return True
-    if kind == outcomes.INPUT_REQUIRED:
-        return called.method in outcomes.MAY_ASK
     if kind != outcomes.TASK:
         return _extended(link, called.client)
     # A task instead of a result, for a client that has declared that it knows them.
@@ -160,13 +266,12 @@ def _extended(link: Link, client: Caller) -> bool:
     return isinstance(ours, dict) and isinstance(theirs, dict) and not ours.keys().isdisjoint(theirs)
 
 
-def complete(link: Link, running: Running, result: Raw) -> Step:
-    """The final result of a call."""
+def _complete(link: Link, running: Running, result: Raw) -> Step:
     called = running.called
     effects: Effects = []
     if called.method == "tools/list" and link.related:
         link, result, effects = learn(link, result)
-    if running.fresh and called.method in outcomes.CACHEABLE:
+    if called.method in outcomes.CACHEABLE and running.fresh:
         effects.append(Keep(called.call, called.method, called.params, called.client, result))
     for consent in running.consents:
         params = payload.dumps({"elicitationId": consent.id})
@@ -176,17 +281,21 @@ def complete(link: Link, running: Running, result: Raw) -> Step:
     return link, [*effects, ev.Finish(called.call, True, result)]
 
 
-def give_up(link: Link, running: Running, error: errors.ProtocolError) -> Step:
+def _fails(
+    link: Link,
+    running: Running,
+    reason: str,
+    message: str,
+    executed: errors.Executed,
+    diagnostics: Diagnostics = NO_DIAGNOSTICS,
+) -> Step:
     """A call ends with an error of ours."""
-    return link, [ev.Finish(running.called.call, False, error.raw)]
+    return link, [ev.Finish(running.called.call, False, failure(reason, message, executed, link.server, diagnostics))]
 
 
-def malformed(link: Link, running: Running) -> Step:
+def _malformed(link: Link, running: Running) -> Step:
     """The backend answered, but not with what can be passed on."""
-    text = "the server's answer is malformed"
-    return give_up(
-        link, running, errors.internal(text, reason="malformed", executed="yes", backend=link.server or None)
-    )
+    return _fails(link, running, "malformed", "the server's answer is malformed", "yes")
 
 
 def refused(link: Link, running: Running, error: Raw, status: int | None) -> Step:
@@ -199,8 +308,7 @@ def refused(link: Link, running: Running, error: Raw, status: int | None) -> Ste
         if not running.doubted:
             return doubt(link, running)
         if not stale:
-            text, server = "the server refused the protocol version", link.server or None
-            return give_up(link, running, errors.internal(text, reason="version", executed="no", backend=server))
+            return _fails(link, running, "version", "the server refused the protocol version", "no")
     called = running.called
     if called.client.drives:
         uri = member(called.params, "uri") if called.method == "resources/read" else None
@@ -210,18 +318,17 @@ def refused(link: Link, running: Running, error: Raw, status: int | None) -> Ste
 
 def failed(link: Link, running: Running, event: Failed) -> Step:
     """No response will come."""
+    row = METHODS.get(running.called.method)
+    harmless = row is not None and row.repeatable and running.fresh
+    effects: Effects = []
     if event.status in NOT_OF_THIS_ERA and not running.doubted:
         if event.executed == "no":
             return doubt(link, running)
         link, effects = suspect(link)
-        error = failure(event.reason, event.message, event.executed, link.server, event.diagnostics.unstarted)
-        return link, [*effects, ev.Finish(running.called.call, False, error)]
-    row = METHODS.get(running.called.method)
-    harmless = row is not None and row.repeatable and running.fresh
-    if event.reason in BROKEN and event.executed == "unknown" and harmless and not running.reissued:
+    elif event.reason in BROKEN and event.executed == "unknown" and harmless and not running.reissued:
         return proceed(link, replace(running, reissued=True))
-    error = failure(event.reason, event.message, event.executed, link.server, event.diagnostics.unstarted)
-    return link, [ev.Finish(running.called.call, False, error)]
+    link, ended = _fails(link, running, event.reason, event.message, event.executed, event.diagnostics.unstarted)
+    return link, effects + ended
 
 
 def doubt(link: Link, running: Running) -> Step:
@@ -240,11 +347,7 @@ def suspect(link: Link) -> Step:
 def probe(link: Link) -> Step:
     """Asks `server/discover`: never anything that a server of the other era might execute."""
     link, id = numbered(replace(link, probes=link.probes + 1))
-    own = gateway(link)
-    params = meta.stamp(EMPTY, capabilities=own.capabilities, info=own.info, level=None, token=None)
-    sent = headers.outbound("server/discover", params) if link.related else ()
-    frame = codec.encode_request(id, "server/discover", params)
-    return put(link, id, Probe()), [ev.Send(frame, id=id, headers=sent), *wait_for_probe(link)]
+    return put(link, id, Probe()), [request(link, id, "server/discover", EMPTY), *wait_for_probe(link)]
 
 
 PROBE_CLOCK: Final = ("probe",)
@@ -255,6 +358,156 @@ def wait_for_probe(link: Link) -> Effects:
     era was refused, silence only means that the server is slow, or has lost the probe: it is asked once more, and then
     the connect deadline is all there is."""
     return [] if link.starts or (link.settled and link.probes > 1) else [StartTimer(PROBE_CLOCK, eras.SILENCE)]
+
+
+# Questions to the client -------------------------------------------------------------------------------------
+
+
+def _required(link: Link, running: Running, result: Raw) -> Step:
+    """The backend has answered with questions, or puts the call off."""
+    try:
+        needed = input_required.read(result)
+    except errors.Malformed:
+        needed = None
+    if needed is None or any(method not in outcomes.QUESTIONS for method, _ in needed.requests.values()):
+        return _malformed(link, running)
+    state = payload.dumps(needed.state) if needed.state is not None else Raw(b"")
+    running = replace(running, answers=Raw(b""), state=state)
+    answers: dict[str, Raw] = {}
+    questions: dict[str, tuple[Question, Raw]] = {}
+    for key, (method, params) in needed.requests.items():
+        if _agreed(running, key, method, params):
+            answers[key] = ACCEPTED
+        else:
+            link, ask_id = numbered(link)
+            questions[ask_id] = _question(ask_id, key, method, params)
+    if not questions and answers:
+        return _pause(link, replace(running, answers=payload.dumps(answers)), CONSENT_PAUSES, CONSENT_ROUNDS)
+    running = replace(running, round=running.round + 1)
+    if running.round > ROUNDS:
+        return _too_many(link, running)
+    if not questions:
+        return _pause(link, running, PAUSES, ROUNDS)
+    call = running.called.call
+    asking = Asking(running, {id: question for id, (question, _) in questions.items()}, answers)
+    asks: Effects = [ev.Ask(call, id, question.method, params) for id, (question, params) in questions.items()]
+    return replace(link, asking={**link.asking, call: asking}), asks
+
+
+def _url(method: str, params: Raw) -> str | None:
+    """The URL that a client is to open."""
+    if method != ELICITATION:
+        return None
+    try:
+        present = payload.members(params)
+    except errors.Malformed:
+        return None
+    return payload.text_or_none(present.get("url")) if payload.text_or_none(present.get("mode")) == "url" else None
+
+
+def _agreed(running: Running, key: str, method: str, params: Raw) -> bool:
+    """Whether the client has agreed to this before: it is not done yet, and they are not asked twice."""
+    url = _url(method, params)
+    return url is not None and any(consent.url == url or consent.key == key for consent in running.consents)
+
+
+def _question(ask_id: str, key: str, method: str, params: Raw) -> tuple[Question, Raw]:
+    """A question as a client of the other era gets it: a URL has an id there."""
+    url, id = _url(method, params), f"elicit-{ask_id}"
+    lowered = translate.server_request(method, params, LATEST_HANDSHAKE, MODERN, elicitation_id=id)
+    # What can't be asked of this client is found out where its revision is known.
+    asked = params if isinstance(lowered, translate.Unbridgeable) else lowered
+    if url is None:
+        return Question(key, method), asked
+    return Question(key, method, Consent(key, url, id)), asked
+
+
+def _pause(link: Link, running: Running, pauses: tuple[float, ...], most: int) -> Step:
+    if running.pauses >= most:
+        return _too_many(link, running)
+    seconds = pauses[min(running.pauses, len(pauses) - 1)]
+    running = replace(running, pauses=running.pauses + 1)
+    call = running.called.call
+    return replace(link, pausing={**link.pausing, call: running}), [StartTimer(("pause", call), seconds)]
+
+
+def _too_many(link: Link, running: Running) -> Step:
+    return _fails(link, running, "input_rounds", "the server needs input without end", "unknown")
+
+
+def due(link: Link, call: ev.CallKey) -> Step:
+    """The pause is over."""
+    running = link.pausing.get(call)
+    return (link, []) if running is None else proceed(replace(link, pausing=without(link.pausing, call)), running)
+
+
+# Answers -----------------------------------------------------------------------------------------------------
+
+
+def answered(link: Link, event: AnswerGiven) -> Step:
+    """One answer of the client."""
+    asking = next((asking for asking in link.asking.values() if event.id in asking.open), None)
+    if asking is None:
+        return link, [ev.Tally("late_answer")]
+    question, call = asking.open[str(event.id)], asking.running.called.call
+    rest = without(asking.open, str(event.id))
+    ok, answer = _checked(question, event.ok, event.payload)
+    if not ok:
+        if question.method != ELICITATION:
+            return _stopped(link, replace(asking, open=rest), event.payload)
+        answer = CANCELLED
+    running = asking.running
+    if question.consent is not None and ok and _action(answer) == "accept":
+        running = replace(running, consents=(*running.consents, question.consent))
+    asking = Asking(running, rest, {**asking.answers, question.key: answer})
+    if rest:
+        return replace(link, asking={**link.asking, call: asking}), []
+    link = replace(link, asking=without(link.asking, call))
+    return proceed(link, replace(running, answers=payload.dumps(asking.answers)))
+
+
+def _checked(question: Question, ok: bool, answer: Raw) -> tuple[bool, Raw]:
+    """An answer that is none of its kind counts as an error."""
+    if ok:
+        try:
+            input_required.check(question.method, answer)
+        except errors.Refusal:
+            return False, answer
+    return translate.answer(question.method, ok, answer, MODERN)
+
+
+def _action(answer: Raw) -> str | None:
+    try:
+        return payload.text_or_none(payload.members(answer).get("action"))
+    except errors.Malformed:
+        return None
+
+
+def _stopped(link: Link, asking: Asking, error: Raw) -> Step:
+    """The client did not give what the call can't do without. A model that called a tool is told so as a result."""
+    called = asking.running.called
+    effects: Effects = [Withdraw(called.caller, id) for id in asking.open]
+    link = replace(link, asking=without(link.asking, called.call))
+    try:
+        message = errors.parse_error_member(error).message
+    except ValueError:
+        message = "the client's answer is malformed"
+        error = failure("malformed_answer", message, "unknown", link.server)
+    if called.method != "tools/call":
+        return link, [*effects, ev.Finish(called.call, False, error)]
+    words = [{"type": "text", "text": f"The client did not provide what the tool needs: {message}"}]
+    return link, [*effects, ev.Finish(called.call, True, payload.dumps({"content": words, "isError": True}))]
+
+
+def withdrawn(link: Link, call: ev.CallKey) -> Step:
+    """Nobody waits for a call that waits for its client, or for a timer: nothing of it is at the backend."""
+    asking = link.asking.get(call)
+    if asking is not None:
+        caller = asking.running.called.caller
+        return replace(link, asking=without(link.asking, call)), [Withdraw(caller, id) for id in asking.open]
+    if call in link.pausing:
+        return replace(link, pausing=without(link.pausing, call)), [StopTimer(("pause", call))]
+    return link, []
 
 
 # Headers of tools --------------------------------------------------------------------------------------------
@@ -293,9 +546,7 @@ def _rebuild(link: Link, running: Running) -> Step:
     """The backend misses a header, or found another value: once, the list of tools is fetched anew."""
     called = running.called
     if not link.related or called.method != "tools/call" or running.rebuilt or not called.mends:
-        text, server = "the server and the gateway disagree about headers", link.server or None
-        error = errors.internal(text, reason=HEADERS, executed="no", backend=server)
-        return give_up(link, running, error)
+        return _fails(link, running, HEADERS, "the server and the gateway disagree about headers", "no")
     link = replace(link, rebuilding=(*link.rebuilding, replace(running, rebuilt=True)))
     if any(isinstance(pending, Refresh) for pending in link.pending.values()):
         return link, []
@@ -305,11 +556,8 @@ def _rebuild(link: Link, running: Running) -> Step:
 def refresh(link: Link, pending: Refresh, params: Raw) -> Step:
     """Fetches a page of the list of tools."""
     link, id = numbered(link)
-    own = gateway(link)
-    params = meta.stamp(params, capabilities=own.capabilities, info=own.info, level=None, token=None)
-    frame = codec.encode_request(id, "tools/list", params)
-    send = ev.Send(frame, id=id, headers=headers.outbound("tools/list", params))
-    return put(link, id, pending), [send, StartTimer(("refresh", id), REFRESH_WITHIN)]
+    sent = request(link, id, "tools/list", params)
+    return put(link, id, pending), [sent, StartTimer(("refresh", id), REFRESH_WITHIN)]
 
 
 def refreshed(link: Link, pending: Refresh, result: Raw) -> Step:
@@ -341,15 +589,3 @@ def unrefreshed(link: Link, id: str) -> Step:
         return link, []
     link, effects = drop(link, id, "it took too long")
     return resume(link, effects)
-
-
-# The end of interest -----------------------------------------------------------------------------------------
-
-
-def drop(link: Link, id: RequestId, reason: str) -> Step:
-    """Cancels a request: over HTTP by closing its stream, else by a notification (2026-07-28, cancellation)."""
-    effects: Effects = []
-    if not link.related:
-        params = payload.dumps({"requestId": id, "reason": reason})
-        effects.append(ev.Send(codec.encode_notification("notifications/cancelled", params)))
-    return taken(link, id), [*effects, ev.Forget(id)]

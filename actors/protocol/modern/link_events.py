@@ -10,10 +10,29 @@ from actors.protocol import link_events as ev
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_events import CallKey
 from actors.protocol.messages import Message, RequestId
-from actors.protocol.modern.caller import Caller
 
 TimerKey: TypeAlias = tuple[Hashable, ...]
 """Names a timer of the machine; opaque elsewhere."""
+
+
+class Caller(Struct, frozen=True):
+    """On whose behalf the link calls the backend: what the gateway says of a client with each request."""
+
+    principal: str
+    """Who asks: part of every key under which something is kept for them."""
+    capabilities: Raw
+    """The capabilities to declare for this request: what can really be obtained from this client."""
+    info: Raw
+    """The client's Implementation; EMPTY: not known."""
+    level: str | None
+    """The least level of the log messages that are wanted; None: none are."""
+    drives: bool
+    """Whether the link asks the client itself for input that the backend needs, and goes on with the answers. If not,
+    an InputRequiredResult is the outcome."""
+    as_is: bool = False
+    """Whether what the backend says of this call passes as it is: the client is of this era, and has this one backend
+    before it."""
+
 
 # Events ------------------------------------------------------------------------------------------------------
 
@@ -203,28 +222,3 @@ Effect: TypeAlias = (
 )
 
 Effects: TypeAlias = list[Effect]
-
-__all__ = [
-    "AnswerGiven",
-    "Called",
-    "Effect",
-    "Effects",
-    "Event",
-    "Failed",
-    "Heard",
-    "Joined",
-    "Judged",
-    "Keep",
-    "Left",
-    "LeftOut",
-    "Reconsidered",
-    "Spoke",
-    "StartRetry",
-    "StartTimer",
-    "StopTimer",
-    "TellCaller",
-    "TimerDue",
-    "TimerKey",
-    "Unfit",
-    "Withdraw",
-]

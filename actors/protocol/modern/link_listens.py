@@ -14,18 +14,39 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import codec, errors, payload
+from actors.protocol import errors, payload
 from actors.protocol import link_events as ev
 from actors.protocol.link_calls import failure, member
 from actors.protocol.messages import RequestId
 from actors.protocol.methods import ACKNOWLEDGED, LIST_CHANGED, SUBSCRIBE, UPDATED
 from actors.protocol.modern import filter as filters
-from actors.protocol.modern import headers, meta
 from actors.protocol.modern.filter import Filter
-from actors.protocol.modern.link_calls import drop
-from actors.protocol.modern.link_events import Called, Effects, StartRetry, StartTimer, StopTimer, TellCaller
-from actors.protocol.modern.link_state import Change, Link, Listen, Step, Wish, gateway, numbered, put, taken
-from actors.protocol.modern.link_table import Phase
+from actors.protocol.modern.link_events import (
+    Called,
+    Effects,
+    Joined,
+    Left,
+    StartRetry,
+    StartTimer,
+    StopTimer,
+    TellCaller,
+)
+from actors.protocol.modern.link_state import (
+    NOBODY,
+    Change,
+    Link,
+    Listen,
+    Phase,
+    Step,
+    Wish,
+    drop,
+    numbered,
+    put,
+    request,
+    taken,
+    without,
+)
+from actors.protocol.persistent import PersistentMap
 
 LISTEN: Final = "subscriptions/listen"
 ACK_WITHIN: Final = 10.0
@@ -51,17 +72,14 @@ def listened(link: Link, event: Called) -> Step:
 def _open(link: Link, listen: Listen) -> Step:
     link, id = numbered(link)
     called = listen.called
-    client = called.client if called is not None else gateway(link)
+    client = called.client if called is not None else NOBODY
     params = called.params if called is not None else payload.dumps({"notifications": listen.filter.raw})
     try:
-        params = meta.stamp(params, capabilities=client.capabilities, info=client.info, level=None, token=None)
+        send = request(link, id, LISTEN, params, client)
     except errors.Malformed as malformed:
         return link, [] if called is None else [ev.Finish(called.call, False, malformed.error.raw)]
-    own = headers.outbound(LISTEN, params) if link.related else ()
-    send = ev.Send(codec.encode_request(id, LISTEN, params), id=id, headers=own)
     if listen.owner is not None:
-        wish = replace(link.wishes[listen.owner], opening=id)
-        link = replace(link, wishes={**link.wishes, listen.owner: wish})
+        link = _wished(link, listen.owner, replace(link.wishes[listen.owner], opening=id))
     return put(link, id, replace(listen, acked=False)), [send, StartTimer(("ack", id), ACK_WITHIN)]
 
 
@@ -92,15 +110,20 @@ def _is_common(listen: object) -> bool:
 # Callers of the other era ------------------------------------------------------------------------------------
 
 
-def joined(link: Link, caller: Hashable) -> Step:
+def _wished(link: Link, caller: Hashable, wish: Wish) -> Link:
+    return replace(link, wishes={**link.wishes, caller: wish})
+
+
+def joined(link: Link, event: Joined) -> Step:
     """They hear of changes from here on."""
-    if caller in link.wishes:
+    if event.caller in link.wishes:
         return link, []
-    return _open_common(replace(link, wishes={**link.wishes, caller: Wish()}))
+    return _open_common(_wished(link, event.caller, Wish()))
 
 
-def left(link: Link, caller: Hashable) -> Step:
+def left(link: Link, event: Left) -> Step:
     """Nobody listens for them any more, and, after the last one, for any of them."""
+    caller = event.caller
     if caller not in link.wishes:
         return link, []
     wishes = {c: wish for c, wish in link.wishes.items() if c is not caller}
@@ -127,8 +150,7 @@ def subscribed(link: Link, event: Called) -> Step:
     if (uri in wish.uris) is wanted and not any(c.uri == uri for c in (*wish.taking, *wish.waiting)):
         return link, [_done(event)]
     wish = replace(wish, waiting=(*wish.waiting, change))
-    link = replace(link, wishes={**link.wishes, event.caller: wish})
-    return _take(link, event.caller)
+    return _take(_wished(link, event.caller, wish), event.caller)
 
 
 def _done(called: Called) -> ev.Finish:
@@ -143,7 +165,7 @@ def _take(link: Link, caller: Hashable) -> Step:
     wish = replace(wish, taking=wish.waiting, waiting=())
     lost = {n: listen for n, listen in link.lost.items() if listen.owner is not caller}
     missed = len(lost) < len(link.lost)
-    link = replace(link, wishes={**link.wishes, caller: wish}, lost=lost)
+    link = _wished(replace(link, lost=lost), caller, wish)
     uris = _after(wish)
     if uris:
         return _open(link, Listen(Filter(uris=uris), owner=caller, again=missed))
@@ -173,8 +195,7 @@ def _in_force(link: Link, caller: Hashable, id: RequestId | None, honoured: tupl
             )
             effects.append(ev.Finish(change.called.call, False, error.raw))
     before = wish.current
-    wish = replace(wish, uris=honoured, current=id, opening=None, taking=())
-    link = replace(link, wishes={**link.wishes, caller: wish})
+    link = _wished(link, caller, replace(wish, uris=honoured, current=id, opening=None, taking=()))
     if before is not None:
         link, more = _fade(link, before) if link.related and id is not None else _drop(link, before)
         effects += more
@@ -276,6 +297,11 @@ def ended(link: Link, id: RequestId, listen: Listen, result: Raw) -> Step:
     """The backend ends it in an orderly way."""
     if listen.called is not None:
         return taken(link, id), [*clocks(id), ev.Finish(listen.called.call, True, result)]
+    return dismissed(link, id, listen)
+
+
+def dismissed(link: Link, id: RequestId, listen: Listen) -> Step:
+    """The backend ends it without a result."""
     return broken(link, id, listen, failure("ended", f"{link.named} ended the subscription", "no", link.server))
 
 
@@ -293,10 +319,9 @@ def unacknowledged(link: Link, id: RequestId) -> Step:
     listen = link.pending.get(id)
     if not isinstance(listen, Listen) or listen.acked:
         return link, []
+    error = failure("timeout", f"{link.named} did not acknowledge", "no", link.server)
     link, effects = drop(link, id, "no acknowledgement")
-    link, more = broken(
-        put(link, id, listen), id, listen, failure("timeout", f"{link.named} did not acknowledge", "no", link.server)
-    )
+    link, more = broken(link, id, listen, error)
     return link, effects + more
 
 
@@ -329,7 +354,7 @@ def broken(link: Link, id: RequestId, listen: Listen, error: Raw) -> Step:
         opening = link.pending.get(wish.opening) if wish.opening is not None else None
         if wish.opening is not None and isinstance(opening, Listen):
             link = put(link, wish.opening, replace(opening, again=True))
-    link = replace(link, wishes={**link.wishes, listen.owner: wish})
+    link = _wished(link, listen.owner, wish)
     if wish.waiting and wish.opening is None:
         link, more = _take(link, listen.owner)
         return link, effects + more
@@ -351,7 +376,7 @@ def due(link: Link, number: int) -> Step:
     listen = link.lost.get(number)
     if listen is None or link.phase is not Phase.READY:
         return link, []
-    return _open(replace(link, lost={n: other for n, other in link.lost.items() if n != number}), listen)
+    return _open(replace(link, lost=without(link.lost, number)), listen)
 
 
 def abandoned(link: Link, call: ev.CallKey) -> Step | None:
@@ -361,6 +386,48 @@ def abandoned(link: Link, call: ev.CallKey) -> Step | None:
             return _drop(link, id)
     for number, listen in link.lost.items():
         if listen.called is not None and listen.called.call == call:
-            rest = {n: other for n, other in link.lost.items() if n != number}
+            rest = without(link.lost, number)
             return replace(link, lost=rest), [StopTimer(("listen", number))]
     return None
+
+
+# The end of the connection -----------------------------------------------------------------------------------
+
+
+def take_changes(link: Link) -> tuple[Link, list[Called]]:
+    """The changes of subscriptions that have not taken effect are nobody's any more."""
+    changes = [c.called for wish in link.wishes.values() for c in (*wish.taking, *wish.waiting)]
+    wishes = {c: replace(wish, taking=(), waiting=(), opening=None) for c, wish in link.wishes.items()}
+    return replace(link, wishes=wishes), changes
+
+
+def lose_all(link: Link, error: Raw) -> Step:
+    """The connection is lost, and every listen with it: they are opened again on the next one."""
+    effects: Effects = []
+    lost = list(link.lost.values())
+    for id, listen in link.pending.items():
+        if not isinstance(listen, Listen):
+            continue
+        effects += clocks(id)
+        if listen.called is not None and not listen.again:
+            effects.append(ev.Finish(listen.called.call, False, error))
+        elif listen.owner is None:
+            lost.append(replace(listen, acked=False, told=frozenset()))
+    kept = [listen for listen in lost if listen.owner is None]
+    wishes = {caller: replace(wish, current=None, opening=None) for caller, wish in link.wishes.items()}
+    kept += [Listen(Filter(uris=wish.uris), owner=c, again=True) for c, wish in wishes.items() if wish.uris]
+    numbers = range(link.next_id, link.next_id + len(kept))
+    link = replace(link, next_id=numbers.stop, lost=dict(zip(numbers, kept, strict=True)), wishes=wishes)
+    return link, effects
+
+
+def end_all(link: Link, error: Raw) -> Step:
+    """The listens of clients of this era end for good."""
+    effects: Effects = []
+    for listen in (*link.pending.values(), *link.lost.values()):
+        if isinstance(listen, Listen) and listen.called is not None:
+            effects.append(ev.Finish(listen.called.call, False, error))
+    pending = {i: p for i, p in link.pending.items() if not (isinstance(p, Listen) and p.called is not None)}
+    return replace(
+        link, pending=PersistentMap(pending), lost={n: w for n, w in link.lost.items() if w.called is None}
+    ), effects

@@ -1,20 +1,76 @@
-"""The state of a link to a backend without sessions: frozen values, changed only by its machine and the parts of it."""
+"""What a link to a backend without sessions knows: its phases and what moves it from one to another, and its state,
+frozen values that only its machine and the parts of it change."""
 
-from collections.abc import Hashable
-from typing import TypeAlias
+from collections.abc import Hashable, Sequence
+from enum import Enum
+from typing import Final, TypeAlias, TypeVar
 
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
+from actors.protocol import codec, link_table, payload
+from actors.protocol import link_events as ev
 from actors.protocol.capabilities import NOTHING, Capabilities
 from actors.protocol.link_events import CallKey, Hello, Notified
 from actors.protocol.messages import EMPTY, RequestId
-from actors.protocol.modern.caller import Caller
+from actors.protocol.modern import headers, meta
 from actors.protocol.modern.filter import Filter
-from actors.protocol.modern.link_events import Called, Effects
-from actors.protocol.modern.link_table import TRANSITIONS, Phase
+from actors.protocol.modern.link_events import Called, Caller, Effects
 from actors.protocol.modern.tool_headers import Mirrored
 from actors.protocol.persistent import PersistentMap
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Phase(Enum):
+    """Where a link is in its life."""
+
+    IDLE = "idle"
+    """No transport; the first call brings one."""
+    CONNECTING = "connecting"
+    """A transport was asked for."""
+    PROBING = "probing"
+    """`server/discover` is sent: what speaks there?"""
+    READY = "ready"
+    """Calls pass."""
+    WAITING = "waiting"
+    """Lost, with subscriptions that must be restored: a back-off runs."""
+    UNFIT = "unfit"
+    """The backend speaks the other era."""
+    CLOSED = "closed"
+    """Gone for good."""
+
+
+LIVE = (Phase.CONNECTING, Phase.PROBING, Phase.READY)
+"""There is a transport, or one is on its way."""
+
+TRANSITIONS: dict[tuple[Phase, str], Phase] = {
+    (Phase.IDLE, "call"): Phase.CONNECTING,
+    (Phase.WAITING, "call"): Phase.CONNECTING,
+    (Phase.WAITING, "back-off over"): Phase.CONNECTING,
+    (Phase.CONNECTING, "transport there"): Phase.PROBING,
+    (Phase.PROBING, "ended after initialize"): Phase.CONNECTING,
+    (Phase.PROBING, "discovered"): Phase.READY,
+    (Phase.PROBING, "other era"): Phase.UNFIT,
+    (Phase.READY, "doubted"): Phase.PROBING,
+    (Phase.UNFIT, "reconsidered"): Phase.IDLE,
+    **{(phase, "lost"): Phase.IDLE for phase in LIVE},
+    **{(phase, "lost with subscriptions"): Phase.WAITING for phase in LIVE},
+    **{(phase, "shut"): Phase.CLOSED for phase in Phase if phase is not Phase.CLOSED},
+}
+"""By the phase and the cause. A cause that has no row can't come up in that phase."""
+
+SHOWN: dict[Phase, link_table.Phase] = {
+    Phase.IDLE: link_table.Phase.IDLE,
+    Phase.CONNECTING: link_table.Phase.CONNECTING,
+    Phase.PROBING: link_table.Phase.INITIALIZING,
+    Phase.READY: link_table.Phase.READY,
+    Phase.WAITING: link_table.Phase.WAITING,
+    Phase.UNFIT: link_table.Phase.IDLE,
+    Phase.CLOSED: link_table.Phase.CLOSED,
+}
+"""What people are told of it, who know the phases of links with sessions."""
 
 
 class Consent(Struct, frozen=True):
@@ -165,19 +221,48 @@ class Link(Struct, frozen=True):
 Step: TypeAlias = tuple[Link, Effects]
 
 
+def without(members: dict[K, V], key: K) -> dict[K, V]:
+    """Them, but for this one."""
+    return {k: value for k, value in members.items() if k != key}
+
+
 def moved(link: Link, cause: str) -> Link:
     """The link in the phase that this cause brings it to. KeyError for what can't come up in its phase."""
     return replace(link, phase=TRANSITIONS[link.phase, cause])
 
 
+def connect(link: Link, cause: str = "call") -> Step:
+    """Asks for a transport."""
+    return moved(link, cause), [ev.StartClock(), ev.Connect()]
+
+
+# Requests ----------------------------------------------------------------------------------------------------
+
+NOBODY: Final = Caller("", Raw(b"{}"), EMPTY, None, False)
+"""On whose behalf the link asks for itself: who can be asked nothing."""
+
+
 def numbered(link: Link) -> tuple[Link, str]:
     """An id that was never given before."""
-    return replace(link, next_id=link.next_id + 1), next_id(link)
+    return replace(link, next_id=link.next_id + 1), f"{link.prefix}.{link.next_id}"
 
 
-def next_id(link: Link) -> str:
-    """The id that is given next."""
-    return f"{link.prefix}.{link.next_id}"
+def request(
+    link: Link,
+    id: str,
+    method: str,
+    params: Raw,
+    client: Caller = NOBODY,
+    level: str | None = None,
+    token: str | None = None,
+    mirrored: Sequence[Mirrored] = (),
+) -> ev.Send:
+    """A request as it is sent; `mirrored` is what a tool wants in headers. Raises Malformed for params that are no
+    object."""
+    info = client.info or link.info
+    params = meta.stamp(params, capabilities=client.capabilities, info=info, level=level, token=token)
+    own = headers.outbound(method, params, mirrored) if link.related else ()
+    return ev.Send(codec.encode_request(id, method, params), id=id, headers=own)
 
 
 def put(link: Link, id: RequestId, pending: Pending) -> Link:
@@ -190,6 +275,10 @@ def taken(link: Link, id: RequestId) -> Link:
     return replace(link, pending=link.pending.without(id))
 
 
-def gateway(link: Link) -> Caller:
-    """On whose behalf the link asks for itself: nobody, who can be asked nothing."""
-    return Caller("", Raw(b"{}"), link.info, None, False)
+def drop(link: Link, id: RequestId, reason: str) -> Step:
+    """Cancels a request: over HTTP by closing its stream, else by a notification (2026-07-28, cancellation)."""
+    effects: Effects = []
+    if not link.related:
+        params = payload.dumps({"requestId": id, "reason": reason})
+        effects.append(ev.Send(codec.encode_notification("notifications/cancelled", params)))
+    return taken(link, id), [*effects, ev.Forget(id)]

@@ -5,8 +5,7 @@ from msgspec import Raw
 
 from actors.protocol import link_events as ev
 from actors.protocol.modern import link_events as mv
-from actors.protocol.modern.link_calls import MIRRORS_MAX
-from actors.protocol.modern.link_entry import UNSAID_BYTES, UNSAID_MAX
+from actors.protocol.modern.link_calls import MIRRORS_MAX, UNSAID_BYTES, UNSAID_MAX
 from tests.support.modern_link import Drive, client
 
 HEADED = {

@@ -4,7 +4,7 @@ import pytest
 
 from actors.protocol import link_events as ev
 from actors.protocol.modern import link_events as mv
-from actors.protocol.modern.link_table import Phase
+from actors.protocol.modern.link_state import Phase
 from tests.support.modern_link import EVERYTHING, Drive, client
 
 UPDATED = "notifications/resources/updated"

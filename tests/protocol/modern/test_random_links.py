@@ -9,8 +9,7 @@ from actors.protocol import link_events as ev
 from actors.protocol.modern import link_events as mv
 from actors.protocol.modern.link_events import Called
 from actors.protocol.modern.link_machine import TABLE
-from actors.protocol.modern.link_state import Listen
-from actors.protocol.modern.link_table import TRANSITIONS, Phase
+from actors.protocol.modern.link_state import TRANSITIONS, Listen, Phase
 from tests.support.modern_link import DISCOVERED, Drive, client
 
 METHODS = (
