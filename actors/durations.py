@@ -3,17 +3,43 @@ the gateway, and those of the gateway at a server."""
 
 from collections.abc import Hashable
 
+import msgspec
 from msgspec import Raw
 
 from actors.ports import Telemetry
 from actors.protocol import effects as fx
+from actors.protocol import errors
 from actors.protocol import events as ev
-from actors.protocol import session_record
 from actors.protocol.methods import METHODS
 from actors.shown import ShownTools
 
 UNKNOWN_TOOL = "-32602"
 """What a call of a tool that does not exist comes to (2025-11-25 server/tools, "Error Handling")."""
+
+
+class _Name(msgspec.Struct):
+    name: str
+
+
+class _Code(msgspec.Struct):
+    code: int
+
+
+def tool_name(params: Raw) -> str:
+    """The tool that a call names."""
+    try:
+        return msgspec.json.decode(params, type=_Name).name
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+
+
+def error_type(error: Raw) -> str:
+    """The code of a JSON-RPC error, if it is one that somebody has given a meaning."""
+    try:
+        code = msgspec.json.decode(error, type=_Code).code
+        return str(code) if code in errors.CODES else "other"
+    except (msgspec.DecodeError, RecursionError):
+        return "malformed"
 
 
 class CallTimes:
@@ -29,7 +55,7 @@ class CallTimes:
 
     def call_began(self, key: Hashable, method: str, params: Raw, now: float) -> None:
         """A call came."""
-        tool = session_record.tool_name(params) if method == "tools/call" else ""
+        tool = tool_name(params) if method == "tools/call" else ""
         self.running[key] = (now, method if method in METHODS else "", tool)
 
     def forget(self, key: Hashable) -> None:
@@ -50,7 +76,7 @@ class Durations(CallTimes):
         if began is None:
             return
         at, method, tool = began
-        error = "" if event.ok else session_record.error_type(event.payload)
+        error = "" if event.ok else error_type(event.payload)
         if event.ok and method == "tools/call" and b'"isError":true' in bytes(event.payload):
             error = "tool_error"
         if error == UNKNOWN_TOOL:
@@ -75,7 +101,7 @@ class BackendDurations(CallTimes):
         labels = (
             method,
             self.shown.of(backend, tool),
-            "" if ok else session_record.error_type(payload),
+            "" if ok else error_type(payload),
             transport,
             version,
             backend,

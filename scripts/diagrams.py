@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from actors.protocol import link_table, session_table  # noqa: E402 - the tree must be on the path first
+from actors.protocol import link_table, session_state  # noqa: E402 - the tree must be on the path first
 from actors.protocol.bridge import parking, task_drive  # noqa: E402 - the same
 from actors.protocol.modern import exchange, subscription  # noqa: E402 - the same
 from actors.protocol.modern import link_state as modern_link  # noqa: E402 - the same
@@ -18,7 +18,7 @@ DOCUMENT = ROOT / "actors" / "protocol" / "README.md"
 Table = Mapping[tuple[Enum, str], Enum]
 
 DIAGRAMS: dict[str, tuple[Table, Enum]] = {
-    "session": (session_table.TRANSITIONS, session_table.SessionPhase.NEW),
+    "session": (session_state.TRANSITIONS, session_state.SessionPhase.NEW),
     "link": (link_table.TRANSITIONS, link_table.Phase.IDLE),
     "link without sessions": (modern_link.TRANSITIONS, modern_link.Phase.IDLE),
     "exchange": (exchange.TRANSITIONS, exchange.Phase.RECEIVED),

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.durations import tool_name
 from actors.links.connection import key_of
 from actors.links.own_calls import OwnCalls, Then
 from actors.links.paging import Items, Page, Paging
@@ -25,7 +26,6 @@ from actors.protocol.link_events import CallKey, Hello
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import LIST_CHANGED
 from actors.protocol.payload import BROKEN
-from actors.protocol.session_record import tool_name
 from actors.runtime import Context
 from actors.services import Services
 

@@ -11,12 +11,12 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import capabilities, codec, errors, payload, places, streams, tasks, translate
+from actors.protocol import capabilities, codec, errors, payload, session_record, streams, tasks, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Error, Result
 from actors.protocol.methods import Sender, carried
-from actors.protocol.request_record import of_ask
+from actors.protocol.session_record import Changes, of_ask
 from actors.protocol.session_state import Ask, Session
 
 Step = streams.Step
@@ -80,11 +80,11 @@ def _send(session: Session, ask_id: str, ask: Ask, event: ev.Asked) -> Step:
         session = replace(session, asks={**session.asks, ask_id: ask})
         return session, [*effects, fx.StartAskClock(ask_id, False)]
     request_id = session.calls.get(ask.call) if ask.call is not None else None
-    moved: dict[str, bytes | None] = {}
+    moved: Changes = {}
     entry = None
     if request_id is not None:
         own = session.posts[session.requests[request_id].post].stream
-        session, moved = places.take(session, request_id, own, event)
+        session, moved = session_record.place(session, request_id, own, event)
         entry = session.requests[request_id] if own == name else None
     session, more = streams.put(session, name, ask.frame, requests=moved, asked={ask_id: of_ask(ask, entry, name)})
     session = replace(session, asks={**session.asks, ask_id: replace(ask, stream=name)})

@@ -9,11 +9,14 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import asks, codec, errors, payload, places, streams, translate
+from actors.protocol import asks, capabilities, codec, errors, payload, session_record, streams, tasks, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
+from actors.protocol.capabilities import LEVELS, level_of
 from actors.protocol.messages import Error, Request, RequestId
-from actors.protocol.request_record import of_request, request_key
+from actors.protocol.methods import METHODS, UPDATED, Kind, Sender, known
+from actors.protocol.modern.filter import FLAGS
+from actors.protocol.session_record import of_request, request_key
 from actors.protocol.session_state import ClientRequest, Session
 
 Step = streams.Step
@@ -94,6 +97,16 @@ def cleared(session: Session, event: ev.CallCleared) -> Step:
         return session, []
     entry = replace(session.requests[id], clearing=False)
     return replace(session, requests={**session.requests, entry.id: entry}), [fx.Release(event.call)]
+
+
+def placed(session: Session, event: ev.CallPlaced) -> Step:
+    """Its backend has told where it stands, and nothing else."""
+    id = session.calls.get(event.call)
+    if id is None:
+        return session, []
+    stream = session.posts[session.requests[id].post].stream
+    session, moved = session_record.place(session, id, stream, event)
+    return streams.note(session, stream, moved) if stream is not None else (session, [])
 
 
 # Outcomes ----------------------------------------------------------------------------------------------------
@@ -221,8 +234,64 @@ def say(session: Session, event: ev.CallProgressed, frame: bytes, key: str | Non
     if id is None:
         return streams.say_unrelated(session, frame, key)
     name, session, effects = streams.carrier(session, session.requests[id].post)
-    session, moved = places.take(session, id, name, event)
+    session, moved = session_record.place(session, id, name, event)
     if name is None:
         return session, [fx.Tally("message_without_connection")]
     session, more = streams.put(session, name, frame, requests=moved)
     return session, effects + more
+
+
+# What either end notifies, and whether it may pass -----------------------------------------------------------
+
+
+def told(session: Session, event: ev.CallProgressed) -> Step:
+    """A notification of a backend."""
+    if event.method == "notifications/progress":
+        return progressed(session, event)
+    why = why_drop(session, event.method, Sender.SERVER)
+    if why is not None:
+        return session, [fx.Tally(why)]
+    if event.method == "notifications/message" and not _loud_enough(session, event.params):
+        return session, [fx.Tally("log_below_level")]
+    params = event.params if event.as_is else translate.notification(event.method, event.params, session.version)
+    frame = codec.encode_notification(event.method, params)
+    return say(session, event, frame, _coalescing_key(event))
+
+
+def why_drop(session: Session, method: str, sender: Sender) -> str | None:
+    """Why a notification of this end goes nowhere: it is unknown, or of a feature that was not declared. None if it may
+    pass. A transparent endpoint passes what only its two ends know."""
+    row = known(method, sender, session.version)
+    if row is None or row.kind is not Kind.NOTIFICATION:
+        return "unknown_notification" if session.rules.gates or method in METHODS else None
+    if not session.rules.gates or session.client is None or session.server is None:
+        return None
+    # The status of a task comes from the end that runs it, and that declared it.
+    clients = METHODS[method].client_capability or (method == tasks.STATUS and sender is Sender.CLIENT)
+    declared = session.client.capabilities if clients else session.server
+    return None if capabilities.allows(declared, method, session.version) else "undeclared_notification"
+
+
+class _Uri(msgspec.Struct):
+    uri: str
+
+
+def _coalescing_key(event: ev.CallProgressed) -> str | None:
+    """`list_changed` of a kind and `updated` of a URI say the same however often they are said. (What else is called
+    so, only its two ends know.)"""
+    if event.method in FLAGS:
+        return event.method
+    if event.method == UPDATED:
+        try:
+            return f"{event.method} {msgspec.json.decode(event.params, type=_Uri).uri}"
+        except (msgspec.DecodeError, RecursionError):
+            return None
+    return None
+
+
+def _loud_enough(session: Session, params: Raw) -> bool:
+    """A level that is not of the protocol passes, and lets all pass: those who agreed on it know what it means."""
+    if session.level is None or session.level not in LEVELS:
+        return True
+    said = level_of(params)
+    return said not in LEVELS or LEVELS.index(said) >= LEVELS.index(session.level)

@@ -2,8 +2,8 @@
 
 `step(session, event)` gives the next session and the effects: no clock, no randomness, no IO. TABLE says which function
 serves which event in which phase; an event that has no row there is refused and leaves the state untouched. Changes of
-phase are looked up in `session_table`. Here are the lifecycle and the way in; requests are in `inflight`, questions of
-backends in `asks`, their notifications in `notices`, streams in `streams`.
+phase are looked up in `session_state`. Here are the lifecycle and the way in; requests and notifications are in
+`inflight`, questions of backends in `asks`, streams in `streams`.
 """
 
 import functools
@@ -21,19 +21,16 @@ from actors.protocol import (
     codec,
     errors,
     inflight,
-    notices,
     payload,
-    places,
     session_record,
     streams,
 )
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
-from actors.protocol.continuation import continuable
 from actors.protocol.messages import Error, Notification, Request, RequestId, Result
 from actors.protocol.methods import METHODS, Kind, Sender, known
-from actors.protocol.session_state import Client, Post, Session
-from actors.protocol.session_table import REFUSALS, TRANSITIONS, SessionPhase
+from actors.protocol.session_rebuild import continuable
+from actors.protocol.session_state import REFUSALS, TRANSITIONS, Client, Post, Session, SessionPhase
 from actors.protocol.versions import can_use, negotiate
 
 Step = streams.Step
@@ -260,7 +257,7 @@ def _notification(session: Session, message: Notification) -> Step:
         return inflight.cancelled(session, message.params)
     if method == "notifications/progress":
         return asks.progressed(session, message.params)
-    why = notices.why_drop(session, method, Sender.CLIENT)
+    why = inflight.why_drop(session, method, Sender.CLIENT)
     return session, [fx.Tally(why)] if why is not None else [fx.Broadcast(method, message.params)]
 
 
@@ -353,12 +350,12 @@ TABLE: dict[tuple[SessionPhase, type], Handler] = {
     **{(phase, ev.CallEnded): inflight.ended for phase in SERVING},
     **{(phase, ev.CallExpired): _initialize_expired for phase in INITIALIZING},
     **{(phase, ev.CallExpired): inflight.expired for phase in SERVING},
-    **{(phase, ev.CallPlaced): places.placed for phase in SERVING},
+    **{(phase, ev.CallPlaced): inflight.placed for phase in SERVING},
     **{(phase, ev.CallHeld): inflight.held for phase in SERVING},
     **{(phase, ev.CallDue): inflight.due for phase in SERVING},
     **{(phase, ev.CallCleared): inflight.cleared for phase in SERVING},
     # What backends say, and ask.
-    **{(phase, ev.CallProgressed): notices.told for phase in BEGUN},
+    **{(phase, ev.CallProgressed): inflight.told for phase in BEGUN},
     **{(phase, ev.Asked): asks.asked for phase in BEGUN},
     **{(phase, ev.AskWithdrawn): asks.withdrawn for phase in BEGUN},
     **{(phase, ev.AskExpired): asks.expired for phase in BEGUN},

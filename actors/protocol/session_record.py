@@ -1,28 +1,34 @@
-"""The session record: what is kept of a session so that its actor can be built again, here or elsewhere.
+"""What is kept of a session so that its actor can be built again, here or elsewhere (`session_rebuild`): the fields of
+its record, and what is in flight: requests of the client (`q:`), and what a backend asked the client in the course of
+one (`o:`). Small, and written on change only.
 
-Fields are small and written on change only. A rebuilt session knows its client, its level, its subscriptions and its
-unfinished streams, and what waited in its box. What was in flight is continued where the backend can bring the rest of
-its answer; else the request gets one error on its stream, which says that it may have been executed unless the record
-says that it was never sent, and questions of backends are withdrawn.
+An entry of what is in flight names its stream. Where the backend gives its events ids it also says how the rest of the
+answer can be had (2025-11-25 transports, "Resumability and Redelivery"); that goes into the record together with the
+last event that came of what the backend said: then neither is ever there without the other, and nothing is shown twice
+or left out. Of a request that waits to be sent it says that it was not. That is taken back, and the store's
+acknowledgement waited for, before the request is sent: so it holds for whoever reads it after the end of the process.
 """
 
-from collections.abc import Collection, Mapping
-from typing import Protocol
+from collections.abc import Mapping
+from typing import TypeAlias
 
-import msgspec
-from msgspec import Raw
+from msgspec import DecodeError, Raw, Struct, json
 from msgspec.structs import replace
 
-from actors.protocol import asks, box, capabilities, codec, errors, streams
-from actors.protocol import effects as fx
-from actors.protocol.continuation import continued
-from actors.protocol.request_record import read_ask, read_request, request_id
-from actors.protocol.session_state import Client, Session, Stream
-from actors.protocol.session_table import SessionPhase
+from actors.protocol import events as ev
+from actors.protocol.capabilities import client_bits, parse
+from actors.protocol.messages import RequestId
+from actors.protocol.session_state import Ask, Boxed, Client, ClientRequest, Session
 from actors.protocol.table import Table
+
+Changes: TypeAlias = dict[str, bytes | None]
+"""Of a record; None deletes."""
 
 SCHEMA = b"1"
 """The version of this layout, field `v`."""
+
+
+# Fields ------------------------------------------------------------------------------------------------------
 
 
 def birth(principal: str, endpoint: str) -> dict[str, bytes]:
@@ -35,61 +41,18 @@ def configuration(table: Table) -> dict[str, bytes]:
     return {"table": table.digest.encode()}
 
 
-def handshake(session: Session) -> dict[str, bytes | None]:
+def handshake(session: Session) -> Changes:
     """The fields that the handshake settles."""
     client = session.client
-    fields: dict[str, bytes | None] = {"state": session.phase.value.encode(), "version": session.version.encode()}
+    fields: Changes = {"state": session.phase.value.encode(), "version": session.version.encode()}
     if client is not None:
-        fields["client"] = b'{"capabilities":%s,"info":%s}' % (
-            bytes(client.capabilities.raw) or b"{}",
-            bytes(client.info),
-        )
+        told = bytes(client.capabilities.raw) or b"{}", bytes(client.info)
+        fields["client"] = b'{"capabilities":%s,"info":%s}' % told
     if session.server is not None:
         fields["server"] = bytes(session.server.raw)
     if session.level is not None:
         fields |= level(session.level)
-    return fields | box.fields(session.box)
-
-
-def subscriptions(uris: tuple[str, ...]) -> dict[str, bytes | None]:
-    """The field that holds the subscribed URIs."""
-    return {"subscriptions": msgspec.json.encode(uris) if uris else None}
-
-
-def level(chosen: str) -> dict[str, bytes | None]:
-    """The field that holds the log level."""
-    return {"level": chosen.encode()}
-
-
-class HeadLike(Protocol):
-    """What is needed here of a recorded stream head."""
-
-    @property
-    def seq(self) -> int: ...
-
-    @property
-    def finished(self) -> bool: ...
-
-
-class RecordLike(Protocol):
-    """What is needed here of a record; the ports, which layer 0 does not know, have one."""
-
-    @property
-    def fields(self) -> Mapping[str, bytes]: ...
-
-    @property
-    def requests(self) -> Mapping[str, bytes]: ...
-
-    @property
-    def asked(self) -> Mapping[str, bytes]: ...
-
-    @property
-    def streams(self) -> Mapping[str, HeadLike]: ...
-
-
-class _Client(msgspec.Struct):
-    capabilities: Raw
-    info: Raw
+    return fields | box(session.box)
 
 
 def is_complete(fields: Mapping[str, bytes]) -> bool:
@@ -97,102 +60,142 @@ def is_complete(fields: Mapping[str, bytes]) -> bool:
     return fields.get("v") == SCHEMA and {"version", "client", "state"} <= set(fields)
 
 
-def rebuild(
-    record: RecordLike, fresh: Session, now: float = 0.0, reachable: Collection[str] = ()
-) -> tuple[Session, fx.Effects]:
-    """The session as recorded, in a new life with the epoch of `fresh`. The effects settle what can't be continued, and
-    take up what can: with `reachable` backends, whose sessions are kept."""
-    fields = record.fields
-    version = fields["version"].decode()
-    told = msgspec.json.decode(fields["client"], type=_Client)
-    declared = capabilities.parse(Raw(bytes(told.capabilities)))
-    client = Client(declared, capabilities.client_bits(declared.raw, version), Raw(bytes(told.info)))
-    uris = tuple(msgspec.json.decode(fields["subscriptions"], type=list[str])) if "subscriptions" in fields else ()
-    session = replace(
-        fresh,
-        phase=SessionPhase.OPERATION,
-        version=version,
-        client=client,
-        server=capabilities.parse(Raw(fields["server"])) if "server" in fields else None,
-        level=fields["level"].decode() if "level" in fields else None,
-        subscriptions=uris,
-        streams={name: Stream(head.seq) for name, head in record.streams.items() if not head.finished},
-        box=box.read(fields.get("box")),
-        next_post_stream=_next_number(record, "p"),
-        next_get_stream=_next_number(record, "g"),
+class _Client(Struct):
+    capabilities: Raw
+    info: Raw
+
+
+def read_client(field: bytes, version: str) -> Client:
+    """What the client said of itself in a session of this revision."""
+    told = json.decode(field, type=_Client)
+    declared = parse(Raw(bytes(told.capabilities)))
+    return Client(declared, client_bits(declared.raw, version), Raw(bytes(told.info)))
+
+
+def subscriptions(uris: tuple[str, ...]) -> Changes:
+    """The field that holds the subscribed URIs."""
+    return {"subscriptions": json.encode(uris) if uris else None}
+
+
+def level(chosen: str) -> Changes:
+    """The field that holds the log level."""
+    return {"level": chosen.encode()}
+
+
+class _Kept(Struct, frozen=True, array_like=True):
+    key: str
+    data: Raw
+    stream: str = ""
+    seq: int = 0
+
+
+def box(content: tuple[Boxed, ...]) -> Changes:
+    """The field that holds what must not be lost of the box."""
+    kept = [_Kept(b.key, Raw(b.data), b.stream, b.seq) for b in content if b.key is not None]
+    return {"box": json.encode(kept) if kept else None}
+
+
+def read_box(field: bytes | None) -> tuple[Boxed, ...]:
+    """The box of a record."""
+    if field is None:
+        return ()
+    return tuple(Boxed(k.key, bytes(k.data), k.stream, k.seq) for k in json.decode(field, type=list[_Kept]))
+
+
+# What is in flight -------------------------------------------------------------------------------------------
+
+
+class Recorded(
+    Struct, frozen=True, omit_defaults=True, rename={"stream": "s", "backend": "b", "upstream": "u", "unsent": "w"}
+):
+    """A request of the client; `upstream` is its id there, and the answer goes on after the event `cursor`. `unsent`:
+    it was never sent."""
+
+    stream: str
+    backend: str = ""
+    upstream: str = ""
+    cursor: str = ""
+    method: str = ""
+    token: int | str | None = None
+    progress: float | None = None
+    unsent: bool = False
+
+    @property
+    def place(self) -> ev.Place | None:
+        """Where it can be continued."""
+        return ev.Place(self.upstream, self.cursor) if self.backend and self.cursor else None
+
+
+class RecordedAsk(Struct, frozen=True, omit_defaults=True, rename={"stream": "s", "backend": "b"}):
+    """A question; `request` is the key of the request that it came with, `id` and `token` are the backend's own."""
+
+    stream: str
+    backend: str = ""
+    request: str = ""
+    id: int | str = 0
+    method: str = ""
+    token: int | str | None = None
+
+
+def request_key(id: RequestId) -> str:
+    """The name of a request in the record: ids are told apart by type and value."""
+    return f"i:{id}" if isinstance(id, int) else f"s:{id}"
+
+
+def request_id(key: str) -> RequestId:
+    """The id that a record's key stands for."""
+    return int(key[2:]) if key.startswith("i:") else key[2:]
+
+
+def of_request(entry: ClientRequest | None, stream: str) -> bytes:
+    """The entry of a request on this stream."""
+    place = entry.place if entry is not None else None
+    if entry is not None and entry.unsent:
+        return json.encode(Recorded(stream, unsent=True))
+    if entry is None or place is None or place.cursor is None:
+        return stream.encode()
+    upstream = str(place.id)  # ours, so a text
+    return json.encode(
+        Recorded(stream, entry.backend, upstream, place.cursor, entry.method, entry.token, entry.progress)
     )
-    session, taken_up = continued(session, record, now, reachable)
-    session, effects = _withdraw_questions(session, record)
-    session, more = _settle_requests(session, record)
-    return session, effects + more + taken_up
 
 
-def _next_number(record: RecordLike, kind: str) -> int:
-    """No stream gets the name of one that still has a log. (A log that is gone may lend its name once more: an event id
-    holds the epoch too, so none is ever the same.)"""
-    return 1 + max((int(name[1:]) for name in record.streams if name[0] == kind), default=0)
+def of_ask(ask: Ask, entry: ClientRequest | None, stream: str) -> bytes:
+    """The entry of a question on this stream, that came with this request."""
+    if entry is None or entry.place is None or entry.place.cursor is None:
+        return stream.encode()
+    return json.encode(RecordedAsk(stream, ask.backend, request_key(entry.id), ask.id, ask.method, ask.token))
 
 
-def _withdraw_questions(session: Session, record: RecordLike) -> tuple[Session, fx.Effects]:
-    """Whoever asked is gone: the client need not answer. What was asked on a stream that is over is only forgotten."""
-    asked = {ask_id: value for ask_id, value in record.asked.items() if ask_id not in session.asks}
-    carriers = {ask_id: read_ask(value).stream for ask_id, value in asked.items()}
-    session = replace(session, settled=tuple(i for i, name in carriers.items() if name not in session.streams))
-    effects: fx.Effects = []
-    for ask_id, name in carriers.items():
-        if name in session.streams:
-            frame = asks.withdrawal(ask_id, "the server is gone")
-            session, more = streams.put(session, name, frame, asked={ask_id: None})
-            effects += more
-    return session, effects
-
-
-def _settle_requests(session: Session, record: RecordLike) -> tuple[Session, fx.Effects]:
-    """Unfinished streams of POSTs get the errors of their requests and end; GET streams stay open for their client."""
-    effects: fx.Effects = []
-    entries = {key: read_request(value) for key, value in record.requests.items()}
-    carriers = {key: entry.stream for key, entry in entries.items()}
-    for name in [n for n in session.streams if n.startswith("p")]:
-        keys = [k for k, carrier in carriers.items() if carrier == name and request_id(k) not in session.requests]
-        last = keys[-1:] if session.streams[name].post is None else []
-        for key in keys[: len(keys) - len(last)]:
-            data = _lost(key, unsent=entries[key].unsent)
-            session, more = streams.put(session, name, data, requests={key: None})
-            effects += more
-        if session.streams[name].post is not None:
-            continue  # others on it go on
-        final = _lost(last[0], unsent=entries[last[0]].unsent) if last else None
-        session, more = streams.put(session, name, final, finish=True, requests=dict.fromkeys(last))
-        effects += more
-    return session, effects
-
-
-def _lost(key: str, *, unsent: bool) -> bytes:
-    executed: errors.Executed = "no" if unsent else "unknown"
-    error = errors.internal("the gateway process that ran this request ended", reason="owner_lost", executed=executed)
-    return codec.encode_error(request_id(key), error)
-
-
-class _Name(msgspec.Struct):
-    name: str
-
-
-def tool_name(params: Raw) -> str:
-    """The tool that a call names, for metrics."""
+def read_request(value: bytes) -> Recorded:
+    """What `of_request` wrote."""
     try:
-        return msgspec.json.decode(params, type=_Name).name
-    except (msgspec.DecodeError, RecursionError):
-        return ""
+        return json.decode(value, type=Recorded)
+    except DecodeError:
+        return Recorded(value.decode())
 
 
-class _Code(msgspec.Struct):
-    code: int
-
-
-def error_type(error: Raw) -> str:
-    """The code of a JSON-RPC error as a metrics label, if it is one that somebody has given a meaning."""
+def read_ask(value: bytes) -> RecordedAsk:
+    """What `of_ask` wrote."""
     try:
-        code = msgspec.json.decode(error, type=_Code).code
-        return str(code) if code in errors.CODES else "other"
-    except (msgspec.DecodeError, RecursionError):
-        return "malformed"
+        return json.decode(value, type=RecordedAsk)
+    except DecodeError:
+        return RecordedAsk(value.decode())
+
+
+NOT_CONTINUED = frozenset(
+    {"initialize", "tools/list", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
+)
+"""Requests whose answer is not all that they come to: the session has to do something of its own with it."""
+
+
+def place(
+    session: Session, id: RequestId, stream: str | None, event: ev.CallProgressed | ev.Asked | ev.CallPlaced
+) -> tuple[Session, Changes]:
+    """Takes down where a request stands at its backend; the change of the record, if it is recorded."""
+    entry = session.requests[id]
+    if event.place is None or entry.method in NOT_CONTINUED:
+        return session, {}
+    entry = replace(entry, backend=event.backend, place=event.place)
+    session = replace(session, requests={**session.requests, id: entry})
+    return session, {request_key(id): of_request(entry, stream)} if stream is not None else {}

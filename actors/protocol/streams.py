@@ -3,20 +3,24 @@
 A message that belongs to a request goes on the stream of its POST, which is opened by the first such message; one that
 belongs to none goes to the newest GET stream that somebody reads, or waits in the box (2025-11-25 transports,
 "Multiple Connections": never on two streams).
+
+The box is bounded in number and bytes. What says that something has changed coalesces by its key and is in the record;
+chatter (logs) is dropped first and is not. A message comes back into the box when the stream on which it was said has
+lost its reader before it was written.
 """
 
 from msgspec.structs import replace
 
-from actors.protocol import box, codec, errors
+from actors.protocol import codec, errors, session_record
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol.messages import Error, Result
-from actors.protocol.request_record import of_request, request_key
-from actors.protocol.session_state import Boxed, Post, Session, Stream
-from actors.protocol.session_table import UNRECORDED
+from actors.protocol.session_record import Changes, of_request, request_key
+from actors.protocol.session_state import UNRECORDED, Boxed, Post, Rules, Session, Stream
 from actors.protocol.versions import can_use
 
 Step = tuple[Session, fx.Effects]
+Box = tuple[Boxed, ...]
 
 PRIMING = b""
 """An event with an id and empty data: the client can resume from the very beginning. Only since 2025-11-25, for older
@@ -29,8 +33,8 @@ def put(
     data: bytes | None,
     *,
     finish: bool = False,
-    requests: dict[str, bytes | None] | None = None,
-    asked: dict[str, bytes | None] | None = None,
+    requests: Changes | None = None,
+    asked: Changes | None = None,
     key: str | None = None,
 ) -> Step:
     """Appends one message to an unfinished stream; `finish` makes it the last (without data: ends it at once). One with
@@ -46,12 +50,12 @@ def put(
     else:
         seq, unread = stream.seq + 1, stream.unread
         if key is not None and data is not None:
-            unread = box.noted(session.rules, unread, Boxed(key, data, seq=seq))
+            unread = _noted(session.rules, unread, Boxed(key, data, seq=seq))
         streams[name] = replace(stream, seq=seq, unread=unread)
     return replace(session, streams=streams), [effect]
 
 
-def note(session: Session, name: str, requests: dict[str, bytes | None], clears: ev.CallId | None = None) -> Step:
+def note(session: Session, name: str, requests: Changes, clears: ev.CallId | None = None) -> Step:
     """Changes the record in the order of the stream's events, without an event."""
     return session, [fx.Append(name, session.streams[name].seq + 1, None, requests=requests, clears=clears)]
 
@@ -136,15 +140,15 @@ def say_unrelated(session: Session, data: bytes, key: str | None = None) -> Step
     name = reader(session)
     if name is not None:
         return put(session, name, data, key=key)
-    kept, dropped = box.added(session.rules, session.box, Boxed(key, data))
+    kept, dropped = _added(session.rules, session.box, Boxed(key, data))
     session, effects = _rebox(session, kept)
     return session, [*effects, *[fx.Tally("box_full")] * dropped]
 
 
-def _rebox(session: Session, content: box.Box) -> Step:
+def _rebox(session: Session, content: Box) -> Step:
     """Another content of the box. The record follows once there is one that a session can be rebuilt from."""
-    fields = box.fields(content)
-    changed = fields != box.fields(session.box) and session.phase not in UNRECORDED
+    fields = session_record.box(content)
+    changed = fields != session_record.box(session.box) and session.phase not in UNRECORDED
     return replace(session, box=content), [fx.Save(fields)] if changed else []
 
 
@@ -166,6 +170,46 @@ def deliver(session: Session) -> Step:
             effects += [*more, fx.StartAskClock(ask_id, True)]
             session = replace(session, asks={**session.asks, ask_id: replace(ask, stream=name)})
     return session, effects
+
+
+# The box: what waits for a reader, and what may not have been written -----------------------------------------
+
+
+def _added(rules: Rules, box: Box, boxed: Boxed) -> tuple[Box, int]:
+    """The box with one more message, which replaces one with its key; and how many were dropped for want of room."""
+    kept = tuple(b for b in box if boxed.key is None or b.key != boxed.key)
+    dropped = 0
+    while not _has_room(rules, kept, boxed):
+        chatter = next((b for b in kept if b.key is None), None) if boxed.key is not None else None
+        if chatter is None:
+            return kept, dropped + 1
+        kept = tuple(b for b in kept if b is not chatter)
+        dropped += 1
+    return (*kept, boxed), dropped
+
+
+def _has_room(rules: Rules, box: Box, boxed: Boxed) -> bool:
+    return len(box) < rules.box and sum(len(b.data) for b in box) + len(boxed.data) <= rules.box_bytes
+
+
+def _noted(rules: Rules, unread: Box, boxed: Boxed) -> Box:
+    """What may not have been written, with one more; the oldest, which most likely was, goes first."""
+    kept = tuple(b for b in unread if b.key != boxed.key)
+    while kept and not _has_room(rules, kept, boxed):
+        kept = kept[1:]
+    return (*kept, boxed)
+
+
+def _returned(rules: Rules, box: Box, unread: Box, stream: str) -> tuple[Box, int]:
+    """The box with what this stream's reader did not get, and how many were dropped for want of room. What has waited
+    all the while under the same key says it better: it was never said."""
+    dropped = 0
+    waiting = {b.key for b in box}
+    for boxed in unread:
+        if boxed.key not in waiting:
+            box, more = _added(rules, box, replace(boxed, stream=stream))
+            dropped += more
+    return box, dropped
 
 
 # Connections -------------------------------------------------------------------------------------------------
@@ -239,8 +283,8 @@ def _leave(session: Session, name: str, stream: Stream, written: int) -> Step:
     return _take_back(session, unread, name)
 
 
-def _take_back(session: Session, unread: box.Box, name: str) -> Step:
-    kept, dropped = box.returned(session.rules, session.box, unread, name)
+def _take_back(session: Session, unread: Box, name: str) -> Step:
+    kept, dropped = _returned(session.rules, session.box, unread, name)
     session, effects = _rebox(session, kept)
     return session, [*effects, *[fx.Tally("box_full")] * dropped]
 

@@ -27,12 +27,11 @@ from actors.links.own_calls import OwnDue
 from actors.links.resume import KeptLinks
 from actors.ports import UNAVAILABLE, Answer, Failed, Grant, Principal, Record, Refused, SessionKey, Streaming
 from actors.protocol import effects as fx
-from actors.protocol import errors, session_record
+from actors.protocol import errors, session_rebuild, session_record
 from actors.protocol import events as ev
 from actors.protocol.messages import Request
 from actors.protocol.session_machine import step
-from actors.protocol.session_state import Client, Rules, Session
-from actors.protocol.session_table import TRANSITIONS, UNRECORDED, SessionPhase
+from actors.protocol.session_state import TRANSITIONS, UNRECORDED, Client, Rules, Session, SessionPhase
 from actors.protocol.table import Replaced, Table
 from actors.quotas import Quotas
 from actors.record import Fields, OwnedRecord, SaveDue, Stored
@@ -241,7 +240,7 @@ class SessionActor(Actor):
         self.tree.expiry.reply(Returned(self.identity.key))
         self._kept.load(record.fields, self.services.table.value)
         self.recorder.load(record.streams)
-        self._state, effects = session_record.rebuild(record, self._state, self.ctx.now(), self._kept.reachable)
+        self._state, effects = session_rebuild.rebuild(record, self._state, self.ctx.now(), self._kept.reachable)
         self._quotas.requests.add(self.principal, len(self._state.requests))
         # A first write of this life: it clears the count of rebuilds that never got so far.
         self.save(session_record.handshake(self._state) | last_activity(None))

@@ -10,7 +10,7 @@ import trio
 
 from actors.ports import Deltas, Failed, Record, Refused
 from actors.protocol import effects as fx
-from actors.protocol.request_record import read_request
+from actors.protocol.session_record import read_request
 from actors.protocol.table import Limits
 from actors.streams.recorder import Entry
 from gateway.store.memory import MemoryStore

@@ -13,11 +13,10 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.protocol import codec, errors, payload
-from actors.protocol.capabilities import LEVELS, ClientBits
+from actors.protocol.capabilities import LEVELS, ClientBits, level_of
 from actors.protocol.messages import EMPTY, Error, RequestId
 from actors.protocol.modern import exchange_events as ev
 from actors.protocol.modern import outcomes
-from actors.protocol.notices import level
 
 
 class Phase(Enum):
@@ -114,12 +113,12 @@ def _told(exchange: Exchange, event: ev.Told, to: Phase) -> Step:
 
 def _unheard(wanted: str | None, params: Raw) -> str | None:
     """Why a log message is not for this request: it asked for none (MUST NOT be sent), or for graver ones."""
-    said = level(params)
+    said = level_of(params)
     if wanted is None:
         return "log_unwanted"
     if wanted not in LEVELS:
         return None  # the one server that got it knows what it means
-    return None if said is not None and LEVELS.index(said) >= LEVELS.index(wanted) else "log_below_level"
+    return None if said in LEVELS and LEVELS.index(said) >= LEVELS.index(wanted) else "log_below_level"
 
 
 class _Progress(msgspec.Struct):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
-from actors.protocol import session_record
-from actors.protocol.request_record import read_request
+from actors.protocol import session_rebuild, session_record
+from actors.protocol.session_record import read_request
 from actors.protocol.session_state import Rules, Session
 from tests.protocol.machines.driving import (
     ASKS,
@@ -101,7 +101,7 @@ class Lasting(SessionDriver):
     def restart(self, *reachable: str) -> list[Any]:
         """Another life, of which the first knows nothing; its effects."""
         fresh = Session(self.session.epoch + 1, Rules())
-        self.session, effects = session_record.rebuild(self.store, fresh, 100.0, reachable)
+        self.session, effects = session_rebuild.rebuild(self.store, fresh, 100.0, reachable)
         self.calls = {id: number for number, id in self.session.calls.items()}
         return self.store.take(effects)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.protocol.session_table import TRANSITIONS, SessionPhase
+from actors.protocol.session_state import TRANSITIONS, SessionPhase
 
 ROOT = Path(__file__).resolve().parents[3]
 spec = importlib.util.spec_from_file_location("diagrams", ROOT / "scripts" / "diagrams.py")

@@ -11,12 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import Raw
 
 from actors.protocol import effects as fx
-from actors.protocol import errors, session_record
+from actors.protocol import errors, session_rebuild, session_record
 from actors.protocol import events as ev
 from actors.protocol.messages import EMPTY, Error, Message, Request, RequestId, Result
 from actors.protocol.session_machine import TABLE
-from actors.protocol.session_state import Rules, Session
-from actors.protocol.session_table import SessionPhase
+from actors.protocol.session_state import Rules, Session, SessionPhase
 from tests.protocol.machines.driving import (
     ASKS,
     BATCHES,
@@ -289,7 +288,7 @@ class Sessions(RuleBasedStateMachine):
         stored = Stored(
             dict(self.witness.fields), dict(self.witness.requests), dict(self.witness.asked), dict(self.heads)
         )
-        rebuilt, effects = session_record.rebuild(stored, Session(self.state.epoch + 1, RULES))
+        rebuilt, effects = session_rebuild.rebuild(stored, Session(self.state.epoch + 1, RULES))
         self.driver.session = rebuilt
         self.connections.clear()
         self.witness.restarted(rebuilt, effects, self.heads)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
-from actors.protocol import request_record, session_machine, session_record
-from actors.protocol.session_state import Rules, Session
-from actors.protocol.session_table import SessionPhase
+from actors.protocol import session_machine, session_rebuild, session_record
+from actors.protocol.session_state import Rules, Session, SessionPhase
 from tests.protocol.machines.driving import (
     FORMS,
     NEWEST,
@@ -81,7 +80,7 @@ class Recorded(SessionDriver):
 
     def restart(self) -> list:
         """Another life, of which the first knows nothing; its effects."""
-        self.session, effects = session_record.rebuild(self.store, Session(self.session.epoch + 1, Rules()))
+        self.session, effects = session_rebuild.rebuild(self.store, Session(self.session.epoch + 1, Rules()))
         return self.store.take(effects)
 
 
@@ -235,7 +234,7 @@ def test_what_waits_before_the_handshake_is_over_is_recorded_with_it() -> None:
 
 @given(st.integers() | st.text())
 def test_the_key_of_a_request_names_its_id(id: int | str) -> None:
-    back = request_record.request_id(request_record.request_key(id))
+    back = session_record.request_id(session_record.request_key(id))
     assert (type(back), back) == (type(id), id)
 
 
@@ -329,7 +328,7 @@ def test_a_record_that_was_written_before_is_read() -> None:
         },
         streams={"p1": Head(2), "p2": Head(1), "p3": Head(4), "g1": Head(2), "p4": Head(3, finished=True)},
     )
-    session, effects = session_record.rebuild(store, Session(37, Rules()), 100.0, {"b"})
+    session, effects = session_rebuild.rebuild(store, Session(37, Rules()), 100.0, {"b"})
     store.take(effects)
     assert session_record.is_complete(store.fields)
     assert (session.phase, session.version, session.level) == (SessionPhase.OPERATION, "2025-11-25", "error")

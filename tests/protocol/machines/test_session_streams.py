@@ -4,8 +4,7 @@ import pytest
 
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
-from actors.protocol.session_state import Rules
-from actors.protocol.session_table import SessionPhase
+from actors.protocol.session_state import Rules, SessionPhase
 from tests.protocol.machines.driving import (
     BATCHES,
     FORMS,

@@ -10,7 +10,7 @@ from actors.protocol import errors
 from actors.protocol import events as ev
 from actors.protocol.messages import EMPTY
 from actors.protocol.session_machine import CLIENT_BYTES, TABLE
-from actors.protocol.session_table import TRANSITIONS, SessionPhase
+from actors.protocol.session_state import TRANSITIONS, SessionPhase
 from tests.protocol.machines.driving import (
     BATCHES,
     FORMS,

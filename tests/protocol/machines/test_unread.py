@@ -2,9 +2,9 @@
 
 import pytest
 
-from actors.protocol import box
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
+from actors.protocol.session_record import read_box
 from actors.protocol.session_state import Boxed, Rules
 from tests.protocol.machines.driving import SessionDriver, all_of, only, said
 
@@ -102,7 +102,7 @@ def test_it_is_in_the_record_while_nobody_reads(session: SessionDriver) -> None:
     session.get()
     session.tell(None, CHANGED)
     saved = only(fx.Save, leave(session, "g1", 1)).fields["box"]
-    assert [(b.key, b.stream, b.seq) for b in box.read(saved)] == [(CHANGED, "g1", 2)]
+    assert [(b.key, b.stream, b.seq) for b in read_box(saved)] == [(CHANGED, "g1", 2)]
     assert only(fx.Save, session.get()).fields == {"box": None}
 
 
@@ -117,7 +117,7 @@ def test_a_drain_leaves_it_to_the_next_owner(session: SessionDriver) -> None:
     session.get()
     session.tell(None, CHANGED)
     effects = session.step(ev.DrainStarted())
-    assert [b.key for b in box.read(all_of(fx.Save, effects)[-1].fields["box"])] == [CHANGED]
+    assert [b.key for b in read_box(all_of(fx.Save, effects)[-1].fields["box"])] == [CHANGED]
 
 
 @pytest.mark.parametrize("rules", [Rules(box=3), Rules(box_bytes=300)])
@@ -132,4 +132,4 @@ def test_what_is_kept_for_a_connection_is_bounded_and_the_oldest_goes_first(rule
 
 
 def test_a_box_that_was_written_without_streams_can_be_read() -> None:
-    assert box.read(b'[["k",{"a":1}]]') == (Boxed("k", b'{"a":1}'),)
+    assert read_box(b'[["k",{"a":1}]]') == (Boxed("k", b'{"a":1}'),)

@@ -20,9 +20,8 @@ from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import session_record
 from actors.protocol.messages import Request, RequestId
-from actors.protocol.request_record import request_key
-from actors.protocol.session_state import Session
-from actors.protocol.session_table import TRANSITIONS, SessionPhase
+from actors.protocol.session_record import request_key
+from actors.protocol.session_state import TRANSITIONS, Session, SessionPhase
 from tests.protocol.machines.driving import plain
 
 
