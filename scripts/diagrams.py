@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from actors.protocol import link_table, session_state  # noqa: E402 - the tree must be on the path first
+from actors.protocol import link_state, session_state  # noqa: E402 - the tree must be on the path first
 from actors.protocol.bridge import parking, task_drive  # noqa: E402 - the same
 from actors.protocol.modern import exchange, subscription  # noqa: E402 - the same
 from actors.protocol.modern import link_state as modern_link  # noqa: E402 - the same
@@ -19,7 +19,7 @@ Table = Mapping[tuple[Enum, str], Enum]
 
 DIAGRAMS: dict[str, tuple[Table, Enum]] = {
     "session": (session_state.TRANSITIONS, session_state.SessionPhase.NEW),
-    "link": (link_table.TRANSITIONS, link_table.Phase.IDLE),
+    "link": (link_state.TRANSITIONS, link_state.Phase.IDLE),
     "link without sessions": (modern_link.TRANSITIONS, modern_link.Phase.IDLE),
     "exchange": (exchange.TRANSITIONS, exchange.Phase.RECEIVED),
     "subscription": (subscription.TRANSITIONS, subscription.Phase.RECEIVED),

@@ -37,8 +37,8 @@ from actors.named import Named
 from actors.protocol import breaker, errors
 from actors.protocol import link_events as ev
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
+from actors.protocol.link_state import LIVE, Phase
 from actors.protocol.link_state import Link as LegacyLink
-from actors.protocol.link_table import LIVE, Phase
 from actors.protocol.modern.link_state import Link as ModernLink
 from actors.protocol.table import BackendSpec, Replaced, Table, same_server
 from actors.runtime import NORMAL, Actor, Down, Ref, TaskEnded

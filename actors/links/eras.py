@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from actors.links.link_messages import Failure
 from actors.protocol.bridge import eras as rules
 from actors.protocol.bridge.eras import Case, Verdict
-from actors.protocol.diagnostics import Diagnostics, without_addresses
-from actors.protocol.link_handshake import refuses
-from actors.protocol.link_loss import refusal_of
+from actors.protocol.diagnostics import Diagnostics, refusal_of, without_addresses
+from actors.protocol.link_machine import refuses
 from actors.protocol.link_state import Link
 from actors.protocol.messages import Error, RequestId
 from actors.protocol.table import BackendSpec, Target

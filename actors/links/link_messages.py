@@ -12,7 +12,7 @@ from actors.ports import Kept
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.events import Place
 from actors.protocol.link_events import Hello
-from actors.protocol.link_table import Phase
+from actors.protocol.link_state import Phase
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern.link_events import Caller
 from actors.runtime import Ref

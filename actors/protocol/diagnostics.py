@@ -50,6 +50,30 @@ def told_by(error: Raw, detail: str, status: int | None = None) -> Diagnostics:
     return Diagnostics(data.status or status, tuple(line[:CHARACTERS] for line in data.stderr[:LINES]), detail)
 
 
+class _Said(Struct):
+    message: str = ""
+    code: int = 0
+
+
+def reason_of(error: Raw) -> str:
+    """The message of a JSON-RPC error object, cut to a length fit for logs."""
+    said = _said(error)
+    return said.message[:500] if said is not None else "malformed error"
+
+
+def refusal_of(error: Raw) -> str:
+    """What a server says that refuses to speak with us: the message and the code of its JSON-RPC error."""
+    said = _said(error)
+    return f"{said.message[:500]} (error {said.code})" if said is not None else "malformed error"
+
+
+def _said(error: Raw) -> _Said | None:
+    try:
+        return msgspec.json.decode(error, type=_Said)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
 LINES: Final = 20
 CHARACTERS: Final = 300
 """Of a standard error that comes by way of another gateway."""

@@ -1,4 +1,4 @@
-"""Requests to the backend: how a call is sent, waits for the lease, and gets its one outcome.
+"""What passes over a connection that is there: calls to the backend, and what the backend says.
 
 On a transport that does not relate messages to requests (stdio) a question of the backend can be told to belong to a
 call only if there is one that could have raised it; so such *eligible* calls go one at a time where the client can be
@@ -7,21 +7,35 @@ asked. That is the lease.
 A call that waits can be *held*: whoever made it has written down that it was not sent, and must take that back first.
 When such a call could be sent it is *due*, and keeps its place until it is released. Others do not wait for that, since
 nobody knows how long the store takes: one may be sent before it, once.
+
+A message of the backend is passed on only as far as it is known whom it concerns: by the stream it came on, by our own
+id or token, or because only one call could have caused it. What concerns nobody is dropped and counted, never handed
+round.
 """
 
+from typing import Final
+
+import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.protocol import capabilities, codec, errors, payload, tasks, translate
 from actors.protocol import link_events as ev
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
-from actors.protocol.link_state import Link, Pending, Phase, Step, moved
-from actors.protocol.messages import Error, RequestId
+from actors.protocol.events import Place
+from actors.protocol.link_state import Link, Phase, Step
+from actors.protocol.messages import Error, Notification, Request, RequestId, Result
 from actors.protocol.methods import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
+from actors.protocol.modern.meta import RELATED_TASK_KEY
 from actors.protocol.versions import can_use
 
-REMEMBERED = frozenset({SUBSCRIBE, UNSUBSCRIBE, SET_LEVEL})
+REMEMBERED: Final = frozenset({SUBSCRIBE, UNSUBSCRIBE, SET_LEVEL})
 """What a backend that forgets us must be told again."""
+ASKED_MAX: Final = 64
+"""Requests of one backend that wait for an answer; a further one is refused, for each holds its params in memory."""
+_TASK: Final = b'"task"'
+_TASKS: Final = b'"tasks"'
+_RELATED: Final = RELATED_TASK_KEY.encode()
 
 
 def failure(
@@ -36,48 +50,33 @@ def failure(
     return errors.internal(message, reason=reason, executed=executed, backend=server or None, **shown).raw
 
 
+def member(params: Raw, name: str) -> str | None:
+    """A text among the params."""
+    try:
+        return payload.text_member(params, name)
+    except errors.Malformed:
+        return None
+
+
 # The way out -------------------------------------------------------------------------------------------------
 
 
 def called(link: Link, event: ev.Called) -> Step:
     """READY: send it, or let it wait for the lease."""
-    pending = _pending(event)
-    if event.eligible and link.profile.leased and _lease_taken(link):
-        return replace(link, waiting=(*link.waiting, pending)), []
-    return dispatch(link, pending)
+    if event.eligible and not link.related and _lease_taken(link):
+        return replace(link, waiting=(*link.waiting, event)), []
+    return dispatch(link, event)
 
 
 def called_early(link: Link, event: ev.Called) -> Step:
     """On the way to READY: it waits."""
-    return replace(link, waiting=(*link.waiting, _pending(event))), []
-
-
-def called_away(link: Link, event: ev.Called) -> Step:
-    """No connection: it brings one. A back-off does not hold it up; whether the backend may be tried is the breaker's
-    decision."""
-    link, _ = called_early(link, event)
-    return connect(link)
-
-
-def wanted_away(link: Link, event: ev.Wanted) -> Step:
-    """A connection is wanted without a call."""
-    return connect(link)
-
-
-def connect(link: Link, cause: str = "call") -> Step:
-    """Asks for a transport."""
-    return moved(link, cause), [ev.StartClock(), ev.Connect()]
+    return replace(link, waiting=(*link.waiting, event)), []
 
 
 def called_closed(link: Link, event: ev.Called) -> Step:
     """Too late."""
     message = f"the connection to {link.named} was closed"
     return link, [ev.Finish(event.call, False, failure("closed", message, "no", link.server))]
-
-
-def _pending(event: ev.Called) -> Pending:
-    progress, eligible = event.progress, event.eligible
-    return Pending(event.call, event.method, event.params, progress, eligible, final=event.final, version=event.version)
 
 
 def _lease_taken(link: Link) -> bool:
@@ -89,74 +88,59 @@ def upstream_id(link: Link) -> str:
     return f"{link.profile.prefix}.{link.next_id}"
 
 
-def dispatch(link: Link, pending: Pending) -> Step:
+def dispatch(link: Link, call: ev.Called) -> Step:
     """Sends a request under an id of ours, in the words of the backend's revision. A progress token of the client's
     never goes upstream: ours does, or none."""
     id = upstream_id(link)
-    params = pending.params
+    params = call.params
     if link.hello is not None:
-        augmented = (pending.final or link.profile.tasks) and _augmented(link.hello, pending)
         version = link.hello.version
+        tool = link.runs_tasks and call.method == "tools/call"
+        augmented = tool and (call.final or link.profile.tasks) and _has_task(params)
         # Without tasks on this connection a `task` is not the backend's to act on, if its revision gives it a meaning.
-        if version != pending.version or (can_use(version, "tasks") and not link.profile.tasks):
-            params = translate.client_request(pending.method, params, version, tasks=augmented)
-        known = augmented or pending.final or pending.method != "tools/call"
-        if not known and payload.mentions(link.hello.capabilities, _TASKS) and _may_need_task(link, link.hello):
-            return link, [ev.Entrust(pending.call, params, pending.progress)]
-    if pending.progress or payload.mentions(params, b"progressToken"):
+        if version != call.version or (not link.profile.tasks and can_use(version, "tasks")):
+            params = translate.client_request(call.method, params, version, tasks=augmented)
+        # A tool may run as a task only. (A client that runs some itself knows what it does, and gets the server's own
+        # answer.)
+        if tool and not (augmented or call.final or payload.mentions(link.profile.capabilities, _TASKS)):
+            return link, [ev.Entrust(call.call, params, call.progress)]
+    if call.progress or payload.mentions(params, b"progressToken"):
         try:
-            params = payload.with_progress_token(params, id if pending.progress else None)
+            params = payload.with_progress_token(params, id if call.progress else None)
         except errors.Malformed as malformed:
-            return link, [] if pending.call is None else [ev.Finish(pending.call, False, malformed.error.raw)]
-    link = replace(link, next_id=link.next_id + 1, pending=link.pending.having(id, pending))
-    return link, [ev.Send(codec.encode_request(id, pending.method, params), id=id)]
+            return link, [] if call.call is None else [ev.Finish(call.call, False, malformed.error.raw)]
+    link = replace(link, next_id=link.next_id + 1, pending=link.pending.having(id, call))
+    return link, [ev.Send(codec.encode_request(id, call.method, params), id=id)]
 
 
-_TASK = b'"task"'
-_TASKS = b'"tasks"'
-
-
-def _augmented(hello: ev.Hello, pending: Pending) -> bool:
-    """Whether it goes out as a task (2025-11-25, tasks)."""
-    if not payload.mentions(pending.params, _TASK):
-        return False
+def _has_task(params: Raw) -> bool:
     try:
-        asked = "task" in payload.members(pending.params)
+        return payload.mentions(params, _TASK) and "task" in payload.members(params)
     except errors.Malformed:
         return False
-    return asked and tasks.may_augment(capabilities.parse(hello.capabilities), hello.version, pending.method)
-
-
-def _may_need_task(link: Link, hello: ev.Hello) -> bool:
-    """Whether a tool may run as a task only, and the client knows no tasks. (One that runs some itself knows what it
-    does, and gets the server's own answer.)"""
-    if payload.mentions(link.profile.capabilities, _TASKS) or not can_use(hello.version, "tasks"):
-        return False
-    return capabilities.parse(hello.capabilities).has(tasks.AUGMENTED["tools/call"])
 
 
 def dispatch_waiting(link: Link) -> Step:
     """READY: sends every waiting call that may go; calls that wait for the lease keep their order. One that is held is
     due instead; of those that wait for the lease, only the first."""
-    if link.phase is not Phase.READY:
+    if link.phase is not Phase.READY or not link.waiting:
         return link, []
     effects: ev.Effects = []
-    still: list[Pending] = []
+    still: list[ev.Called] = []
     first_due = False
-    for pending in link.waiting:
-        if pending.eligible and _lease_taken(link):
-            still.append(pending)
-            continue
-        if pending.held:
-            leased = pending.eligible and link.profile.leased and not link.related
-            due = pending.due or not (leased and first_due)
-            if due and not pending.due:
-                effects.append(ev.Due(pending.call))
+    for call in link.waiting:
+        if call.eligible and _lease_taken(link):
+            still.append(call)
+        elif call.held:
+            leased = call.eligible and link.profile.leased and not link.related
+            due = call.due or not (leased and first_due)
+            if due and not call.due:
+                effects.append(ev.Due(call.call))
             first_due = first_due or leased
-            still.append(replace(pending, due=due))
-            continue
-        link, sent = dispatch(link, pending)
-        effects += sent
+            still.append(replace(call, due=due))
+        else:
+            link, sent = dispatch(link, call)
+            effects += sent
     return replace(link, waiting=tuple(still)), effects
 
 
@@ -165,32 +149,95 @@ def hold(link: Link, event: ev.Hold) -> Step:
     waiting = tuple(
         replace(p, held=True) if p.call == event.call and not p.retried and not p.held else p for p in link.waiting
     )
-    if waiting == link.waiting:
-        return link, []
-    return replace(link, waiting=waiting), [ev.Held(event.call)]
+    return (link, []) if waiting == link.waiting else (replace(link, waiting=waiting), [ev.Held(event.call)])
 
 
 def released(link: Link, event: ev.Released) -> Step:
     """Here is the leave; the call goes when its time has come."""
     waiting = tuple(replace(p, held=False, due=False) if p.call == event.call else p for p in link.waiting)
-    link = replace(link, waiting=waiting)
-    return dispatch_waiting(link)
+    return dispatch_waiting(replace(link, waiting=waiting))
+
+
+def abandoned(link: Link, event: ev.Abandoned) -> Step:
+    """Cancels a call that was sent, forgets one that was not."""
+    for id, pending in link.pending.items():
+        if pending.call == event.call:
+            return _cancel(link, id, event)
+    waiting = tuple(p for p in link.waiting if p.call != event.call)
+    return dispatch_waiting(replace(link, waiting=waiting)) if len(waiting) < len(link.waiting) else (link, [])
+
+
+def _cancel(link: Link, id: RequestId, event: ev.Abandoned) -> Step:
+    params = payload.dumps({"requestId": id, "reason": event.reason})
+    picking = tuple(place for place in link.picking if place.id != id)
+    link, settled = _settle_asked(replace(link, pending=link.pending.without(id), picking=picking), event.call)
+    link, more = dispatch_waiting(link)
+    frame = codec.encode_notification("notifications/cancelled", params)
+    return link, [ev.Send(frame), ev.Forget(id), *settled, *more]
+
+
+def notified(link: Link, event: ev.Notified) -> Step:
+    """READY: a notification of the client."""
+    return link, [ev.Send(codec.encode_notification(event.method, event.params))]
+
+
+def answer_given(link: Link, event: ev.AnswerGiven) -> Step:
+    """The client's answer to a request of the backend."""
+    if event.id not in link.asked:
+        return link, [ev.Tally("late_answer")]
+    frame = codec.encode_result(event.id, event.payload) if event.ok else codec.encode(Error(event.id, event.payload))
+    return _unasked(link, [event.id]), [ev.Send(frame)]
 
 
 # The way back ------------------------------------------------------------------------------------------------
 
 
-def finished(link: Link, id: RequestId, ok: bool, payload: Raw) -> Step:
+def incoming(link: Link, event: ev.Incoming) -> Step:
+    """One message of the backend, and where its stream stands after it."""
+    message = event.message
+    if isinstance(message, Notification):
+        link, effects = _notification(link, message, event.related)
+    elif isinstance(message, Request):
+        link, effects = _request(link, message, event.related)
+    else:
+        link, effects = _response(link, message, event.related)
+    return (link, effects) if event.cursor is None else (link, _with_place(link, effects, event))
+
+
+def _response(link: Link, message: Result | Error, related: RequestId | None) -> Step:
+    id = message.id
+    call = link.pending.get(id) if id is not None else None
+    if call is None and related is not None and isinstance(message, Error):
+        # An error whose id could not be read belongs to the request on whose stream it came (2025-11-25 basic).
+        id, call = related, link.pending.get(related)
+    if id is None or call is None:
+        return link, [ev.Tally("late_response")]
+    if link.lost_once and call.call is not None:
+        link = replace(link, lost_once=False)
+    if isinstance(message, Result):
+        return _finished(link, id, call, True, message.result)
+    return _finished(link, id, call, False, message.error)
+
+
+def send_failed(link: Link, event: ev.SendFailed) -> Step:
+    """READY: no response will come."""
+    call = link.pending.get(event.id)
+    if call is None:
+        return link, [ev.Tally("late_failure")]
+    error = failure(event.reason, event.message, event.executed, link.server, event.diagnostics.unstarted)
+    return _finished(link, event.id, call, False, error)
+
+
+def _finished(link: Link, id: RequestId, call: ev.Called, ok: bool, outcome: Raw) -> Step:
     """The outcome of the request with this id."""
-    pending = link.pending[id]
     link = replace(link, pending=link.pending.without(id))
-    if pending.call is None:
-        return link, _restored(pending)
-    if ok and pending.method in REMEMBERED:
-        link = _remember(link, pending)
-    effects: ev.Effects = [ev.Finish(pending.call, ok, payload)]
+    if call.call is None:
+        return link, _restored(call)
+    if ok and call.method in REMEMBERED:
+        link = _remember(link, call)
+    effects: ev.Effects = [ev.Finish(call.call, ok, outcome)]
     if link.asked:
-        link, more = settle_asked(link, pending.call)
+        link, more = _settle_asked(link, call.call)
         effects += more
     if link.waiting:
         link, more = dispatch_waiting(link)
@@ -198,72 +245,142 @@ def finished(link: Link, id: RequestId, ok: bool, payload: Raw) -> Step:
     return link, effects
 
 
-def _restored(pending: Pending) -> ev.Effects:
+def _restored(call: ev.Called) -> ev.Effects:
     """A subscription was asked for again after a loss: only from here on is nothing missed, so it is said here that
     something may have been."""
-    uri = member(pending.params, "uri") if pending.method == SUBSCRIBE else None
+    uri = member(call.params, "uri") if call.method == SUBSCRIBE else None
     return [] if uri is None else [ev.Tell(None, UPDATED, payload.dumps({"uri": uri}))]
 
 
-def _remember(link: Link, pending: Pending) -> Link:
+def _remember(link: Link, call: ev.Called) -> Link:
     """Keeps what a backend that forgets us must be told again."""
-    if pending.method == SET_LEVEL:
-        return replace(link, level=capabilities.level_of(pending.params) or None)
-    uri = member(pending.params, "uri")
+    if call.method == SET_LEVEL:
+        return replace(link, level=capabilities.level_of(call.params) or None)
+    uri = member(call.params, "uri")
     rest = tuple(u for u in link.subscriptions if u != uri)
-    return replace(link, subscriptions=(*rest, uri) if uri is not None and pending.method == SUBSCRIBE else rest)
+    return replace(link, subscriptions=(*rest, uri) if uri is not None and call.method == SUBSCRIBE else rest)
 
 
-def member(params: Raw, name: str) -> str | None:
-    """A text among the params."""
-    try:
-        return payload.text_member(params, name)
-    except errors.Malformed:
-        return None
-
-
-def send_failed(link: Link, event: ev.SendFailed) -> Step:
-    """READY: no response will come."""
-    if event.id not in link.pending:
-        return link, [ev.Tally("late_failure")]
-    error = failure(event.reason, event.message, event.executed, link.server, event.diagnostics.unstarted)
-    return finished(link, event.id, False, error)
-
-
-def abandoned(link: Link, event: ev.Abandoned) -> Step:
-    """Cancels a call that was sent, forgets one that was not."""
-    for id, pending in link.pending.items():
-        if pending.call == event.call:
-            return _cancel(link, id, event.reason)
-    waiting = tuple(p for p in link.waiting if p.call != event.call)
-    return dispatch_waiting(replace(link, waiting=waiting)) if len(waiting) < len(link.waiting) else (link, [])
-
-
-def _cancel(link: Link, id: RequestId, reason: str) -> Step:
-    params = payload.dumps({"requestId": id, "reason": reason})
-    effects: ev.Effects = [ev.Send(codec.encode_notification("notifications/cancelled", params)), ev.Forget(id)]
-    call = link.pending[id].call
-    picking = tuple(place for place in link.picking if place.id != id)
-    link, more = settle_asked(replace(link, pending=link.pending.without(id), picking=picking), call)
-    effects += more
-    if link.phase is Phase.READY:
-        link, more = dispatch_waiting(link)
-        effects += more
-    return link, effects
-
-
-def settle_asked(link: Link, call: ev.CallKey | None) -> Step:
+def _settle_asked(link: Link, call: ev.CallKey) -> Step:
     """Questions that came with a call end with it; the backend gets an answer to each, for nothing may hang."""
     ended = [id for id, owner in link.asked.items() if owner is not None and owner == call]
+    if not ended:
+        return link, []
+    error = errors.internal("the call that raised this request has ended", reason="call_ended").raw
     effects: ev.Effects = []
     for id in ended:
-        error = errors.internal("the call that raised this request has ended", reason="call_ended").raw
         effects += [ev.Send(codec.encode(Error(id, error))), ev.Withdraw(id)]
-    if not ended:
-        return link, effects
-    return replace(link, asked={i: c for i, c in link.asked.items() if i not in ended}), effects
+    return _unasked(link, ended), effects
 
 
-def notified(link: Link, event: ev.Notified) -> Step:
-    """READY: a notification of the client."""
-    return link, [ev.Send(codec.encode_notification(event.method, event.params))]
+def _unasked(link: Link, ids: list[RequestId]) -> Link:
+    """These questions have an answer, or want none any more."""
+    return replace(link, asked={id: call for id, call in link.asked.items() if id not in ids})
+
+
+def refuse(request: Request, error: errors.ProtocolError) -> ev.Send:
+    """An error for a request of the backend."""
+    return ev.Send(codec.encode_error(request.id, error))
+
+
+def pong(request: Request) -> ev.Send:
+    """Answered here, at any time (2025-11-25 utilities/ping)."""
+    return ev.Send(codec.encode_result(request.id, Raw(b"{}")))
+
+
+def _request(link: Link, request: Request, related: RequestId | None) -> Step:
+    if request.method == "ping":
+        return link, [pong(request)]
+    if request.id in link.asked:
+        return link, [refuse(request, errors.invalid_request("this id is in use"))]
+    if len(link.asked) >= ASKED_MAX:
+        return link, [refuse(request, errors.internal("too many requests wait for an answer", reason="too_many"))]
+    call, of_task = _owner(link, related, request.params)
+    if related is not None and related not in link.pending and not of_task:
+        # Its call has ended: nobody may be asked for it any more.
+        ended = errors.internal("the call that raised this request has ended", reason="call_ended")
+        return link, [refuse(request, ended)]
+    link = replace(link, asked={**link.asked, request.id: call})
+    return link, [ev.Ask(call, request.id, request.method, request.params)]
+
+
+def _owner(link: Link, related: RequestId | None, params: Raw) -> tuple[ev.CallKey | None, bool]:
+    """The call a message belongs to: that of its stream, else the only one that could have caused it. What belongs to a
+    task may come on any stream, and is of the call that waits for its result; True for such a message."""
+    task = tasks.related_task(params) if payload.mentions(params, _RELATED) else None
+    if task is not None and link.hello is not None and payload.mentions(link.hello.capabilities, _TASKS):
+        waits = (p.call for p in link.pending.values() if p.method == tasks.RESULT and _of_task(p, task))
+        return next(waits, None), True
+    if related is not None:
+        pending = link.pending.get(related)
+        return (pending.call if pending else None), False
+    if link.related:
+        return None, False
+    eligible = [p.call for p in link.pending.values() if p.eligible]
+    return (eligible[0] if len(eligible) == 1 else None), False
+
+
+def _of_task(call: ev.Called, task: str) -> bool:
+    return member(call.params, "taskId") == task
+
+
+def _notification(link: Link, message: Notification, related: RequestId | None) -> Step:
+    if message.method == "notifications/progress":
+        return _progress(link, message)
+    if message.method == "notifications/cancelled":
+        return _withdrawn(link, message.params)
+    unattributed = related is None and message.method != "notifications/message"
+    call = None if unattributed else _owner(link, related, message.params)[0]
+    return link, [ev.Tell(call, message.method, message.params)]
+
+
+class _Token(msgspec.Struct):
+    progressToken: int | str  # the wire's name  # noqa: N815
+
+
+def _progress(link: Link, message: Notification) -> Step:
+    try:
+        token = msgspec.json.decode(message.params, type=_Token).progressToken
+    except (msgspec.DecodeError, RecursionError):
+        return link, [ev.Tally("bad_progress")]
+    pending = link.pending.get(token)
+    if pending is None or not pending.progress or pending.call is None:
+        return link, [ev.Tally("late_progress")]
+    return link, [ev.Tell(pending.call, message.method, message.params)]
+
+
+class _Cancelled(msgspec.Struct):
+    requestId: int | str | None = None  # noqa: N815
+
+
+def _withdrawn(link: Link, params: Raw) -> Step:
+    try:
+        id = msgspec.json.decode(params, type=_Cancelled).requestId
+    except (msgspec.DecodeError, RecursionError):
+        return link, [ev.Tally("bad_cancel")]
+    if id is None or id not in link.asked:
+        return link, [ev.Tally("late_cancel")]
+    return _unasked(link, [id]), [ev.Withdraw(id)]
+
+
+# Where the streams stand -------------------------------------------------------------------------------------
+
+
+def moved_on(link: Link, event: ev.Moved) -> Step:
+    """A stream stands elsewhere."""
+    return link, [*_placed(link, event)]
+
+
+def _with_place(link: Link, effects: ev.Effects, event: ev.Incoming) -> ev.Effects:
+    """With what was said, if that is one thing."""
+    placed = _placed(link, event)
+    if placed and len(effects) == 1 and isinstance(effects[0], ev.Tell | ev.Ask) and effects[0].call == placed[0].call:
+        return [replace(effects[0], place=placed[0].place)]
+    return effects + placed
+
+
+def _placed(link: Link, event: ev.Moved | ev.Incoming) -> list[ev.Placed]:
+    if event.related is None:
+        return [ev.Placed(None, Place("", event.cursor))]
+    call = link.pending.get(event.related)
+    return [] if call is None or call.call is None else [ev.Placed(call.call, Place(event.related, event.cursor))]

@@ -38,15 +38,22 @@ class Hello(Struct, frozen=True):
 class Called(Struct, frozen=True):
     """A request for the backend. `progress`: the caller wants its progress. `eligible`: the backend may ask back
     while it runs. `final`: whether it is made as a task is decided. `version`: to a backend that speaks this revision
-    it goes as it is, with members that the revision does not have."""
+    it goes as it is, with members that the revision does not have. The rest is the machine's own."""
 
     call: CallKey
+    """None for a request of the link's own."""
     method: str
     params: Raw = EMPTY
     progress: bool = False
     eligible: bool = False
     final: bool = False
     version: str = ""
+    retried: bool = False
+    """The backend refused it once, for it did not know our session."""
+    held: bool = False
+    """It is not sent before it is released."""
+    due: bool = False
+    """That was asked for."""
 
 
 class Wanted(Struct, frozen=True):

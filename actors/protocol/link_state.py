@@ -1,15 +1,62 @@
-"""The state of a link: frozen values, changed only by `link_machine` and its parts."""
+"""The state of a link to a session-era backend: frozen values, changed only by `link_machine` and `link_calls`, and its
+phases. The machine looks up every change of phase in the table, the tests walk it, and the diagram is drawn from it.
+"""
+
+from enum import Enum
 
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from actors.protocol.events import Place
-from actors.protocol.link_events import CallKey, Effects, Hello, Send
-from actors.protocol.link_table import TRANSITIONS, Phase
-from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.link_events import Called, CallKey, Effects, Hello, Send
+from actors.protocol.messages import RequestId
 from actors.protocol.persistent import PersistentMap
 
-__all__ = ["Link", "Pending", "Phase", "Profile", "Step", "moved"]
+
+class Phase(Enum):
+    """Where a link is in its life."""
+
+    IDLE = "idle"
+    """No transport; the first call brings one."""
+    CONNECTING = "connecting"
+    """A transport was asked for."""
+    INITIALIZING = "initializing"
+    """`initialize` is sent."""
+    CONFIRMING = "confirming"
+    """`notifications/initialized` is sent and not yet accepted."""
+    LISTENING = "listening"
+    """The stream for what belongs to no request was asked for. A server that asked something before it is there would
+    drop its question, and wait for the answer (2025-11-25 transports, "Listening for Messages from the Server")."""
+    READY = "ready"
+    """Calls pass."""
+    WAITING = "waiting"
+    """Lost, with subscriptions that must be restored: a back-off runs."""
+    CLOSED = "closed"
+    """Gone for good."""
+
+
+LIVE = (Phase.CONNECTING, Phase.INITIALIZING, Phase.CONFIRMING, Phase.LISTENING, Phase.READY)
+"""There is a transport, or one is on its way."""
+
+TRANSITIONS: dict[tuple[Phase, str], Phase] = {
+    (Phase.IDLE, "call"): Phase.CONNECTING,
+    (Phase.WAITING, "call"): Phase.CONNECTING,
+    (Phase.WAITING, "back-off over"): Phase.CONNECTING,
+    (Phase.CONNECTING, "transport there"): Phase.INITIALIZING,
+    (Phase.CONNECTING, "session kept"): Phase.READY,
+    (Phase.CONNECTING, "session kept, stream asked for"): Phase.LISTENING,
+    (Phase.INITIALIZING, "ended after a probe"): Phase.CONNECTING,
+    (Phase.INITIALIZING, "initialize answered"): Phase.CONFIRMING,
+    (Phase.CONFIRMING, "initialized accepted"): Phase.READY,
+    (Phase.CONFIRMING, "stream asked for"): Phase.LISTENING,
+    (Phase.LISTENING, "stream there"): Phase.READY,
+    (Phase.LISTENING, "session forgotten"): Phase.INITIALIZING,
+    (Phase.READY, "session forgotten"): Phase.INITIALIZING,
+    **{(phase, "lost"): Phase.IDLE for phase in LIVE},
+    **{(phase, "lost with subscriptions"): Phase.WAITING for phase in LIVE},
+    **{(phase, "shut"): Phase.CLOSED for phase in Phase if phase is not Phase.CLOSED},
+}
+"""By the phase and the cause. A cause that has no row can't come up in that phase."""
 
 
 class Profile(Struct, frozen=True):
@@ -25,25 +72,6 @@ class Profile(Struct, frozen=True):
     """What its client sends as a task may go out as one."""
 
 
-class Pending(Struct, frozen=True):
-    """A request that was sent, or waits to be. `call` is None for the link's own."""
-
-    call: CallKey | None
-    method: str
-    params: Raw = EMPTY
-    progress: bool = False
-    eligible: bool = False
-    retried: bool = False
-    """The backend refused it once, for it did not know our session."""
-    final: bool = False
-    version: str = ""
-    """Both as in `Called`."""
-    held: bool = False
-    """It is not sent before it is released."""
-    due: bool = False
-    """That was asked for."""
-
-
 class Link(Struct, frozen=True):
     """One link. `waiting` are calls not yet sent, in order; `asked` are the backend's requests not yet answered, with
     the call that each came with."""
@@ -56,8 +84,8 @@ class Link(Struct, frozen=True):
     attempt: int = 0
     next_id: int = 1
     tag: int = 0
-    pending: PersistentMap[RequestId, Pending] = field(default_factory=PersistentMap)
-    waiting: tuple[Pending, ...] = ()
+    pending: PersistentMap[RequestId, Called] = field(default_factory=PersistentMap)
+    waiting: tuple[Called, ...] = ()
     asked: dict[RequestId, CallKey | None] = {}
     level: str | None = None
     subscriptions: tuple[str, ...] = ()
@@ -72,6 +100,8 @@ class Link(Struct, frozen=True):
     warm: bool = False
     listens: bool = False
     """As in `Started`."""
+    runs_tasks: bool = False
+    """Calls of tools can be made as tasks of the backend (2025-11-25, tasks)."""
     unheard: bool = False
     """Nothing is known of the stream that was asked for, and it is waited for no more."""
     lost_once: bool = False

@@ -20,7 +20,7 @@ from actors.protocol import link_events as legacy
 from actors.protocol.bridge import parking, parking_events
 from actors.protocol.diagnostics import NO_DIAGNOSTICS
 from actors.protocol.events import Place
-from actors.protocol.link_table import Phase
+from actors.protocol.link_state import Phase
 from actors.protocol.modern import link_events as modern
 from actors.runtime import Actor, Ref
 from tests.support.harness import Gateway, open_gateway

@@ -14,9 +14,8 @@ from actors.protocol import capabilities, errors, payload
 from actors.protocol import link_events as ev
 from actors.protocol.bridge import eras
 from actors.protocol.bridge.eras import Case, Verdict
-from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics, without_addresses
+from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics, reason_of, refusal_of, without_addresses
 from actors.protocol.link_calls import failure
-from actors.protocol.link_loss import reason_of, refusal_of
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern import meta

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias, TypeVar
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
-from actors.protocol import codec, link_table, payload
+from actors.protocol import codec, link_state, payload
 from actors.protocol import link_events as ev
 from actors.protocol.capabilities import NOTHING, Capabilities
 from actors.protocol.link_events import CallKey, Hello, Notified
@@ -61,14 +61,14 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
 }
 """By the phase and the cause. A cause that has no row can't come up in that phase."""
 
-SHOWN: dict[Phase, link_table.Phase] = {
-    Phase.IDLE: link_table.Phase.IDLE,
-    Phase.CONNECTING: link_table.Phase.CONNECTING,
-    Phase.PROBING: link_table.Phase.INITIALIZING,
-    Phase.READY: link_table.Phase.READY,
-    Phase.WAITING: link_table.Phase.WAITING,
-    Phase.UNFIT: link_table.Phase.IDLE,
-    Phase.CLOSED: link_table.Phase.CLOSED,
+SHOWN: dict[Phase, link_state.Phase] = {
+    Phase.IDLE: link_state.Phase.IDLE,
+    Phase.CONNECTING: link_state.Phase.CONNECTING,
+    Phase.PROBING: link_state.Phase.INITIALIZING,
+    Phase.READY: link_state.Phase.READY,
+    Phase.WAITING: link_state.Phase.WAITING,
+    Phase.UNFIT: link_state.Phase.IDLE,
+    Phase.CLOSED: link_state.Phase.CLOSED,
 }
 """What people are told of it, who know the phases of links with sessions."""
 

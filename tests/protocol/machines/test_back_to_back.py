@@ -18,8 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import link_events as le
-from actors.protocol.link_state import Link, Profile
-from actors.protocol.link_table import Phase
+from actors.protocol.link_state import Link, Phase, Profile
 from actors.protocol.messages import Message, Notification, Request, RequestId, Result
 from tests.protocol.machines.driving import (
     BATCHES,

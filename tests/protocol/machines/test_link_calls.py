@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from actors.protocol import link_events as le
-from actors.protocol.link_messages import ASKED_MAX
-from actors.protocol.link_resume import UNSAID_BYTES, UNSAID_MAX
+from actors.protocol.link_calls import ASKED_MAX
+from actors.protocol.link_machine import UNSAID_BYTES, UNSAID_MAX
 from actors.protocol.messages import Error, Notification, Request, Result
 from tests.protocol.machines.driving import (
     HELLO,

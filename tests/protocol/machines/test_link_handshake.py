@@ -8,8 +8,7 @@ import pytest
 from actors.protocol import link_events as le
 from actors.protocol.events import Place
 from actors.protocol.link_machine import TABLE
-from actors.protocol.link_state import Link
-from actors.protocol.link_table import LIVE, TRANSITIONS, Phase
+from actors.protocol.link_state import LIVE, TRANSITIONS, Link, Phase
 from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
 from tests.protocol.machines.driving import (
     CLIENT,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from actors.protocol import link_events as le
-from actors.protocol.link_table import Phase
+from actors.protocol.link_state import Phase
 from actors.protocol.messages import Request
 from tests.protocol.machines.driving import (
     LinkDriver,

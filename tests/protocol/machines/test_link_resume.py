@@ -4,8 +4,7 @@ from typing import Any
 
 from actors.protocol import link_events as le
 from actors.protocol.events import Place
-from actors.protocol.link_state import Link
-from actors.protocol.link_table import Phase
+from actors.protocol.link_state import Link, Phase
 from actors.protocol.messages import Error, Notification, Request, Result
 from tests.protocol.machines.driving import (
     NEWEST,

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from actors.protocol import link_events as le
-from actors.protocol.link_state import Link, Profile
-from actors.protocol.link_table import LIVE, Phase
+from actors.protocol.link_state import LIVE, Link, Phase, Profile
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
 from tests.protocol.machines.driving import CLIENT, HELLO, INFO, LinkDriver, finishes, plain, raw, sent
 
