@@ -25,10 +25,8 @@ from actors.links.subscribers import CHATTER, OWED_AGAIN, Subscribers
 from actors.ports import Principal, Refused
 from actors.protocol import errors, translate
 from actors.protocol import payload as json
-from actors.protocol.bridge import parking_events as ev
-from actors.protocol.bridge import refusals, request_state
-from actors.protocol.bridge.parking import Calls, Rules, step
-from actors.protocol.bridge.refusals import question
+from actors.protocol.bridge import parking as ev
+from actors.protocol.bridge import request_state
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
@@ -125,7 +123,7 @@ class PoolActor(Evictable):
         """The record keys of all pools that have a connection."""
         self._related = not isinstance(spec.target, StdioTarget)
         lines = 1 + services.limits.overflow_connections
-        self._state = Calls(Rules(leased(spec, key.bits), lines, server=spec.name))
+        self._state = ev.Calls(ev.Rules(leased(spec, key.bits), lines, server=spec.name))
         self._subscribers = Subscribers(True, self._drop, self._tell_later)
         self._calls: dict[int, PooledCall] = {}
         self._numbers: dict[Owner, int] = {}
@@ -487,9 +485,9 @@ class PoolActor(Evictable):
         number = message.call if message.call is not None else self._raiser(message.method, connection)
         call = self._calls.get(number) if number is not None else None
         if number is None or call is None:
-            message.link.reply(lm.GiveAnswer(message.id, *refusals.unasked(message.method)))
+            message.link.reply(lm.GiveAnswer(message.id, *ev.unasked(message.method)))
             return
-        found = question(call.call.method, self._key.bits, message.method, message.params)
+        found = ev.for_client(call.call.method, self._key.bits, message.method, message.params)
         if isinstance(found, Raw) and self._asking + len(found) > QUESTIONS_BYTES:
             found = (False, errors.internal("too much is being asked of this client", reason="too_many").raw)
         if isinstance(found, Raw):
@@ -595,7 +593,7 @@ class PoolActor(Evictable):
             return
         self._stepping = True
         while self._todo:
-            self._state, effects = step(self._state, self._todo.pop(0))
+            self._state, effects = ev.step(self._state, self._todo.pop(0))
             for effect in effects:
                 self._run(effect)
         self._stepping = False

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Raw, Struct
 
-from actors.protocol.bridge import parking_events as ev
+from actors.protocol.bridge import parking as ev
 from actors.protocol.bridge.input_required import Parked
 from actors.runtime import Ref
 

@@ -1,6 +1,6 @@
 """A mapping that is a value, and whose changed copies cost the same however large it is."""
 
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
@@ -19,13 +19,17 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
     nothing by that.
     """
 
-    __slots__ = ("_dict", "_key", "_next", "_value")
+    __slots__ = ("_dict", "_key", "_next", "_value", "get")
+
+    get: Callable[..., V | None]  # type: ignore[assignment]
+    """As of a dict: the newest value has the method of its dict itself, and an earlier one none (`__getattr__`)."""
 
     def __init__(self, members: Mapping[K, V] | None = None) -> None:
         self._dict: dict[K, V] | None = dict(members) if members else {}
         self._next: PersistentMap[K, V] | None = None
         self._key: Any = None
         self._value: Any = None
+        self.get = self._dict.get
 
     def having(self, key: K, value: V) -> "PersistentMap[K, V]":
         """With this member; one that was there keeps its place."""
@@ -35,7 +39,8 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
         other: PersistentMap[K, V] = PersistentMap.__new__(PersistentMap)
         self._dict, self._next, self._key, self._value = None, other, key, members.get(key, _MISSING)
         members[key] = value
-        other._dict = members
+        other._dict, other.get = members, self.get
+        del self.get
         return other
 
     def without(self, key: K) -> "PersistentMap[K, V]":
@@ -47,7 +52,8 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
             return self
         other: PersistentMap[K, V] = PersistentMap.__new__(PersistentMap)
         self._dict, self._next, self._key, self._value = None, other, key, members.pop(key)
-        other._dict = members
+        other._dict, other.get = members, self.get
+        del self.get
         return other
 
     def _copied(self) -> dict[K, V]:
@@ -69,9 +75,10 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
     def __getitem__(self, key: K) -> V:
         return (self._dict if self._dict is not None else self._copied())[key]
 
-    def get(self, key: K, default: V | None = None, /) -> V | None:  # type: ignore[override]
-        """As of a dict."""
-        return (self._dict if self._dict is not None else self._copied()).get(key, default)
+    def __getattr__(self, name: str) -> Any:
+        if name != "get":
+            raise AttributeError(name)
+        return self._copied().get
 
     def __contains__(self, key: object) -> bool:
         return key in (self._dict if self._dict is not None else self._copied())

@@ -17,7 +17,7 @@ from actors.links import connection, link, link_messages, modern_link
 from actors.links.connection import Connection
 from actors.links.link_messages import ToBackends, ToLink
 from actors.protocol import link_events as legacy
-from actors.protocol.bridge import parking, parking_events
+from actors.protocol.bridge import parking
 from actors.protocol.diagnostics import NO_DIAGNOSTICS
 from actors.protocol.events import Place
 from actors.protocol.link_state import Phase
@@ -126,9 +126,9 @@ def test_a_pool_knows_every_message_that_it_may_be_told() -> None:
 
 
 def test_every_event_and_effect_of_a_pool_is_in_its_union() -> None:
-    events = set(get_args(parking_events.ParkingEvent))
-    assert defined_in(parking_events) == events | set(get_args(parking_events.ParkingEffect))
-    assert set(parking.HANDLERS) == events
+    events, values = set(get_args(parking.ParkingEvent)), {parking.Rules, parking.Question, parking.Held, parking.Calls}
+    assert defined_in(parking) - values == events | set(get_args(parking.ParkingEffect))
+    assert parking.OF_CALLS.keys() | parking.OF_ALL.keys() == events
 
 
 def test_the_catalogue_knows_every_message_that_it_may_be_told() -> None:

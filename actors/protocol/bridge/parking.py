@@ -4,23 +4,275 @@
 once. What it asks meanwhile is the answer to the client's request; the call is *parked*, and goes on when the client
 comes with answers, under another request. An event that has no row in the phase of its call is dropped and tallied.
 
+A *line* is one of the broker's connections to its backend, a *call* the broker's own number of a call; an *owner* names
+an exchange with a client, and is opaque here.
+
 Guarantees: each exchange has one answer, or was cancelled; each question has one answer upstream, or was taken back;
 answers go to the questions of the round they were given for, once, and all of them or none; a call that nobody waits
 for is cancelled, and its connection is not used for another until the backend listens again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import Enum
-from typing import Any
+from typing import Any, Final, TypeAlias, final
 
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
-from actors.protocol import errors
-from actors.protocol.bridge import input_required, refusals, request_state
-from actors.protocol.bridge import parking_events as ev
-from actors.protocol.messages import RequestId
+from actors.protocol import capabilities, errors, translate
+from actors.protocol.bridge import input_required, request_state
+from actors.protocol.bridge.input_required import Parked
+from actors.protocol.capabilities import ClientBits
+from actors.protocol.link_calls import failure
+from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.methods import METHODS
 from actors.protocol.persistent import PersistentMap
+from actors.protocol.versions import MODERN
+
+Owner: TypeAlias = Hashable
+
+# Events ------------------------------------------------------------------------------------------------------
+
+
+class Begun(Struct, frozen=True):
+    """A call for the backend. `eligible`: the backend may ask back while it runs."""
+
+    call: int
+    owner: Owner
+    eligible: bool
+
+
+class Warmed(Struct, frozen=True):
+    """A connection is wanted without a call."""
+
+
+class Asked(Struct, frozen=True):
+    """The backend asks in the course of a call; its client can be asked this."""
+
+    call: int
+    id: RequestId
+    method: str
+    params: Raw = EMPTY
+
+
+class Withdrawn(Struct, frozen=True):
+    """The backend no longer wants to know."""
+
+    line: int
+    id: RequestId
+
+
+class GatherOver(Struct, frozen=True):
+    """Questions that belong together have come. `room`: one more call may be parked."""
+
+    call: int
+    room: bool
+
+
+class Resumed(Struct, frozen=True):
+    """A client has come with answers, by key, to the questions of this round."""
+
+    call: int
+    owner: Owner
+    round: int
+    answers: dict[str, Raw]
+
+
+class Cancelled(Struct, frozen=True):
+    """The exchange that waited for the call is gone."""
+
+    call: int
+    reason: str
+
+
+class Expired(Struct, frozen=True):
+    """Nobody came with answers in time."""
+
+    call: int
+
+
+class Ended(Struct, frozen=True):
+    """The outcome of a call: its result, or the JSON-RPC error object."""
+
+    call: int
+    ok: bool
+    payload: Raw
+
+
+class Unsent(Struct, frozen=True):
+    """The connection could not take it; whoever made the call makes it elsewhere."""
+
+    call: int
+
+
+class Settled(Struct, frozen=True):
+    """The backend listens again, after a call that was given up."""
+
+    call: int
+
+
+class GraceOver(Struct, frozen=True):
+    """It does not."""
+
+    call: int
+
+
+class WaitOver(Struct, frozen=True):
+    """No connection became free in time. `patient`: calls that were parked long enough to give way."""
+
+    call: int
+    patient: tuple[int, ...] = ()
+
+
+class LineLost(Struct, frozen=True):
+    """The connection broke, and may come back; every call on it has its outcome already."""
+
+    line: int
+
+
+class LineGone(Struct, frozen=True):
+    """The connection has ended for good; of the calls on it nothing more will be heard."""
+
+    line: int
+
+
+ParkingEvent: TypeAlias = (
+    Begun
+    | Warmed
+    | Asked
+    | Withdrawn
+    | GatherOver
+    | Resumed
+    | Cancelled
+    | Expired
+    | Ended
+    | Unsent
+    | Settled
+    | GraceOver
+    | WaitOver
+    | LineLost
+    | LineGone
+)
+
+# Effects -----------------------------------------------------------------------------------------------------
+
+
+class Connect(Struct, frozen=True):
+    """See to it that this line is there, or is coming."""
+
+    line: int
+
+
+@final
+class Dispatch(Struct, frozen=True):
+    """Send the call on this line, which is opened for it if it is not there."""
+
+    call: int
+    line: int
+
+
+class Park(Struct, frozen=True):
+    """The questions are the answer to this exchange; `Expired` is due when nobody comes back with answers."""
+
+    owner: Owner
+    call: int
+    round: int
+    questions: tuple[Parked, ...]
+
+
+class Unpark(Struct, frozen=True):
+    """Nobody needs to come back any more; its place is free."""
+
+    call: int
+
+
+@final
+class Outcome(Struct, frozen=True):
+    """The answer to this exchange."""
+
+    owner: Owner
+    ok: bool
+    payload: Raw
+
+
+class Answer(Struct, frozen=True):
+    """The outcome of a question, to the backend, in the client's words. `method` is the question's."""
+
+    line: int
+    id: RequestId
+    method: str
+    ok: bool
+    payload: Raw
+
+
+class Cancel(Struct, frozen=True):
+    """The backend is told that nobody waits for this call any more."""
+
+    line: int
+    call: int
+    reason: str
+
+
+class StartGather(Struct, frozen=True):
+    """`GatherOver` when questions that belong together have had their time."""
+
+    call: int
+
+
+class StartWait(Struct, frozen=True):
+    """`WaitOver` when the call has waited too long for a connection."""
+
+    call: int
+
+
+@final
+class StopWait(Struct, frozen=True):
+    """It waits no more."""
+
+    call: int
+
+
+class StartGrace(Struct, frozen=True):
+    """Find out whether the backend listens on this line: `Settled`, or `GraceOver` when it does not in time."""
+
+    call: int
+    line: int
+
+
+class StopGrace(Struct, frozen=True):
+    """It is known, or of no interest any more."""
+
+    call: int
+
+
+class Discard(Struct, frozen=True):
+    """Close this line."""
+
+    line: int
+
+
+@final
+class Forget(Struct, frozen=True):
+    """The call is over."""
+
+    call: int
+
+
+class Tally(Struct, frozen=True):
+    """Count a thing that was dropped."""
+
+    what: str
+
+
+SeldomEffect: TypeAlias = (
+    Connect | Park | Unpark | Answer | Cancel | StartGather | StartWait | StartGrace | StopGrace | Discard | Tally
+)
+ParkingEffect: TypeAlias = Dispatch | Outcome | StopWait | Forget | SeldomEffect
+"""The first four are what every call comes to."""
+
+Effects: TypeAlias = list[ParkingEffect]
+
+# State -------------------------------------------------------------------------------------------------------
 
 
 class Phase(Enum):
@@ -85,7 +337,7 @@ class Rules(Struct, frozen=True):
     leased: bool
     lines: int = 1
     waiting: int = 256
-    server: str | None = None
+    server: str = ""
 
 
 class Question(Struct, frozen=True):
@@ -102,7 +354,7 @@ class Held(Struct, frozen=True):
     `round` counts how often it was parked."""
 
     eligible: bool
-    owner: ev.Owner | None
+    owner: Owner | None
     line: int = 0
     phase: Phase = Phase.WAITING
     round: int = 0
@@ -123,7 +375,7 @@ class Calls(Struct, frozen=True):
     """Lines so far: a number is given once."""
 
 
-Step = tuple[Calls, ev.Effects]
+Step = tuple[Calls, Effects]
 
 
 def moved(held: Held, cause: str) -> Held:
@@ -138,252 +390,272 @@ def put(calls: Calls, call: int, held: Held) -> Calls:
     return replace(calls, held=calls.held.without(call))
 
 
-def step(calls: Calls, event: ev.ParkingEvent) -> Step:
+def step(calls: Calls, event: ParkingEvent) -> Step:
     """One event. Never raises for anything that a client or a backend can send."""
-    return HANDLERS[type(event)](calls, event)
+    row = OF_CALLS.get(type(event))
+    if row is None:
+        return OF_ALL[type(event)](calls, event)
+    cause, handler, late = row
+    # Every event of OF_CALLS names its call.
+    held = calls.held.get(event.call)  # type: ignore[union-attr]
+    if held is None or (held.phase, cause) not in TRANSITIONS:
+        return calls, late(event, held)
+    return handler(calls, event, held)
 
 
-def _begun(calls: Calls, event: ev.Begun) -> Step:
+def _begun(calls: Calls, event: Begun) -> Step:
     return _enqueue(calls, event.call, Held(event.eligible, event.owner))
 
 
-def _warmed(calls: Calls, event: ev.Warmed) -> Step:
+def _warmed(calls: Calls, event: Warmed) -> Step:
     calls, line = _first(calls)
-    return calls, [ev.Connect(line)]
+    return calls, [Connect(line)]
 
 
-def _late(calls: Calls, what: str) -> Step:
-    return calls, [ev.Tally(f"late_{what}")]
+def _tallied(what: str) -> Callable[[Any, Held | None], Effects]:
+    return lambda event, held: [Tally(f"late_{what}")]
 
 
-def _serves(calls: Calls, call: int, cause: str) -> Held | None:
-    """The call, if this can come up in its phase."""
-    held = calls.held.get(call)
-    return held if held is not None and (held.phase, cause) in TRANSITIONS else None
+def _dropped(event: ParkingEvent, held: Held | None) -> Effects:
+    return []
 
 
 # The backend asks --------------------------------------------------------------------------------------------
 
 
-def _asked(calls: Calls, event: ev.Asked) -> Step:
+def _asked(calls: Calls, event: Asked, held: Held) -> Step:
     """A question gets a key that the call never had. One that comes while the client looks for answers to others is
     asked in the next round."""
-    held = _serves(calls, event.call, "asked")
-    if held is None:
-        line = calls.held[event.call].line if event.call in calls.held else 0
-        return calls, [ev.Answer(line, event.id, event.method, *refusals.abandoned(event.method))]
-    gather: ev.Effects = [ev.StartGather(event.call)] if held.phase is Phase.RUNNING else []
-    question = Question(event.id, event.method, event.params)
-    asked = {**held.open, str(held.keys + 1): question}
+    gather: Effects = [StartGather(event.call)] if held.phase is Phase.RUNNING else []
+    asked = {**held.open, str(held.keys + 1): Question(event.id, event.method, event.params)}
     return put(calls, event.call, replace(moved(held, "asked"), keys=held.keys + 1, open=asked)), gather
 
 
-def _withdrawn(calls: Calls, event: ev.Withdrawn) -> Step:
+def _asked_late(event: Asked, held: Held | None) -> Effects:
+    return [Answer(held.line if held is not None else 0, event.id, event.method, *_abandoned(event.method))]
+
+
+def _withdrawn(calls: Calls, event: Withdrawn) -> Step:
     for call, held in calls.held.items():
         left = {key: question for key, question in held.open.items() if question.id != event.id}
         if held.line == event.line and len(left) < len(held.open):
             last = held.phase is Phase.GATHERING and not left
             after = moved(held, "all withdrawn" if last else "withdrawn")
             return put(calls, call, replace(after, open=left)), []
-    return _late(calls, "withdrawal")
+    return calls, [Tally("late_withdrawal")]
 
 
-def _gather_over(calls: Calls, event: ev.GatherOver) -> Step:
+def _gather_over(calls: Calls, event: GatherOver, held: Held) -> Step:
     """The questions are the answer to the client's request."""
-    held = _serves(calls, event.call, "siblings' time over")
-    if held is None:
-        return calls, []
     if not event.room:
-        error = errors.internal(
-            "too many calls wait for answers of this client",
-            reason="parked",
-            executed="unknown",
-            backend=calls.rules.server,
-        )
-        refused: ev.Effects = [ev.Outcome(held.owner, False, error.raw)]
-        calls, effects = _give_up(calls, event.call, "no room", "too many calls wait for answers")
-        return calls, refused + effects
+        error = _failure(calls, "parked", "too many calls wait for answers of this client")
+        calls, effects = _give_up(calls, event.call, held, "no room", "too many calls wait for answers")
+        return calls, [Outcome(held.owner, False, error), *effects]
     shown = {key: replace(question, shown=True) for key, question in held.open.items()}
-    questions = tuple(input_required.Parked(key, q.method, q.params) for key, q in shown.items())
+    questions = tuple(Parked(key, q.method, q.params) for key, q in shown.items())
     parked = replace(moved(held, "siblings' time over"), owner=None, round=held.round + 1, open=shown)
-    calls, effects = _serve(put(calls, event.call, parked))
-    return calls, [ev.Park(held.owner, event.call, parked.round, questions), *effects]
+    calls, effects = put(calls, event.call, parked), [Park(held.owner, event.call, parked.round, questions)]
+    return _served(calls, effects) if calls.rules.leased else (calls, effects)
 
 
 # The client comes back ---------------------------------------------------------------------------------------
 
 
-def _resumed(calls: Calls, event: ev.Resumed) -> Step:
+def _resumed(calls: Calls, event: Resumed, held: Held) -> Step:
     """Taken by the first who comes, for the round that its questions were of (replays: patterns/mrtr, "Server
     Requirements")."""
-    held = _serves(calls, event.call, "answered")
-    if held is None or held.round != event.round:
-        return calls, [ev.Outcome(event.owner, False, request_state.invalid().raw)]
+    if held.round != event.round:
+        return calls, _resumed_late(event, held)
     if held.kept is not None:
-        effects: ev.Effects = [ev.Unpark(event.call), ev.Outcome(event.owner, *held.kept), ev.Forget(event.call)]
+        effects: Effects = [Unpark(event.call), Outcome(event.owner, *held.kept), Forget(event.call)]
         return put(calls, event.call, moved(held, "answered")), effects
     given = {key: answer for key, answer in event.answers.items() if key in held.open and held.open[key].shown}
     try:
         for key, answer in given.items():
             input_required.check(held.open[key].method, answer)
     except errors.Refusal as refusal:
-        return calls, [ev.Outcome(event.owner, False, refusal.error.raw)]
+        return calls, [Outcome(event.owner, False, refusal.error.raw)]
     left = {key: question for key, question in held.open.items() if key not in given}
     taken = replace(moved(held, "answered in part" if left else "answered"), owner=event.owner, open=left)
-    again: ev.Effects = [ev.StartGather(event.call)] if left else []
+    again: Effects = [StartGather(event.call)] if left else []
     asked = [(held.open[key], answer) for key, answer in given.items()]
-    answers = [ev.Answer(held.line, q.id, q.method, True, answer) for q, answer in asked]
-    return put(calls, event.call, taken), [ev.Unpark(event.call), *answers, *again]
+    answers = [Answer(held.line, q.id, q.method, True, answer) for q, answer in asked]
+    return put(calls, event.call, taken), [Unpark(event.call), *answers, *again]
+
+
+def _resumed_late(event: Resumed, held: Held | None) -> Effects:
+    return [Outcome(event.owner, False, request_state.invalid().raw)]
 
 
 # The end -----------------------------------------------------------------------------------------------------
 
 
-def _ended(calls: Calls, event: ev.Ended) -> Step:
-    held = _serves(calls, event.call, "ended")
-    if held is None:
-        return _late(calls, "outcome")
-    after = replace(moved(held, "ended"), open={})
-    if held.phase is Phase.PARKED:
-        calls = put(calls, event.call, replace(after, kept=(event.ok, Raw(bytes(event.payload)))))
-        return _release(calls, event.call)
+def _ended(calls: Calls, event: Ended, held: Held) -> Step:
     if held.phase is Phase.SETTLING:
-        return _settled_by(calls, event.call, "ended")
-    calls, effects = _release(put(calls, event.call, after), event.call)
-    return calls, [ev.Outcome(held.owner, event.ok, event.payload), ev.Forget(event.call), *effects]
+        return _over(calls, event.call, held, "ended", [StopGrace(event.call), Forget(event.call)])
+    if held.phase is Phase.PARKED:
+        kept = replace(moved(held, "ended"), open={}, kept=(event.ok, Raw(bytes(event.payload))))
+        return _released(put(calls, event.call, kept), event.call, [])
+    return _over(calls, event.call, held, "ended", [Outcome(held.owner, event.ok, event.payload), Forget(event.call)])
 
 
-def _unsent(calls: Calls, event: ev.Unsent) -> Step:
-    held = _serves(calls, event.call, "not sent")
-    if held is None:
-        return _late(calls, "return")
-    calls, effects = _release(put(calls, event.call, moved(held, "not sent")), event.call)
-    return calls, [ev.Forget(event.call), *effects]
+def _over(calls: Calls, call: int, held: Held, cause: str, effects: Effects) -> Step:
+    """Nothing is left of the call; others may have its turn."""
+    calls = put(calls, call, moved(held, cause))
+    return _released(calls, call, effects) if calls.rules.leased else (calls, effects)
 
 
-def _cancelled(calls: Calls, event: ev.Cancelled) -> Step:
-    held = _serves(calls, event.call, "cancelled")
-    if held is None:
-        return _late(calls, "cancel")
+def _unsent(calls: Calls, event: Unsent, held: Held) -> Step:
+    return _over(calls, event.call, held, "not sent", [Forget(event.call)])
+
+
+def _cancelled(calls: Calls, event: Cancelled, held: Held) -> Step:
     if held.phase is Phase.WAITING:
         calls = _dequeue(put(calls, event.call, moved(held, "cancelled")), event.call)
-        return calls, [ev.StopWait(event.call), ev.Forget(event.call)]
-    return _give_up(calls, event.call, "cancelled", event.reason)
+        return calls, [StopWait(event.call), Forget(event.call)]
+    return _give_up(calls, event.call, held, "cancelled", event.reason)
 
 
-def _expired(calls: Calls, event: ev.Expired) -> Step:
-    held = _serves(calls, event.call, "expired")
-    if held is None:
-        return calls, []
+def _expired(calls: Calls, event: Expired, held: Held) -> Step:
     if held.phase is Phase.KEPT:
-        return put(calls, event.call, moved(held, "expired")), [ev.Unpark(event.call), ev.Forget(event.call)]
-    calls, effects = _give_up(calls, event.call, "expired", "nobody came with answers")
-    return calls, [ev.Unpark(event.call), *effects]
+        return put(calls, event.call, moved(held, "expired")), [Unpark(event.call), Forget(event.call)]
+    calls, effects = _give_up(calls, event.call, held, "expired", "nobody came with answers")
+    return calls, [Unpark(event.call), *effects]
 
 
-def _give_up(calls: Calls, call: int, cause: str, reason: str) -> Step:
+def _give_up(calls: Calls, call: int, held: Held, cause: str, reason: str) -> Step:
     """Nobody waits for the call: the backend is told, and what it asked is answered. What it has its turn for is
     waited for, since a question that it still raises would pass for another call's."""
-    held = calls.held[call]
-    effects: ev.Effects = [
-        ev.Answer(held.line, question.id, question.method, *refusals.abandoned(question.method))
-        for question in held.open.values()
+    effects: Effects = [
+        Answer(held.line, question.id, question.method, *_abandoned(question.method)) for question in held.open.values()
     ]
-    effects.append(ev.Cancel(held.line, call, reason))
-    calls = put(calls, call, replace(moved(held, cause), owner=None, open={}))
+    effects.append(Cancel(held.line, call, reason))
+    held = replace(moved(held, cause), owner=None, open={})
     if calls.lines.get(held.line) == call:
-        return calls, [*effects, ev.StartGrace(call, held.line)]
-    calls, more = _settled_by(calls, call, "settled")
-    return calls, effects + more
+        return put(calls, call, held), [*effects, StartGrace(call, held.line)]
+    return _over(calls, call, held, "settled", [*effects, StopGrace(call), Forget(call)])
 
 
-def _settled(calls: Calls, event: ev.Settled) -> Step:
-    if _serves(calls, event.call, "settled") is None:
-        return calls, []
-    return _settled_by(calls, event.call, "settled")
+def _settled(calls: Calls, event: Settled, held: Held) -> Step:
+    return _over(calls, event.call, held, "settled", [StopGrace(event.call), Forget(event.call)])
 
 
-def _settled_by(calls: Calls, call: int, cause: str) -> Step:
-    calls, effects = _release(put(calls, call, moved(calls.held[call], cause)), call)
-    return calls, [ev.StopGrace(call), ev.Forget(call), *effects]
-
-
-def _grace_over(calls: Calls, event: ev.GraceOver) -> Step:
-    held = _serves(calls, event.call, "grace over")
-    if held is None:
-        return calls, []
+def _grace_over(calls: Calls, event: GraceOver, held: Held) -> Step:
     calls, effects = _gone(put(calls, event.call, moved(held, "grace over")), held.line)
-    return calls, [ev.StopGrace(event.call), ev.Forget(event.call), ev.Discard(held.line), *effects]
+    return calls, [StopGrace(event.call), Forget(event.call), Discard(held.line), *effects]
 
 
-def _wait_over(calls: Calls, event: ev.WaitOver) -> Step:
-    held = _serves(calls, event.call, "waited too long")
-    if held is None:
-        return calls, []
-    if any(calls.held[n].phase is not Phase.PARKED for n in calls.lines.values() if n is not None):
-        return calls, [ev.StartWait(event.call)]  # the backend is at work, which has deadlines of its own
-    holders = set(calls.lines.values())
+def _wait_over(calls: Calls, event: WaitOver, held: Held) -> Step:
+    holders = {call: calls.held[call] for call in calls.lines.values() if call is not None}
+    if any(holder.phase is not Phase.PARKED for holder in holders.values()):
+        return calls, [StartWait(event.call)]  # the backend is at work, which has deadlines of its own
     for call in event.patient:
         if call in holders:
-            calls, effects = _expired(calls, ev.Expired(call))
-            return calls, [*effects, ev.StartWait(event.call)]
-    error = errors.internal(
-        "other calls to this server wait for their client", reason="busy", executed="no", backend=calls.rules.server
-    )
+            calls, effects = _expired(calls, Expired(call), holders[call])
+            return calls, [*effects, StartWait(event.call)]
     calls = _dequeue(put(calls, event.call, moved(held, "waited too long")), event.call)
-    return calls, [ev.Outcome(held.owner, False, error.raw), ev.Forget(event.call)]
+    return calls, _busy(calls, event.call, held, "other calls to this server wait for their client")
+
+
+def _busy(calls: Calls, call: int, held: Held, message: str) -> Effects:
+    return [Outcome(held.owner, False, _failure(calls, "busy", message, "no")), Forget(call)]
+
+
+def _failure(calls: Calls, reason: str, message: str, executed: errors.Executed = "unknown") -> Raw:
+    return failure(reason, message, executed, calls.rules.server)
+
+
+# What becomes of a question (SEP-2260: always an answer, and at once) ------------------------------------------
+
+
+Refusal: TypeAlias = tuple[bool, Raw]
+"""What the backend is told if nobody is asked: a result, or the JSON-RPC error object instead of it."""
+
+DISMISSED: Final = Raw(b'{"action":"cancel"}')
+"""Of an elicitation: nobody chose anything (client/elicitation, "Response Actions")."""
+
+
+def _abandoned(method: str) -> Refusal:
+    """Of a call that was given up, or whose client did not come back."""
+    other = errors.internal("the call that raised this request was given up", reason="call_ended")
+    return _refusal(method, "the client is gone", other)
+
+
+def unasked(method: str) -> Refusal:
+    """Of no call, or of one during which nobody can be asked: there is no way to a client without sessions. (An empty
+    list of roots would be a statement.)"""
+    return _refusal(method, "no call is there to carry this request", errors.method_not_found(method))
+
+
+def _refusal(method: str, why: str, other: errors.ProtocolError) -> Refusal:
+    if method == "elicitation/create":
+        return True, DISMISSED
+    return False, (errors.rejected(why) if method == "sampling/createMessage" else other).raw
+
+
+def for_client(during: str, bits: ClientBits, method: str, params: Raw) -> Raw | Refusal:
+    """The params of the question that a backend asks during a request of this method, of a client with these bits.
+
+    The outcome for the backend instead, where nobody can be asked: during a request that may not be answered with
+    questions, and for what this client did not declare (2026-07-28, patterns/mrtr, "Supported Requests").
+    """
+    row = METHODS.get(during)
+    if row is None or not row.eligible:
+        return unasked(method)
+    try:
+        refusal = capabilities.client_refusal(bits, method, params)
+    except errors.Malformed as malformed:
+        refusal = malformed.error
+    if refusal is not None or method == "ping":
+        return unasked(method) if refusal is None else (False, refusal.raw)
+    asked = translate.server_request(method, params, MODERN)
+    if isinstance(asked, translate.Unbridgeable):
+        return asked.ok, asked.payload
+    # A copy: the params are kept while a human thinks, and the frame that they came in is not.
+    return Raw(bytes(asked))
 
 
 # Connections -------------------------------------------------------------------------------------------------
 
 
-def _line_lost(calls: Calls, event: ev.LineLost) -> Step:
+def _line_lost(calls: Calls, event: LineLost) -> Step:
     """What was parked has ended with an error that its client would not understand: nothing is there to come back to.
     Who was to show that it listens need not any more."""
-    effects: ev.Effects = []
+    effects: Effects = []
     for call, held in calls.held.items():
         failed = held.kept is not None and not held.kept[0]
         if held.line != event.line or not (failed or held.phase is Phase.SETTLING):
             continue
         calls = put(calls, call, moved(held, "connection gone"))
-        effects += [ev.Unpark(call) if failed else ev.StopGrace(call), ev.Forget(call)]
-        calls, more = _release(calls, call)
-        effects += more
+        effects += [Unpark(call) if failed else StopGrace(call), Forget(call)]
+        calls, effects = _released(calls, call, effects)
     return calls, effects
 
 
-def _line_gone(calls: Calls, event: ev.LineGone) -> Step:
-    if event.line not in calls.lines:
-        return calls, []
-    return _gone(calls, event.line)
+def _line_gone(calls: Calls, event: LineGone) -> Step:
+    return _gone(calls, event.line) if event.line in calls.lines else (calls, [])
 
 
 def _gone(calls: Calls, line: int) -> Step:
     """Every call on it is over, but for what has its outcome."""
-    calls = _drop(calls, line)
-    effects: ev.Effects = []
+    calls = replace(calls, lines={n: holder for n, holder in calls.lines.items() if n != line})
+    effects: Effects = []
     for call, held in calls.held.items():
         if held.line != line or (held.kept is not None and held.kept[0]):
             continue
         calls = put(calls, call, moved(held, "connection gone"))
         if held.owner is not None:
-            error = errors.internal(
-                "the connection to the server ended",
-                reason="link_ended",
-                executed="unknown",
-                backend=calls.rules.server,
-            )
-            effects.append(ev.Outcome(held.owner, False, error.raw))
+            error = _failure(calls, "link_ended", "the connection to the server ended")
+            effects.append(Outcome(held.owner, False, error))
         if held.phase in (Phase.PARKED, Phase.KEPT):
-            effects.append(ev.Unpark(call))
+            effects.append(Unpark(call))
         elif held.phase is Phase.SETTLING:
-            effects.append(ev.StopGrace(call))
-        effects.append(ev.Forget(call))
-    calls, more = _serve(calls)
-    return calls, effects + more
+            effects.append(StopGrace(call))
+        effects.append(Forget(call))
+    return _served(calls, effects) if calls.rules.leased else (calls, effects)
 
 
-# -------------------------------------------------------------------------------------- which connection a call goes on
+# Which connection a call goes on -----------------------------------------------------------------------------
 #
 # The first line is where the backend's hidden state is, and takes what it can. Where calls take turns, one that is
 # parked keeps its turn for as long as a human thinks. So when the turns of all lines are with parked calls, another
@@ -403,27 +675,24 @@ def _enqueue(calls: Calls, call: int, held: Held) -> Step:
         calls, line = _first(calls)
         return _send(calls, call, held, line)
     if len(calls.waiting) >= calls.rules.waiting:
-        error = errors.internal(
-            "too many calls wait for this server", reason="busy", executed="no", backend=calls.rules.server
-        )
-        return calls, [ev.Outcome(held.owner, False, error.raw), ev.Forget(call)]
-    calls, effects = _serve(replace(put(calls, call, held), waiting=(*calls.waiting, call)))
-    return calls, effects if call not in calls.waiting else [*effects, ev.StartWait(call)]
+        return calls, _busy(calls, call, held, "too many calls wait for this server")
+    calls, effects = _served(replace(put(calls, call, held), waiting=(*calls.waiting, call)), [])
+    return calls, effects if call not in calls.waiting else [*effects, StartWait(call)]
 
 
-def _serve(calls: Calls) -> Step:
-    """Calls that wait take the lines that are free, in order; lines that nobody needs any more are closed."""
-    effects: ev.Effects = []
+def _served(calls: Calls, effects: Effects) -> Step:
+    """After these effects calls that wait take the lines that are free, in order; lines that nobody needs any more are
+    closed."""
     while calls.waiting:
         calls, line = _free(calls)
         if line is None:
             return calls, effects
         call, *rest = calls.waiting
         calls, sent = _send(replace(calls, waiting=tuple(rest)), call, calls.held[call], line)
-        effects += sent
-    spare = [line for line, holder in calls.lines.items() if holder is None][1:] if calls.rules.leased else []
+        effects = [*effects, StopWait(call), *sent]
+    spare = [line for line, holder in calls.lines.items() if holder is None][1:]
     lines = {line: holder for line, holder in calls.lines.items() if line not in spare}
-    return replace(calls, lines=lines), [*effects, *map(ev.Discard, spare)]
+    return replace(calls, lines=lines), [*effects, *map(Discard, spare)]
 
 
 def _free(calls: Calls) -> tuple[Calls, int | None]:
@@ -445,15 +714,13 @@ def _send(calls: Calls, call: int, held: Held, line: int) -> Step:
     held = replace(moved(held, "connection free"), line=line)
     if calls.rules.leased and held.eligible:
         calls = replace(calls, lines={**calls.lines, line: call})
-    return put(calls, call, held), [ev.StopWait(call), ev.Dispatch(call, line)]
+    return put(calls, call, held), [Dispatch(call, line)]
 
 
-def _release(calls: Calls, call: int) -> Step:
-    """A call needs its turn no more."""
+def _released(calls: Calls, call: int, effects: Effects) -> Step:
+    """A call needs its turn no more, after these effects."""
     mine = [line for line, holder in calls.lines.items() if holder == call]
-    if not mine:
-        return calls, []
-    return _serve(replace(calls, lines={**calls.lines, mine[0]: None}))
+    return _served(replace(calls, lines={**calls.lines, mine[0]: None}), effects) if mine else (calls, effects)
 
 
 def _dequeue(calls: Calls, call: int) -> Calls:
@@ -461,25 +728,23 @@ def _dequeue(calls: Calls, call: int) -> Calls:
     return replace(calls, waiting=tuple(n for n in calls.waiting if n != call))
 
 
-def _drop(calls: Calls, line: int) -> Calls:
-    """A line is no more."""
-    return replace(calls, lines={n: holder for n, holder in calls.lines.items() if n != line})
-
-
-HANDLERS: dict[type, Callable[[Calls, Any], Step]] = {
-    ev.Begun: _begun,
-    ev.Warmed: _warmed,
-    ev.Asked: _asked,
-    ev.Withdrawn: _withdrawn,
-    ev.GatherOver: _gather_over,
-    ev.Resumed: _resumed,
-    ev.Cancelled: _cancelled,
-    ev.Expired: _expired,
-    ev.Ended: _ended,
-    ev.Unsent: _unsent,
-    ev.Settled: _settled,
-    ev.GraceOver: _grace_over,
-    ev.WaitOver: _wait_over,
-    ev.LineLost: _line_lost,
-    ev.LineGone: _line_gone,
+OF_ALL: Final[dict[type, Callable[[Calls, Any], Step]]] = {
+    Begun: _begun,
+    Warmed: _warmed,
+    Withdrawn: _withdrawn,
+    LineLost: _line_lost,
+    LineGone: _line_gone,
 }
+OF_CALLS: Final[dict[type, tuple[str, Callable[[Calls, Any, Held], Step], Callable[[Any, Held | None], Effects]]]] = {
+    Asked: ("asked", _asked, _asked_late),
+    GatherOver: ("siblings' time over", _gather_over, _dropped),
+    Resumed: ("answered", _resumed, _resumed_late),
+    Cancelled: ("cancelled", _cancelled, _tallied("cancel")),
+    Expired: ("expired", _expired, _dropped),
+    Ended: ("ended", _ended, _tallied("outcome")),
+    Unsent: ("not sent", _unsent, _tallied("return")),
+    Settled: ("settled", _settled, _dropped),
+    GraceOver: ("grace over", _grace_over, _dropped),
+    WaitOver: ("waited too long", _wait_over, _dropped),
+}
+"""Events of one call: the cause that must be possible in its phase, what follows, and what follows if it is not."""

@@ -49,7 +49,6 @@ from actors.protocol.modern.link_state import (
     numbered,
     put,
     request,
-    without,
 )
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 
@@ -391,7 +390,7 @@ def _required(link: Link, running: Running, result: Raw) -> Step:
     call = running.called.call
     asking = Asking(running, {id: question for id, (question, _) in questions.items()}, answers)
     asks: Effects = [ev.Ask(call, id, question.method, params) for id, (question, params) in questions.items()]
-    return replace(link, asking={**link.asking, call: asking}), asks
+    return replace(link, asking=link.asking.having(call, asking)), asks
 
 
 def _url(method: str, params: Raw) -> str | None:
@@ -428,7 +427,7 @@ def _pause(link: Link, running: Running, pauses: tuple[float, ...], most: int) -
     seconds = pauses[min(running.pauses, len(pauses) - 1)]
     running = replace(running, pauses=running.pauses + 1)
     call = running.called.call
-    return replace(link, pausing={**link.pausing, call: running}), [StartTimer(("pause", call), seconds)]
+    return replace(link, pausing=link.pausing.having(call, running)), [StartTimer(("pause", call), seconds)]
 
 
 def _too_many(link: Link, running: Running) -> Step:
@@ -438,7 +437,7 @@ def _too_many(link: Link, running: Running) -> Step:
 def due(link: Link, call: ev.CallKey) -> Step:
     """The pause is over."""
     running = link.pausing.get(call)
-    return (link, []) if running is None else proceed(replace(link, pausing=without(link.pausing, call)), running)
+    return (link, []) if running is None else proceed(replace(link, pausing=link.pausing.without(call)), running)
 
 
 # Answers -----------------------------------------------------------------------------------------------------
@@ -450,7 +449,7 @@ def answered(link: Link, event: AnswerGiven) -> Step:
     if asking is None:
         return link, [ev.Tally("late_answer")]
     question, call = asking.open[str(event.id)], asking.running.called.call
-    rest = without(asking.open, str(event.id))
+    rest = {id: other for id, other in asking.open.items() if id != event.id}
     ok, answer = _checked(question, event.ok, event.payload)
     if not ok:
         if question.method != ELICITATION:
@@ -461,8 +460,8 @@ def answered(link: Link, event: AnswerGiven) -> Step:
         running = replace(running, consents=(*running.consents, question.consent))
     asking = Asking(running, rest, {**asking.answers, question.key: answer})
     if rest:
-        return replace(link, asking={**link.asking, call: asking}), []
-    link = replace(link, asking=without(link.asking, call))
+        return replace(link, asking=link.asking.having(call, asking)), []
+    link = replace(link, asking=link.asking.without(call))
     return proceed(link, replace(running, answers=payload.dumps(asking.answers)))
 
 
@@ -487,7 +486,7 @@ def _stopped(link: Link, asking: Asking, error: Raw) -> Step:
     """The client did not give what the call can't do without. A model that called a tool is told so as a result."""
     called = asking.running.called
     effects: Effects = [Withdraw(called.caller, id) for id in asking.open]
-    link = replace(link, asking=without(link.asking, called.call))
+    link = replace(link, asking=link.asking.without(called.call))
     try:
         message = errors.parse_error_member(error).message
     except ValueError:
@@ -504,9 +503,9 @@ def withdrawn(link: Link, call: ev.CallKey) -> Step:
     asking = link.asking.get(call)
     if asking is not None:
         caller = asking.running.called.caller
-        return replace(link, asking=without(link.asking, call)), [Withdraw(caller, id) for id in asking.open]
+        return replace(link, asking=link.asking.without(call)), [Withdraw(caller, id) for id in asking.open]
     if call in link.pausing:
-        return replace(link, pausing=without(link.pausing, call)), [StopTimer(("pause", call))]
+        return replace(link, pausing=link.pausing.without(call)), [StopTimer(("pause", call))]
     return link, []
 
 

@@ -262,7 +262,7 @@ def unfit(link: Link, case: Case, said: str) -> Step:
     link, more = listens.end_all(link, error)
     link, sent = _end_sent(link, reason, message)
     leave = ev.HandOver() if case in REFUSALS and link.hello is None else ev.Hang()
-    link = replace(moved(link, "other era"), lost={}, wishes={}, hello=None)
+    link = replace(moved(link, "other era"), lost=PersistentMap(), wishes=PersistentMap(), hello=None)
     judged = Judged(False, sure=case is not Case.SILENT, said=said)
     before: Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), leave, judged]
     return link, [*before, *effects, *ended, *more, *sent, Unfit(tuple(returned))]
@@ -275,7 +275,7 @@ def end_courses(link: Link, error: Raw) -> Step:
         effects += [Withdraw(asking.running.called.caller, id) for id in asking.open]
         effects.append(_finish(asking.running, error))
     effects += [_finish(running, error) for running in link.pausing.values()]
-    return replace(link, asking={}, pausing={}), effects
+    return replace(link, asking=PersistentMap(), pausing=PersistentMap()), effects
 
 
 def called_unfit(link: Link, event: Called) -> Step:
@@ -304,7 +304,7 @@ def shut(link: Link, event: ev.Shut) -> Step:
     link, sent = _end_sent(link, "closed", message)
     link, waiting = _end_waiting(link, failure("closed", message, "no", link.server))
     link, ended = end_courses(link, unknown)
-    link = replace(moved(link, "shut"), lost={}, wishes={})
+    link = replace(moved(link, "shut"), lost=PersistentMap(), wishes=PersistentMap())
     return link, [ev.StopClock(), StopTimer(PROBE_CLOCK), ev.Hang(), *effects, *sent, *waiting, *ended]
 
 

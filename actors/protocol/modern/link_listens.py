@@ -44,7 +44,6 @@ from actors.protocol.modern.link_state import (
     put,
     request,
     taken,
-    without,
 )
 from actors.protocol.persistent import PersistentMap
 
@@ -86,7 +85,7 @@ def _open(link: Link, listen: Listen) -> Step:
 def restore(link: Link) -> Step:
     """READY: opens what was lost, and what everybody of the other era hears of."""
     effects: Effects = []
-    lost, link = link.lost, replace(link, lost={})
+    lost, link = link.lost, replace(link, lost=PersistentMap())
     for number, listen in lost.items():
         effects.append(StopTimer(("listen", number)))
         link, more = _open(link, listen)
@@ -111,7 +110,7 @@ def _is_common(listen: object) -> bool:
 
 
 def _wished(link: Link, caller: Hashable, wish: Wish) -> Link:
-    return replace(link, wishes={**link.wishes, caller: wish})
+    return replace(link, wishes=link.wishes.having(caller, wish))
 
 
 def joined(link: Link, event: Joined) -> Step:
@@ -126,15 +125,18 @@ def left(link: Link, event: Left) -> Step:
     caller = event.caller
     if caller not in link.wishes:
         return link, []
-    wishes = {c: wish for c, wish in link.wishes.items() if c is not caller}
-    lost = {n: listen for n, listen in link.lost.items() if listen.owner is not caller}
-    link = replace(link, wishes=wishes, lost=lost)
+    wishes = link.wishes.without(caller)
+    link = replace(link, wishes=wishes, lost=_lost_by_others(link, caller))
     effects: Effects = []
     for id, pending in link.pending.items():
         if isinstance(pending, Listen) and (pending.owner is caller or (_is_common(pending) and not wishes)):
             link, more = _drop(link, id)
             effects += more
     return link, effects
+
+
+def _lost_by_others(link: Link, caller: Hashable) -> PersistentMap[int, Listen]:
+    return PersistentMap({n: listen for n, listen in link.lost.items() if listen.owner is not caller})
 
 
 def subscribed(link: Link, event: Called) -> Step:
@@ -145,7 +147,7 @@ def subscribed(link: Link, event: Called) -> Step:
         return link, [ev.Finish(event.call, False, errors.invalid_params("uri must be a string").raw)]
     if not link.declared.has(("resources", "subscribe")):
         return link, [ev.Finish(event.call, False, errors.method_not_found(event.method).raw)]
-    wish = link.wishes.get(event.caller, Wish())
+    wish = link.wishes.get(event.caller) or Wish()
     change = Change(event, uri, wanted)
     if (uri in wish.uris) is wanted and not any(c.uri == uri for c in (*wish.taking, *wish.waiting)):
         return link, [_done(event)]
@@ -163,7 +165,7 @@ def _take(link: Link, caller: Hashable) -> Step:
     if wish.opening is not None or not wish.waiting:
         return link, []
     wish = replace(wish, taking=wish.waiting, waiting=())
-    lost = {n: listen for n, listen in link.lost.items() if listen.owner is not caller}
+    lost = _lost_by_others(link, caller)
     missed = len(lost) < len(link.lost)
     link = _wished(replace(link, lost=lost), caller, wish)
     uris = _after(wish)
@@ -367,7 +369,7 @@ def broken(link: Link, id: RequestId, listen: Listen, error: Raw) -> Step:
 
 def _later(link: Link, listen: Listen) -> Step:
     number, listen = link.next_id, replace(listen, acked=False, attempt=listen.attempt + 1, told=frozenset())
-    link = replace(link, next_id=number + 1, lost={**link.lost, number: listen})
+    link = replace(link, next_id=number + 1, lost=link.lost.having(number, listen))
     return link, [StartRetry(("listen", number), listen.attempt)]
 
 
@@ -376,7 +378,7 @@ def due(link: Link, number: int) -> Step:
     listen = link.lost.get(number)
     if listen is None or link.phase is not Phase.READY:
         return link, []
-    return _open(replace(link, lost=without(link.lost, number)), listen)
+    return _open(replace(link, lost=link.lost.without(number)), listen)
 
 
 def abandoned(link: Link, call: ev.CallKey) -> Step | None:
@@ -386,7 +388,7 @@ def abandoned(link: Link, call: ev.CallKey) -> Step | None:
             return _drop(link, id)
     for number, listen in link.lost.items():
         if listen.called is not None and listen.called.call == call:
-            rest = without(link.lost, number)
+            rest = link.lost.without(number)
             return replace(link, lost=rest), [StopTimer(("listen", number))]
     return None
 
@@ -398,13 +400,13 @@ def take_changes(link: Link) -> tuple[Link, list[Called]]:
     """The changes of subscriptions that have not taken effect are nobody's any more."""
     changes = [c.called for wish in link.wishes.values() for c in (*wish.taking, *wish.waiting)]
     wishes = {c: replace(wish, taking=(), waiting=(), opening=None) for c, wish in link.wishes.items()}
-    return replace(link, wishes=wishes), changes
+    return replace(link, wishes=PersistentMap(wishes)), changes
 
 
 def lose_all(link: Link, error: Raw) -> Step:
     """The connection is lost, and every listen with it: they are opened again on the next one."""
     effects: Effects = []
-    lost = list(link.lost.values())
+    kept = [listen for listen in link.lost.values() if listen.owner is None]
     for id, listen in link.pending.items():
         if not isinstance(listen, Listen):
             continue
@@ -412,13 +414,11 @@ def lose_all(link: Link, error: Raw) -> Step:
         if listen.called is not None and not listen.again:
             effects.append(ev.Finish(listen.called.call, False, error))
         elif listen.owner is None:
-            lost.append(replace(listen, acked=False, told=frozenset()))
-    kept = [listen for listen in lost if listen.owner is None]
+            kept.append(replace(listen, acked=False, told=frozenset()))
     wishes = {caller: replace(wish, current=None, opening=None) for caller, wish in link.wishes.items()}
     kept += [Listen(Filter(uris=wish.uris), owner=c, again=True) for c, wish in wishes.items() if wish.uris]
-    numbers = range(link.next_id, link.next_id + len(kept))
-    link = replace(link, next_id=numbers.stop, lost=dict(zip(numbers, kept, strict=True)), wishes=wishes)
-    return link, effects
+    lost = PersistentMap(dict(enumerate(kept, link.next_id)))
+    return replace(link, next_id=link.next_id + len(kept), lost=lost, wishes=PersistentMap(wishes)), effects
 
 
 def end_all(link: Link, error: Raw) -> Step:
@@ -428,6 +428,5 @@ def end_all(link: Link, error: Raw) -> Step:
         if isinstance(listen, Listen) and listen.called is not None:
             effects.append(ev.Finish(listen.called.call, False, error))
     pending = {i: p for i, p in link.pending.items() if not (isinstance(p, Listen) and p.called is not None)}
-    return replace(
-        link, pending=PersistentMap(pending), lost={n: w for n, w in link.lost.items() if w.called is None}
-    ), effects
+    lost = {n: listen for n, listen in link.lost.items() if listen.called is None}
+    return replace(link, pending=PersistentMap(pending), lost=PersistentMap(lost)), effects

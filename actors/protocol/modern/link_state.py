@@ -3,7 +3,7 @@ frozen values that only its machine and the parts of it change."""
 
 from collections.abc import Hashable, Sequence
 from enum import Enum
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
@@ -18,9 +18,6 @@ from actors.protocol.modern.filter import Filter
 from actors.protocol.modern.link_events import Called, Caller, Effects
 from actors.protocol.modern.tool_headers import Mirrored
 from actors.protocol.persistent import PersistentMap
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class Phase(Enum):
@@ -198,11 +195,11 @@ class Link(Struct, frozen=True):
     waiting: tuple[Called | Running, ...] = ()
     unsaid: tuple[Notified, ...] = ()
     """Notifications of clients that wait for the connection."""
-    asking: dict[CallKey, Asking] = {}
-    pausing: dict[CallKey, Running] = {}
+    asking: PersistentMap[CallKey, Asking] = field(default_factory=PersistentMap)
+    pausing: PersistentMap[CallKey, Running] = field(default_factory=PersistentMap)
     rebuilding: tuple[Running, ...] = ()
-    lost: dict[int, Listen] = {}
-    wishes: dict[Hashable, Wish] = {}
+    lost: PersistentMap[int, Listen] = field(default_factory=PersistentMap)
+    wishes: PersistentMap[Hashable, Wish] = field(default_factory=PersistentMap)
     mirrors: dict[str, tuple[Mirrored, ...]] = {}
     """By tool: the arguments that go into headers."""
     principal: str | None = None
@@ -219,11 +216,6 @@ class Link(Struct, frozen=True):
 
 
 Step: TypeAlias = tuple[Link, Effects]
-
-
-def without(members: dict[K, V], key: K) -> dict[K, V]:
-    """Them, but for this one."""
-    return {k: value for k, value in members.items() if k != key}
 
 
 def moved(link: Link, cause: str) -> Link:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.protocol.bridge import parking_events as ev
+from actors.protocol.bridge import parking as ev
 from actors.protocol.bridge.parking import Phase
 from actors.protocol.errors import INTERNAL, INVALID_PARAMS
 from actors.protocol.payload import dumps, loads

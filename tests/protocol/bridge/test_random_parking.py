@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from actors.protocol.bridge import parking_events as ev
+from actors.protocol.bridge import parking as ev
 from actors.protocol.bridge.parking import Phase
 from actors.protocol.payload import dumps
 from tests.protocol.bridge.world import ANSWERS, ELICIT, ROOTS, SAMPLE, World

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from actors.protocol.bridge import parking_events as ev
+from actors.protocol.bridge import parking as ev
 from actors.protocol.bridge.parking import Calls, Phase, Rules, step
 from actors.protocol.payload import dumps, loads
 
