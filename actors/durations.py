@@ -7,7 +7,6 @@ import msgspec
 from msgspec import Raw
 
 from actors.ports import Telemetry
-from actors.protocol import effects as fx
 from actors.protocol import errors
 from actors.protocol import events as ev
 from actors.protocol.methods import METHODS
@@ -53,7 +52,7 @@ class CallTimes:
     def __len__(self) -> int:
         return len(self.running)
 
-    def call_began(self, key: Hashable, method: str, params: Raw, now: float) -> None:
+    def began(self, key: Hashable, method: str, params: Raw, now: float) -> None:
         """A call came."""
         tool = tool_name(params) if method == "tools/call" else ""
         self.running[key] = (now, method if method in METHODS else "", tool)
@@ -65,10 +64,6 @@ class CallTimes:
 
 class Durations(CallTimes):
     """Of requests of clients."""
-
-    def began(self, effect: fx.Dispatch, now: float) -> None:
-        """A request was given to the backends' side."""
-        self.call_began(effect.call, effect.method, effect.params, now)
 
     def ended(self, event: ev.CallEnded, now: float, version: str) -> None:
         """It has its outcome."""

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from actors.brokers.pool import PoolKey
 from actors.brokers.pools import Pools
-from actors.door import SessionDoor
 from actors.exchanges.exchanges import ExchangesActor, Kind
 from actors.exchanges.modern_dialer import TreePeers
 from actors.fronts.catalogue import Catalogue
@@ -24,8 +23,8 @@ from actors.fronts.host import Tree
 from actors.fronts.last_known import LastKnown
 from actors.fronts.memo import Memo
 from actors.fronts.merged import passed_on
+from actors.gate import Gate, ModernActors
 from actors.links.backends import Backends
-from actors.modern_door import ModernDoor
 from actors.named import Named
 from actors.protocol import capabilities
 from actors.protocol.table import Replaced, Table, touches
@@ -73,15 +72,15 @@ class GatewayActors:
         )
         system.spawn(links, "links")
         system.spawn(supervisor, "sessions")
-        self.modern_door = self._new_modern_door(system, overloaded)
+        modern = self._modern_actors(system)
         router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, self.quotas))
         ends = Child("expiry", lambda: Expiry(services, links))
         system.spawn(Supervisor([router, ends]), "front")
-        self.door = SessionDoor(services, self.sessions, Named(system, "router"), self.modern_door, overloaded)
+        self.door = Gate(services, self.sessions, Named(system, "router"), modern, overloaded)
         if prestart:
             tree.catalogue.reply(Prestart())
 
-    def _new_modern_door(self, system: System, overloaded: Callable[[], bool]) -> ModernDoor:
+    def _modern_actors(self, system: System) -> ModernActors:
         """What serves clients without sessions: spawned after the links, which it uses, it ends before them."""
         services, tree, registry = self.services, self.tree, system.registry
         self.pools, self.modern_requests = Shares(services.limits), Shares(services.limits)
@@ -96,7 +95,7 @@ class GatewayActors:
             peers = TreePeers(PoolKey(kind.principal, bits, kind.affinity), services, tree, pools, registry)
             return ExchangesActor(kind, services, tree, self.quotas, peers)
 
-        return ModernDoor(services, registry, self.modern_requests, make, overloaded)
+        return ModernActors(services, registry, self.modern_requests, make)
 
     def replace_table(self, table: Table) -> None:
         """Another configuration counts from now on. Connections to servers that are not in it end, and what is in

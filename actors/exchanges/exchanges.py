@@ -410,7 +410,7 @@ class ExchangesActor(Evictable):
 
     def _dispatch(self, call: int, running: Running, effect: xv.Dispatch) -> None:
         """To the endpoint: as a request of its own, or as one that goes on where it waited."""
-        self.times.began(fx.Dispatch(call, effect.method, effect.params, effect.progress), self.ctx.now())
+        self.times.began(call, effect.method, effect.params, self.ctx.now())
         found = running.retry
         if isinstance(found, retry.Waiting):
             level = running.exchange.level

@@ -73,20 +73,12 @@ class Merged:
         """As in `Naming`."""
         return errors.internal("this endpoint is no longer configured", reason="unconfigured", executed="no")
 
-    @property
-    def _naming(self) -> aggregate.Naming:
-        """The tables over everything that is known; most often they are there."""
-        tables = self.listing.tables
-        if tables is not None and tables[0] is self._endpoint.services.table.value:
-            return tables[1]
-        return self.listing.naming
-
     # Requests
 
     def route(self, effect: fx.Dispatch) -> None:
         """As in `Naming`."""
         row = METHODS.get(effect.method)
-        if not self.configured:
+        if self._endpoint.name not in self._endpoint.services.table.value.endpoints:
             self._endpoint.refuse(effect.call, self.unconfigured())
         elif row is None:
             self._endpoint.refuse(effect.call, errors.method_not_found(effect.method))
@@ -97,37 +89,44 @@ class Merged:
             self._route(effect, fresh=False)
 
     def _route(self, effect: fx.Dispatch, *, fresh: bool) -> None:
-        """To the server that owns the name. A name that the tables lack may be on a list that was not fetched yet."""
-        try:
-            routed = self._routed(effect, fresh=fresh)
-        except errors.Refusal as refused:
-            self._endpoint.refuse(effect.call, refused.error)
-            return
-        if routed is None:
-            self._look_again(effect)
-        elif effect.method == "completion/complete" and self._cannot_complete(routed.backend):
-            self._endpoint.end(effect.call, True, Raw(b'{"completion":{"values":[]}}'))
-        else:
-            self._methods[effect.call] = effect.method
-            self._endpoint.send(effect, routed.backend, routed.params, waited=fresh)
-
-    def _routed(self, effect: fx.Dispatch, *, fresh: bool) -> aggregate.Routed | None:
-        """Where a request goes; None if that can't be said before the lists are `fresh`. A tool may be called by its
-        bare name where only one server has it, which is sure once all have said what they have."""
-        method, naming = effect.method, self._naming
+        """To the server that owns the name. One that the tables lack may be on a list that was not fetched yet."""
+        tables, method = self.listing.tables, effect.method
+        current = tables is not None and tables[0] is self._endpoint.services.table.value
+        naming = tables[1] if tables is not None and current else self.listing.naming
+        routed: aggregate.Routed | errors.Refusal | None
         try:
             routed = aggregate.resolve(method, effect.params, naming)
-            sure = fresh or method == "tools/call" or not self._disputed(routed)
-            return routed if sure else None
-        except errors.Malformed:
-            raise
-        except errors.Refusal as unknown:
-            looked = fresh and self._prefixed(effect) is None  # else one list only
-            sure = method == "tools/call" and (looked or not self.listing.silent(TOOLS))
+        except errors.Refusal as refused:
+            routed = self._unlisted(effect, naming, refused, fresh=fresh)
+        else:
+            if not fresh and method != "tools/call" and self._disputed(routed):
+                routed = None
+        if routed is None:
+            self._look_again(effect)
+        elif isinstance(routed, errors.Refusal):
+            self._endpoint.refuse(effect.call, routed.error)
+        elif method == "completion/complete" and self._cannot_complete(routed.backend):
+            self._endpoint.end(effect.call, True, Raw(b'{"completion":{"values":[]}}'))
+        else:
+            self._methods[effect.call] = method
+            self._endpoint.send(effect, routed.backend, routed.params, waited=fresh)
+
+    def _unlisted(
+        self, effect: fx.Dispatch, naming: aggregate.Naming, refused: errors.Refusal, *, fresh: bool
+    ) -> aggregate.Routed | errors.Refusal | None:
+        """Where a request goes whose name is in no table; None if that can't be said before the lists are `fresh`. A
+        tool may be called by its bare name where only one server has it, which is sure once all have said what they
+        have."""
+        if isinstance(refused, errors.Malformed):
+            return refused
+        tool = effect.method == "tools/call"
+        # Fresh are all lists, or only that of the one server whose prefix the name has.
+        sure = tool and ((fresh and self._prefixed(effect) is None) or not self.listing.silent(TOOLS))
+        try:
             bare = aggregate.resolve_bare(effect.params, naming.tools) if sure else None
-            if bare is None and fresh:
-                raise self._unknown(method, unknown) from None
-            return bare
+        except errors.Refusal as ambiguous:
+            return ambiguous
+        return self._unknown(effect.method, refused) if bare is None and fresh else bare
 
     def _disputed(self, routed: aggregate.Routed) -> bool:
         """Whether it is a web address that a server may have of which nothing is known and which goes first."""
@@ -207,14 +206,14 @@ class Merged:
         method = self._methods.pop(message.call, None)
         if method is None:
             return message
-        naming = self._naming
-        if message.ok:
-            payload = aggregate.expose_result(method, message.backend, message.payload, naming)
-        else:
-            payload = aggregate.expose_error(message.backend, message.payload, naming)
+        backend, payload = message.backend, message.payload
+        if not message.ok:
+            payload = aggregate.expose_error(backend, payload, self.listing.naming)
+        elif json.mentions(payload, *aggregate.NAMES_IN_RESULTS.get(method, ())):
+            payload = aggregate.expose_result(method, backend, payload, self.listing.naming)
         if payload is message.payload:
             return message
-        return LinkOutcome(message.backend, message.call, message.ok, payload)
+        return LinkOutcome(backend, message.call, message.ok, payload)
 
     def notification(self, backend: str, method: str, params: Raw) -> Raw:
         """The params of what a server tells, in the client's words."""

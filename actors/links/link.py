@@ -155,7 +155,7 @@ class LinkActor(Connection):
         if self._subscribers.shared and self._subscribers.settles(key, call):
             call.caller.reply(LinkOutcome(self._backend, call.call, True, EMPTY_RESULT))
             return
-        self._calls.call_began(key, call.method, call.params, self.ctx.now())
+        self._calls.began(key, call.method, call.params, self.ctx.now())
         row = METHODS.get(call.method)
         self._step(
             ev.Called(

@@ -204,7 +204,7 @@ class ModernLinkActor(Connection):
                 call.caller.reply(LinkOutcome(self._backend, call.call, True, known))
                 return
         self._reconsider()
-        self._calls.call_began(key, call.method, call.params, self.ctx.now())
+        self._calls.began(key, call.method, call.params, self.ctx.now())
         if cacheable:
             self._answers.ask(key, call, client)
         self._step(mv.Called(key, call.caller, call.method, call.params or EMPTY, client, call.progress, call.mends))

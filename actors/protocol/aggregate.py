@@ -55,27 +55,28 @@ class Routed(NamedTuple):
 
 def resolve(method: str, params: Raw, naming: Naming) -> Routed:
     """Where a routed request goes. Raises Refusal: unknown tool, prompt or ref -32602, unknown resource -32002."""
-    if method == "tools/call":
-        return _resolve_name(params, naming.tools, "tool")
-    if method == "prompts/get":
-        return _resolve_name(params, naming.prompts, "prompt")
     if method == "completion/complete":
         return _resolve_ref(params, naming)
-    present = members(params)
-    uri = _required(present, "uri")
-    owner = naming.uris.resolve(uri)
-    if owner is None:
-        raise Refusal(resource_not_found(uri))
-    return Routed(owner.backend, _replaced(params, present, "uri", uri, owner.name), owner.name)
+    kind = _NAMED.get(method)
+    present, member = members(params), "uri" if kind is None else "name"
+    if member not in present:
+        raise Refusal(invalid_params(f"{member} is missing"))
+    name = text(present[member])
+    if kind is None:
+        owner = naming.uris.resolve(name)
+        if owner is None:
+            raise Refusal(resource_not_found(name))
+    else:
+        names = naming.tools if kind == "tool" else naming.prompts
+        owner = names.owners.get(name)
+        if owner is None:
+            raise Unlisted(invalid_params(f"Unknown {kind}: {name[:200]}"), names, name)
+    theirs = params if name == owner.name else dumps({**present, member: owner.name})
+    return Routed(owner.backend, theirs, owner.name)
 
 
-def _resolve_name(params: Raw, names: Names, kind: str) -> Routed:
-    present = members(params)
-    name = _required(present, "name")
-    owner = names.resolve(name)
-    if owner is None:
-        raise Unlisted(invalid_params(f"Unknown {kind}: {name[:200]}"), names, name)
-    return Routed(owner.backend, _replaced(params, present, "name", name, owner.name), owner.name)
+_NAMED: Final = {"tools/call": "tool", "prompts/get": "prompt"}
+"""What the `name` of a request is of; any other names a URI."""
 
 
 def resolve_bare(params: Raw, names: Names) -> Routed | None:
@@ -113,10 +114,6 @@ def _required(present: dict[str, Raw], member: str) -> str:
     return text(present[member])
 
 
-def _replaced(params: Raw, present: dict[str, Raw], member: str, was: str, becomes: str) -> Raw:
-    return params if was == becomes else dumps({**present, member: dumps(becomes)})
-
-
 # ------------------------------------------------------------------------------------------------ backend → client
 
 
@@ -129,10 +126,10 @@ def expose_items(method: str, backend: str, items: Iterable[Raw], naming: Naming
 
 def expose_result(method: str, backend: str, result: Raw, naming: Naming) -> Raw:
     """A backend's result: URIs of resources, links and embedded resources. The same object if there is none."""
-    row = _RESULTS.get(method)
-    if row is None or not mentions(result, *row.names):
+    names = NAMES_IN_RESULTS.get(method)
+    if names is None or not mentions(result, *names):
         return result
-    return _lenient(row.expose, result, backend, naming)
+    return _lenient(_RESULTS[method], result, backend, naming)
 
 
 def expose_request(method: str, backend: str, params: Raw, naming: Naming) -> Raw:
@@ -157,9 +154,7 @@ def expose_notification(method: str, backend: str, params: Raw, naming: Naming) 
 
 def expose_error(backend: str, error: Raw, naming: Naming) -> Raw:
     """A backend's error: `data.uri`."""
-    if not mentions(error, b'"uri"'):
-        return error
-    return _lenient(_error, error, backend, naming)
+    return _lenient(_error, error, backend, naming) if mentions(error, b'"uri"') else error
 
 
 _Expose = Callable[[Raw, str, Naming], Raw]
@@ -266,18 +261,17 @@ def _messages(holder: Raw, backend: str, naming: Naming) -> Raw:
     return dumps(present)
 
 
-class _Row(NamedTuple):
-    """Without one of these names in its bytes a result has nothing to expose."""
-
-    names: tuple[bytes, ...]
-    expose: _Expose
-
-
-_RESULTS: Final[dict[str, _Row]] = {
-    "tools/call": _Row((b'"resource', b"resourceUri"), _tool_result),
-    "prompts/get": _Row((b'"resource',), _messages),
-    "resources/read": _Row((b'"uri"',), _read_result),
+_RESULTS: Final[dict[str, _Expose]] = {
+    "tools/call": _tool_result,
+    "prompts/get": _messages,
+    "resources/read": _read_result,
 }
+NAMES_IN_RESULTS: Final[dict[str, tuple[bytes, ...]]] = {
+    "tools/call": (b'"resource', b"resourceUri"),
+    "prompts/get": (b'"resource',),
+    "resources/read": (b'"uri"',),
+}
+"""Without one of these in its bytes, the result of such a request has nothing to expose."""
 
 
 def _blocks(content: Raw, backend: str, naming: Naming, *, nested: bool) -> Raw:

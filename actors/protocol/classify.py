@@ -91,7 +91,7 @@ body, names ("": ill-typed)."""
 
 def refuse_modern(frame: Frame, version: str) -> Route | Rejection:
     """The rung of a gateway without the modern era: names the revisions that it has, so that the client falls back."""
-    if version in MODERN_VERSIONS or _named_version(frame):
+    if version in MODERN_VERSIONS or (isinstance(frame, Request | Notification) and names_version(frame.params)):
         return Rejection(errors.unsupported_protocol_version(version), _id_of(frame))
     return Rejection(errors.unsupported_version_header(version), _id_of(frame))
 
@@ -129,7 +129,7 @@ def classify(
     initialize = isinstance(frame, Request) and frame.method == "initialize"
     if version in MODERN_VERSIONS and not initialize:
         return modern(frame, version)  # whatever the body names
-    named = _named_version(frame)
+    named = names_version(frame.params) if isinstance(frame, Request | Notification) else None
     if isinstance(frame, Request) and initialize and not (named and version in MODERN_VERSIONS):
         if version is not None and version not in SERVED:
             return Rejection(errors.unsupported_version_header(version), frame.id)
@@ -169,11 +169,6 @@ def _batch(batch: Batch, session: str | None) -> Route | Rejection:
     if not session:
         return Rejection(errors.missing_session())
     return LegacyBatch(session, batch)
-
-
-def _named_version(frame: Frame) -> str | None:
-    """The revision in the `_meta` of a message; a modern client names it in each request."""
-    return names_version(frame.params) if isinstance(frame, Request | Notification) else None
 
 
 def _id_of(frame: Frame) -> RequestId | None:

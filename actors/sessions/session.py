@@ -465,7 +465,7 @@ class SessionActor(Actor):
                 seconds = self.services.limits.stream_after
                 self.ctx.set_timer(("turn", effect.post), seconds, sm.TurnDue(effect.post))
             elif type(effect) is fx.Dispatch:
-                self.running.began(effect, self._active)
+                self.running.began(effect.call, effect.method, effect.params, self._active)
                 self.front.dispatch(effect)
             elif type(effect) is fx.StopTurnClock:
                 self.ctx.cancel_timer(("turn", effect.post))

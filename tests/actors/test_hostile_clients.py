@@ -5,7 +5,7 @@ import json
 import pytest
 import trio
 
-from actors.door import parse_event_id
+from actors.gate import parse_event_id
 from actors.ports import ANONYMOUS, Principal
 from actors.protocol import codec, errors
 from actors.protocol.session_machine import CLIENT_BYTES

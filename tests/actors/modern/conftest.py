@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from actors.exchanges.exchanges import ExchangesActor, Kind
-from actors.modern_door import ModernDoor
-from actors.ports import ANONYMOUS, Answer, Post, Principal, Reply
-from actors.protocol import classify
-from actors.protocol.modern import ladder, tasks
+from actors.gate import Gate, ModernActors
+from actors.named import Named
+from actors.ports import ANONYMOUS, Principal
 from actors.protocol.table import Limits
 from actors.quotas import Shares
 from tests.support.harness import Gateway, open_gateway
@@ -20,35 +19,13 @@ from tests.support.modern_client import ModernClient
 from tests.support.peers import FakePeers, Peer
 
 
-class Door:
-    """What the edge sees, for this era alone."""
-
-    def __init__(self, door: ModernDoor) -> None:
-        self._door = door
-
-    async def post(self, post: Post) -> Reply:
-        version = post.headers.get("mcp-protocol-version")
-        route = classify.classify_body(
-            post.body,
-            None,
-            version,
-            modern=lambda frame, _: ladder.modern(frame, post.headers, extra_methods=tasks.METHODS),
-        )
-        if isinstance(route, classify.ModernRequest):
-            return await self._door.request(post, route)
-        if isinstance(route, classify.ModernNotification):
-            return await self._door.notification(post, route)
-        assert isinstance(route, classify.Rejection), route
-        return Answer(route.status, route.body)
-
-
 @dataclass
 class Modern:
     """The tree, its clients' door, and its backends."""
 
     gateway: Gateway
     peers: FakePeers
-    door: Door
+    door: Gate
     supervisor: Shares
 
     def __getitem__(self, name: str) -> Peer:
@@ -77,8 +54,9 @@ async def open_modern(*peers: Peer, **limits: Any) -> AsyncIterator[Modern]:
             key = (kind.principal, kind.bits, kind.affinity)
             return ExchangesActor(kind, services, actors.tree, actors.quotas, found.of(key))
 
-        door = ModernDoor(services, system.registry, supervisor, make, lambda: False)
-        yield Modern(gateway, found, Door(door), supervisor)
+        modern = ModernActors(services, system.registry, supervisor, make)
+        door = Gate(services, actors.sessions, Named(system, "router"), modern)
+        yield Modern(gateway, found, door, supervisor)
 
 
 @pytest.fixture

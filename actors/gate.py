@@ -1,24 +1,30 @@
-"""The door: what HTTP edges call. Classifies a message, finds its session, and waits for the outcome.
+"""What HTTP edges call: classifies a message, finds the actor that serves it, and waits for the outcome.
 
-It runs in the edge's own task and keeps no state: cancelling a call means that the connection broke.
+It runs in the edge's own task and keeps no state: cancelling a call means that the connection broke, which is the
+cancellation of a modern request.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from functools import lru_cache
+from typing import assert_never
 
 from msgspec import Raw, Struct
 
-from actors.modern_door import ModernDoor
+from actors.exchanges.exchange_messages import Begin, Inform
+from actors.exchanges.exchanges import ExchangesActor, Kind
 from actors.named import LIVES, Named
 from actors.ports import UNAVAILABLE, Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
-from actors.protocol import classify, errors
-from actors.protocol.codec import Batch, Frame
+from actors.protocol import capabilities, classify, errors
+from actors.protocol.codec import Frame
 from actors.protocol.errors import Malformed, ProtocolError
 from actors.protocol.messages import EMPTY, Message, Notification, Request, RequestId
 from actors.protocol.modern import headers, ladder, tasks
 from actors.protocol.modern.meta import names_version
 from actors.protocol.versions import MODERN_VERSIONS
-from actors.runtime import ActorDown, MailboxFull, NotTaken, Ref
+from actors.quotas import NoShareLeft, Shares
+from actors.runtime import ActorDown, AtCapacity, MailboxFull, NotTaken, Ref, Registry, SystemClosed
+from actors.runtime import Reply as PendingReply
 from actors.services import Services
 from actors.sessions.router import Activate, OpenSession, Sessions, session_key
 from actors.sessions.session_messages import EndSession, GetEvents, PostMessages, unanswered
@@ -27,22 +33,19 @@ from actors.streams.follower import Follower
 SESSION_HEADER = "mcp-session-id"
 VERSION_HEADER = headers.VERSION_HEADER.lower()
 EVENT_HEADER = "last-event-id"
+UNANSWERED = (MailboxFull, NotTaken, ActorDown)
+"""How a call to an actor ends without its reply."""
 
 
-Bad: TypeAlias = tuple[tuple[RequestId | None, Raw], ...]
-"""Members of a batch that could not be read: the id, if it could be, and the error."""
-
-
-class SessionDoor:
-    """Implements the port `Door`. One endpoint serves both eras: what is of the one without sessions goes on to
-    `modern`."""
+class Gate:
+    """Implements the port `Door`. `overloaded`: whether new work waits outside."""
 
     def __init__(
         self,
         services: Services,
         sessions: Sessions,
         router: Named,
-        modern: ModernDoor,
+        modern: "ModernActors",
         overloaded: Callable[[], bool] = lambda: False,
     ) -> None:
         self._modern = modern
@@ -57,11 +60,11 @@ class SessionDoor:
         if served is None:
             return Answer.refusing(errors.refusal("endpoint_not_found"))
         one_server = served.kind == "transparent"
-        session_id = post.headers.get(SESSION_HEADER)
+        session_id, version = post.headers.get(SESSION_HEADER), post.headers.get(VERSION_HEADER)
         route = classify.classify_body(
             post.body,
             session_id,
-            post.headers.get(VERSION_HEADER),
+            version,
             limit=self._services.limits.message_bytes,
             modern=lambda frame, version: _modern_rung(frame, version, post.headers, one_server=one_server),
         )
@@ -70,25 +73,43 @@ class SessionDoor:
                 self._services.telemetry.count("stagedoor_messages_rejected_total", (error.kind,))
                 return Answer.refusing(error, id)
             case classify.Initialize(request):
-                return (
-                    Answer.refusing(errors.overloaded(), request.id)
-                    if self._overloaded()
-                    else await self._open(post, request)
-                )
-            case classify.LegacyRequest(_, request):
                 if self._overloaded():  # new work waits outside; work in hand goes on
                     return Answer.refusing(errors.overloaded(), request.id)
-                return await self._deliver(post, session_id or "", (request,), request.id)
-            case classify.LegacyNotification(_, notification):
-                return await self._deliver(post, session_id or "", (notification,))
-            case classify.LegacyResponse(_, response):
-                return await self._deliver(post, session_id or "", (response,))
-            case classify.LegacyBatch(_, batch):
-                return await self._deliver_batch(post, session_id or "", batch)
-            case classify.ModernRequest():
-                return await self._modern.request(post, route)
-            case classify.ModernNotification():
-                return await self._modern.notification(post, route)
+                return await self._open(post, request)
+            case classify.LegacyRequest(session, request):
+                if self._overloaded():
+                    return Answer.refusing(errors.overloaded(), request.id)
+                return await self._deliver(post, session, _Letter((request,), version, id=request.id))
+            case classify.LegacyNotification(session, message) | classify.LegacyResponse(session, message):
+                return await self._deliver(post, session, _Letter((message,), version))
+            case classify.LegacyBatch(session, batch):
+                good = tuple(m for m in batch.messages if not isinstance(m, Malformed))
+                bad = tuple((classify.echoed(m), m.error.raw) for m in batch.messages if isinstance(m, Malformed))
+                return await self._deliver(post, session, _Letter(good, version, batch=True, bad=bad))
+            case classify.ModernRequest(request, envelope):
+                if self._overloaded():
+                    return _refused(errors.overloaded(), request.id)
+                return await self._modern.ask(
+                    Kind(post.endpoint, post.principal, envelope.bits, post.headers.get(AFFINITY_HEADER, "")),
+                    lambda reply: Begin(request, envelope, post.headers, reply),
+                    request.id,
+                )
+            case classify.ModernNotification(notification):
+                return await self._inform(post, notification, one_server=one_server)
+            case _:
+                assert_never(route)
+
+    async def _inform(self, post: Post, notification: Notification, *, one_server: bool) -> Reply:
+        """A notification without a session. It passes where what it means is between the client and one server;
+        elsewhere nobody could say whose it is, so that it is accepted and dropped. Nothing says what became of it."""
+        if not one_server or not ladder.between_peers(notification.method):
+            self._services.telemetry.count("stagedoor_messages_dropped_total", ("unknown_notification",))
+            return Answer(202)
+        if self._overloaded():
+            return _refused(errors.overloaded())
+        # It says nothing of its client that a server could be told.
+        kind = Kind(post.endpoint, post.principal, frozenset(), post.headers.get(AFFINITY_HEADER, ""))
+        return await self._modern.ask(kind, lambda reply: Inform(notification, reply))
 
     async def get(self, get: Get) -> Reply:
         """A GET: a new event stream, or the rest of one. Where the session ended while its stream was looked for, that
@@ -156,7 +177,7 @@ class SessionDoor:
             found: Ref | ProtocolError = await self._router.call(
                 lambda reply: Activate(key, principal, endpoint, reply), self._services.limits.admission
             )
-        except (MailboxFull, NotTaken, ActorDown):
+        except UNANSWERED:
             return errors.draining() if self._sessions.draining else errors.overloaded()
         return found
 
@@ -165,58 +186,41 @@ class SessionDoor:
             opened = await self._router.call(
                 lambda reply: OpenSession(post.principal, post.endpoint, reply), self._services.limits.admission
             )
-        except (MailboxFull, NotTaken, ActorDown):
+        except UNANSWERED:
             return Answer.refusing(errors.draining() if self._sessions.draining else errors.overloaded(), request.id)
         if isinstance(opened, ProtocolError):
             self._services.telemetry.count("stagedoor_messages_rejected_total", (opened.kind,))
             return Answer.refusing(opened, request.id)
         ref, session_id = opened
-        reply = await self._call(ref, _Letter((request,), id=request.id))
-        return (
-            _with_session(reply, session_id) if reply is not None else Answer.refusing(errors.overloaded(), request.id)
-        )
+        letter = _Letter((request,), id=request.id)
+        try:
+            reply: Reply = await ref.call(letter.posted, self._services.limits.admission)
+        except UNANSWERED as error:
+            return self._unanswered(error, letter) or Answer.refusing(errors.overloaded(), request.id)
+        return _with_session(reply, session_id)
 
-    async def _deliver_batch(self, post: Post, session_id: str, batch: Batch) -> Reply:
-        good = tuple(m for m in batch.messages if not isinstance(m, Malformed))
-        bad = tuple((classify.echoed(m), m.error.raw) for m in batch.messages if isinstance(m, Malformed))
-        return await self._deliver(post, session_id, good, batch=True, bad=bad)
-
-    async def _deliver(
-        self,
-        post: Post,
-        session_id: str,
-        messages: tuple[Message, ...],
-        id: RequestId | None = None,
-        *,
-        batch: bool = False,
-        bad: Bad = (),
-    ) -> Reply:
-        letter = _Letter(messages, batch, bad, post.headers.get(VERSION_HEADER), id)
+    async def _deliver(self, post: Post, session_id: str, letter: "_Letter") -> Reply:
+        """The outcome. What an actor had not taken when it ended is offered to its next life."""
         for _ in range(LIVES):
             found = await self._find(session_id, post.principal, post.endpoint)
             if isinstance(found, ProtocolError):
-                return Answer.refusing(found, id)
-            reply = await self._call(found, letter)
-            if reply is not None:
+                return Answer.refusing(found, letter.id)
+            try:
+                reply: Reply = await found.call(letter.posted, self._services.limits.admission)
                 return reply
-        return Answer.refusing(errors.overloaded("the session is being restored"), id)
+            except UNANSWERED as error:
+                refusal = self._unanswered(error, letter)
+            if refusal is not None:
+                return refusal
+        return Answer.refusing(errors.overloaded("the session is being restored"), letter.id)
 
-    async def _call(self, ref: Ref, letter: "_Letter") -> Reply | None:
-        """The outcome; None if the actor had ended before it took the message: that may be given to its next life."""
-        try:
-            answer: Reply = await ref.call(
-                lambda reply: PostMessages(letter.messages, letter.batch, letter.version, letter.bad, reply),
-                self._services.limits.admission,
-            )
-        except (MailboxFull, NotTaken):
+    def _unanswered(self, error: Exception, letter: "_Letter") -> Answer | None:
+        """The answer to what the session has not answered; None: it may be given to the next life."""
+        if not isinstance(error, ActorDown):
             self._services.telemetry.count("stagedoor_mailbox_refusals_total", ("session",))
             return Answer.refusing(errors.overloaded(), letter.id)
-        except ActorDown as down:
-            if not down.taken:
-                return None
-            # It may have been given to a backend: said so, never tried again.
-            return unanswered(letter.messages, batch=letter.batch)
-        return answer
+        # It may have been given to a backend: said so, never tried again.
+        return unanswered(letter.messages, batch=letter.batch) if error.taken else None
 
     # Resumption
 
@@ -242,13 +246,18 @@ class SessionDoor:
 
 
 class _Letter(Struct, frozen=True):
-    """What a POST brings to its session. `bad`: the members of a batch that could not be read."""
+    """What a POST brings to its session. `bad`: members of a batch that could not be read, each with its id, if that
+    could be, and the error. `id`: of the request that an error answers."""
 
     messages: tuple[Message, ...]
-    batch: bool = False
-    bad: Bad = ()
     version: str | None = None
     id: RequestId | None = None
+    batch: bool = False
+    bad: tuple[tuple[RequestId | None, Raw], ...] = ()
+
+    def posted(self, reply: PendingReply) -> PostMessages:
+        """As the session is told."""
+        return PostMessages(self.messages, self.batch, self.version, self.bad, reply)
 
 
 def _modern_rung(
@@ -292,3 +301,82 @@ def parse_event_id(text: str) -> tuple[str, int, int] | None:
     if not colon or not dash or stream[:1] not in ("p", "g") or not plain:
         return None
     return stream, int(epoch), int(seq)
+
+
+# Clients without sessions -------------------------------------------------------------------------------------
+
+AFFINITY_HEADER = "stagedoor-affinity"
+"""By this a client may say which of its requests belong together: those with one value reach the same connections of
+backends that have sessions. Without it all requests of a principal belong together. The value means nothing else, and
+gives access to nothing: what it leads to is the principal's own."""
+
+
+class ModernActors:
+    """The actors that serve modern requests; `make` makes one."""
+
+    def __init__(
+        self, services: Services, registry: Registry, supervisor: Shares, make: Callable[[Kind], ExchangesActor]
+    ) -> None:
+        self._services = services
+        self._registry = registry
+        self._supervisor = supervisor
+        self._make = make
+
+    async def ask(
+        self, kind: Kind, make: Callable[[PendingReply], Begin | Inform], id: RequestId | None = None
+    ) -> Reply:
+        """Gives a request, with its id, or a notification to the actor for its kind, and waits for the outcome."""
+        for _ in range(LIVES):
+            found = self._find(kind)
+            if isinstance(found, ProtocolError):
+                return _refused(found, id)
+            try:
+                reply: Reply = await found.call(make, self._services.limits.admission)
+                return reply
+            except (MailboxFull, NotTaken):
+                self._services.telemetry.count("stagedoor_mailbox_refusals_total", ("exchanges",))
+                return _refused(errors.overloaded(), id)
+            except ActorDown as down:
+                if down.taken:
+                    # It may have been given to a backend: said so, never tried again.
+                    what = "request" if id is not None else "notification"
+                    return _refused(errors.internal(f"the {what} was lost", reason="crashed", executed="unknown"), id)
+        return _refused(errors.overloaded(), id)
+
+    def _find(self, kind: Kind) -> Ref | ProtocolError:
+        """The actor for such requests, which is started if there is none."""
+        name = name_of(kind)
+        running = self._registry.whereis(name)
+        if running is not None and running.alive:
+            return running
+        try:
+            return self._supervisor.start_for(kind.principal, self._make(kind), name)
+        except NoShareLeft:
+            return errors.too_many_requests("kinds of clients of this principal")
+        except AtCapacity:
+            return errors.overloaded()
+        except SystemClosed:
+            return errors.draining()
+
+
+NAMES = 512
+AFFINITY = 128
+"""Names of actors that are remembered, and the most characters of what their clients say for it."""
+
+
+def name_of(kind: Kind) -> str:
+    """The name of the actor: long words of clients make it no longer."""
+    brief = len(kind.affinity) <= AFFINITY and capabilities.short(kind.bits)
+    return (_name if brief else _name.__wrapped__)(kind.endpoint, kind.principal.name, kind.bits, kind.affinity)
+
+
+@lru_cache(NAMES)
+def _name(endpoint: str, principal: str, bits: capabilities.ClientBits, affinity: str) -> str:
+    parts = (endpoint, principal, capabilities.bits_key(bits), affinity)
+    digest = hashlib.sha256(b"".join(b"%d:%b" % (len(p.encode()), p.encode()) for p in parts))
+    return f"exchanges-{digest.hexdigest()[:32]}"
+
+
+def _refused(error: ProtocolError, id: RequestId | None = None) -> Answer:
+    error = errors.for_modern(error)
+    return Answer(error.status, errors.encode_error_body(error, id), error.headers)
