@@ -4,10 +4,10 @@ A call visits a quota only if its principal has a bound; what there is in all is
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from actors.ports import Principal
+from actors.ports import Principal, Telemetry
 from actors.protocol.table import Limits
 from actors.runtime import Actor, AtCapacity, DynamicSupervisor, Exit, Ref
 
@@ -157,3 +157,60 @@ class Shares(DynamicSupervisor):
         owner = self._owners.pop(ref.name, None)
         if owner is not None:
             self._quota.add(owner, -1)
+
+
+PATIENCE = 60.0
+"""Seconds for which a call is suspended in any case, from its first question on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspended:
+    principal: Principal
+    since: float
+    give_way: Callable[[], object]
+
+
+class SuspendedCalls:
+    """The calls that wait for answers of modern clients, over all their pools.
+
+    Nobody can tell one that was left for good from one whose user takes their time. So each has its place for a while,
+    and after that it has it as long as nobody else needs one. The anonymous principal is one like any other.
+    """
+
+    def __init__(self, limit: int, telemetry: Telemetry) -> None:
+        """`limit`: of one principal."""
+        self._quota = Quota(limit, limit)
+        self._telemetry = telemetry
+        self._calls: dict[Hashable, _Suspended] = {}
+
+    @property
+    def total(self) -> int:
+        """Of all principals."""
+        return self._quota.total
+
+    def room(self, principal: Principal, now: float) -> bool:
+        """Whether one more may be suspended. If it takes that, the one that is for longest gives way."""
+        if self._quota.room(principal):
+            return True
+        mine = [key for key, call in self._calls.items() if call.principal.name == principal.name]
+        longest = min(mine, key=lambda key: self._calls[key].since)
+        if now - self._calls[longest].since < PATIENCE:
+            return False
+        self._calls[longest].give_way()
+        self.remove(longest)
+        return True
+
+    def add(self, principal: Principal, key: Hashable, since: float, give_way: Callable[[], object]) -> None:
+        """A call is suspended, and was for the first time at `since`."""
+        self._calls[key] = _Suspended(principal, since, give_way)
+        self._count(principal, 1)
+
+    def remove(self, key: Hashable) -> None:
+        """It is not, any more."""
+        call = self._calls.pop(key, None)
+        if call is not None:
+            self._count(call.principal, -1)
+
+    def _count(self, principal: Principal, change: int) -> None:
+        self._quota.add(principal, change)
+        self._telemetry.gauge("stagedoor_parked_calls", float(self.total))

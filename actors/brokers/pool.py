@@ -7,35 +7,38 @@ next request. The connections hold a server's hidden state, so they are owned li
 the one that its record in the store names.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never
 
 from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.brokers import pool_messages as pm
-from actors.brokers.pool_connections import PooledConnection, PooledConnections, leased
-from actors.brokers.suspended_calls import SuspendedCalls, SuspendedHere
 from actors.fronts.host import Tree
-from actors.fronts.profiles import to_base36
+from actors.fronts.profiles import ASKABLE, profile_of, to_base36
 from actors.links import link_messages as lm
+from actors.links.link import LinkActor
+from actors.links.links import start_link
 from actors.links.own_calls import OwnCalls, OwnDue, Then
 from actors.links.subscribers import CHATTER, OWED_AGAIN, Subscribers
-from actors.ports import Principal, Refused
-from actors.protocol import errors, translate
+from actors.ports import Failed, Principal, Refused
+from actors.protocol import capabilities, errors, translate
 from actors.protocol import payload as json
 from actors.protocol.bridge import parking as ev
 from actors.protocol.bridge import request_state
-from actors.protocol.capabilities import ClientBits
+from actors.protocol.capabilities import LEVELS, ClientBits
+from actors.protocol.link_calls import failure
+from actors.protocol.link_events import Hello
+from actors.protocol.link_state import Profile
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.modern import meta
 from actors.protocol.table import BackendSpec, Replaced, StdioTarget, same_server
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
-from actors.quotas import Evict, Evictable
-from actors.record import OwnedRecord, SaveDue, Stored
-from actors.runtime import NORMAL, SHUTDOWN, Down, Exit, Ref
+from actors.quotas import PATIENCE, Evict, Evictable, SuspendedCalls
+from actors.record import RETRY, OwnedRecord, SaveDue, Stored
+from actors.runtime import NORMAL, SHUTDOWN, AtCapacity, Down, Exit, Ref, SystemClosed
 from actors.services import Services
 
 IDLE_AGAIN = 1.0
@@ -50,6 +53,8 @@ GRACE = 5.0
 """Seconds within which a server must answer a ping after a call was given up."""
 WAIT = 30.0
 """Seconds after which a call that waits for a connection looks whether there is any hope."""
+LENT = frozenset({"roots", *ASKABLE})
+"""What a client can be asked in the course of a call."""
 
 Owner: TypeAlias = tuple[Ref, int]
 """A caller, and its number of the call."""
@@ -93,13 +98,22 @@ class PooledCall:
     since: float | None = None
 
 
+@dataclass(slots=True)
+class PooledConnection:
+    """One of the connections to the server. `level` is the last one that the server was told over it."""
+
+    number: int
+    ref: Ref
+    hello: Hello | None = None
+    level: str | None = None
+
+
 class PoolActor(Evictable):
     """Temporary: a crash ends its connections and whatever is suspended; the next request begins another."""
 
     mailbox_size = 1024
     disposable = True
 
-    _connections: PooledConnections
     _own: OwnCalls
     _record: OwnedRecord
 
@@ -118,13 +132,17 @@ class PoolActor(Evictable):
         self._key = key
         self._services = services
         self._tree = tree
-        self._suspended = SuspendedHere(suspended, key.principal)
+        self._suspended = suspended
         self._connected = connected
         """The record keys of all pools that have a connection."""
         self._related = not isinstance(spec.target, StdioTarget)
         lines = 1 + services.limits.overflow_connections
         self._state = ev.Calls(ev.Rules(leased(spec, key.bits), lines, server=spec.name))
         self._subscribers = Subscribers(True, self._drop, self._tell_later)
+        self._connections: dict[int, PooledConnection] = {}
+        """By the numbers that the machine gives: the first is the one over which the server's hidden state is."""
+        self._info = EMPTY
+        """The Implementation of the client that the server hears of."""
         self._calls: dict[int, PooledCall] = {}
         self._numbers: dict[Owner, int] = {}
         """By whoever waits for a call, or did last: the pool's own number of it."""
@@ -145,7 +163,6 @@ class PoolActor(Evictable):
 
     def started(self) -> None:
         self._own = OwnCalls(self.ctx, self._services.limits.request_deadline)
-        self._connections = PooledConnections(self._backend, self._key.bits, self._services, self._tree, self.ctx)
         self._record = OwnedRecord(self._record_key, self._services, self.ctx)
         self._record.acquire({"kind": b"broker", "backend": self._backend.encode()})
         self._rests()
@@ -172,13 +189,8 @@ class PoolActor(Evictable):
                 asked = lm.Call | pm.Resume | lm.Join
                 self._early = [m for m in self._early if not (isinstance(m, asked) and m.caller is caller)]
             case lm.Call() | pm.Resume() | lm.Join() | lm.Warm() if len(self._early) >= self.mailbox_size:
-                full = errors.internal(
-                    "too much waits for this client's connections",
-                    reason="overloaded",
-                    executed="no",
-                    backend=self._backend,
-                )
-                self._turn_away([message], full.raw)
+                full = self._failure("overloaded", "too much waits for this client's connections")
+                self._turn_away([message], full)
             case _:
                 self._early.append(message)
 
@@ -260,7 +272,8 @@ class PoolActor(Evictable):
         if self._record.lost is not None:
             self._disowned(self._record.lost)
         elif owned:
-            self.ctx.set_timer("keep", self._services.limits.idle_ttl / 8, pm.KeepDue())
+            away = message.step == "touch" and isinstance(message.outcome, Failed)
+            self.ctx.set_timer("keep", RETRY if away else self._services.limits.idle_ttl / 8, pm.KeepDue())
         elif self._record.owned:
             early, self._early = self._early, []
             for kept in early:
@@ -270,12 +283,7 @@ class PoolActor(Evictable):
     def _disowned(self, reason: Refused) -> None:
         """Another process holds this client's connections, or nobody can tell: what waits was not sent."""
         self._services.log.warning("broker_not_owned", backend=self._backend, reason=reason.value)
-        error = errors.internal(
-            "the state of this client's connections can't be had",
-            reason="not_owned",
-            executed="no",
-            backend=self._backend,
-        ).raw
+        error = self._failure("not_owned", "the state of this client's connections can't be had")
         early, self._early = self._early, []
         self._turn_away(early, error)
         self._end(NORMAL)
@@ -323,18 +331,18 @@ class PoolActor(Evictable):
     def _end(self, reason: Exit) -> None:
         """Whoever is asked, or waits for an answer, is told."""
         early, self._early = self._early, []
-        ends = errors.internal("the connection is closed", reason="link_ended", executed="no", backend=self._backend)
-        self._turn_away(early, ends.raw)
+        self._turn_away(early, self._failure("link_ended", "the connection is closed"))
         for number, call in list(self._calls.items()):
             self._step(ev.Cancelled(number, "the connection is closed") if call.owner else ev.Expired(number))
-        for number in list(self._connections.by_number):
-            self._connections.drop(number)
+        for number in list(self._connections):
+            self._leave(number)
         self.ctx.stop(reason)
 
     def stopped(self, reason: Exit) -> None:
         """After a crash too: what was suspended is not there any more, and the next life may begin anywhere."""
         self._connected.discard(self._record_key)
-        self._suspended.clear()
+        for number in self._calls:
+            self._suspended.remove((self, number))
         self._record.delete()
 
     def _replaced(self, message: Replaced) -> None:
@@ -345,6 +353,10 @@ class PoolActor(Evictable):
             self._stale = True
             self._settled()
 
+    def _failure(self, reason: str, message: str) -> Raw:
+        """Of what was not executed."""
+        return failure(reason, message, "no", self._backend)
+
     # Callers
 
     def _join(self, message: lm.Join) -> None:
@@ -352,7 +364,7 @@ class PoolActor(Evictable):
         self.ctx.cancel_timer("idle")
         self._subscribers.members[message.caller] = None
         self.ctx.monitor(message.caller)
-        first = self._connections.first
+        first = self._first
         if first is not None and first.hello is not None:
             message.caller.reply(lm.LinkReady(self.ctx.ref, self._backend, first.hello, False))
 
@@ -361,7 +373,7 @@ class PoolActor(Evictable):
         for owner in [call.owner for call in self._calls.values() if call.owner is not None]:
             if owner[0] is ref:
                 self._give_up(owner, "the client has disconnected")
-        first = self._connections.first
+        first = self._first
         for uri in self._subscribers.leave(ref):
             if first is not None:
                 self._request(first, UNSUBSCRIBE, json.dumps({"uri": uri}), lambda ok, payload: None)
@@ -381,8 +393,8 @@ class PoolActor(Evictable):
         if message.method in (SUBSCRIBE, UNSUBSCRIBE) and self._subscribers.settles(owner, message):
             message.caller.reply(lm.LinkOutcome(self._backend, message.call, True, json.dumps({})))
             return
-        if client is not None and not self._connections.info and 0 < len(client.info) <= INFO_BYTES:
-            self._connections.info = Raw(bytes(client.info))
+        if client is not None and not self._info and 0 < len(client.info) <= INFO_BYTES:
+            self._info = Raw(bytes(client.info))
         self._next += 1
         row = METHODS.get(message.method)
         eligible = row is not None and row.eligible
@@ -429,37 +441,90 @@ class PoolActor(Evictable):
 
     def _closed(self, why: str) -> None:
         """The connection with the server's state is gone, and what was to be heard over it."""
-        error = errors.internal(why, reason="link_ended", executed="no", backend=self._backend)
-        self._announce(lm.LinkDown(self.ctx.ref, self._backend, why, error.raw))
+        self._announce(lm.LinkDown(self.ctx.ref, self._backend, why, self._failure("link_ended", why)))
 
     # Connections
 
+    @property
+    def _first(self) -> PooledConnection | None:
+        return self._connections[min(self._connections)] if self._connections else None
+
+    def _of(self, ref: Ref) -> PooledConnection | None:
+        """The connection whose actor this is."""
+        return next((found for found in self._connections.values() if found.ref is ref), None)
+
+    def _open(self, number: int, level: str | None) -> PooledConnection | None:
+        """A new connection; None if none can be had: without a configuration, at a bound, or while the gateway ends."""
+        spec = self._services.table.value.backends.get(self._backend)
+        if spec is None:
+            return None
+        level, tree = level if spec.sharing != "shared" else None, self._tree
+
+        def make() -> LinkActor:
+            return LinkActor(spec, self._profile(spec), self._services, tree.backends, level=level, eras=tree.eras)
+
+        try:
+            ref = start_link(spec, self.ctx.system.registry, tree.links, make)
+        except (AtCapacity, SystemClosed):
+            return None
+        self.ctx.monitor(ref)
+        ref.reply(lm.Join(self.ctx.ref))
+        opened = self._connections[number] = PooledConnection(number, ref, level=level)
+        return opened
+
+    def _profile(self, spec: BackendSpec) -> Profile:
+        """The gateway, with the client's name in its title; and what exactly this kind of client can be asked."""
+        bits, epoch = self._key.bits, self._record.grant.epoch
+        if spec.sharing == "shared":
+            return profile_of(None, frozenset(), epoch, self._services.identity)
+        return Profile(capabilities.declare(bits), self._introduced(), leased(spec, bits), to_base36(epoch))
+
+    def _introduced(self) -> Raw:
+        own = Raw(self._services.identity)
+        try:
+            said, ours = json.members(self._info), json.members(own)
+            name = json.text_or_none(said.get("title")) or json.text_or_none(said.get("name"))
+            if not name:
+                return own
+            me = json.text_or_none(ours.get("title")) or json.text_or_none(ours.get("name"))
+            return json.replace_members(own, {"title": json.dumps(f"{me} for {name[:128]}")})
+        except errors.Malformed:
+            return own
+
+    def _leave(self, number: int) -> PooledConnection | None:
+        """A connection that has ended, or that is needed no more: it closes by itself."""
+        found = self._connections.pop(number, None)
+        if found is not None:
+            self.ctx.demonitor(found.ref)
+            found.ref.reply(lm.Leave(self.ctx.ref))
+        return found
+
     def _ready(self, message: lm.LinkReady) -> None:
-        connection = self._connections.of(message.link)
+        connection = self._of(message.link)
         if connection is None:
             return
         connection.hello = message.hello
         if message.again:
             self._step(ev.LineLost(connection.number))
-        if connection is self._connections.first:
+        if connection is self._first:
             self._announce(lm.LinkReady(self.ctx.ref, self._backend, message.hello, message.again))
 
     def _down(self, message: lm.LinkDown) -> None:
-        connection = self._connections.of(message.link)
+        connection = self._of(message.link)
         if connection is None:
             return
         connection.hello = None
         self._step(ev.LineLost(connection.number))
-        if connection is self._connections.first:
+        if connection is self._first:
             self._announce(lm.LinkDown(self.ctx.ref, self._backend, message.message, message.payload))
 
     def _ended(self, ref: Ref) -> None:
         """An actor is gone: of a connection, or a caller."""
-        connection, first = self._connections.of(ref), self._connections.first
+        connection, first = self._of(ref), self._first
         if connection is None:
             self._left(ref)
             return
-        self._connections.drop(connection.number)
+        self._leave(connection.number)
         if connection is first:
             self._closed("the connection to the server ended")
         self._step(ev.LineGone(connection.number))
@@ -472,16 +537,16 @@ class PoolActor(Evictable):
             if call is not None and call.owner is not None:
                 back.setdefault(call.owner[0], []).append(call.call)
                 self._step(ev.Unsent(returned.call))
-        connection = self._connections.of(message.link)
+        connection = self._of(message.link)
         if connection is not None:
             self._step(ev.LineGone(connection.number))
-            self._connections.drop(connection.number)
+            self._leave(connection.number)
         for ref in list(self._subscribers.members):
             ref.reply(lm.LinkUnfit(self.ctx.ref, self._backend, tuple(back.get(ref, ()))))
 
     def _asked(self, message: lm.LinkAsked) -> None:
         """A question: its call is suspended, or it is answered at once."""
-        connection = self._connections.of(message.link)
+        connection = self._of(message.link)
         number = message.call if message.call is not None else self._raiser(message.method, connection)
         call = self._calls.get(number) if number is not None else None
         if number is None or call is None:
@@ -512,7 +577,7 @@ class PoolActor(Evictable):
 
     def _withdrew(self, message: lm.LinkWithdrew) -> None:
         if message.link is not None:
-            connection = self._connections.of(message.link)
+            connection = self._of(message.link)
             self._step(ev.Withdrawn(connection.number if connection is not None else 0, message.id))
 
     def _told(self, message: lm.LinkTold) -> None:
@@ -528,7 +593,7 @@ class PoolActor(Evictable):
 
     def _reader(self, message: lm.LinkTold) -> Owner | None:
         """Who asked for this log message: the call it came with; or the only one, where the transport does not say."""
-        connection = self._connections.of(message.link)
+        connection = self._of(message.link)
         wanting = self._wanting(connection.number) if connection is not None else []
         if message.call is not None:
             wanting = [call for call in wanting if call is self._calls.get(message.call)]
@@ -571,10 +636,13 @@ class PoolActor(Evictable):
         )
 
     def _adjust(self, connection: PooledConnection) -> None:
-        """The log level of a connection, by the calls on it: the one of before, if the server refuses."""
-        levels = (call.level for call in self._wanting(connection.number))
-        level = self._connections.wants(connection, levels)
-        if level is None:
+        """Has the server log over a connection as much as the calls on it want: that is the client's business only
+        where a request asked for it (2026-07-28, server/utilities/logging); as before, if the server refuses."""
+        levels = [call.level for call in self._wanting(connection.number) if call.level is not None]
+        level = min(levels, key=LEVELS.index, default=None)
+        spec, hello = self._services.table.value.backends.get(self._backend), connection.hello
+        logs = hello is None or capabilities.parse(hello.capabilities).has(("logging",))
+        if level in (None, connection.level) or not logs or (spec is not None and spec.sharing == "shared"):
             return
         before, connection.level = connection.level, level
 
@@ -595,64 +663,23 @@ class PoolActor(Evictable):
         while self._todo:
             self._state, effects = ev.step(self._state, self._todo.pop(0))
             for effect in effects:
-                self._run(effect)
+                EFFECTS[type(effect)](self, effect)
         self._stepping = False
 
     def _call_due(self, event: ev.ParkingEvent) -> None:
         """A clock: how things stand with other calls is known when it is over."""
         if isinstance(event, ev.GatherOver):
-            event = ev.GatherOver(event.call, self._suspended.room(self.ctx.now()))
+            event = ev.GatherOver(event.call, self._suspended.room(self._key.principal, self.ctx.now()))
         elif isinstance(event, ev.WaitOver):
-            event = ev.WaitOver(event.call, self._suspended.patient(self.ctx.now()))
+            now = self.ctx.now()
+            since = {n: c.since for n, c in self._calls.items() if c.since is not None and now - c.since >= PATIENCE}
+            event = ev.WaitOver(event.call, tuple(sorted(since, key=since.__getitem__)))
         self._step(event)
 
-    def _run(self, effect: ev.ParkingEffect) -> None:
-        """What the machine wants. What every call comes to is compared: a match that fails on a Struct costs as much as
-        three comparisons of its type."""
-        if type(effect) is ev.Dispatch:
-            self._dispatch(effect)
-        elif type(effect) is ev.Outcome:
-            self._deliver(effect)
-        elif type(effect) is ev.Forget:
-            self._forget(effect.call)
-        elif type(effect) is ev.StopWait:
-            self.ctx.cancel_timer(("wait", effect.call))
-        else:
-            self._run_seldom(effect)
-
-    def _run_seldom(self, effect: ev.SeldomEffect) -> None:
-        """What it wants besides."""
-        match effect:
-            case ev.Park():
-                self._park(effect)
-            case ev.Unpark():
-                self._unpark(effect.call)
-            case ev.Answer():
-                self._answer(effect)
-            case ev.Cancel():
-                connection = self._connections.by_number.get(effect.line)
-                if connection is not None:
-                    connection.ref.reply(lm.Cancel(self.ctx.ref, effect.call, effect.reason))
-            case ev.StartGather():
-                self.ctx.set_timer(("gather", effect.call), GATHER, pm.CallDue(ev.GatherOver(effect.call, True)))
-            case ev.StartWait():
-                self.ctx.set_timer(("wait", effect.call), WAIT, pm.CallDue(ev.WaitOver(effect.call)))
-            case ev.StartGrace():
-                self._start_grace(effect)
-            case ev.StopGrace():
-                self.ctx.cancel_timer(("grace", effect.call))
-            case ev.Connect():
-                self._connect(effect.line)
-            case ev.Discard():
-                self._discard(effect.line)
-            case ev.Tally():
-                self._drop(effect.what)
-            case _:
-                assert_never(effect)
-
-    def _connect(self, number: int) -> None:
-        connection = self._connections.by_number.get(number)
-        connection = connection or self._connections.open(number, self._record.grant, None)
+    def _connect(self, effect: ev.Connect) -> None:
+        number = effect.line
+        connection = self._connections.get(number)
+        connection = connection or self._open(number, None)
         if connection is not None:
             connection.ref.reply(lm.Warm())
         else:
@@ -661,12 +688,11 @@ class PoolActor(Evictable):
     def _dispatch(self, effect: ev.Dispatch) -> None:
         pooled = self._calls[effect.call]
         pooled.connection, call = effect.line, pooled.call
-        connection = self._connections.by_number.get(effect.line)
-        connection = connection or self._connections.open(effect.line, self._record.grant, pooled.level)
+        connection = self._connections.get(effect.line)
+        connection = connection or self._open(effect.line, pooled.level)
         if connection is None:
-            text = "no connection to the server can be made"
-            error = errors.internal(text, reason="no_link", executed="no", backend=self._backend)
-            self._step(ev.Ended(effect.call, False, error.raw))
+            error = self._failure("no_link", "no connection to the server can be made")
+            self._step(ev.Ended(effect.call, False, error))
             return
         if pooled.level is not None:
             self._adjust(connection)
@@ -680,8 +706,8 @@ class PoolActor(Evictable):
             self._subscribers.subscribed(owner, effect.ok)
         caller.reply(lm.LinkOutcome(self._backend, call, effect.ok, effect.payload))
 
-    def _forget(self, number: int) -> None:
-        call = self._calls.pop(number, None)
+    def _forget(self, effect: ev.Forget) -> None:
+        call = self._calls.pop(effect.call, None)
         if call is not None:
             self._numbers.pop(call.last, None)
         if not self._calls:
@@ -695,16 +721,17 @@ class PoolActor(Evictable):
         if pooled.since is None:
             pooled.since = self.ctx.now()
         expired, ref = pm.CallDue(ev.Expired(number)), self.ctx.ref
-        self._suspended.add(number, pooled.since, lambda: ref.reply(expired))
+        self._suspended.add(self._key.principal, (self, number), pooled.since, lambda: ref.reply(expired))
         self.ctx.set_timer(("park", number), self._services.limits.park_ttl, expired)
         caller, call = _owner(effect.owner)
         place = (self._incarnation, str(number), effect.round)
         caller.reply(pm.LinkParked(self._backend, call, *place, effect.questions))
 
-    def _unpark(self, number: int) -> None:
+    def _unpark(self, effect: ev.Unpark) -> None:
         """Whoever resumed it has it from here on: before the server gets the answers."""
+        number = effect.call
         self.ctx.cancel_timer(("park", number))
-        self._suspended.remove(number)
+        self._suspended.remove((self, number))
         held, message = self._state.held.get(number), self._resuming
         if message is None or held is None or held.owner != (message.caller, message.call):
             return
@@ -714,12 +741,12 @@ class PoolActor(Evictable):
         call.level = message.level
         call.progress = message.progress
         self._numbers[call.last] = number
-        connection = self._connections.by_number.get(call.connection)
+        connection = self._connections.get(call.connection)
         if message.level is not None and connection is not None:
             self._adjust(connection)
 
     def _answer(self, effect: ev.Answer) -> None:
-        connection = self._connections.by_number.get(effect.line)
+        connection = self._connections.get(effect.line)
         if connection is None:
             return
         version = connection.hello.version if connection.hello is not None else LATEST_HANDSHAKE
@@ -729,7 +756,7 @@ class PoolActor(Evictable):
     def _start_grace(self, effect: ev.StartGrace) -> None:
         """Servers that do one thing after the other answer a ping when they are done with what was cancelled; one that
         answers no ping is stuck."""
-        connection, settled = self._connections.by_number.get(effect.line), ev.Settled(effect.call)
+        connection, settled = self._connections.get(effect.line), ev.Settled(effect.call)
         if connection is None:
             self._step(settled)
             return
@@ -737,11 +764,55 @@ class PoolActor(Evictable):
         # Whether that comes in time the clock decides, which is over before the deadline of this.
         self._request(connection, "ping", EMPTY, lambda ok, payload: self._step(settled), 2 * GRACE)
 
-    def _discard(self, number: int) -> None:
-        first = self._connections.first
-        dropped = self._connections.drop(number)
+    def _discard(self, effect: ev.Discard) -> None:
+        first = self._first
+        dropped = self._leave(effect.line)
         if dropped is not None and dropped is first:
             self._closed("the connection to the server was closed")
+
+    def _cancel(self, effect: ev.Cancel) -> None:
+        connection = self._connections.get(effect.line)
+        if connection is not None:
+            connection.ref.reply(lm.Cancel(self.ctx.ref, effect.call, effect.reason))
+
+    def _start_gather(self, effect: ev.StartGather) -> None:
+        self.ctx.set_timer(("gather", effect.call), GATHER, pm.CallDue(ev.GatherOver(effect.call, True)))
+
+    def _start_wait(self, effect: ev.StartWait) -> None:
+        self.ctx.set_timer(("wait", effect.call), WAIT, pm.CallDue(ev.WaitOver(effect.call)))
+
+    def _stop_wait(self, effect: ev.StopWait) -> None:
+        self.ctx.cancel_timer(("wait", effect.call))
+
+    def _stop_grace(self, effect: ev.StopGrace) -> None:
+        self.ctx.cancel_timer(("grace", effect.call))
+
+    def _tally(self, effect: ev.Tally) -> None:
+        self._drop(effect.what)
+
+
+EFFECTS: dict[type, Callable[[PoolActor, Any], object]] = {
+    ev.Connect: PoolActor._connect,
+    ev.Dispatch: PoolActor._dispatch,
+    ev.Park: PoolActor._park,
+    ev.Unpark: PoolActor._unpark,
+    ev.Outcome: PoolActor._deliver,
+    ev.Answer: PoolActor._answer,
+    ev.Cancel: PoolActor._cancel,
+    ev.StartGather: PoolActor._start_gather,
+    ev.StartWait: PoolActor._start_wait,
+    ev.StopWait: PoolActor._stop_wait,
+    ev.StartGrace: PoolActor._start_grace,
+    ev.StopGrace: PoolActor._stop_grace,
+    ev.Discard: PoolActor._discard,
+    ev.Forget: PoolActor._forget,
+    ev.Tally: PoolActor._tally,
+}
+
+
+def leased(spec: BackendSpec, bits: ClientBits) -> bool:
+    """Whether calls take turns: something may be asked, and the transport does not say for which call."""
+    return bool(bits & LENT) and spec.sharing != "shared" and isinstance(spec.target, StdioTarget)
 
 
 def _owner(owner: Hashable) -> Owner:

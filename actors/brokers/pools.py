@@ -3,11 +3,10 @@
 import hashlib
 
 from actors.brokers.pool import PoolActor, PoolKey
-from actors.brokers.suspended_calls import SuspendedCalls
 from actors.fronts.host import Tree
 from actors.protocol import capabilities
 from actors.protocol.table import BackendSpec
-from actors.quotas import Shares
+from actors.quotas import Shares, SuspendedCalls
 from actors.runtime import Ref, Registry
 from actors.services import Services
 

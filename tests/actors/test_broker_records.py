@@ -273,3 +273,19 @@ async def test_a_record_that_could_not_be_saved_is_saved_later(autojump_clock: A
         await trio.sleep(5_000)
         assert isinstance(store.record(), Record)
         assert store.record().owner == store.owner
+
+
+async def test_a_record_that_could_not_be_kept_is_kept_a_moment_later(autojump_clock: Any) -> None:
+    store = Watched()
+    async with open_gateway(Backend("alpha"), store=store) as gateway:
+        client = BrokerClient(gateway, brokers_of(gateway), "alpha")
+        await client.outcome(client.tool("echo"))
+        store.refuses = {"touch": Failed(Refused.AWAY)}
+        every = gateway.services.limits.idle_ttl / 8
+        await trio.sleep(every + 10)
+        assert store.asked.count("touch") > 2
+        store.refuses = {}
+        await trio.sleep(10)
+        kept = store.asked.count("touch")
+        await trio.sleep(every / 2)
+        assert store.asked.count("touch") == kept

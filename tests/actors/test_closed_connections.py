@@ -129,6 +129,7 @@ def test_every_event_and_effect_of_a_pool_is_in_its_union() -> None:
     events, values = set(get_args(parking.ParkingEvent)), {parking.Rules, parking.Question, parking.Held, parking.Calls}
     assert defined_in(parking) - values == events | set(get_args(parking.ParkingEffect))
     assert parking.OF_CALLS.keys() | parking.OF_ALL.keys() == events
+    assert pool.EFFECTS.keys() == set(get_args(parking.ParkingEffect))
 
 
 def test_the_catalogue_knows_every_message_that_it_may_be_told() -> None:

@@ -14,7 +14,7 @@ for is cancelled, and its connection is not used for another until the backend l
 
 from collections.abc import Callable, Hashable
 from enum import Enum
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
@@ -163,7 +163,6 @@ class Connect(Struct, frozen=True):
     line: int
 
 
-@final
 class Dispatch(Struct, frozen=True):
     """Send the call on this line, which is opened for it if it is not there."""
 
@@ -186,7 +185,6 @@ class Unpark(Struct, frozen=True):
     call: int
 
 
-@final
 class Outcome(Struct, frozen=True):
     """The answer to this exchange."""
 
@@ -225,7 +223,6 @@ class StartWait(Struct, frozen=True):
     call: int
 
 
-@final
 class StopWait(Struct, frozen=True):
     """It waits no more."""
 
@@ -251,7 +248,6 @@ class Discard(Struct, frozen=True):
     line: int
 
 
-@final
 class Forget(Struct, frozen=True):
     """The call is over."""
 
@@ -264,11 +260,23 @@ class Tally(Struct, frozen=True):
     what: str
 
 
-SeldomEffect: TypeAlias = (
-    Connect | Park | Unpark | Answer | Cancel | StartGather | StartWait | StartGrace | StopGrace | Discard | Tally
+ParkingEffect: TypeAlias = (
+    Connect
+    | Dispatch
+    | Park
+    | Unpark
+    | Outcome
+    | Answer
+    | Cancel
+    | StartGather
+    | StartWait
+    | StopWait
+    | StartGrace
+    | StopGrace
+    | Discard
+    | Forget
+    | Tally
 )
-ParkingEffect: TypeAlias = Dispatch | Outcome | StopWait | Forget | SeldomEffect
-"""The first four are what every call comes to."""
 
 Effects: TypeAlias = list[ParkingEffect]
 
