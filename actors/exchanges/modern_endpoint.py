@@ -266,7 +266,9 @@ class ModernEndpoint:
         the eras only what is known, and the mailbox is everybody's."""
         backend = self._single.backend if self._single is not None else None
         link = self.upstreams.link(backend) if backend is not None and self.modern(backend) else None
-        if link is None or not link.cast(PeerNotified(method, params)):
+        # The link of before may have gone, and the new one be a pool: what the era is was found out since.
+        known = link is not None and backend not in self.dialer.brokers
+        if link is None or not known or not link.cast(PeerNotified(method, params, self.host.principal.name)):
             self.services.telemetry.count("stagedoor_messages_dropped_total", ("unknown_notification",))
 
     def cancel(self, call: int, reason: str) -> None:

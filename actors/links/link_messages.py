@@ -98,10 +98,12 @@ class Notify(Struct, frozen=True):
 
 
 class PeerNotified(Struct, frozen=True):
-    """A notification of a client without a session, for a server that has none either: as it is."""
+    """A notification of a client without a session, for a server that has none either: as it is. `principal`: of whose
+    notifications it is one, while they wait for a connection."""
 
     method: str
     params: Raw = EMPTY
+    principal: str = ""
 
 
 class Leave(Struct, frozen=True):

@@ -160,9 +160,9 @@ class ModernLinkActor(Connection):
                 self._call(message)
             case GiveAnswer(id, ok, payload):
                 self._step(mv.AnswerGiven(id, ok, payload))
-            case PeerNotified(method, params):
+            case PeerNotified(method, params, principal):
                 self._reconsider()
-                self._step(ev.Notified(method, params))
+                self._step(mv.Notified(method, params, principal))
             case mv.TimerDue():
                 self._step(message)
             case Warm():

@@ -149,9 +149,9 @@ class Drive:
         payload = json.dumps(result if result is not None else {"code": -1, "message": "rejected"})
         self.step(mv.AnswerGiven(ask.id, result is not None, payload))
 
-    def inform(self, method: str, **params: Any) -> None:
+    def inform(self, method: str, principal: str = "", **params: Any) -> None:
         """A notification of a client."""
-        self.step(ev.Notified(method, json.dumps(params)))
+        self.step(mv.Notified(method, json.dumps(params), principal))
 
     # What the backend does
 

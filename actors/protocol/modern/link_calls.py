@@ -4,6 +4,7 @@ What may have been executed is never sent again, but for what changes nothing: a
 broken stream has lost is asked for once more, under another id (2026-07-28, streamable-http, "Cancellation").
 """
 
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -29,6 +30,7 @@ from actors.protocol.modern.link_events import (
     Judged,
     Keep,
     LeftOut,
+    Notified,
     StartTimer,
     StopTimer,
     Withdraw,
@@ -67,7 +69,7 @@ MIRRORS_MAX: Final = 4096
 PAGES: Final = 64
 """Of a list of tools that is fetched for the sake of headers."""
 UNSAID_MAX: Final = 256
-"""Notifications that wait for the connection; further ones are dropped."""
+"""Notifications that wait for the connection; more of them are not kept."""
 UNSAID_BYTES: Final = 16 * 1024 * 1024
 """The same, in bytes of their params; one alone may have more."""
 ROUNDS: Final = 10
@@ -126,7 +128,7 @@ def dispatch_waiting(link: Link) -> Step:
     return link, effects
 
 
-def notified(link: Link, event: ev.Notified) -> Step:
+def notified(link: Link, event: Notified) -> Step:
     """READY: of a client of this era, as it is. One that no header carries no server over HTTP can mean."""
     try:
         own = headers.outbound(event.method, event.params) if link.related else ()
@@ -135,18 +137,33 @@ def notified(link: Link, event: ev.Notified) -> Step:
     return link, [ev.Send(codec.encode_notification(event.method, event.params), headers=own)]
 
 
-def notified_early(link: Link, event: ev.Notified) -> Step:
-    """On the way to READY: it waits."""
-    size = sum(len(held.params) for held in link.unsaid) + len(event.params)
-    if len(link.unsaid) >= UNSAID_MAX or (link.unsaid and size > UNSAID_BYTES):
-        return link, [ev.Tally("too_many_notifications")]
-    return replace(link, unsaid=(*link.unsaid, event)), []
+def notified_early(link: Link, event: Notified) -> Step:
+    """On the way to READY: it waits. If that is too much, whoever has most loses what came last."""
+    unsaid, dropped = [*link.unsaid, event], 0
+    while (excess := _excess(unsaid)) is not None:
+        del unsaid[excess]
+        dropped += 1
+    return replace(link, unsaid=tuple(unsaid)), [ev.Tally("too_many_notifications")] * dropped
 
 
-def notified_away(link: Link, event: ev.Notified) -> Step:
+def _excess(unsaid: list[Notified]) -> int | None:
+    """The place of one too many: what comes last of the principal who has most."""
+    sizes = [len(held.params) for held in unsaid]
+    large = len(unsaid) > 1 and sum(sizes) > UNSAID_BYTES
+    if len(unsaid) <= UNSAID_MAX and not large:
+        return None
+    has: Counter[str] = Counter()
+    for held, size in zip(unsaid, sizes, strict=True):
+        has[held.principal] += size if large else 1
+    [(most, _)] = has.most_common(1)
+    return max(place for place, held in enumerate(unsaid) if held.principal == most)
+
+
+def notified_away(link: Link, event: Notified) -> Step:
     """No connection: it brings one."""
-    link, _ = notified_early(link, event)
-    return connect(link)
+    link, dropped = notified_early(link, event)
+    link, effects = connect(link)
+    return link, dropped + effects
 
 
 def _done(link: Link, event: Called) -> Step:

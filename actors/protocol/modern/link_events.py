@@ -49,6 +49,14 @@ class Called(Struct, frozen=True):
     mends: bool = True
 
 
+class Notified(Struct, frozen=True):
+    """A notification for the backend, of a client of this era."""
+
+    method: str
+    params: Raw
+    principal: str = ""
+
+
 class Joined(Struct, frozen=True):
     """Somebody of the other era uses the link: they hear of changes without asking for it."""
 
@@ -105,6 +113,7 @@ class Reconsidered(Struct, frozen=True):
 
 Event: TypeAlias = (
     Called
+    | Notified
     | Joined
     | Left
     | AnswerGiven
@@ -113,7 +122,6 @@ Event: TypeAlias = (
     | Spoke
     | TimerDue
     | Reconsidered
-    | ev.Notified
     | ev.Wanted
     | ev.Abandoned
     | ev.Started

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from actors.protocol import codec, link_state, payload
 from actors.protocol import link_events as ev
 from actors.protocol.capabilities import NOTHING, Capabilities
-from actors.protocol.link_events import CallKey, Hello, Notified
+from actors.protocol.link_events import CallKey, Hello
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern import headers, meta
 from actors.protocol.modern.filter import Filter
-from actors.protocol.modern.link_events import Called, Caller, Effects
+from actors.protocol.modern.link_events import Called, Caller, Effects, Notified
 from actors.protocol.modern.tool_headers import Mirrored
 from actors.protocol.persistent import PersistentMap
 

@@ -1,12 +1,13 @@
 """Requests of clients without sessions: who gets them, and what becomes of their answers."""
 
+import json
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.ports import Principal
+from actors.ports import ANONYMOUS, Post, Principal
 from actors.protocol.payload import loads
 from tests.actors.modern.conftest import Open
 from tests.support.door_client import RpcError
@@ -307,6 +308,21 @@ async def test_a_notification_is_no_work_that_waits_and_none_is_taken_in_a_drain
         await at.gateway.settle()
         assert await client.post(said, headers).head() == 503
         await pending.error()
+
+
+async def test_a_notification_goes_to_no_pool_when_a_server_has_become_a_legacy_one(
+    modern: Open, autojump_clock: MockClock
+) -> None:
+    async with modern(Peer("alpha")) as at:
+        said = json.dumps({"jsonrpc": "2.0", "method": "acme/beat"}).encode()
+        post = Post("alpha", ANONYMOUS, {"accept": "application/json", "mcp-protocol-version": "2026-07-28"}, said)
+        await at.door.post(post)
+        await at.gateway.settle()
+        at["alpha"].link.end()
+        at["alpha"].modern = False
+        await at.door.post(post)
+        await at.gateway.settle()
+        assert [link.notified for link in at["alpha"].links] == [["acme/beat"], []]
 
 
 async def test_what_is_measured(modern: Open, autojump_clock: MockClock) -> None:

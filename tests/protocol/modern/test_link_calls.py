@@ -108,6 +108,20 @@ def test_what_waits_of_notifications_is_bounded_in_bytes_and_one_alone_has_room(
     assert len(drive.notified) == 1
 
 
+@pytest.mark.parametrize("text", ["", "x" * (UNSAID_BYTES // 8)], ids=["many", "large"])
+def test_whoever_notifies_most_leaves_room_for_what_others_notify(text):
+    drive = Drive()
+    for seq in range(UNSAID_MAX + 1):
+        drive.inform("acme/beat", "mallory", seq=seq, text=text)
+    for name in ("alice", "bob"):
+        drive.inform("acme/beat", name, of=name)
+    drive.discovered()
+    said = [params for _, params, _ in drive.notified]
+    assert [params.get("of") for params in said[-2:]] == ["alice", "bob"]
+    assert [params["seq"] for params in said[:-2]] == list(range(len(said) - 2))
+    assert len(drive.tallied) + len(said) == UNSAID_MAX + 3
+
+
 @pytest.mark.parametrize("era", [True, False])
 def test_a_notification_for_a_server_that_does_not_come_or_is_of_the_other_era_is_dropped(era):
     drive = Drive()
