@@ -149,10 +149,10 @@ class StreamableHttpTransport:
                 return
 
     def restart(self) -> None:
-        """Begins a fresh session. What belongs to the old one is dropped without a word: its owner has ended it."""
+        """Begins a fresh session. Requests of the old one are dropped without a word: its owner has ended them."""
         self._cancel_calls()
         self._waiting.clear()
-        self._posts.drop()
+        self._lost(self._posts.drop(), "the session was reset")
         self._posting.cancel()
         if self._listener is not None:
             self._listener.cancel()
@@ -160,6 +160,11 @@ class StreamableHttpTransport:
         self._heard = False
         self._trail = EventTrail()
         self._session = HttpSession(self._target.headers, guessed_lost=self._session.guessed_lost)
+
+    def _lost(self, posts: list[Outgoing], why: str) -> None:
+        """Notifications and answers that were not sent: nobody waits for them, and nothing else would tell."""
+        if posts:
+            self._log.warning("backend_message_dropped", backend=self._end.name, why=why, messages=len(posts))
 
     def _cancel_calls(self) -> None:
         for call in self._calls.values():
@@ -192,7 +197,7 @@ class StreamableHttpTransport:
             self._nursery = None
             self._ending.set()
             self._cancel_calls()
-            self._posts.clear()
+            self._lost(self._posts.clear(), end[1])
             while self._waiting:
                 outgoing = self._waiting.popleft()
                 assert outgoing.id is not None

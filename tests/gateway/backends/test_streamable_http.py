@@ -537,6 +537,16 @@ async def test_a_restart_drops_the_old_session_and_all_that_belongs_to_it(connec
     assert len(events.all) == 2
 
 
+async def test_notifications_that_a_restart_drops_are_logged(connect, backend, events, log):
+    transport = connect(handler=lambda request: trio.sleep_forever(), session="s1")
+    for _ in range(3):
+        transport.send(PING)
+    await backend.wait_requests(1)
+    transport.restart()
+    [line] = log.of("backend_message_dropped")
+    assert line == {"backend": "demo", "why": "the session was reset", "messages": 2}
+
+
 # Order, bounds, the end
 
 
