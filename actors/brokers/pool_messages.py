@@ -12,8 +12,6 @@ from actors.protocol.bridge import parking as ev
 from actors.protocol.bridge.input_required import Parked
 from actors.runtime import Ref
 
-__all__ = ["CallDue", "IdleDue", "KeepDue", "LinkParked", "OwedDue", "OwnMessage", "Parked", "Resume", "StaleDue"]
-
 # To and from its callers --------------------------------------------------------------------------------------
 
 

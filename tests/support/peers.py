@@ -18,7 +18,7 @@ from typing import Any
 import trio
 from msgspec import Raw
 
-from actors.brokers.pool_messages import LinkParked, Parked, Resume
+from actors.brokers.pool_messages import LinkParked, Resume
 from actors.links.link_messages import (
     Call,
     Cancel,
@@ -33,6 +33,7 @@ from actors.links.link_messages import (
     PeerNotified,
     Warm,
 )
+from actors.protocol.bridge.input_required import Parked
 from actors.protocol.link_events import Hello
 from actors.protocol.table import BackendSpec
 from actors.runtime import SHUTDOWN, Actor, Down, DynamicSupervisor, Ref

@@ -16,6 +16,7 @@ from actors.protocol import errors
 from actors.protocol.capabilities import Capabilities
 from actors.protocol.errors import Malformed
 from actors.protocol.messages import EMPTY
+from actors.protocol.modern.outcomes import code_of
 from actors.protocol.payload import dumps, is_object, loads, members, mentions, replace_members, text_or_none
 from actors.protocol.tasks import unrelated
 
@@ -213,7 +214,7 @@ def _polled(drive: Drive, event: Answered) -> Step:
     task = _read(event.payload) if event.ok else None
     if task is not None and task[0] == drive.task:
         return _looked(drive, task[1])
-    if not event.ok and not event.lost and _code(event.payload) == errors.INVALID_PARAMS:
+    if not event.ok and not event.lost and code_of(event.payload) == errors.INVALID_PARAMS:
         gone = errors.internal("the task is gone", reason="task_gone", executed="unknown", backend=drive.server)
         return _finish(drive, False, gone.raw)
     return _failed(drive, event.payload if not event.ok else EMPTY)
@@ -309,10 +310,3 @@ def _interval(task: dict[str, Raw], before: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return before
     return min(max(value, 1000 * POLL_MIN), 1000 * POLL_MAX) / 1000
-
-
-def _code(error: Raw) -> int:
-    try:
-        return errors.parse_error_member(error).code
-    except ValueError:
-        return errors.INTERNAL

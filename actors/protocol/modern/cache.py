@@ -86,11 +86,7 @@ class Cache:
         return json.replace_members(found.payload, {"ttlMs": Raw(b"0")})
 
     def _find(self, method: str, params: Raw, client: Caller) -> _Entry | None:
-        asked = _asked(method, params)
-        if asked is None:
-            return None
-        for principal in (_PUBLIC, client.principal):
-            key = _Key(method, asked.what, bytes(client.capabilities), principal)
+        for key in _keys(method, params, client):
             found = self._entries.get(key)
             if found is not None:
                 self._entries.move_to_end(key)
@@ -99,38 +95,35 @@ class Cache:
 
     def put(self, method: str, params: Raw, client: Caller, payload: Raw, now: float) -> None:
         """Keeps a complete answer to a request that was no retry, if it may be kept at all."""
-        asked = _asked(method, params)
-        if asked is None:
+        keys = _keys(method, params, client)
+        if not keys:
             return
-        what, declared = asked.what, bytes(client.capabilities)
         try:
             present = json.members(payload)
         except errors.Malformed:
             return
         milliseconds = ttl(present) or 0
         public = json.text_or_none(present.get("cacheScope")) == "public"
-        if method not in _RESULT_AFFECTING and not self._agrees(method, what, declared, public):
-            public = False
-        for principal in (_PUBLIC, client.principal):
-            self._drop(_Key(method, what, declared, principal))
+        if method not in _RESULT_AFFECTING:
+            public = self._agrees(keys[0], public) and public
+        for key in keys:
+            self._drop(key)
         if milliseconds == 0 or len(payload) > ENTRY_BYTES or (not public and not client.principal):
             return
-        key = _Key(method, what, declared, _PUBLIC if public else client.principal)
+        key = keys[0] if public else keys[1]
         fresh_until = now + min(milliseconds, LONGEST * 1000) / 1000  # an integer may be too large for a float
         self._entries[key] = _Entry(Raw(bytes(payload)), fresh_until)
         self._bytes += len(payload)
         while len(self._entries) > ENTRIES or self._bytes > TOTAL_BYTES:
             self._drop(next(iter(self._entries)))
 
-    def _agrees(self, method: str, what: str | None, declared: bytes, public: bool) -> bool:
+    def _agrees(self, page: _Key, public: bool) -> bool:
         """Whether a page may be public: all pages of a listing have one scope, that of the first one; and a page that
         turns out to be private takes the others back."""
-        if what is None:
-            return public
-        first = _Key(method, None, declared, _PUBLIC)
-        if not public and first in self._entries:
-            self._forget(lambda key: key.method == method and key.principal == _PUBLIC)
-        return first in self._entries
+        first = page._replace(what=None)
+        if page != first and not public and first in self._entries:
+            self._forget(lambda key: key.method == page.method and key.principal == _PUBLIC)
+        return page == first or first in self._entries
 
     def changed(self, notification: str, params: Raw) -> bool:
         """A notification of the server: what it outdates is gone at once. An update of a resource may name a part of
@@ -166,22 +159,18 @@ def _related(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-class _Asked(NamedTuple):
-    what: str | None
-
-
-def _asked(method: str, params: Raw) -> _Asked | None:
-    """What a request asks for, if nothing but that affects its result."""
+def _keys(method: str, params: Raw, client: Caller) -> tuple[_Key, ...]:
+    """Under which a request's answer is kept: for all, and for its principal. None if anything but the URI or the
+    cursor affects its result."""
     if method not in CACHEABLE:
-        return None
+        return ()
     name = _RESULT_AFFECTING.get(method, _PAGED)
     try:
         present = json.members(params)
     except errors.Malformed:
-        return None
-    if present.keys() - {name, "_meta"}:
-        return None
-    if name not in present:
-        return _Asked(None) if name == _PAGED else None
-    what = json.text_or_none(present[name])
-    return None if what is None else _Asked(what)
+        return ()
+    what = json.text_or_none(present[name]) if name in present else None
+    if present.keys() - {name, "_meta"} or (what is None and (name in present or name != _PAGED)):
+        return ()
+    key = _Key(method, what, bytes(client.capabilities), _PUBLIC)
+    return key, key._replace(principal=client.principal)

@@ -5,7 +5,7 @@ broken stream has lost is asked for once more, under another id (2026-07-28, str
 """
 
 from collections import Counter
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Raw
@@ -410,15 +410,17 @@ def _required(link: Link, running: Running, result: Raw) -> Step:
     return replace(link, asking=link.asking.having(call, asking)), asks
 
 
+class _Page(msgspec.Struct):
+    url: str
+    mode: Literal["url"]
+
+
 def _url(method: str, params: Raw) -> str | None:
     """The URL that a client is to open."""
-    if method != ELICITATION:
-        return None
     try:
-        present = payload.members(params)
-    except errors.Malformed:
+        return msgspec.json.decode(params, type=_Page).url if method == ELICITATION else None
+    except payload.BROKEN:
         return None
-    return payload.text_or_none(present.get("url")) if payload.text_or_none(present.get("mode")) == "url" else None
 
 
 def _agreed(running: Running, key: str, method: str, params: Raw) -> bool:
@@ -473,7 +475,7 @@ def answered(link: Link, event: AnswerGiven) -> Step:
             return _stopped(link, replace(asking, open=rest), event.payload)
         answer = CANCELLED
     running = asking.running
-    if question.consent is not None and ok and _action(answer) == "accept":
+    if question.consent is not None and ok and member(answer, "action") == "accept":
         running = replace(running, consents=(*running.consents, question.consent))
     asking = Asking(running, rest, {**asking.answers, question.key: answer})
     if rest:
@@ -490,13 +492,6 @@ def _checked(question: Question, ok: bool, answer: Raw) -> tuple[bool, Raw]:
         except errors.Refusal:
             return False, answer
     return translate.answer(question.method, ok, answer, MODERN)
-
-
-def _action(answer: Raw) -> str | None:
-    try:
-        return payload.text_or_none(payload.members(answer).get("action"))
-    except errors.Malformed:
-        return None
 
 
 def _stopped(link: Link, asking: Asking, error: Raw) -> Step:
