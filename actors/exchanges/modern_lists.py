@@ -15,8 +15,8 @@ from actors.links.link_messages import LinkOutcome
 from actors.links.paging import Items
 from actors.protocol import payload as json
 from actors.protocol.errors import Malformed
+from actors.protocol.modern.headers import ANNOTATION, Mirrored
 from actors.protocol.modern.outcomes import ttl
-from actors.protocol.modern.tool_headers import ANNOTATION, Mirrored
 from actors.protocol.translate import without_execution
 from actors.protocol.versions import MODERN
 

@@ -19,14 +19,14 @@ from actors.protocol.aggregate import item_name
 from actors.protocol.errors import Malformed
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
+from actors.protocol.modern.headers import ANNOTATION, PARAM_PREFIX, IllegalAnnotation, Mirrored, of_tool
 from actors.protocol.modern.link_calls import HEADERS, MIRRORS_MAX
-from actors.protocol.modern.tool_headers import ANNOTATION, PREFIX, IllegalAnnotation, Mirrored, of_tool
 from actors.protocol.table import HttpTarget
 
 if TYPE_CHECKING:
     from actors.exchanges.modern_endpoint import ModernEndpoint
 
-MIRROR = PREFIX.lower()
+MIRROR = PARAM_PREFIX.lower()
 """How the names of headers begin that repeat arguments."""
 
 Mirrors = dict[str, tuple[Mirrored, ...]]

@@ -19,7 +19,7 @@ from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_calls import failure, member
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
-from actors.protocol.modern import headers, outcomes, tool_headers
+from actors.protocol.modern import headers, outcomes
 from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern.link_events import (
     AnswerGiven,
@@ -219,7 +219,7 @@ def _level(link: Link, client: Caller) -> tuple[Link, str | None]:
     return link, None if link.mixed else client.level
 
 
-def _mirrored(link: Link, called: Called) -> tuple[tool_headers.Mirrored, ...]:
+def _mirrored(link: Link, called: Called) -> tuple[headers.Mirrored, ...]:
     if called.method != "tools/call":
         return ()
     return link.mirrors.get(member(called.params, "name") or "", ())
@@ -527,7 +527,7 @@ def withdrawn(link: Link, call: ev.CallKey) -> Step:
 def learn(link: Link, result: Raw) -> tuple[Link, Raw, Effects]:
     """What the tools of a list want in headers. Those that want what is not allowed are left out of it: no client on
     HTTP may call them (2026-07-28, streamable-http, "Schema Extension")."""
-    if not link.mirrors and not payload.mentions(result, tool_headers.ANNOTATION.encode()):
+    if not link.mirrors and not payload.mentions(result, headers.ANNOTATION.encode()):
         return link, result, []
     mirrors, kept = dict(link.mirrors), []
     effects: Effects = []
@@ -537,8 +537,8 @@ def learn(link: Link, result: Raw) -> tuple[Link, Raw, Effects]:
             name = member(tool, "name") or ""
             mirrors.pop(name, None)
             try:
-                mirrored = tool_headers.of_tool(tool)
-            except tool_headers.IllegalAnnotation as illegal:
+                mirrored = headers.of_tool(tool)
+            except headers.IllegalAnnotation as illegal:
                 effects.append(LeftOut(name[:200], str(illegal)))
                 continue
             kept.append(tool)

@@ -15,8 +15,8 @@ from actors.protocol.link_events import CallKey, Hello
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern import headers, meta
 from actors.protocol.modern.filter import Filter
+from actors.protocol.modern.headers import Mirrored
 from actors.protocol.modern.link_events import Called, Caller, Effects, Notified
-from actors.protocol.modern.tool_headers import Mirrored
 from actors.protocol.persistent import PersistentMap
 
 

@@ -12,6 +12,7 @@ from actors.protocol.errors import Malformed
 from actors.protocol.messages import EMPTY
 from actors.protocol.modern.headers import (
     NAMED_BY,
+    Mirrored,
     check_arguments,
     check_routing,
     decode_value,
@@ -19,7 +20,6 @@ from actors.protocol.modern.headers import (
     outbound,
     repeated,
 )
-from actors.protocol.modern.tool_headers import Mirrored
 from actors.protocol.versions import MODERN
 
 REGION = Mirrored("Mcp-Param-Region", ("region",))

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from actors.protocol.classify import ModernRequest
 from actors.protocol.messages import Request
-from actors.protocol.modern import headers, ladder, tool_headers
+from actors.protocol.modern import headers, ladder
 from actors.protocol.modern.meta import CAPABILITIES_KEY, VERSION_KEY
 from actors.protocol.versions import MODERN
 
@@ -61,8 +61,8 @@ def has_tuples(value):
 def test_both_find_the_same_in_a_schema_or_both_find_it_illegal(schema):
     assume(not has_tuples(schema))
     try:
-        found = {mirror.path: mirror.name for mirror in tool_headers.of_schema(raw(schema))}
-    except tool_headers.IllegalAnnotation:
+        found = {mirror.path: mirror.name for mirror in headers.of_schema(raw(schema))}
+    except headers.IllegalAnnotation:
         found = None
     assert (found is None) == (official.find_invalid_x_mcp_header(schema) is not None)
     if found is not None:
@@ -78,7 +78,7 @@ SCHEMA = {
         "deep": {"type": "object", "properties": {"text": {"type": "string", "x-mcp-header": "Deep"}}},
     },
 }
-MIRRORED = tool_headers.of_schema(raw(SCHEMA))
+MIRRORED = headers.of_schema(raw(SCHEMA))
 SAFE = st.integers(-(2**53) + 1, 2**53 - 1)
 ARGUMENTS = st.fixed_dictionaries(
     {},
