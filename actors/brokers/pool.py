@@ -283,21 +283,19 @@ class PoolActor(Evictable):
     def _disowned(self, reason: Refused) -> None:
         """Another process holds this client's connections, or nobody can tell: what waits was not sent."""
         self._services.log.warning("broker_not_owned", backend=self._backend, reason=reason.value)
-        error = self._failure("not_owned", "the state of this client's connections can't be had")
-        early, self._early = self._early, []
-        self._turn_away(early, error)
-        self._end(NORMAL)
+        self._end(NORMAL, self._failure("not_owned", "the state of this client's connections can't be had"))
 
     def _turn_away(self, messages: list[PoolMessage], error: Raw) -> None:
         """Tells whoever waits for something that it was not done."""
         for message in messages:
-            match message:
-                case lm.Call(caller=caller, call=call) | pm.Resume(caller=caller, call=call):
-                    caller.reply(lm.LinkOutcome(self._backend, call, False, error))
-                case lm.Join(caller):
-                    caller.reply(lm.LinkDown(self.ctx.ref, self._backend, "not owned", error))
-                case _:
-                    pass  # nobody waits for it
+            if isinstance(message, lm.Call | pm.Resume):
+                self._outcome((message.caller, message.call), False, error)
+            elif isinstance(message, lm.Join):
+                message.caller.reply(lm.LinkDown(self.ctx.ref, self._backend, "not owned", error))
+
+    def _outcome(self, owner: Owner, ok: bool, payload: Raw) -> None:
+        caller, call = owner
+        caller.reply(lm.LinkOutcome(self._backend, call, ok, payload))
 
     @property
     def _unused(self) -> bool:
@@ -328,10 +326,10 @@ class PoolActor(Evictable):
     def drain(self, deadline: float) -> None:
         self._end(SHUTDOWN)  # whoever used it has ended
 
-    def _end(self, reason: Exit) -> None:
-        """Whoever is asked, or waits for an answer, is told."""
+    def _end(self, reason: Exit, error: Raw | None = None) -> None:
+        """Whoever is asked, or waits for an answer, is told; `error`: what was not begun gets."""
         early, self._early = self._early, []
-        self._turn_away(early, self._failure("link_ended", "the connection is closed"))
+        self._turn_away(early, error or self._failure("link_ended", "the connection is closed"))
         for number, call in list(self._calls.items()):
             self._step(ev.Cancelled(number, "the connection is closed") if call.owner else ev.Expired(number))
         for number in list(self._connections):
@@ -386,12 +384,12 @@ class PoolActor(Evictable):
         level = client.level if client is not None else None
         refusal = meta.unknown_level(level) if level is not None else None
         if refusal is not None:  # between the eras only what is known
-            message.caller.reply(lm.LinkOutcome(self._backend, message.call, False, refusal.raw))
+            self._outcome(owner, False, refusal.raw)
             return
         if self._unused:
             self.busy()
         if message.method in (SUBSCRIBE, UNSUBSCRIBE) and self._subscribers.settles(owner, message):
-            message.caller.reply(lm.LinkOutcome(self._backend, message.call, True, json.dumps({})))
+            self._outcome(owner, True, json.dumps({}))
             return
         if client is not None and not self._info and 0 < len(client.info) <= INFO_BYTES:
             self._info = Raw(bytes(client.info))
@@ -404,14 +402,13 @@ class PoolActor(Evictable):
 
     def _resume(self, message: pm.Resume) -> None:
         """A client has come with answers."""
-        refusal = meta.unknown_level(message.level)
+        owner, refusal = (message.caller, message.call), meta.unknown_level(message.level)
         if message.incarnation != self._incarnation or not message.park.isdecimal():
             refusal = request_state.invalid()
         if refusal is not None:
-            message.caller.reply(lm.LinkOutcome(self._backend, message.call, False, refusal.raw))
+            self._outcome(owner, False, refusal.raw)
             return
         self._resuming = message
-        owner = (message.caller, message.call)
         self._step(ev.Resumed(int(message.park), owner, message.round, message.answers))
         self._resuming = None
 

@@ -6,8 +6,8 @@ value may contain, so that a mirror that came twice is an illegal one. Values ar
 every check gives the mismatch as a text, or None.
 
 Which arguments of a tool are repeated is said by the `x-mcp-header` annotations of its schema ("Schema Extension"). A
-tool that breaks their rules can't be called by any client on HTTP, so it is left out of lists. Schemas are untrusted: the
-walk follows no reference, and looks at a bounded number of places.
+tool that breaks their rules can't be called by any client on HTTP, so it is left out of lists. Schemas are untrusted:
+the walk follows no reference, and looks at a bounded number of places.
 """
 
 import base64
