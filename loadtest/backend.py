@@ -2,7 +2,8 @@
 
 Streamable HTTP: `python -m loadtest.backend --port PORT`; stdio: `python -m loadtest.backend --stdio`. Its tools:
 `echo` answers at once with about 300 bytes, `stream` logs first and so answers as SSE, `slow` logs, waits `seconds`,
-and answers as SSE, `flood` logs two megabytes first; `ask` elicits a number and answers with it (over HTTP only).
+and answers as SSE, `flood` logs two megabytes first, `events` reports progress a hundred times, `large` answers with a
+megabyte; `ask` elicits a number and answers with it (over HTTP only).
 """
 
 from __future__ import annotations
@@ -44,10 +45,14 @@ TOOLS = [
         ("stream", "Logs, then answers"),
         ("slow", "Logs, waits, then answers"),
         ("flood", "Logs much, then answers"),
+        ("events", "Reports progress, then answers"),
+        ("large", "Answers with much"),
         ("ask", "Asks for a number, then answers"),
     )
 ]
 FLOOD_LINES = 2000
+EVENTS = 100
+LARGE = "The quick brown fox jumps over the lazy dog. " * (2**20 // 45)
 QUESTION = {
     "message": "Which number?",
     "requestedSchema": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
@@ -57,6 +62,12 @@ ANSWERED_WITHIN = 30.0  # seconds
 
 def log_line(text: str) -> bytes:
     return encode({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": text}})
+
+
+def progress(params: dict[str, Any], done: int) -> bytes:
+    token = (params.get("_meta") or {}).get("progressToken")
+    told = {"progressToken": token, "progress": done, "message": "still at it"}
+    return encode({"jsonrpc": "2.0", "method": "notifications/progress", "params": told})
 
 
 WORKING, FLOODING = log_line("working"), log_line("x" * 1000)
@@ -72,7 +83,8 @@ def initialized(params: dict[str, Any]) -> dict[str, Any]:
 
 def called(params: dict[str, Any]) -> dict[str, Any]:
     number = (params.get("arguments") or {}).get("n", 0)
-    return {"content": [{"type": "text", "text": f"{number}: {TEXT}"}], "isError": False}
+    text = LARGE if params.get("name") == "large" else TEXT
+    return {"content": [{"type": "text", "text": f"{number}: {text}"}], "isError": False}
 
 
 def given(answer: dict[str, Any]) -> dict[str, Any]:
@@ -109,6 +121,8 @@ def before_answer(message: Message) -> tuple[list[bytes], float]:
             return [WORKING], float((message.params.get("arguments") or {}).get("seconds", 0))
         case "flood":
             return [FLOODING] * FLOOD_LINES, 0.0
+        case "events":
+            return [progress(message.params, n) for n in range(EVENTS)], 0.0
         case _:
             return [], 0.0
 

@@ -26,9 +26,11 @@ ANSWER_WITHIN = 30.0  # seconds after which a call counts as an error
 BROKEN = (OSError, trio.BrokenResourceError, trio.TooSlowError, httptools.HttpParserError, msgspec.MsgspecError)
 ARGUMENT, FILLED_IN = 7, 9
 """The number that calls carry, and the one that is given when the server asks. Results begin with it."""
-QUIET_TOOLS = ("echo", "ask")
+QUIET_TOOLS = ("echo", "ask", "events", "large")
 LEVEL = "info"
 """Of the log messages that other tools send, for which the client must have asked."""
+REPORTED = {"progressToken": "p"}
+"""With the calls whose progress is reported."""
 ANSWER = {"action": "accept", "content": {"n": FILLED_IN}}
 
 
@@ -110,7 +112,8 @@ class Client:
         await self._send("tools/call", self._tool(f"{self._prefix}flood", {}))
 
     def _tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        return {"name": name, "arguments": arguments}
+        params: dict[str, Any] = {"name": name, "arguments": arguments}
+        return {**params, "_meta": REPORTED} if name.endswith("events") else params
 
     def _headers_of(self, method: str, params: dict[str, Any]) -> bytes:
         return self._headers
@@ -279,6 +282,8 @@ class Stateless(Client):
 
     def _tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         meta = self.ENVELOPE if name.endswith(QUIET_TOOLS) else self.WITH_LOGS
+        if name.endswith("events"):
+            meta = {**meta, **REPORTED}
         return {"name": name, "arguments": arguments, "_meta": meta}
 
     async def _call(self, tool: str) -> tuple[int, Result]:

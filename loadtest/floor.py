@@ -3,6 +3,8 @@
 It parses HTTP, decodes the JSON-RPC envelope, gives the request an id of its own, sends it to the backend on a kept
 connection, and puts the client's id back into the answer. No sessions of its own, no streams that survive, no limits,
 no metrics. `python -m loadtest.floor --port PORT --backend PORT`
+
+With `--bytes` it is less than that: a forwarder of bytes, which looks at nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import itertools
 import msgspec
 import trio
 
-from loadtest.wire import Address, ClientConnection, Pool, Request, ServerConnection, serve
+from loadtest.wire import READ, Address, ClientConnection, Pool, Request, ServerConnection, serve
 
 FORWARDED = (
     b"content-type",
@@ -83,23 +85,49 @@ class Floor:
         extra = lines(upstream.headers, RETURNED)
         if upstream.headers.get(b"content-type") == b"text/event-stream":
             await connection.start_events()
+            rest = b""
             while data := await upstream.piece():
-                await connection.piece(
-                    b"data: %b\n\n" % with_id(data[6:], client_id)
-                )  # the backend's pieces are events
+                *whole, rest = (rest + data).split(b"\n\n")
+                for event in whole:
+                    await connection.piece(b"data: %b\n\n" % with_id(event[6:], client_id))
             await connection.piece(b"")
             return
         answer = await upstream.body()
         await connection.answer(b"%d OK" % status, with_id(answer, client_id) if answer else answer, extra)
 
 
+class Forwarder:
+    """For each connection another one to the backend, and bytes from one to the other until either ends."""
+
+    def __init__(self, backend: Address) -> None:
+        self._port = backend.port
+
+    async def handle(self, connection: ServerConnection) -> None:
+        upstream = await trio.open_tcp_stream("127.0.0.1", self._port)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._copy, connection.stream, upstream, nursery.cancel_scope)
+            nursery.start_soon(self._copy, upstream, connection.stream, nursery.cancel_scope)
+        upstream.socket.close()
+
+    @staticmethod
+    async def _copy(source: trio.SocketStream, to: trio.SocketStream, scope: trio.CancelScope) -> None:
+        try:
+            while data := await source.receive_some(READ):
+                await to.send_all(data)
+        except (OSError, trio.BrokenResourceError):
+            pass  # whoever it was broke off
+        scope.cancel()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bytes", action="store_true", help="forward bytes and look at nothing")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--backend", type=int, required=True, help="port of the backend")
     options = parser.parse_args()
     gc.set_threshold(200_000, 50, 1000)
-    trio.run(serve, options.port, Floor(Address(options.backend)).handle)
+    proxy = Forwarder if options.bytes else Floor
+    trio.run(serve, options.port, proxy(Address(options.backend)).handle)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Shapes of load: steady, bursty, beside clients that stop reading, and reconnecting.
+"""Shapes of load: steady, bursty, beside clients that stop reading, reconnecting, opening sessions.
 
 Each call is timed from sending to the checked answer. A wrong or missing answer counts as an error, never as a call.
 """
@@ -105,4 +105,26 @@ async def reconnecting(clients: list[Client], _tool: str, seconds: float, wait: 
         for client in clients:
             if isinstance(client, Session):
                 nursery.start_soon(caller, client)
+    return tally
+
+
+async def opening(clients: list[Client], _tool: str, seconds: float) -> Tally:
+    """Every client ends its session and opens another; the tally is of these."""
+    tally, end = Tally(), time.perf_counter() + seconds
+
+    async def opener(client: Client) -> None:
+        while time.perf_counter() < end:
+            began = time.perf_counter()
+            try:
+                with trio.fail_after(ANSWER_WITHIN):
+                    await client.end()
+                    await client.open()
+            except (WrongAnswerError, *BROKEN) as error:
+                tally.wrong(error)
+                return
+            tally.seconds.append(time.perf_counter() - began)
+
+    async with trio.open_nursery() as nursery:
+        for client in clients:
+            nursery.start_soon(opener, client)
     return tally

@@ -167,6 +167,11 @@ def floor(bench: Bench) -> Running:
     return Running(Address(port), bench.module("floor", port, "--backend", str(bench.backend())))
 
 
+def forwarder(bench: Bench) -> Running:
+    port = free_port()
+    return Running(Address(port), bench.module("floor", port, "--bytes", "--backend", str(bench.backend())))
+
+
 def floor_modern(bench: Bench) -> Running:
     port = free_port()
     pid = bench.module("floor", port, "--backend", str(bench.backend(MODERN)))
@@ -241,6 +246,7 @@ TARGETS = {
     "direct": Target(direct, "the backend itself", can=ASKS),
     "direct-modern": Target(direct_modern, "the backend itself, without sessions (2026-07-28)", can=ASKS),
     "floor": Target(floor, "the barest trio + httptools proxy, HTTP backend", can=ASKS),
+    "forwarder": Target(forwarder, "a forwarder of bytes, HTTP backend", can=ASKS),
     "floor-modern": Target(floor_modern, "the same between ends without sessions", can=ASKS),
     "stagedoor": Target(
         stagedoor_between(Session, "backend"), "Stagedoor in memory, HTTP backend", 10_000, 2_000, can=ALL
