@@ -1,6 +1,5 @@
 """What waits to be written to one backend, bounded in messages and bytes."""
 
-from collections import deque
 from typing import Final
 
 import trio
@@ -34,10 +33,10 @@ class Outbox:
     def __init__(self, messages: int, size: int) -> None:
         self._limit_messages = messages
         self._limit_bytes = size
-        self._queue: deque[Outgoing] = deque()
+        self._queue: list[Outgoing] = []  # which weighs nothing while it is empty, unlike a deque
         self._bytes = 0
         self._closed = False
-        self._lot = trio.lowlevel.ParkingLot()
+        self._lot: trio.lowlevel.ParkingLot | None = None
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -49,7 +48,8 @@ class Outbox:
             return False
         self._queue.append(item)
         self._bytes = size
-        self._lot.unpark()
+        if self._lot is not None:
+            self._lot.unpark()
         return True
 
     def withdraw(self, id: RequestId) -> bool:
@@ -64,12 +64,12 @@ class Outbox:
     def close(self) -> None:
         """Nothing more is put in; `take` ends once the rest was taken."""
         self._closed = True
-        self._lot.unpark_all()
+        if self._lot is not None:
+            self._lot.unpark_all()
 
     def drop(self) -> list[Outgoing]:
         """Empties it and hands back what was not taken."""
-        left = list(self._queue)
-        self._queue.clear()
+        left, self._queue = self._queue, []
         self._bytes = 0
         return left
 
@@ -81,10 +81,11 @@ class Outbox:
     async def take(self, at_most: int) -> list[Outgoing]:
         """The next messages in order, of some `at_most` bytes together; empty when closed and emptied."""
         while not self._queue and not self._closed:
+            self._lot = self._lot or trio.lowlevel.ParkingLot()
             await self._lot.park()
         batch: list[Outgoing] = []
         while self._queue and at_most > 0:
-            item = self._queue.popleft()
+            item = self._queue.pop(0)
             self._bytes -= len(item.frame)
             at_most -= len(item.frame)
             batch.append(item)

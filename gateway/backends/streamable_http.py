@@ -7,7 +7,6 @@ whose acceptance the owner waits for is refused. Nothing of a client's headers e
 credentials and are not logged.
 """
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
@@ -67,8 +66,10 @@ class StreamableHttpTransport:
         self._session = HttpSession(target.headers)
         self._nursery: trio.Nursery | None = None
         self._calls: dict[RequestId, HttpCall] = {}
-        self._waiting: deque[Outgoing] = deque()
+        self._waiting: list[Outgoing] = []
         self._posts = Outbox(limits.waiting, limits.waiting_bytes)
+        self._posted: trio.Event | None = None
+        """There while what waits in order is being sent; set when all of it is."""
         self._listener: trio.CancelScope | None = None
         self._heard = False
         """Whether it was said that the GET stream is open, or is not to be had."""
@@ -77,7 +78,9 @@ class StreamableHttpTransport:
         self._posting = trio.CancelScope()
         self._ended: tuple[str, str] | None = None
         self._told = False
-        self._ending = trio.Event()
+        self._ending = False
+        self._waiter: trio.lowlevel.Task | None = None
+        """The task of `run`, while it has nothing to listen to."""
 
     def __repr__(self) -> str:
         session = "session" if self._session.id else "no session"
@@ -107,7 +110,9 @@ class StreamableHttpTransport:
         """Starts the request, or lets it wait for its turn; what does not fit fails, unexecuted."""
         if id is not None:
             self._request(id, Outgoing(frame, id, tag))
-        elif not self._posts.put(Outgoing(frame, id, tag)) and not self._ending.is_set():
+        elif self._posts.put(Outgoing(frame, id, tag)):
+            self._start_posting()
+        elif not self._ending:
             self._log.warning("backend_message_dropped", backend=self._end.name, why="outbox full")
 
     def pick_up(self, id: RequestId, cursor: str) -> None:
@@ -117,7 +122,7 @@ class StreamableHttpTransport:
     def _request(self, id: RequestId, outgoing: Outgoing) -> None:
         if self._told:
             return
-        if self._ending.is_set() or len(self._waiting) >= self._end.limits.waiting:
+        if self._ending or len(self._waiting) >= self._end.limits.waiting:
             executed: Literal["no", "unknown"] = "no" if outgoing.after is None else "unknown"
             self._end.emit(RequestFailed(id, "not_sent", f"{self._end.name} takes no more requests", executed))
         elif self._nursery is None or len(self._calls) >= self._end.limits.concurrent:
@@ -133,8 +138,7 @@ class StreamableHttpTransport:
         """Keeps a GET stream open from now on, if the backend offers one."""
         if self._listener is None:
             self._listener = trio.CancelScope()
-            if self._nursery is not None:
-                self._nursery.start_soon(self._listen, self._listener, self._session, self._trail)
+            self._wake()
 
     def forget(self, id: RequestId) -> None:
         """Gives the request up, its connection included if its answer has not come whole."""
@@ -195,11 +199,11 @@ class StreamableHttpTransport:
             end = self._ended or end
         finally:
             self._nursery = None
-            self._ending.set()
+            self._ending = True
             self._cancel_calls()
             self._lost(self._posts.clear(), end[1])
             while self._waiting:
-                outgoing = self._waiting.popleft()
+                outgoing = self._waiting.pop(0)
                 assert outgoing.id is not None
                 executed: Literal["no", "unknown"] = "no" if outgoing.after is None else "unknown"
                 self._end.emit(RequestFailed(outgoing.id, "not_sent", f"{self._end.name}: {end[1]}", executed))
@@ -207,20 +211,39 @@ class StreamableHttpTransport:
             self._told = True
 
     async def _work(self) -> None:
+        # One task for each connection: idle ones are many. Whatever else there is to do has a task while it is done.
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            posted = trio.Event()
-            nursery.start_soon(self._post_in_order, posted)
+            self._start_posting()
             self._start_waiting()
-            if self._listener is not None:
-                nursery.start_soon(self._listen, self._listener, self._session, self._trail)
-            await self._ending.wait()
+            while not self._ending:
+                if self._listener is None:
+                    await self._changed()
+                else:
+                    with self._listener:
+                        await self._listen(self._session, self._trail)
+                        await self._changed()
             self._posts.close()
-            with trio.move_on_after(self._end.limits.flush):
-                await posted.wait()
+            if self._posted is not None:
+                with trio.move_on_after(self._end.limits.flush):
+                    await self._posted.wait()
             self._cancel_calls()
             nursery.cancel_scope.cancel()
         self._nursery = None
+
+    async def _changed(self) -> None:
+        """Waits for `listen`, or the end."""
+        self._waiter = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._wait_no_more)
+
+    def _wait_no_more(self, _: object) -> trio.lowlevel.Abort:
+        self._waiter = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _wake(self) -> None:
+        task, self._waiter = self._waiter, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
 
     def _start(self, nursery: trio.Nursery, outgoing: Outgoing) -> None:
         assert outgoing.id is not None
@@ -231,10 +254,10 @@ class StreamableHttpTransport:
             nursery.start_soon(call.pick_up)
 
     def _start_waiting(self) -> None:
-        if self._nursery is None or self._ending.is_set():
+        if self._nursery is None or self._ending:
             return
         while self._waiting and len(self._calls) < self._end.limits.concurrent:
-            self._start(self._nursery, self._waiting.popleft())
+            self._start(self._nursery, self._waiting.pop(0))
 
     def _call_over(self, call: HttpCall, crash: BaseException | None) -> None:
         if crash is not None:
@@ -243,9 +266,14 @@ class StreamableHttpTransport:
             del self._calls[call.id]
             self._start_waiting()
 
+    def _start_posting(self) -> None:
+        if self._nursery is not None and self._posted is None and self._posts:
+            self._posted = trio.Event()
+            self._nursery.start_soon(self._post_in_order, self._posted)
+
     async def _post_in_order(self, posted: trio.Event) -> None:
-        while batch := await self._posts.take(1):
-            for outgoing in batch:
+        while self._posts:
+            for outgoing in await self._posts.take(1):
                 with trio.CancelScope() as self._posting:
                     trouble = await self._post(outgoing)
                     if trouble is not None:
@@ -253,6 +281,7 @@ class StreamableHttpTransport:
                         if outgoing.tag is not None:
                             # The owner waits for it, and nothing else could tell it.
                             self._end_with("not_accepted", f"{self._end.name}: {without_addresses(trouble)}")
+        self._posted = None
         posted.set()
 
     async def _post(self, outgoing: Outgoing) -> str | None:
@@ -270,7 +299,10 @@ class StreamableHttpTransport:
     def _end_with(self, reason: str, message: str) -> None:
         if self._ended is None:
             self._ended = (reason, message)
-        self._ending.set()
+        self._ending = True
+        if self._listener is not None:
+            self._listener.cancel()
+        self._wake()
 
     async def _delete(self) -> None:
         """Tells the backend that the session is over. It may not care (405), and nobody waits for its answer."""
@@ -282,18 +314,17 @@ class StreamableHttpTransport:
 
     # The GET stream
 
-    async def _listen(self, scope: trio.CancelScope, session: HttpSession, trail: EventTrail) -> None:
-        with scope:
-            while True:
-                again = True
-                with Boundary() as inside:
-                    again = await self._listen_once(session, trail)
-                if inside.exit.error is not None:
-                    self._crashed("stream", inside.exit.error)
-                    self._miss(trail)
-                if not again:
-                    return
-                await trio.sleep(trail.wait())
+    async def _listen(self, session: HttpSession, trail: EventTrail) -> None:
+        while True:
+            again = True
+            with Boundary() as inside:
+                again = await self._listen_once(session, trail)
+            if inside.exit.error is not None:
+                self._crashed("stream", inside.exit.error)
+                self._miss(trail)
+            if not again:
+                return
+            await trio.sleep(trail.wait())
 
     async def _listen_once(self, session: HttpSession, trail: EventTrail) -> bool:
         """Whether to try again, after a while."""
