@@ -41,6 +41,20 @@ def error_type(error: Raw) -> str:
         return "malformed"
 
 
+ENDS = 4096
+"""Bytes at either end of a result in which its own members are looked for."""
+_IS_ERROR = b'"isError":true'
+
+
+def _says_error(result: Raw) -> bool:
+    """Whether a tool said that it failed. A large result is content with its few other members before or after it, and
+    to search a megabyte would cost as much as to carry it."""
+    if len(result) > 2 * ENDS:
+        data = memoryview(result)
+        return bytes(data[:ENDS]).find(_IS_ERROR) >= 0 or bytes(data[-ENDS:]).find(_IS_ERROR) >= 0
+    return bytes(result).find(_IS_ERROR) >= 0  # `in` tries the bytes as a number first
+
+
 class CallTimes:
     """The calls under way by their keys: when each began, its method (empty: none that is known) and its tool."""
 
@@ -72,7 +86,7 @@ class Durations(CallTimes):
             return
         at, method, tool = began
         error = "" if event.ok else error_type(event.payload)
-        if event.ok and method == "tools/call" and b'"isError":true' in bytes(event.payload):
+        if event.ok and method == "tools/call" and _says_error(event.payload):
             error = "tool_error"
         if error == UNKNOWN_TOOL:
             tool = ""  # a name that exists nowhere is the client's invention, and no label

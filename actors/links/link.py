@@ -241,10 +241,14 @@ class LinkActor(Connection):
                 assert_never(said)
 
     def _frame(self, said: ports.FrameReceived) -> None:
+        decoded = said.read
         try:
-            decoded = codec.decode_frame(said.frame, self._services.limits.message_bytes)
+            if decoded is None:
+                decoded = codec.decode_frame(said.frame, self._services.limits.message_bytes)
         except errors.Malformed as malformed:
-            self._malformed(malformed, said.related)
+            decoded = malformed
+        if isinstance(decoded, errors.Malformed):
+            self._malformed(decoded, said.related)
             return
         if self._phase is Phase.INITIALIZING and isinstance(decoded, Error) and self._refuses(decoded, said):
             self._step(ev.OtherEra())

@@ -240,9 +240,10 @@ class ModernLinkActor(Connection):
 
     def _hear(self, said: ports.TransportEvent) -> None:
         match said:
-            case ports.FrameReceived(frame, related, _, status):
+            case ports.FrameReceived(frame, related, _, status, message):
                 try:
-                    message = codec.decode_message(frame, self._services.limits.message_bytes)
+                    if message is None or isinstance(message, errors.Malformed | codec.Batch):
+                        message = codec.decode_message(frame, self._services.limits.message_bytes)
                 except errors.Malformed as malformed:
                     self._malformed(malformed, said)
                 else:

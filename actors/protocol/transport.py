@@ -6,22 +6,25 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from actors.protocol.codec import Frame, Malformed
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec
 
 
 class FrameReceived(Struct, frozen=True):
-    """One message (or, on 2025-03-26, a batch) of the backend, not yet parsed, within the size limit.
+    """One message (or, on 2025-03-26, a batch) of the backend, within the size limit.
 
     `related` is the id of the request on whose own response stream it came; None where the transport has no such
     streams (stdio), or on the GET stream. `cursor` is the event id from which that stream goes on after this message,
-    if the backend gives such. `status` is the HTTP status of an answer that is a refusal, if there was one.
+    if the backend gives such. `status` is the HTTP status of an answer that is a refusal, if there was one. `read` is
+    what the frame says, from a transport that had to know.
     """
 
     frame: bytes
     related: RequestId | None = None
     cursor: str | None = None
     status: int | None = None
+    read: Frame | Malformed | None = None
 
 
 class Positioned(Struct, frozen=True):

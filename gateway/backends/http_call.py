@@ -16,7 +16,7 @@ from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.runtime.boundary import boundary
 from gateway.backends.http_events import EventTrail, read_events
-from gateway.backends.http_rules import PASSING, Failed, Kind, Lost, answers, executed_by, judge, kind_of
+from gateway.backends.http_rules import PASSING, Failed, Kind, Lost, answers, executed_by, judge, kind_of, read
 from gateway.backends.http_session import HttpSession
 from gateway.backends.outbox import Outgoing
 from gateway.wire.errors import ConnectError, HeaderError, PoolFullError, SizeError, WireError
@@ -196,10 +196,11 @@ class HttpCall(Exchange):
                 await read_events(response, decoder, self._trail, self._take_late, self._moved)
 
     def _take(self, frame: bytes) -> bool:
-        outcome = answers(frame, self.id)
+        message = read(frame)
+        outcome = answers(message, self.id)
         # First, because the receiver may cancel this call.
         self._answered = self._answered or outcome
-        self._emit(FrameReceived(frame, self.id, self._trail.last_id))
+        self._emit(FrameReceived(frame, self.id, self._trail.last_id, read=message))
         return outcome
 
     def _moved(self) -> None:

@@ -8,7 +8,7 @@ from enum import Enum
 from http import HTTPStatus
 from typing import Final, Literal
 
-from actors.protocol.codec import Batch, Malformed, decode_frame
+from actors.protocol.codec import Batch, Frame, Malformed, decode_frame
 from actors.protocol.errors import OVERLOADED, parse_error_member
 from actors.protocol.messages import Error, Message, RequestId, Result
 
@@ -109,18 +109,22 @@ def error_code(body: bytes) -> int | None:
     return parse_error_member(message.error).code if isinstance(message, Error) else None
 
 
-def answers(frame: bytes, id: RequestId) -> bool:
+def read(frame: bytes) -> Frame | Malformed:
+    """What this frame is."""
+    try:
+        return decode_frame(frame)
+    except Malformed as malformed:
+        return malformed.with_traceback(None)
+
+
+def answers(frame: Frame | Malformed, id: RequestId) -> bool:
     """Whether this frame, come on the stream of request `id`, holds its outcome, well-formed or not.
 
     What can't be read at all counts as that: the request may get nothing better, and must not wait for it.
     """
-    try:
-        decoded = decode_frame(frame)
-    except Malformed as malformed:
-        return _is_outcome(malformed, id)
-    if isinstance(decoded, Batch):
-        return any(_is_outcome(message, id) for message in decoded.messages)
-    return _is_outcome(decoded, id)
+    if isinstance(frame, Batch):
+        return any(_is_outcome(message, id) for message in frame.messages)
+    return _is_outcome(frame, id)
 
 
 def _is_outcome(message: Message | Malformed, id: RequestId) -> bool:

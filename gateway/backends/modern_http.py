@@ -27,7 +27,7 @@ from actors.runtime.boundary import Boundary
 from gateway.backends.bound import BoundTransport
 from gateway.backends.http_call import ERROR_BODY, HttpLimits, reason_of
 from gateway.backends.http_events import EventTrail, read_events
-from gateway.backends.http_rules import OURS_ONLY, Kind, answers, error_code, executed_by, kind_of, worded
+from gateway.backends.http_rules import OURS_ONLY, Kind, answers, error_code, executed_by, kind_of, read, worded
 from gateway.backends.http_session import OURS
 from gateway.backends.outbox import Outbox
 from gateway.backends.outbox import Outgoing as Notice
@@ -345,9 +345,9 @@ class _Exchange(Exchange):
     def _take(self, frame: bytes) -> bool:
         if self._answered:
             return True
-        self._answered = answers(frame, self._outgoing.id)  # first, because the receiver may cancel this
-        answered = self._answered
-        self._emit(FrameReceived(frame, self._outgoing.id))
+        message = read(frame)
+        answered = self._answered = answers(message, self._outgoing.id)  # first, because the receiver may cancel this
+        self._emit(FrameReceived(frame, self._outgoing.id, read=message))
         return answered
 
     def _take_late(self, frame: bytes) -> bool:

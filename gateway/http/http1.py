@@ -67,6 +67,8 @@ class Wire(Protocol):
 
 
 _BODILESS = {204, 304}
+TOGETHER = 65536
+"""Bytes of a body that are copied to leave in one write with the head; more than that is dearer to copy."""
 
 
 class AppStream(HTTPStream):
@@ -302,8 +304,11 @@ class Http1Protocol(H11Protocol):
             if self._chunked:
                 data += LAST_CHUNK
         if self._pending:
-            data = self._pending + data
-            self._pending = b""
+            head, self._pending = self._pending, b""
+            if len(data) > TOGETHER:
+                await self.wire.write(head)
+            else:
+                data = head + data
         if data:
             await self.wire.write(data)
 

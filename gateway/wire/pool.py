@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import trio
 
@@ -33,8 +33,8 @@ from gateway.wire.url import Origin, Url, parse_url
 
 Dial: TypeAlias = Callable[[Origin, ssl.SSLContext | None, float], Awaitable[WireStream]]
 
-CHUNK: Final = 65536
-"""Bytes of one read."""
+CHUNK, MORE = 65536, 262144
+"""Bytes of one read; and of the next one, if that was full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,14 @@ class PoolLimits:
 class Connection:
     """One connection and the parser of its responses."""
 
-    __slots__ = ("home", "idle_since", "parser", "stream", "worker")
+    __slots__ = ("_at_most", "home", "idle_since", "parser", "stream", "worker")
 
     def __init__(self, stream: WireStream, home: "OriginPool[Connection]") -> None:
         self.stream = stream
         self.home = home
         self.parser = ResponseParser()
         self.idle_since = -math.inf
+        self._at_most = CHUNK
         self.worker: Worker | None = None
         """Who waits for what comes, if that is not the task that sent the request."""
 
@@ -112,9 +113,10 @@ class Connection:
     async def receive(self) -> None:
         """Feeds the parser once."""
         try:
-            data = await self.stream.receive_some(CHUNK)
+            data = await self.stream.receive_some(self._at_most)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise PeerError(f"the connection broke: {error}", sent=True) from error
+        self._at_most = CHUNK if len(data) < self._at_most else MORE
         if data:
             self.parser.feed(data)
         else:

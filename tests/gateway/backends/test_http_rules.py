@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from actors.protocol.sse import SseEvent
 from gateway.backends.http_events import SHORTEST_WAIT, EventTrail
-from gateway.backends.http_rules import Answered, Failed, Kind, Lost, answers, error_code, judge, kind_of
+from gateway.backends.http_rules import Answered, Failed, Kind, Lost, answers, error_code, judge, kind_of, read
 
 ERROR = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"no"}}'
 OVERLOADED = ERROR.replace(b"-32602", b"-32000")
@@ -80,7 +80,7 @@ def test_every_refusal_has_a_verdict(status, body, has_session, may_guess):
     ],
 )
 def test_a_frame_answers_its_request_or_does_not(frame, expected):
-    assert answers(frame, 1) is expected
+    assert answers(read(frame), 1) is expected
 
 
 def test_a_trail_waits_as_the_server_asked_and_longer_after_failures():

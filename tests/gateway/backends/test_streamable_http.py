@@ -18,6 +18,7 @@ from actors.ports import (
     SessionLost,
     TransportClosed,
 )
+from actors.protocol.codec import decode_frame
 from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends.connector import HttpConnector
 from gateway.backends.http_call import HttpLimits
@@ -30,6 +31,11 @@ PING = b'{"jsonrpc":"2.0","method":"notifications/x"}'
 
 def call(id: int | str, method: str = "tools/call") -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": id, "method": method}).encode()
+
+
+def received(frame: bytes, related: int | str | None = None, cursor: str | None = None) -> FrameReceived:
+    """What comes up: of an answer it is known what it says."""
+    return FrameReceived(frame, related, cursor, read=decode_frame(frame) if related is not None else None)
 
 
 def done(id: int | str, result: object = None) -> bytes:
@@ -146,7 +152,7 @@ async def test_a_configuration_that_cannot_work_closes_the_transport_and_shows_n
 
 async def test_a_json_answer_is_one_frame_related_to_its_request(connect, backend, events):
     connect(handler=lambda request: request.result({"a": 1})).send(call("x"), id="x")
-    assert await events.next() == FrameReceived(done("x", {"a": 1}), "x")
+    assert await events.next() == received(done("x", {"a": 1}), "x")
     await trio.testing.wait_all_tasks_blocked(0.01)
     assert len(events.all) == 1
 
@@ -165,8 +171,8 @@ async def test_each_event_is_a_frame_and_the_stream_ends_with_the_response(conne
     for id in (1, 2):
         transport.send(call(id), id=id)
         assert await events.next() == Positioned(id, "p-1")
-        assert await events.next() == FrameReceived(PING, id, "p-2")
-        assert await events.next() == FrameReceived(done(id), id, "p-2")
+        assert await events.next() == received(PING, id, "p-2")
+        assert await events.next() == received(done(id), id, "p-2")
         await trio.testing.wait_all_tasks_blocked(0.01)
     assert backend.connections == 1
 
@@ -181,7 +187,7 @@ async def test_events_may_come_byte_by_byte(connect, backend, events):
         await request.end()
 
     connect(handler=handle).send(call(1), id=1)
-    assert await events.next() == FrameReceived(PING, 1)
+    assert await events.next() == received(PING, 1)
     assert json.loads((await events.next()).frame) == json.loads(done(1))
 
 
@@ -202,8 +208,8 @@ async def test_a_stream_that_goes_on_after_the_response_is_cut_after_a_moment(co
         return "cut"
 
     connect(handler=handle).send(call(1), id=1)
-    assert await events.next() == FrameReceived(done(1), 1)
-    assert await events.next() == FrameReceived(PING, 1)
+    assert await events.next() == received(done(1), 1)
+    assert await events.next() == received(PING, 1)
     await backend.wait_closed()
     assert [type(event) for event in events.all] == [FrameReceived, FrameReceived]
 
@@ -216,7 +222,7 @@ async def test_a_second_answer_goes_up_as_well_and_harms_nothing(connect, backen
         await request.end()
 
     connect(handler=handle).send(call(1), id=1)
-    assert [await events.next(), await events.next()] == [FrameReceived(done(1), 1)] * 2
+    assert [await events.next(), await events.next()] == [received(done(1), 1)] * 2
 
 
 @pytest.mark.parametrize(
@@ -310,7 +316,7 @@ async def test_an_event_over_the_limit_fails_its_request_and_no_other(connect, b
     transport.send(call(1), id=1)
     assert (await events.next()).reason == "too_large"
     transport.send(call(2), id=2)
-    assert await events.next() == FrameReceived(done(2), 2)
+    assert await events.next() == received(done(2), 2)
 
 
 async def test_a_stream_that_ends_without_response_and_without_event_id_fails_the_request(connect, backend, events):
@@ -320,7 +326,7 @@ async def test_a_stream_that_ends_without_response_and_without_event_id_fails_th
         await request.end()
 
     connect(handler=handle).send(call(1), id=1)
-    assert await events.next() == FrameReceived(PING, 1)
+    assert await events.next() == received(PING, 1)
     failed = await events.next()
     assert (failed.reason, failed.executed) == ("no_response", "unknown")
 
@@ -353,8 +359,8 @@ async def test_a_stream_broken_after_an_event_id_is_resumed_by_get_until_the_res
     async with trio.open_nursery() as nursery:
         nursery.start_soon(transport.run)
         assert await events.next() == Positioned(1, "a-1")
-        assert await events.next() == FrameReceived(PING, 1, "a-2")
-        assert await events.next() == FrameReceived(done(1), 1, "a-2")
+        assert await events.next() == received(PING, 1, "a-2")
+        assert await events.next() == received(done(1), 1, "a-2")
         transport.close()
     post, *gets = backend.requests
     assert post.method == "POST"
@@ -434,7 +440,7 @@ async def test_a_fault_in_one_exchange_ends_neither_the_others_nor_the_stream(co
             await request.result({})
 
     def clumsy(event):
-        bad = FrameReceived(PING, None, "e-1"), FrameReceived(done(2), 2), FrameAccepted(7)
+        bad = received(PING, None, "e-1"), received(done(2), 2), FrameAccepted(7)
         if event in bad:
             raise RuntimeError("a bug")
         events(event)
@@ -450,7 +456,7 @@ async def test_a_fault_in_one_exchange_ends_neither_the_others_nor_the_stream(co
     assert (await events.next(FrameReceived)).frame == done("later")
     assert opened == [None, None]
     going.set()
-    assert await events.next(FrameReceived) == FrameReceived(done(1), 1)
+    assert await events.next(FrameReceived) == received(done(1), 1)
     assert [line["what"] for line in log.of("backend_exchange_crashed")] == ["call", "stream"]
     transport.send(PING, tag=7)
     assert (await events.next(TransportClosed)).reason == "not_accepted"
@@ -528,10 +534,10 @@ async def test_a_restart_drops_the_old_session_and_all_that_belongs_to_it(connec
     await backend.wait_requests(2)
     transport.restart()
     transport.send(call(3, "initialize"), id=3)
-    assert await events.next() == FrameReceived(done(3), 3)
+    assert await events.next() == received(done(3), 3)
     transport.negotiated("2025-06-18")
     transport.send(call(4), id=4)
-    assert await events.next() == FrameReceived(done(4), 4)
+    assert await events.next() == received(done(4), 4)
     assert "mcp-session-id" not in backend.requests[2].headers
     assert backend.requests[3].headers["mcp-session-id"] == "s2"
     assert len(events.all) == 2
@@ -621,7 +627,7 @@ async def test_a_forgotten_request_frees_its_place_and_is_never_heard_of(connect
     transport.send(call(2), id=2)
     transport.forget(1)
     transport.forget(99)
-    assert await events.next() == FrameReceived(done(2), 2)
+    assert await events.next() == received(done(2), 2)
     assert len(events.all) == 1
 
 
@@ -631,7 +637,7 @@ async def test_a_request_forgotten_before_there_is_a_connection_is_not_sent(conn
     transport.send(call(1), id=1)
     transport.forget(1)
     transport.send(call(2), id=2)
-    assert await events.next() == FrameReceived(done(2), 2)
+    assert await events.next() == received(done(2), 2)
     assert [request.id for request in backend.requests] == [2]
 
 
@@ -642,7 +648,7 @@ async def test_a_request_that_was_sent_at_once_and_forgotten_is_never_heard_of(c
     transport.send(call(2), id=2)
     transport.forget(2)
     transport.send(call(3), id=3)
-    assert await events.next() == FrameReceived(done(3), 3)
+    assert await events.next() == received(done(3), 3)
     assert len(events.all) == 2
     assert backend.connections == 2  # what answers the second is on a connection that nobody uses again
 
@@ -699,7 +705,7 @@ async def test_the_get_stream_brings_unrelated_frames_and_comes_back_with_its_la
     backend.handlers = [first, second]
     transport.listen()
     transport.listen()
-    assert [await events.next(), await events.next()] == [FrameReceived(PING, None, "g-1")] * 2
+    assert [await events.next(), await events.next()] == [received(PING, None, "g-1")] * 2
     assert [request.headers.get("last-event-id") for request in backend.requests] == [None, "g-1"]
 
 
@@ -825,7 +831,7 @@ async def test_a_get_stream_whose_last_event_is_unknown_starts_afresh(connect, b
     await trio.testing.wait_all_tasks_blocked(0.01)
     backend.handlers = [first, lambda request: request.answer(400), third]
     transport.listen()
-    assert [await events.next() for _ in range(3)] == [Positioned(None, "old"), EventsMissed(), FrameReceived(PING)]
+    assert [await events.next() for _ in range(3)] == [Positioned(None, "old"), EventsMissed(), received(PING)]
     assert [request.headers.get("last-event-id") for request in backend.requests] == [None, "old", None]
 
 
@@ -843,7 +849,7 @@ async def test_an_endless_event_on_the_get_stream_does_not_end_the_transport(con
     await trio.testing.wait_all_tasks_blocked(0.01)
     backend.handlers = [first, second]
     transport.listen()
-    assert [await events.next(), await events.next()] == [EventsMissed(), FrameReceived(PING)]
+    assert [await events.next(), await events.next()] == [EventsMissed(), received(PING)]
     assert len(log.of("backend_stream_failed")) == 1
 
 
@@ -893,7 +899,7 @@ async def test_the_get_stream_of_a_session_that_goes_on_begins_after_its_last_ev
     async with trio.open_nursery() as nursery:
         nursery.start_soon(transport.run)
         transport.listen()
-        assert await events.next() == FrameReceived(PING, None, "g-8")
+        assert await events.next() == received(PING, None, "g-8")
         nursery.cancel_scope.cancel()
     assert [request.headers["last-event-id"] for request in backend.requests] == ["g-7"]
     assert transport.kept == Kept("s", "2025-11-25", "g-8")
@@ -911,8 +917,8 @@ async def test_the_rest_of_an_answer_is_fetched_without_sending_the_request_agai
     transport.pick_up(1, "a-1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(transport.run)
-        assert await events.next() == FrameReceived(PING, 1, "a-2")
-        assert await events.next() == FrameReceived(done(1), 1, "a-3")
+        assert await events.next() == received(PING, 1, "a-2")
+        assert await events.next() == received(done(1), 1, "a-3")
         nursery.cancel_scope.cancel()
     [get] = backend.requests
     assert (get.method, get.headers["last-event-id"], get.headers["mcp-session-id"]) == ("GET", "a-1", "s")
