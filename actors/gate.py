@@ -11,8 +11,7 @@ from typing import assert_never
 
 from msgspec import Raw, Struct
 
-from actors.exchanges.exchange_messages import Begin, Inform
-from actors.exchanges.exchanges import ExchangesActor, Kind
+from actors.exchanges.exchanges import Begin, ExchangesActor, Inform, Kind
 from actors.named import LIVES, Named
 from actors.ports import UNAVAILABLE, Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
 from actors.protocol import capabilities, classify, errors

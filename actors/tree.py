@@ -16,12 +16,10 @@ from dataclasses import replace
 from actors.brokers.pool import PoolKey
 from actors.brokers.pools import Pools
 from actors.exchanges.exchanges import ExchangesActor, Kind
-from actors.exchanges.modern_dialer import TreePeers
-from actors.fronts.catalogue import Catalogue
-from actors.fronts.catalogue_messages import Prestart
-from actors.fronts.host import Tree
+from actors.exchanges.modern_endpoint import TreePeers
+from actors.fronts.catalogue import Catalogue, Prestart
+from actors.fronts.host import Memo, Tree
 from actors.fronts.last_known import LastKnown
-from actors.fronts.memo import Memo
 from actors.fronts.merged import passed_on
 from actors.gate import Gate, ModernActors
 from actors.links.backends import Backends

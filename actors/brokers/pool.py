@@ -15,8 +15,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.brokers import pool_messages as pm
-from actors.fronts.host import Tree
-from actors.fronts.profiles import ASKABLE, profile_of, to_base36
+from actors.fronts.host import ASKABLE, Tree, profile_of, to_base36
 from actors.links import link_messages as lm
 from actors.links.link import LinkActor
 from actors.links.links import start_link

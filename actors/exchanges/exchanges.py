@@ -6,6 +6,7 @@ hands.
 """
 
 import math
+from collections.abc import Mapping
 from typing import TypeAlias, assert_never
 
 from msgspec import Raw, Struct
@@ -13,15 +14,12 @@ from msgspec import Raw, Struct
 from actors import ports
 from actors.brokers.pool_messages import LinkParked
 from actors.durations import Durations
-from actors.exchanges import exchange_messages as xm
-from actors.exchanges.exchange_running import Running
-from actors.exchanges.modern_dialer import Peers
-from actors.exchanges.modern_endpoint import ModernEndpoint
-from actors.exchanges.subscriptions import ListenRequests
-from actors.fronts.catalogue_messages import CatalogueChanged, Listed
+from actors.exchanges.modern_endpoint import ModernEndpoint, Peers, Running
+from actors.exchanges.subscriptions import FlushDue, Gone, HonourDue, ListenRequests, WatchDue
+from actors.fronts.catalogue import CatalogueChanged, Listed
 from actors.fronts.host import Said, Tree
-from actors.fronts.list_changes import ChangeDue
 from actors.fronts.listing import GatherDue
+from actors.fronts.merged import ChangeDue
 from actors.links.link_messages import LinkAsked, LinkDown, LinkOutcome, LinkReady, LinkTold, LinkUnfit, LinkWithdrew
 from actors.links.own_calls import OwnDue
 from actors.protocol import capabilities, codec, errors, sse
@@ -29,17 +27,18 @@ from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
-from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.messages import EMPTY, Notification, Request, RequestId
 from actors.protocol.modern import exchange_events as xv
 from actors.protocol.modern import retry
 from actors.protocol.modern import subscription_events as sv
 from actors.protocol.modern.exchange import HEAD_WAITS, Exchange, Phase, step
+from actors.protocol.modern.meta import Envelope
 from actors.protocol.modern.outcomes import Outcome
 from actors.protocol.session_state import Client
 from actors.protocol.table import Replaced, touches
 from actors.protocol.versions import MODERN
 from actors.quotas import Evict, Evictable, Quotas
-from actors.runtime import SHUTDOWN, Down, Exit
+from actors.runtime import SHUTDOWN, Down, Exit, Reply
 from actors.services import DRAIN_MARGIN, Services
 from actors.streams.connection import Connection
 
@@ -55,11 +54,42 @@ IN_FLIGHT_MAX = 10_000
 OVER = (Phase.DONE, Phase.ABANDONED)
 
 
-Clock: TypeAlias = xm.ClockDue | xm.FlushDue | xm.HonourDue | xm.WatchDue | xm.IdleDue | xm.DrainDue | OwnDue
+class Begin(Struct, frozen=True):
+    """A request without a session, all of whose headers and envelope are in order. The reply gets an Answer or
+    Streaming; that its caller is cancelled is the cancellation of the request."""
+
+    request: Request
+    envelope: Envelope
+    headers: Mapping[str, str]
+    reply: Reply
+
+
+class Inform(Struct, frozen=True):
+    """A notification without a session, for the one server behind the endpoint. The reply gets an Answer."""
+
+    notification: Notification
+    reply: Reply
+
+
+class ClockDue(Struct, frozen=True):
+    """A response head may have waited long enough, or a request may take too long."""
+
+    call: int
+
+
+class IdleDue(Struct, frozen=True):
+    """Nothing was in hand for a while."""
+
+
+class DrainDue(Struct, frozen=True):
+    """The drain is nearly over."""
+
+
+Clock: TypeAlias = ClockDue | FlushDue | HonourDue | WatchDue | IdleDue | DrainDue | OwnDue
 RequestsMessage: TypeAlias = (
-    xm.Begin
-    | xm.Inform
-    | xm.Gone
+    Begin
+    | Inform
+    | Gone
     | LinkOutcome
     | LinkTold
     | LinkParked
@@ -195,7 +225,7 @@ class ExchangesActor(Evictable):
             self.endpoint.outcome(message)
             return
         match message:
-            case xm.Begin():
+            case Begin():
                 self._begin(message)
             case LinkTold():
                 self.endpoint.told(message)
@@ -215,9 +245,9 @@ class ExchangesActor(Evictable):
                 self.endpoint.upstreams.ended(message.ref)
             case Listed() | CatalogueChanged() | ChangeDue() | GatherDue():
                 self.endpoint.about_lists(message)
-            case xm.Inform():
+            case Inform():
                 self._inform(message)
-            case xm.Gone():
+            case Gone():
                 self._gone(message)
             case Replaced():
                 self._replaced(message)
@@ -228,19 +258,19 @@ class ExchangesActor(Evictable):
 
     def _due(self, message: Clock) -> None:
         match message:
-            case xm.ClockDue():
+            case ClockDue():
                 self._clock_due(message.call)
-            case xm.FlushDue(call):
+            case FlushDue(call):
                 self.listens.step(call, _FLUSH)
-            case xm.HonourDue(call):
+            case HonourDue(call):
                 self.listens.honour(call)
-            case xm.WatchDue(watch):
+            case WatchDue(watch):
                 self.listens.watches.due(watch)
             case OwnDue(call):
                 self.endpoint.upstreams.overdue(call)
-            case xm.IdleDue():
+            case IdleDue():
                 self._idle()
-            case xm.DrainDue():
+            case DrainDue():
                 for call in list(self.running):
                     self.step(call, xv.DrainOverdue())
             case _:
@@ -262,7 +292,7 @@ class ExchangesActor(Evictable):
     def _look_after(self, seconds: float) -> None:
         """A timer that runs goes on under the next request: it looks whether anything was in hand meanwhile."""
         self._looks = True
-        self.ctx.set_timer("idle", seconds, xm.IdleDue())
+        self.ctx.set_timer("idle", seconds, IdleDue())
 
     def _idle(self) -> None:
         self._looks = False
@@ -287,7 +317,7 @@ class ExchangesActor(Evictable):
     def drain(self, deadline: float) -> None:
         """Subscriptions are told that they end; requests have until the deadline."""
         self._draining = True
-        self.ctx.set_timer("drain", max(0.0, deadline - self.ctx.now() - DRAIN_MARGIN), xm.DrainDue())
+        self.ctx.set_timer("drain", max(0.0, deadline - self.ctx.now() - DRAIN_MARGIN), DrainDue())
         self.listens.end_all()
         self._settled()
 
@@ -303,7 +333,7 @@ class ExchangesActor(Evictable):
 
     # Requests
 
-    def _begin(self, message: xm.Begin) -> None:
+    def _begin(self, message: Begin) -> None:
         request, envelope, reply = message.request, message.envelope, message.reply
         refusal = self._admit(request.method)
         if refusal is not None:
@@ -317,7 +347,7 @@ class ExchangesActor(Evictable):
         if request.method == "subscriptions/listen":
             self.listens.begin(call, request, reply, self.kind.bits)
             return
-        reply.on_abandon = lambda: self.ctx.ref.reply(xm.Gone(call))
+        reply.on_abandon = lambda: self.ctx.ref.reply(Gone(call))
         server = Raw(self.services.identity) if self.endpoint.naming.merges else EMPTY
         bits, level, token = self.kind.bits, envelope.level, envelope.progress
         exchange = Exchange(request.id, request.method, request.params, bits, level, token, server)
@@ -338,7 +368,7 @@ class ExchangesActor(Evictable):
         running.retry = found
         self.step(call, xv.Begun(self.ctx.now()))
 
-    def _inform(self, message: xm.Inform) -> None:
+    def _inform(self, message: Inform) -> None:
         """Accepted as soon as it is with the link: what comes after it from this client comes after it there."""
         if self._draining:
             message.reply.answer(_refused(errors.draining(), None))
@@ -424,7 +454,7 @@ class ExchangesActor(Evictable):
 
         def closed(connection: Connection, whole: bool) -> None:
             streams["post"] -= 1
-            ref.reply(xm.Gone(call))
+            ref.reply(Gone(call))
 
         bounds = (limits.outbox_events, limits.outbox_bytes)
         connection = running.connection = Connection(call, f"exchange-{call}", bounds, closed)
@@ -456,7 +486,7 @@ class ExchangesActor(Evictable):
         nearer = min(running.head_due, running.due)
         if nearer < running.looks_at:
             running.looks_at = nearer
-            self.ctx.set_timer(("clock", call), max(0.0, nearer - self.ctx.now()), xm.ClockDue(call))
+            self.ctx.set_timer(("clock", call), max(0.0, nearer - self.ctx.now()), ClockDue(call))
 
     def _clock_due(self, call: int) -> None:
         """Looks which of both clocks it was."""
@@ -472,7 +502,7 @@ class ExchangesActor(Evictable):
             self.step(call, xv.HeadDue())
         self._look_later(call, running)
 
-    def _gone(self, message: xm.Gone) -> None:
+    def _gone(self, message: Gone) -> None:
         if message.call in self.listens.open:
             self.listens.step(message.call, _DISCONNECTED)
         else:

@@ -6,25 +6,25 @@ subscriptions.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.brokers.pool import PoolKey
 from actors.brokers.pool_messages import LinkParked, Resume
-from actors.exchanges.modern_dialer import ModernDialer, Requests
-from actors.exchanges.modern_lists import ListedHeaders, ModernSource
-from actors.exchanges.tool_mirrors import LearnedHeaders
-from actors.fronts.catalogue_messages import NEWS, Key
-from actors.fronts.endpoint import Naming
-from actors.fronts.host import Tree
+from actors.brokers.pools import Pools
+from actors.exchanges.modern_lists import LearnedHeaders, ListedHeaders, ModernSource
+from actors.fronts.endpoint import Endpoint
+from actors.fronts.host import Host, Tree, profile_of
+from actors.fronts.last_known import Key
 from actors.fronts.listing import catalogue_key
-from actors.fronts.merged import EXTENSIONS, AboutLists, Merged, passed_on
-from actors.fronts.profiles import profile_of
+from actors.fronts.merged import EXTENSIONS, Merged, passed_on
 from actors.fronts.single import Single
 from actors.fronts.task_registry import exposed
-from actors.fronts.upstreams import Upstreams, Waiter, no_link
+from actors.fronts.upstreams import Waiter, no_link
 from actors.links.link_messages import (
     Call,
     GiveAnswer,
@@ -35,6 +35,8 @@ from actors.links.link_messages import (
     PeerNotified,
     Warm,
 )
+from actors.links.links import start_modern_link
+from actors.ports import Principal
 from actors.protocol import aggregate, capabilities, errors, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
@@ -46,22 +48,98 @@ from actors.protocol.link_state import Profile
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
 from actors.protocol.modern import ladder, tasks
+from actors.protocol.modern.exchange import Exchange
 from actors.protocol.modern.filter import Filter
 from actors.protocol.modern.headers import check_arguments
-from actors.protocol.modern.meta import SERVER_KEY
+from actors.protocol.modern.link_events import Caller
+from actors.protocol.modern.meta import SERVER_KEY, Envelope
 from actors.protocol.modern.outcomes import Outcome
-from actors.protocol.modern.retry import Backend, Waiting
+from actors.protocol.modern.retry import Backend, Retry, Waiting
+from actors.protocol.session_state import Client
 from actors.protocol.table import BackendSpec, Table
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, SERVED
-from actors.runtime import Ref
+from actors.runtime import Ref, Registry, Reply
 from actors.services import Services
+from actors.streams.connection import Connection
 
 FRESH_FOR = 60_000
 """Milliseconds for which a client may take it that several servers offer what they do, once all are known."""
 
 
-class ModernHost(Requests, Protocol):
-    """What such an endpoint needs of its actor."""
+class Peers(Protocol):
+    """The connections that there are for this client. `link` and `broker` raise AtCapacity and SystemClosed."""
+
+    def modern(self, spec: BackendSpec) -> bool | None:
+        """Whether a server is known to be modern, or not to be; None: not known."""
+
+    def link(self, spec: BackendSpec) -> Ref:
+        """The connection without a session, which everybody shares."""
+
+    def broker(self, spec: BackendSpec) -> Ref:
+        """The broker of this client for a legacy server."""
+
+    def connected(self, spec: BackendSpec) -> bool:
+        """Whether such a broker has a connection now."""
+
+
+class TreePeers:
+    """Those of the running tree."""
+
+    def __init__(self, patron: PoolKey, services: Services, tree: Tree, brokers: Pools, registry: Registry) -> None:
+        self._patron = patron
+        self._services = services
+        self._tree = tree
+        self._brokers = brokers
+        self._registry = registry
+
+    def modern(self, spec: BackendSpec) -> bool | None:
+        """As in `Peers`."""
+        return self._tree.eras.modern(spec)
+
+    def link(self, spec: BackendSpec) -> Ref:
+        """As in `Peers`."""
+        tree = self._tree
+        return start_modern_link(spec, self._services, tree.backends, tree.eras, self._registry, tree.links)
+
+    def broker(self, spec: BackendSpec) -> Ref:
+        """As in `Peers`."""
+        return self._brokers.find(spec, self._patron)
+
+    def connected(self, spec: BackendSpec) -> bool:
+        """As in `Peers`."""
+        return self._brokers.connected(spec, self._patron)
+
+
+@dataclass(slots=True)
+class Running:
+    """One exchange, and the connection of its client. `pinned`: the backend whose state it brings.
+
+    `head_due`, `due`: when its head is, and its answer; `looks_at`: when a timer tells of either (infinite: never).
+    """
+
+    exchange: Exchange
+    envelope: Envelope
+    headers: Mapping[str, str]
+    reply: Reply
+    connection: Connection | None = None
+    pinned: str | None = None
+    retry: Retry | None = None
+    head_due: float = math.inf
+    due: float = math.inf
+    looks_at: float = math.inf
+
+
+class ModernHost(Host, Protocol):
+    """The modern requests of one kind of client."""
+
+    peers: Peers
+
+    running: dict[int, Running]
+    """The requests under way, by the numbers of their calls."""
+
+    @property
+    def client(self) -> Client:
+        """What its clients can be asked, and who asks for what many of them share."""
 
     @property
     def listening(self) -> bool:
@@ -86,27 +164,19 @@ class ModernHost(Requests, Protocol):
         """Nothing is heard from this backend any more."""
 
 
-class ModernEndpoint:
-    """Of one kind of client."""
+class ModernEndpoint(Endpoint):
+    """Of one kind of client. What its requests say is put into the words of their server."""
 
+    host: ModernHost
     many = True
-    words = ""
-    """Requests are put into the words of their server."""
 
     def __init__(self, host: ModernHost, name: str, services: Services, tree: Tree, *, merged: bool) -> None:
-        self.host = host
-        self.name = name
-        self.services = services
-        self.tree = tree
         own = capabilities.carried(host.client.bits)
-        self.bits = passed_on(own) if merged else own
-        self.dialer = ModernDialer(host, self.bits, merged=merged)
-        self.upstreams = Upstreams(host, name, services, tree, self.dialer, self)
-        self.calls = self.upstreams.calls
-        self.naming: Naming
+        self._bits = passed_on(own) if merged else own
+        self.dialer = ModernDialer(host, self._bits, merged=merged)
+        super().__init__(host, name, services, tree, self.dialer)
         self.headers: ListedHeaders | LearnedHeaders
         """Which arguments of tools the headers of a request repeat."""
-        self.merged: Merged | None = None
         self._single: Single | None = None
         self._learned: LearnedHeaders | None = None
         if merged:
@@ -119,13 +189,13 @@ class ModernEndpoint:
         self._offer: tuple[list[Hello | None], Raw, capabilities.Capabilities] | None = None
 
     def statistics(self) -> dict[str, int]:
-        """How much it remembers of what is under way."""
-        return {
-            "calls": len(self.calls),
-            "waiters": len(self.upstreams.waiters),
-            "naming": self.merged.pending if self.merged is not None else 0,
-            "headers": self._learned.pending if self._learned is not None else 0,
-        }
+        """As in `Endpoint`."""
+        return super().statistics() | {"headers": self._learned.pending if self._learned is not None else 0}
+
+    @property
+    def bits(self) -> capabilities.ClientBits:
+        """As in `Endpoint`."""
+        return self._bits
 
     # What the servers are
 
@@ -137,12 +207,12 @@ class ModernEndpoint:
         return spec is not None and self.host.peers.modern(spec) is not False
 
     def as_is(self, backend: str) -> bool:
-        """Whether what this server says passes as it is."""
+        """As in `Endpoint`."""
         known = self._known.get(backend)
         return known is not None and known.version == MODERN and self.merged is None
 
     def hello(self, backend: str) -> Hello | None:
-        """What a server said of itself, to this client or to another."""
+        """As in `Endpoint`."""
         hello = self.upstreams.hellos.get(backend) or self.tree.hello(Key("", MODERN, backend))
         return hello or self.tree.hello(catalogue_key(self, backend))
 
@@ -160,16 +230,9 @@ class ModernEndpoint:
         return tuple(b for b in served.backends if b in backends) if served is not None else ()
 
     def profile(self, spec: BackendSpec) -> Profile:
-        """What a server is told of the client over a connection that is not its own."""
+        """As in `Endpoint`."""
         client = None if spec.sharing == "shared" else self.host.client
         return profile_of(client, self.bits, 1, self.services.identity)
-
-    def save(self, fields: dict[str, bytes | None]) -> None:
-        """There is no record."""
-
-    def leave(self, call: int, act: Callable[[], None]) -> None:
-        """There is no record that could say of a call that it was not sent."""
-        act()
 
     # Requests of clients
 
@@ -200,7 +263,7 @@ class ModernEndpoint:
         return backend is None or self.modern(backend)
 
     def send(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
-        """Passes a request on to its server."""
+        """As in `Endpoint`."""
         call, method = effect.call, effect.method
         refusal = self._misdirected(call, backend, method, params)
         if refusal is not None:
@@ -271,26 +334,14 @@ class ModernEndpoint:
         if link is None or not known or not link.cast(PeerNotified(method, params, self.host.principal.name)):
             self.services.telemetry.count("stagedoor_messages_dropped_total", ("unknown_notification",))
 
-    def cancel(self, call: int, reason: str) -> None:
-        """Nobody waits for this call any more."""
-        self._forget(call)
-        self.upstreams.cancel(call, reason)
-
-    def end(self, call: int, ok: bool, payload: Raw) -> None:
-        """Gives a call its outcome."""
-        self._forget(call)
-        self.upstreams.waiters.pop(call, None)
-        if call > 0:
-            self.host.event(ev.CallEnded(call, ok, payload))
-
-    def _forget(self, call: int) -> None:
-        if self.merged is not None:
-            self.merged.forget(call)
+    def forget(self, call: int) -> None:
+        """As in `Endpoint`."""
+        super().forget(call)
         if self._learned is not None:
             self._learned.forget(call)
 
     def refuse(self, call: int, error: errors.ProtocolError) -> None:
-        """Gives a call an error of the gateway's own."""
+        """As in `Endpoint`."""
         self.end(call, False, errors.for_modern(error).raw)
 
     # What the endpoint says of itself
@@ -345,7 +396,7 @@ class ModernEndpoint:
     # What connections say
 
     def outcome(self, message: LinkOutcome) -> None:
-        """A call is over."""
+        """As in `Endpoint`."""
         request = self.host.running.get(message.call)
         if self._learned is not None:
             learned = self._learned.outcome(message, request)
@@ -358,17 +409,7 @@ class ModernEndpoint:
         if request is not None and message.call in self.calls and (ok or not self.as_is(backend)):
             known = self._known.get(backend) or Backend(backend, LATEST_HANDSHAKE)
             message = LinkOutcome(backend, message.call, *self.host.finished(message.call, known, (ok, payload)))
-        self._deliver(message)
-
-    def _deliver(self, message: LinkOutcome) -> None:
-        if self.merged is not None:
-            message = self.merged.exposed(message)
-        self.calls.pop(message.call, None)
-        if message.call < 0 or message.call in self.upstreams.waiters:
-            self.upstreams.settle(message)
-        else:
-            as_is = self.merged is None and self.as_is(message.backend)
-            self.host.event(ev.CallEnded(message.call, message.ok, message.payload, as_is))
+        super().outcome(message)
 
     def parked(self, message: LinkParked) -> None:
         """A call waits at its broker: its client is asked."""
@@ -377,8 +418,8 @@ class ModernEndpoint:
             Parked(q.key, q.method, self.naming.question(backend, q.method, q.params)) for q in message.requests
         )
         payload = self.host.parked(replace(message, requests=questions))
-        self._deliver(LinkOutcome(backend, message.call, True, payload))
-        self._forget(message.call)
+        super().outcome(LinkOutcome(backend, message.call, True, payload))
+        self.forget(message.call)
 
     def told(self, message: LinkTold) -> None:
         """A notification of a server: on an upstream subscription, or for a client."""
@@ -393,13 +434,8 @@ class ModernEndpoint:
             params = translate.notification(method, params, MODERN)
         if self._learned is not None:
             self._learned.told(method)
-        if method in NEWS:
-            if not self.upstreams.shares(backend):
-                # Whoever shows the last list known looks again.
-                self.tree.changes[backend, method] += 1
-            if self.merged is not None:
-                self.merged.changed(backend, method)
-                return
+        if self.news(backend, method):
+            return
         if self.merged is not None:
             if method == tasks.NOTIFICATION:
                 params = self._task(backend, params)
@@ -429,17 +465,15 @@ class ModernEndpoint:
         """A connection is up."""
         backend, hello = message.backend, message.hello
         self.upstreams.ready(message)
-        if self.merged is not None and self.lists_itself(backend):
-            self.merged.listing.connected(backend)
         self._known[backend] = Backend(backend, hello.version, hello.server_info)
         if hello.version == MODERN:
             key = Key("", MODERN, backend)
             self.tree.hellos[key] = hello
             self.tree.known.greet(key, hello)
-        self.upstreams.tell_waiting(backend, hello)
+        self.connected(backend, hello)
 
     def redirect(self, backend: str, link: Ref, calls: list[Call]) -> None:
-        """Calls that were not sent go to the other kind of connection. The other era has tasks of another form, and
+        """As in `Endpoint`. The other era has tasks of another form, and
         what is not known may mean something else there."""
         for call in calls:
             about_task = call.method in tasks.METHODS
@@ -451,13 +485,8 @@ class ModernEndpoint:
         link.reply(Warm())
 
     def disconnected(self, backend: str, was_up: bool) -> None:
-        """Nothing is heard from this server any more."""
+        """As in `Endpoint`."""
         self.host.disconnected(backend)
-
-    def about_lists(self, message: AboutLists) -> None:
-        """Something has become of a merged list."""
-        if self.merged is not None:
-            self.merged.receive(message)
 
     # Subscriptions
 
@@ -474,12 +503,44 @@ class ModernEndpoint:
         if self.merged is not None:
             self.merged.reconfigured(before)
 
-    def let_go(self) -> None:
-        """Its actor has ended. Its parts point back at it: it drops them, so that their memory is free at once."""
-        if self.merged is not None:
-            self.merged.let_go()
-        self.upstreams.let_go()
-        vars(self).clear()
+
+class ModernDialer:
+    """Of one endpoint of one kind of client."""
+
+    changes = False
+    told = None
+
+    def __init__(self, host: ModernHost, bits: capabilities.ClientBits, *, merged: bool) -> None:
+        self.brokers: set[str] = set()
+        """The servers that are called through a broker."""
+        self._host = host
+        self._merged = merged
+        # What a modern server hears of the client: also that it knows tasks.
+        own = host.client.bits
+        self._declared = capabilities.declare(bits | (own - capabilities.carried(own)), MODERN)
+
+    def dial(self, spec: BackendSpec, attempt: int) -> Ref:
+        """As in `Dialer`."""
+        if self._host.peers.modern(spec) is False:
+            self.brokers.add(spec.name)
+            return self._host.peers.broker(spec)
+        self.brokers.discard(spec.name)
+        return self._host.peers.link(spec)
+
+    def caller(self, backend: str, call: int) -> Caller:
+        """The client whose request it is, else (what many share) the gateway."""
+        host, request = self._host, self._host.running.get(call)
+        principal: Principal = host.principal
+        if request is None:
+            return Caller(principal.name, self._declared, host.client.info, None, False)
+        info, level = request.envelope.info, request.exchange.level
+        if self._merged:
+            return Caller(principal.name, self._declared, info, level, False)
+        return Caller(principal.name, request.envelope.capabilities.raw, info, level, False, as_is=True)
+
+    def shares(self, spec: BackendSpec) -> bool:
+        """As in `Dialer`."""
+        return spec.sharing == "shared"
 
 
 def discover_result(hello: Hello) -> Raw:

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from actors import ports
-from actors.exchanges.exchange_messages import FlushDue, Gone, HonourDue, WatchDue
 from actors.exchanges.modern_endpoint import ModernEndpoint
 from actors.links.link_messages import LinkOutcome, LinkTold
 from actors.protocol import breaker, capabilities, errors, sse
@@ -54,6 +53,30 @@ LASTS = 30.0
 
 Honoured = Callable[[Filter | None, ProtocolError | None], None]
 """Gets what a backend can do of a filter; None and an error, if it can do nothing at all."""
+
+
+class Gone(Struct, frozen=True):
+    """The connection of an exchange or a subscription is gone."""
+
+    call: int
+
+
+class FlushDue(Struct, frozen=True):
+    """Changes have gathered long enough."""
+
+    call: int
+
+
+class HonourDue(Struct, frozen=True):
+    """A subscription has waited long enough for those who have not said what they can do."""
+
+    call: int
+
+
+class WatchDue(Struct, frozen=True):
+    """Time to watch a backend again that could not be watched, or was lost."""
+
+    watch: int
 
 
 @dataclass(slots=True)

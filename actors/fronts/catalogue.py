@@ -19,26 +19,8 @@ from typing import TypeAlias, assert_never
 
 from msgspec import Raw
 
-from actors.fronts.catalogue_messages import (
-    DEBOUNCE,
-    LIST_CHANGED,
-    NAMED_BY,
-    SLOW_FOR,
-    Again,
-    CatalogueChanged,
-    CheckDue,
-    Consult,
-    GiveUp,
-    IdleLink,
-    Key,
-    Listed,
-    Overdue,
-    Prestart,
-    list_kind,
-)
-from actors.fronts.host import Tree
-from actors.fronts.last_known import neutral
-from actors.fronts.profiles import profile_of
+from actors.fronts.host import Tree, profile_of
+from actors.fronts.last_known import Key, neutral
 from actors.links.eras import ERA_ATTEMPTS
 from actors.links.link_messages import (
     Call,
@@ -63,12 +45,94 @@ from actors.protocol import breaker, capabilities, errors
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
-from actors.protocol.methods import METHODS
+from actors.protocol.methods import CHANGED, METHODS
 from actors.protocol.modern.link_events import Caller
 from actors.protocol.steady import steady
 from actors.protocol.table import HttpTarget, Replaced, replaced
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
+
+# Messages ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Consult:
+    """What does this backend list? Listed follows within the list deadline (if it must be
+    `fresh`, when that is known or can't be had), and from then on, as long as the caller
+    lives, CatalogueChanged whenever this backend lists something else. Unless it must be `fresh`, the last list
+    known is the answer, at once, though nobody has heard of the backend for a while."""
+
+    caller: Ref
+    key: Key
+    profile: Profile
+    method: str
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The answer: `items` is None if nothing is known and nothing could be learned; `pending`: it is still on its
+    way."""
+
+    backend: str
+    method: str
+    items: Items | None
+    pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueChanged:
+    """What was listed for this backend is no longer so: the catalogue has another list."""
+
+    backend: str
+    notification: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prestart:
+    """Connect to the servers of aggregates of which nothing is known, on behalf of nobody in particular."""
+
+
+# Clocks -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Whoever waits for a list of this backend has waited long enough."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDue:
+    """Time to look at a list that the backend says is another one now."""
+
+    key: Key
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The request for this list has run long enough."""
+
+    key: Key
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Time to ask once more for a list that somebody had to do without."""
+
+    key: Key
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdleLink:
+    """Nobody has asked for a while."""
+
+    key: Key
+
 
 Message: TypeAlias = (
     Consult
@@ -91,6 +155,19 @@ Message: TypeAlias = (
 )
 """What it is asked, what its connections say, and its clocks."""
 
+NAMED_BY = {
+    "tools/list": "name",
+    "prompts/list": "name",
+    "resources/list": "uri",
+    "resources/templates/list": "uriTemplate",
+}
+"""The member that tells two items of a list apart."""
+SLOW_FOR = 60.0
+"""Seconds for which nobody waits for a list after one that was too slow."""
+DEBOUNCE = 0.1
+"""Seconds in which changes of one kind become one."""
+
+
 LISTS_SHARE = 0.95
 """Of the list deadline: those who gather lists from here have a deadline of their own, and want to hear first."""
 CHECK_LATEST = 30.0
@@ -103,6 +180,11 @@ MAX_BYTES = 256 * 1024 * 1024
 """Of all lists kept; the same."""
 MAX_LINKS = 64
 """Connections kept; the least recently used one closes first."""
+
+
+def list_kind(notification: str) -> str:
+    """`tools`, `prompts` or `resources`."""
+    return notification.split("/")[1]
 
 
 @dataclass(slots=True)
@@ -246,7 +328,7 @@ class Catalogue(Actor):
         entry = self._entry(key, consult.profile)
         self._watch(consult.caller, key, entry)
         wanted = self._list(key, entry, method)
-        if wanted.heard != self._changes[key.backend, LIST_CHANGED[method]]:
+        if wanted.heard != self._changes[key.backend, CHANGED[method]]:
             wanted.stale = True
         if wanted.current or (wanted.presentable and not consult.fresh):
             consult.caller.reply(Listed(key.backend, method, wanted.items, False))
@@ -297,7 +379,7 @@ class Catalogue(Actor):
         for backend in [b for b in backends if b in table.backends and not self._known.knows(b)][:room]:
             key = neutral(backend)
             entry = self._entry(key, profile_of(None, frozenset(), 0, self._services.identity))
-            for method in LIST_CHANGED:
+            for method in CHANGED:
                 self._fetch(key, entry, method, self._list(key, entry, method))
 
     def _seen_as(self, key: Key) -> Key:
@@ -325,7 +407,7 @@ class Catalogue(Actor):
                 wanted.stale = True
                 if wanted.missed:
                     wanted.missed = False
-                    self._announce(entry, other, LIST_CHANGED[method], wanted.waiting)
+                    self._announce(entry, other, CHANGED[method], wanted.waiting)
                 self._answer(other, entry, method, wanted)
             if wanted.stale and wanted.held:
                 wanted.held = False
@@ -388,7 +470,7 @@ class Catalogue(Actor):
         link, caller = entry.link, self.ctx.ref
         assert link is not None
         wanted.stale, wanted.told, wanted.checked = False, False, wanted.told or wanted.checked
-        wanted.heard = self._changes[key.backend, LIST_CHANGED[method]]
+        wanted.heard = self._changes[key.backend, CHANGED[method]]
         if not entry.offers(method):
             self._fetched(key, entry, method, ())
             return
@@ -442,10 +524,10 @@ class Catalogue(Actor):
         self.ctx.cancel_timer(("again", key, method))
         if different:
             wanted.vain = 0
-            self._announce(entry, key, LIST_CHANGED[method], wanted.waiting + wanted.looking)
+            self._announce(entry, key, CHANGED[method], wanted.waiting + wanted.looking)
         elif wanted.checked:
             wanted.vain, wanted.checked_at = wanted.vain + 1, self.ctx.now()
-            kind = list_kind(LIST_CHANGED[method])
+            kind = list_kind(CHANGED[method])
             self._services.telemetry.count("stagedoor_list_changed_total", (kind, "spared"), len(entry.watchers))
         wanted.checked = False
 
@@ -620,7 +702,7 @@ class Catalogue(Actor):
                 self._unfit(key, entry, link)
             case LinkTold(method=notification):
                 for method, wanted in entry.lists.items():
-                    if LIST_CHANGED[method] == notification:
+                    if CHANGED[method] == notification:
                         self._told(key, entry, method, wanted)
 
     def _told(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:

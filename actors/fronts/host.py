@@ -1,21 +1,77 @@
-"""What an endpoint has around it: the actor of its client, and the actors that all clients work with."""
+"""What an endpoint has around it: the actor of its client, the actors that all clients work with, values that they
+share, and what a server is told of a client."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import count
 from typing import Protocol, TypeAlias
 
-from actors.fronts.catalogue_messages import Key
-from actors.fronts.last_known import LastKnown, neutral
-from actors.fronts.memo import Memo
+from msgspec import Raw
+
+from actors.fronts.last_known import Key, LastKnown, neutral
 from actors.links.backends import Status
 from actors.links.eras import Eras
+from actors.links.paging import Items
 from actors.named import Named
 from actors.ports import Principal
+from actors.protocol import capabilities, tasks
 from actors.protocol import events as ev
+from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
+from actors.protocol.link_state import Profile
 from actors.protocol.session_state import Client
+from actors.protocol.versions import can_use
 from actors.runtime import Context, DynamicSupervisor
+
+MEMO_SIZE = 512
+"""Different views kept ready; a gateway has about as many as it has kinds of clients."""
+MEMO_BYTES = 256 * 1024 * 1024
+"""Of all values, about: a server with a long list that is another one each time must not fill the memory with old ones.
+"""
+
+
+@dataclass(slots=True)
+class Memo:
+    """Merged lists and tables by what they were made of, shared by all sessions of the process."""
+
+    versions: "OrderedDict[bytes, int]" = field(default_factory=OrderedDict)
+    values: "OrderedDict[tuple[object, ...], object]" = field(default_factory=OrderedDict)
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    sizes: dict[tuple[object, ...], int] = field(default_factory=dict)
+    size: int = 0
+    """Of all values."""
+
+    def version(self, items: Items) -> int:
+        """The same number for the same items, as long as they are remembered; never one number for two contents."""
+        digest = sha256()
+        for item in items:
+            digest.update(b"%d," % len(item))
+            digest.update(item)
+        key = digest.digest()
+        number = self.versions.get(key)
+        if number is None:
+            number = self.versions[key] = next(self.numbers)
+            if len(self.versions) > 4 * MEMO_SIZE:
+                self.versions.popitem(last=False)
+        else:
+            self.versions.move_to_end(key)
+        return number
+
+    def get(self, key: tuple[object, ...], make: Callable[[], object], of: Iterable[Items] = ()) -> object:
+        """The value for the key, made once, of these lists. What was not used for longest makes room."""
+        value = self.values.get(key)
+        if value is not None:
+            self.values.move_to_end(key)
+            return value
+        value = self.values[key] = make()
+        self.sizes[key] = sum(len(item) for items in of for item in items)
+        self.size += self.sizes[key]
+        while len(self.values) > MEMO_SIZE or (self.size > MEMO_BYTES and len(self.values) > 1):
+            oldest, _ = self.values.popitem(last=False)
+            self.size -= self.sizes.pop(oldest)
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +132,35 @@ class Host(Protocol):
         """The revision that the client speaks."""
 
 
-class SessionHost(Host, Protocol):
-    """What it needs besides of the actor of a session."""
+# What a server is told of the client behind a connection --------------------------------------------------------
 
-    def event(self, event: ev.SessionEvent) -> None:
-        """Steps the session's machine."""
+ASKABLE = {"sampling", "elicit.form", "elicit.url"}
+"""What a backend asks for in the course of a call."""
 
-    @property
-    def epoch(self) -> int:
-        """Of the session's present life."""
 
-    @property
-    def level(self) -> str | None:
-        """The log level that the client chose, as in `Session`."""
+def profile_of(
+    client: Client | None, bits: capabilities.ClientBits, epoch: int, identity: bytes, version: str = ""
+) -> Profile:
+    """Of a client with these bits, in the life of its session with this epoch; None: of the gateway itself, for a
+    shared connection, over which nothing may be asked since the answer would be anybody's. `version` is the client's
+    revision, where the connection is its session's own: such a client may have tasks."""
+    prefix = to_base36(epoch)
+    if client is None:
+        return Profile(Raw(b"{}"), Raw(identity), False, f"{prefix}s")
+    listens = client.capabilities.has(("roots", "listChanged"))
+    declared = capabilities.declare(bits, roots_list_changed=listens)
+    own = can_use(version, "tasks")
+    if own and "tasks" in client.capabilities.tree:
+        offered = json.members(tasks.offered(client.capabilities.raw)).get("tasks")
+        declared = json.replace_members(declared, {"tasks": offered})
+    return Profile(declared, client.info, bool(bits & ASKABLE), prefix, tasks=own)
 
-    def save(self, fields: dict[str, bytes | None]) -> None:
-        """Changes the session's record."""
 
-    def leave(self, call: int, act: Callable[[], None]) -> None:
-        """Acts as soon as no record says of this call that it was not sent."""
+def to_base36(number: int) -> str:
+    """Digits and lower-case letters."""
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    out = ""
+    while number:
+        number, rest = divmod(number, 36)
+        out = digits[rest] + out
+    return out or "0"

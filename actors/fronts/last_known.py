@@ -8,16 +8,17 @@ of which nothing is known. The keys are digests; neither they nor the values hol
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from actors.fronts.catalogue_messages import LIST_CHANGED, Key
 from actors.links.paging import Items
 from actors.ports import ListStore
 from actors.protocol.link_events import Hello
+from actors.protocol.methods import CHANGED
 from actors.protocol.table import BackendSpec, HttpTarget, StdioTarget
 from actors.services import TableCell
 
@@ -32,6 +33,15 @@ ENTRY_BYTES: Final = 8 * 1024 * 1024
 
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Whose view of which backend."""
+
+    principal: str
+    bits: str
+    backend: str
 
 
 class _Said(Struct, frozen=True):
@@ -90,7 +100,7 @@ class LastKnown:
             value = msgspec.json.decode(raw, type=_Value)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             value = _Value()
-        if value.v != SCHEMA or not value.lists.keys() <= LIST_CHANGED.keys():
+        if value.v != SCHEMA or not value.lists.keys() <= CHANGED.keys():
             self._drop(key)
             return
         self._values[key], self._sizes[key] = value, len(raw)

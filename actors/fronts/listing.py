@@ -13,15 +13,16 @@ from dataclasses import dataclass
 
 from msgspec import Raw
 
-from actors.fronts.catalogue_messages import LIST_CHANGED, NAMED_BY, SLOW_FOR, Consult, Key, Listed
+from actors.fronts.catalogue import NAMED_BY, SLOW_FOR, Consult, Listed
 from actors.fronts.endpoint import Endpoint
+from actors.fronts.last_known import Key
 from actors.fronts.single import filtered, shown
 from actors.links.link_messages import LinkOutcome
 from actors.links.paging import Items, Page, Paging
 from actors.protocol import aggregate, capabilities, tasks
 from actors.protocol.aggregate import Naming, item_name
 from actors.protocol.link_events import Hello
-from actors.protocol.methods import METHODS
+from actors.protocol.methods import CHANGED, METHODS
 from actors.protocol.naming import Names, Uris, build_names, build_uris
 from actors.protocol.steady import steady
 from actors.protocol.table import Table
@@ -365,7 +366,7 @@ class Listing:
     def changed(self, backend: str, notification: str) -> None:
         """The backend said so, or the catalogue has found out."""
         for method, views in self.views.items():
-            if LIST_CHANGED[method] == notification and backend in views:
+            if CHANGED[method] == notification and backend in views:
                 self._stale.add((method, backend))
 
     def forget(self, backends: Collection[str]) -> None:

@@ -4,21 +4,21 @@ The session's rules are here: the handshake, subscriptions, the log level, quest
 record keeps of its connections.
 """
 
+import secrets
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.fronts.catalogue_messages import NEWS
-from actors.fronts.endpoint import Naming
-from actors.fronts.host import SessionHost, Tree
+from actors.fronts.endpoint import Endpoint
+from actors.fronts.host import Host, Tree, profile_of
 from actors.fronts.listing import RESOURCES, TEMPLATES, Source, catalogue_key
-from actors.fronts.merged import EXTENSIONS, AboutLists, Merged, passed_on
-from actors.fronts.profiles import profile_of
-from actors.fronts.session_dialer import SessionDialer
+from actors.fronts.merged import EXTENSIONS, Merged, passed_on
 from actors.fronts.single import Single
 from actors.fronts.task_registry import TaskRegistry
-from actors.fronts.upstreams import Upstreams, no_link
+from actors.fronts.upstreams import no_link
+from actors.links.link import LinkActor
 from actors.links.link_messages import (
     Call,
     Continue,
@@ -33,6 +33,7 @@ from actors.links.link_messages import (
     Release,
     Warm,
 )
+from actors.links.links import start_link, start_modern_link
 from actors.links.resume import KeptLinks, farewell
 from actors.links.subscribers import Subscriptions
 from actors.protocol import aggregate, capabilities, errors, session_record, tasks, translate
@@ -43,6 +44,7 @@ from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
+from actors.protocol.modern.link_events import Caller
 from actors.protocol.table import BackendSpec, Table
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, can_use
 from actors.runtime import Ref
@@ -53,46 +55,54 @@ LOCAL = frozenset({INITIALIZE, SET_LEVEL, *tasks.ASKING})
 """Requests that need more than to be passed on."""
 
 
-class SessionEndpoint:
+class SessionHost(Host, Protocol):
+    """What it needs besides of the actor of a session."""
+
+    def event(self, event: ev.SessionEvent) -> None:
+        """Steps the session's machine."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the session's present life."""
+
+    @property
+    def level(self) -> str | None:
+        """The log level that the client chose, as in `Session`."""
+
+    def save(self, fields: dict[str, bytes | None]) -> None:
+        """Changes the session's record."""
+
+    def leave(self, call: int, act: Callable[[], None]) -> None:
+        """Acts as soon as no record says of this call that it was not sent."""
+
+
+class SessionEndpoint(Endpoint):
     """Of one session. `kept`: what is in the record of its connections, if there is one."""
 
+    host: SessionHost
     kept: KeptLinks | None = None
-    many = False
 
     def __init__(self, host: SessionHost, name: str, services: Services, tree: Tree, *, merged: bool) -> None:
-        self.host = host
-        self.name = name
-        self.services = services
-        self.tree = tree
         self.levels: dict[str, str | None] = {}
         """By server: the log level that it was told."""
         self.dialer = SessionDialer(self)
-        self.upstreams = Upstreams(host, name, services, tree, self.dialer, self)
-        self.calls = self.upstreams.calls
+        super().__init__(host, name, services, tree, self.dialer)
         self.merged = Merged(self, Source(self)) if merged else None
-        self.naming: Naming = self.merged if self.merged is not None else Single(self)
+        self.naming = self.merged if self.merged is not None else Single(self)
         self.tasks = TaskRegistry(self)
         self.subscriptions = Subscriptions(lambda uris: host.save(session_record.subscriptions(uris)))
         self._questions: dict[tuple[str, RequestId], str] = {}
 
-    def __repr__(self) -> str:
-        return f"<SessionEndpoint {self.name!r}: {self.statistics()}>"
-
     def statistics(self) -> dict[str, int]:
-        """How much it remembers of what is under way."""
-        return {
-            "calls": len(self.calls),
-            "waiters": len(self.upstreams.waiters),
-            "questions": len(self._questions),
-            "subscribing": self.subscriptions.pending,
-            "naming": self.merged.pending if self.merged is not None else 0,
-        }
+        """As in `Endpoint`."""
+        own = {"questions": len(self._questions), "subscribing": self.subscriptions.pending}
+        return super().statistics() | own
 
     # What the client is
 
     @property
     def bits(self) -> capabilities.ClientBits:
-        """What the client can be asked, as far as servers hear of it."""
+        """As in `Endpoint`."""
         client = self.host.client
         bits = capabilities.carried(client.bits) if client is not None else frozenset()
         return passed_on(bits) if self.naming.merges else bits
@@ -118,7 +128,7 @@ class SessionEndpoint:
         return backend in self.upstreams.hellos and not self.upstreams.shares(backend)
 
     def as_is(self, backend: str) -> bool:
-        """Whether what this server says passes as it is, to a client of the same revision."""
+        """As in `Endpoint`: to a client of the same revision."""
         if self.naming.merges:
             return False
         hello = self.upstreams.hellos.get(backend)
@@ -126,15 +136,15 @@ class SessionEndpoint:
 
     @property
     def words(self) -> str:
-        """The revision of the client, if what it asks passes as it is to a server of the same one; else ""."""
+        """As in `Endpoint`."""
         return self.host.version if self.merged is None else ""
 
     def save(self, fields: dict[str, bytes | None]) -> None:
-        """Changes the session's record."""
+        """As in `Endpoint`."""
         self.host.save(fields)
 
     def leave(self, call: int, act: Callable[[], None]) -> None:
-        """Acts as soon as the record does not say of this call that it was not sent."""
+        """As in `Endpoint`."""
         self.host.leave(call, act)
 
     # Requests of the client
@@ -157,7 +167,7 @@ class SessionEndpoint:
             self.naming.route(effect)
 
     def send(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
-        """Passes a request on to its server. It has `waited` where the server was not known at once."""
+        """As in `Endpoint`."""
         call, method = effect.call, effect.method
         if method in (SUBSCRIBE, UNSUBSCRIBE):
             refusal = self.subscriptions.note(call, method, effect.params)
@@ -166,7 +176,7 @@ class SessionEndpoint:
                 return
             self.upstreams.waiters[call] = self._subscribed
         elif method in tasks.ASKING or (method in tasks.AUGMENTED and json.mentions(params, b'"task"')):
-            self.upstreams.waiters[call] = lambda outcome: self._ended(self.tasks.outcome(method, outcome))
+            self.upstreams.waiters[call] = lambda outcome: self.pass_outcome(self.tasks.outcome(method, outcome))
         version = self.host.version if self.merged is None else ""
         if not self.upstreams.call(call, backend, method, params, effect.progress, version=version):
             self.refuse(call, no_link(backend))
@@ -190,25 +200,10 @@ class SessionEndpoint:
         asked = tuple(id for id, _ in effect.asked)
         link.reply(Continue(self.host.ctx.ref, call, effect.method, effect.progress, effect.place, asked))
 
-    def cancel(self, call: int, reason: str) -> None:
-        """Nobody waits for this call any more."""
-        if self.merged is not None:
-            self.merged.forget(call)
+    def forget(self, call: int) -> None:
+        """As in `Endpoint`."""
+        super().forget(call)
         self.subscriptions.forget(call)
-        self.upstreams.cancel(call, reason)
-
-    def end(self, call: int, ok: bool, payload: Raw) -> None:
-        """Gives a call its outcome."""
-        if self.merged is not None:
-            self.merged.forget(call)
-        self.subscriptions.forget(call)
-        self.upstreams.waiters.pop(call, None)
-        if call > 0:
-            self.host.event(ev.CallEnded(call, ok, payload))
-
-    def refuse(self, call: int, error: errors.ProtocolError) -> None:
-        """Gives a call an error of the gateway's own."""
-        self.end(call, False, error.raw)
 
     # Calls whose request is in the record, and which must not be sent before it says so
 
@@ -383,35 +378,15 @@ class SessionEndpoint:
     def _subscribed(self, outcome: LinkOutcome) -> None:
         """The outcome of what the client asked for."""
         self.subscriptions.settle(outcome.call, outcome.ok)
-        self._ended(outcome)
+        self.pass_outcome(outcome)
 
     # What connections say
-
-    def outcome(self, message: LinkOutcome) -> None:
-        """A call is over."""
-        if self.merged is not None:
-            message = self.merged.exposed(message)
-        self.calls.pop(message.call, None)
-        if message.call < 0 or message.call in self.upstreams.waiters:
-            self.upstreams.settle(message)
-        else:
-            self._ended(message)
-
-    def _ended(self, message: LinkOutcome) -> None:
-        as_is = self.merged is None and self.as_is(message.backend)
-        self.host.event(ev.CallEnded(message.call, message.ok, message.payload, as_is))
 
     def told(self, message: LinkTold) -> None:
         """A notification of a server."""
         backend, method, params = message.backend, message.method, message.params
-        if method in NEWS:
-            if not self.upstreams.shares(backend):
-                # A list that has changed for one client may have changed for everybody: whoever shows the last one
-                # known looks again.
-                self.tree.changes[backend, method] += 1
-            if self.merged is not None:
-                self.merged.changed(backend, method)
-                return
+        if self.news(backend, method):
+            return
         if self.merged is not None:
             params = self.tasks.exposed(backend, method, self.merged.notification(backend, method, params))
         now, as_is = self.host.ctx.now(), self.as_is(backend)
@@ -443,12 +418,10 @@ class SessionEndpoint:
         level = self.host.level
         if level and self.levels.get(backend) != level:
             self._set_level(backend, level)
-        if self.merged is not None and self.lists_itself(backend):
-            self.merged.listing.connected(backend)
-        self.upstreams.tell_waiting(backend, hello)
+        self.connected(backend, hello)
 
     def redirect(self, backend: str, link: Ref, calls: list[Call]) -> None:
-        """Calls that were not sent, and subscriptions, go to the other kind of connection."""
+        """As in `Endpoint`: subscriptions go there too."""
         for call in calls:
             caller = self.dialer.caller(backend, call.call) if backend in self.dialer.told else None
             self._pass_on(backend, replace(call, client=caller, version=self.words))
@@ -476,17 +449,12 @@ class SessionEndpoint:
                 self.resubscribe(backend)
 
     def disconnected(self, backend: str, was_up: bool) -> None:
-        """Nothing is heard from this server any more: its questions are void."""
+        """As in `Endpoint`: its questions are void."""
         if was_up and self.kept is not None:
             self.kept.lost(backend)
         for question in [q for q in self._questions if q[0] == backend]:
             del self._questions[question]
         self.host.event(ev.BackendLost(backend))
-
-    def about_lists(self, message: AboutLists) -> None:
-        """Something has become of a merged list."""
-        if self.merged is not None:
-            self.merged.receive(message)
 
     # The session's life
 
@@ -537,12 +505,65 @@ class SessionEndpoint:
         for spec, kept in self.kept.unopened(self.services.table.value) if self.kept is not None else ():
             farewell(self.services, self.tree.links, spec, kept)
 
-    def let_go(self) -> None:
-        """Its actor has ended. Its parts point back at it: it drops them, so that their memory is free at once."""
-        if self.merged is not None:
-            self.merged.let_go()
-        self.upstreams.let_go()
-        vars(self).clear()
+
+class SessionDialer:
+    """How a session comes to its servers: over a connection of its own, over one that is shared, or over the one that
+    everybody has to a modern server."""
+
+    changes = True
+
+    def __init__(self, endpoint: SessionEndpoint) -> None:
+        self.told: set[str] = set()
+        """Modern ones: their connections are everybody's."""
+        self._endpoint = endpoint
+        self._name: str | None = None
+
+    def dial(self, spec: BackendSpec, attempt: int) -> Ref:
+        """As in `Dialer`."""
+        endpoint = self._endpoint
+        tree, registry = endpoint.tree, endpoint.host.ctx.system.registry
+        if tree.eras.legacy(spec) is False:
+            self.told.add(spec.name)
+            return start_modern_link(spec, endpoint.services, tree.backends, tree.eras, registry, tree.links)
+        self.told.discard(spec.name)
+        shared = spec.sharing == "shared"
+        resume = endpoint.kept.take(spec) if endpoint.kept is not None and not shared else None
+        level = None if shared else endpoint.host.level or None
+        # The handshake of a connection sets the level; where there is none, the server may know another one.
+        endpoint.levels[spec.name] = None if resume is not None and resume.kept is not None else level
+
+        def make() -> LinkActor:
+            return LinkActor(
+                spec,
+                endpoint.profile(spec, own=True),
+                endpoint.services,
+                tree.backends,
+                level=level,
+                subscriptions=() if shared else endpoint.subscriptions_at(spec.name),
+                attempt=max(1, attempt),
+                resume=resume,
+                eras=tree.eras,
+            )
+
+        return start_link(spec, registry, tree.links, make)
+
+    def caller(self, backend: str, call: int) -> Caller:
+        """As in `Dialer`."""
+        endpoint, client = self._endpoint, self._endpoint.host.client
+        declared = capabilities.declare(endpoint.bits)
+        info = client.info if client is not None else Raw(endpoint.services.identity)
+        level = endpoint.host.level
+        if level is not None and level not in capabilities.LEVELS:
+            level = capabilities.LEVELS[0]  # a server of the other era has agreed on it, and left nothing out
+        if self._name is None:
+            principal = endpoint.host.principal
+            # Of a client that nobody knows the session is all there is: it shares nothing with another one.
+            self._name = f"anonymous {secrets.token_hex(8)}" if principal.anonymous else principal.name
+        return Caller(self._name, declared, info, level, True)
+
+    def shares(self, spec: BackendSpec) -> bool:
+        """As in `Dialer`."""
+        return spec.sharing == "shared" or spec.name in self.told
 
 
 def initialize_result(hello: Hello, version: str, *, with_tasks: bool) -> Raw:

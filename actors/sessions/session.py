@@ -17,10 +17,10 @@ from typing import Any, TypeAlias, assert_never
 import msgspec
 
 from actors.durations import Durations
-from actors.fronts.catalogue_messages import CatalogueChanged, Listed
+from actors.fronts.catalogue import CatalogueChanged, Listed
 from actors.fronts.host import Tree
-from actors.fronts.list_changes import ChangeDue
 from actors.fronts.listing import GatherDue
+from actors.fronts.merged import ChangeDue
 from actors.fronts.session_endpoint import SessionEndpoint
 from actors.links import link_messages as lm
 from actors.links.own_calls import OwnDue

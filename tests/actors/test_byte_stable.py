@@ -255,7 +255,7 @@ async def test_over_a_connection_of_its_own_a_session_is_given_things_in_the_ord
 async def test_long_lists_that_are_others_each_time_do_not_fill_the_memory(
     autojump_clock: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("actors.fronts.memo.MEMO_BYTES", 1_000_000)
+    monkeypatch.setattr("actors.fronts.host.MEMO_BYTES", 1_000_000)
     alpha = Backend("alpha", tools=("a",))
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect()

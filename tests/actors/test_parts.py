@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from actors.fronts.memo import MEMO_SIZE, Memo
+from actors.fronts.host import MEMO_SIZE, Memo
 from actors.fronts.upstreams import Upstreams
 from actors.links.link_messages import LinkTold
 from actors.links.paging import MAX_ITEMS, MAX_PAGES, Paging
