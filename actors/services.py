@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import time
 
+from actors.durations import ShownTools
 from actors.ports import Connector, ListStore, Log, Sealer, Store, Telemetry
 from actors.protocol.table import Limits, Table
-from actors.shown import ShownTools
 
 DRAIN_MARGIN = 1.0
 """Seconds before the drain's deadline at which what is still in flight gets its error, so that it can be written."""

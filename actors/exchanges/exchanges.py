@@ -28,9 +28,9 @@ from actors.protocol import events as ev
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import EMPTY, Notification, Request, RequestId
-from actors.protocol.modern import exchange_events as xv
+from actors.protocol.modern import exchange as xv
 from actors.protocol.modern import retry
-from actors.protocol.modern import subscription_events as sv
+from actors.protocol.modern import subscription as sv
 from actors.protocol.modern.exchange import HEAD_WAITS, Exchange, Phase, step
 from actors.protocol.modern.meta import Envelope
 from actors.protocol.modern.outcomes import Outcome

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 
 from actors import ports
 from actors.exchanges.modern_endpoint import ModernEndpoint
+from actors.fronts.upstreams import no_link
 from actors.links.link_messages import LinkOutcome, LinkTold
 from actors.protocol import breaker, capabilities, errors, sse
 from actors.protocol import payload as json
@@ -24,7 +25,7 @@ from actors.protocol.link_events import Hello
 from actors.protocol.messages import EMPTY, Request
 from actors.protocol.methods import ACKNOWLEDGED, SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.protocol.modern import filter as filters
-from actors.protocol.modern import subscription_events as ev
+from actors.protocol.modern import subscription as ev
 from actors.protocol.modern import tasks
 from actors.protocol.modern.filter import Filter
 from actors.protocol.modern.subscription import Phase, Subscription, step
@@ -378,9 +379,7 @@ class Watches:
         if watch.call:
             self._by_call[watch.call] = watch
         else:
-            text = f"no connection to server {watch.backend!r} can be made"
-            error = errors.internal(text, reason="no_link", executed="no", backend=watch.backend)
-            self._failed(watch, error.raw)
+            self._failed(watch, no_link(watch.backend).raw)
 
     def _subscribe(self, watch: Watch, hello: Hello) -> None:
         """At a backend with sessions."""

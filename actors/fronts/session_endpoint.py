@@ -36,7 +36,7 @@ from actors.links.link_messages import (
 from actors.links.links import start_link, start_modern_link
 from actors.links.resume import KeptLinks, farewell
 from actors.links.subscribers import Subscriptions
-from actors.protocol import aggregate, capabilities, errors, session_record, tasks, translate
+from actors.protocol import aggregate, capabilities, session_record, tasks, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
@@ -193,9 +193,7 @@ class SessionEndpoint(Endpoint):
             self._questions[backend, id] = method
         link = self.upstreams.link(backend)
         if link is None or self.upstreams.shares(backend):  # one that is shared has another session, or none
-            text = f"no connection to server {backend!r} can be made"
-            error = errors.internal(text, reason="no_link", executed="unknown", backend=backend)
-            self.outcome(LinkOutcome(backend, call, False, error.raw))
+            self.outcome(LinkOutcome(backend, call, False, no_link(backend, "unknown").raw))
             return
         asked = tuple(id for id, _ in effect.asked)
         link.reply(Continue(self.host.ctx.ref, call, effect.method, effect.progress, effect.place, asked))

@@ -167,9 +167,7 @@ class Upstreams:
         lost = [backend for backend, link in self.links.items() if link is ref]
         for backend in lost:
             self._lose(backend)
-            text = f"the connection to server {backend!r} ended"
-            error = errors.internal(text, reason="link_ended", executed="no", backend=backend)
-            self.tell_waiting(backend, None, error.raw)
+            self.tell_waiting(backend, None, _link_ended(backend, "no"))
         return lost
 
     def unfit(self, message: LinkUnfit) -> None:
@@ -227,9 +225,7 @@ class Upstreams:
     def _lose(self, backend: str) -> None:
         del self.links[backend]
         self._ends[backend] = self._ends.get(backend, 0) + 1
-        text = f"the connection to server {backend!r} ended"
-        error = errors.internal(text, reason="link_ended", executed="unknown", backend=backend)
-        self._fail_calls(backend, error.raw)
+        self._fail_calls(backend, _link_ended(backend, "unknown"))
         self._disconnected(backend)
 
     def _fail_calls(self, backend: str, error: Raw) -> None:
@@ -323,7 +319,12 @@ class Upstreams:
         return min(limit, spec.timeout) if spec is not None else limit
 
 
-def no_link(backend: str) -> errors.ProtocolError:
+def no_link(backend: str, executed: errors.Executed = "no") -> errors.ProtocolError:
     """No connection can be had: at a bound, or while the gateway ends."""
     text = f"no connection to server {backend!r} can be made"
-    return errors.internal(text, reason="no_link", executed="no", backend=backend)
+    return errors.internal(text, reason="no_link", executed=executed, backend=backend)
+
+
+def _link_ended(backend: str, executed: errors.Executed) -> Raw:
+    text = f"the connection to server {backend!r} ended"
+    return errors.internal(text, reason="link_ended", executed=executed, backend=backend).raw

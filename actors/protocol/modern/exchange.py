@@ -7,6 +7,7 @@ that is the whole answer has its HTTP status, and a result that comes first is p
 
 from collections.abc import Callable
 from enum import Enum
+from typing import TypeAlias, final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -15,12 +16,159 @@ from msgspec.structs import replace
 from actors.protocol import codec, errors, payload
 from actors.protocol.capabilities import LEVELS, ClientBits, level_of
 from actors.protocol.messages import EMPTY, Error, RequestId
-from actors.protocol.modern import exchange_events as ev
 from actors.protocol.modern import outcomes
+
+# What happens to it (past tense) ----------------------------------------------------------------------------
+
+
+class Begun(Struct, frozen=True):
+    """The request may go to its backend."""
+
+    now: float
+
+
+class Told(Struct, frozen=True):
+    """A notification of the backend in the course of the request. `as_is`: the backend is all that is behind the
+    endpoint, and of this era: what it says passes."""
+
+    method: str
+    params: Raw
+    now: float
+    as_is: bool = False
+
+
+class Ended(Struct, frozen=True):
+    """The outcome: the result, or the JSON-RPC error object. Before `Begun`: the request goes nowhere. `as_is` as in
+    Told."""
+
+    ok: bool
+    payload: Raw
+    as_is: bool = False
+
+
+class HeadDue(Struct, frozen=True):
+    """The response head can't wait any longer: proxies and clients give up on silence."""
+
+
+class DeadlineDue(Struct, frozen=True):
+    """The backend takes too long; its name, as far as known."""
+
+    backend: str | None = None
+
+
+class DrainOverdue(Struct, frozen=True):
+    """The drain can't wait any longer."""
+
+
+class Disconnected(Struct, frozen=True):
+    """The client has closed its connection. In this era that is the cancellation (2026-07-28, streamable-http,
+    "Cancellation")."""
+
+
+class Overflowed(Struct, frozen=True):
+    """The client does not read what is written to it."""
+
+
+ExchangeEvent: TypeAlias = Begun | Told | Ended | HeadDue | DeadlineDue | DrainOverdue | Disconnected | Overflowed
+
+CAUSES: dict[type, str] = {
+    Begun: "dispatched",
+    Told: "notification",
+    Ended: "outcome",
+    HeadDue: "head timer",
+    DeadlineDue: "deadline passed",
+    DrainOverdue: "drain overdue",
+    Disconnected: "disconnected",
+    Overflowed: "outbox full",
+}
+"""What each event is called in the table."""
+
+# What it wants done (imperative) --------------------------------------------------------------------------
+
+
+@final
+class Dispatch(Struct, frozen=True):
+    """Find out who serves this request and pass it on; `Ended` follows, perhaps at once."""
+
+    method: str
+    params: Raw
+    progress: bool
+
+
+class Cancel(Struct, frozen=True):
+    """Nobody waits for the outcome any more."""
+
+    reason: str
+
+
+@final
+class Answer(Struct, frozen=True):
+    """The whole answer: this status, this JSON body."""
+
+    status: int
+    body: bytes
+
+
+class OpenStream(Struct, frozen=True):
+    """The answer is a stream: send its head."""
+
+
+@final
+class Write(Struct, frozen=True):
+    """A message on the stream; `last`: the stream ends after it."""
+
+    frame: bytes
+    last: bool = False
+
+
+@final
+class StartHeadClock(Struct, frozen=True):
+    """`HeadDue` when the head has waited long enough."""
+
+
+@final
+class StopHeadClock(Struct, frozen=True):
+    """The head is out, or will not be needed."""
+
+
+@final
+class StartDeadline(Struct, frozen=True):
+    """`DeadlineDue` when the deadline, counted from `since`, passes (never later than the cap after `accepted`)."""
+
+    since: float
+    accepted: float
+
+
+@final
+class StopDeadline(Struct, frozen=True):
+    """There is an outcome."""
+
+
+class Tally(Struct, frozen=True):
+    """Count a thing that was dropped."""
+
+    what: str
+
+
+ExchangeEffect: TypeAlias = (
+    Dispatch
+    | Cancel
+    | Answer
+    | OpenStream
+    | Write
+    | StartHeadClock
+    | StopHeadClock
+    | StartDeadline
+    | StopDeadline
+    | Tally
+)
+Effects: TypeAlias = list[ExchangeEffect]
+
+# The machine ------------------------------------------------------------------------------------------------
 
 
 class Phase(Enum):
-    """Never backwards."""
+    """Of one request; never backwards."""
 
     RECEIVED = "received"
     """It has passed the ladder; nothing was asked of a backend."""
@@ -74,40 +222,40 @@ class Exchange(Struct, frozen=True):
     progress: float | None = None
 
 
-Step = tuple[Exchange, ev.Effects]
+Step = tuple[Exchange, Effects]
 
 
-def step(exchange: Exchange, event: ev.ExchangeEvent) -> Step:
+def step(exchange: Exchange, event: ExchangeEvent) -> Step:
     """Total: an event that the phase does not serve is counted, and the exchange is the very same object as before."""
-    cause = ev.CAUSES[type(event)]
+    cause = CAUSES[type(event)]
     to = TRANSITIONS.get((exchange.phase, cause))
     if to is None:
-        return exchange, [ev.Tally(f"late_{cause.replace(' ', '_')}")]
+        return exchange, [Tally(f"late_{cause.replace(' ', '_')}")]
     return HANDLERS[type(event)](exchange, event, to)
 
 
-def _begun(exchange: Exchange, event: ev.Begun, to: Phase) -> Step:
+def _begun(exchange: Exchange, event: Begun, to: Phase) -> Step:
     """The dispatch comes last: the outcome may be there before it returns."""
     return replace(exchange, phase=to, accepted=event.now), [
-        ev.StartHeadClock(),
-        ev.StartDeadline(event.now, event.now),
-        ev.Dispatch(exchange.method, exchange.params, exchange.token is not None),
+        StartHeadClock(),
+        StartDeadline(event.now, event.now),
+        Dispatch(exchange.method, exchange.params, exchange.token is not None),
     ]
 
 
 # What is said before the outcome -----------------------------------------------------------------------------
 
 
-def _told(exchange: Exchange, event: ev.Told, to: Phase) -> Step:
+def _told(exchange: Exchange, event: Told, to: Phase) -> Step:
     """Progress and log messages are all that belongs on the stream of a request, as far as is known here."""
     if event.method == "notifications/progress":
         return _progressed(exchange, event, to)
     if event.method != "notifications/message" and not event.as_is:
-        return exchange, [ev.Tally("notification_of_no_request")]
+        return exchange, [Tally("notification_of_no_request")]
     log = event.method == "notifications/message"
     why = _unheard(exchange.level, event.params) if log else None
     if why is not None and not (event.as_is and exchange.level is None):
-        return exchange, [ev.Tally(why)]
+        return exchange, [Tally(why)]
     return _say(exchange, to, event.method, event.params)
 
 
@@ -125,35 +273,35 @@ class _Progress(msgspec.Struct):
     progress: float
 
 
-def _progressed(exchange: Exchange, event: ev.Told, to: Phase) -> Step:
+def _progressed(exchange: Exchange, event: Told, to: Phase) -> Step:
     """Under the client's own token; strictly increasing, unless its client would get it from the backend as it is. It
     restarts the deadline."""
     if exchange.token is None:
-        return exchange, [ev.Tally("progress_unwanted")]
+        return exchange, [Tally("progress_unwanted")]
     try:
         value = None if event.as_is else msgspec.json.decode(event.params, type=_Progress).progress
         own = payload.replace_members(event.params, {"progressToken": payload.dumps(exchange.token)})
     except (msgspec.DecodeError, RecursionError, errors.Malformed):
-        return exchange, [ev.Tally("bad_progress")]
+        return exchange, [Tally("bad_progress")]
     if exchange.progress is not None and value is not None and value <= exchange.progress:
-        return exchange, [ev.Tally("progress_not_increasing")]
+        return exchange, [Tally("progress_not_increasing")]
     exchange, effects = _say(replace(exchange, progress=value), to, event.method, own)
-    return exchange, [ev.StartDeadline(event.now, exchange.accepted), *effects]
+    return exchange, [StartDeadline(event.now, exchange.accepted), *effects]
 
 
 def _say(exchange: Exchange, to: Phase, method: str, params: Raw) -> Step:
-    head: ev.Effects = [ev.StopHeadClock(), ev.OpenStream()] if exchange.phase is not to else []
-    return replace(exchange, phase=to), [*head, ev.Write(codec.encode_notification(method, params))]
+    head: Effects = [StopHeadClock(), OpenStream()] if exchange.phase is not to else []
+    return replace(exchange, phase=to), [*head, Write(codec.encode_notification(method, params))]
 
 
-def _head_due(exchange: Exchange, event: ev.HeadDue, to: Phase) -> Step:
-    return replace(exchange, phase=to), [ev.OpenStream()]
+def _head_due(exchange: Exchange, event: HeadDue, to: Phase) -> Step:
+    return replace(exchange, phase=to), [OpenStream()]
 
 
 # The end -----------------------------------------------------------------------------------------------------
 
 
-def _ended(exchange: Exchange, event: ev.Ended, to: Phase) -> Step:
+def _ended(exchange: Exchange, event: Ended, to: Phase) -> Step:
     ok, body = event.ok, event.payload
     if ok:
         ok, body = outcomes.result(exchange.method, body, exchange.bits, exchange.server, as_is=event.as_is)
@@ -164,45 +312,45 @@ def _answer(exchange: Exchange, ok: bool, body: Raw, to: Phase) -> Step:
     """The one answer: JSON with its status while the head waits, else the last event."""
     frame = codec.encode_result(exchange.id, body) if ok else codec.encode(Error(exchange.id, body))
     if exchange.phase is Phase.STREAMING:
-        return replace(exchange, phase=to), [ev.StopDeadline(), ev.Write(frame, last=True)]
-    answer = ev.Answer(200 if ok else errors.modern_status(outcomes.code_of(body)), frame)
+        return replace(exchange, phase=to), [StopDeadline(), Write(frame, last=True)]
+    answer = Answer(200 if ok else errors.modern_status(outcomes.code_of(body)), frame)
     return replace(exchange, phase=to), [*_clocks(exchange), answer]
 
 
-def _clocks(exchange: Exchange) -> ev.Effects:
+def _clocks(exchange: Exchange) -> Effects:
     """What runs in this phase."""
-    head: ev.Effects = [ev.StopHeadClock()] if exchange.phase is Phase.DISPATCHED else []
-    return [*head, ev.StopDeadline()] if exchange.phase is not Phase.RECEIVED else []
+    head: Effects = [StopHeadClock()] if exchange.phase is Phase.DISPATCHED else []
+    return [*head, StopDeadline()] if exchange.phase is not Phase.RECEIVED else []
 
 
-def _overdue(exchange: Exchange, event: ev.DeadlineDue, to: Phase) -> Step:
+def _overdue(exchange: Exchange, event: DeadlineDue, to: Phase) -> Step:
     return _give_up(exchange, errors.unanswered(event.backend), "deadline exceeded", to)
 
 
-def _drained(exchange: Exchange, event: ev.DrainOverdue, to: Phase) -> Step:
+def _drained(exchange: Exchange, event: DrainOverdue, to: Phase) -> Step:
     error = errors.internal("the gateway is shutting down", reason="draining", executed="unknown")
     return _give_up(exchange, error, "shutting down", to)
 
 
 def _give_up(exchange: Exchange, error: errors.ProtocolError, reason: str, to: Phase) -> Step:
     exchange, effects = _answer(exchange, False, error.raw, to)
-    return exchange, [ev.Cancel(reason), *effects]
+    return exchange, [Cancel(reason), *effects]
 
 
-def _abandoned(exchange: Exchange, event: ev.Disconnected | ev.Overflowed, to: Phase) -> Step:
+def _abandoned(exchange: Exchange, event: Disconnected | Overflowed, to: Phase) -> Step:
     """A broken stream loses the request, also one that would have been answered with JSON."""
-    reason = "the client has disconnected" if isinstance(event, ev.Disconnected) else "the client reads too slowly"
-    cancel: ev.Effects = [] if exchange.phase is Phase.RECEIVED else [ev.Cancel(reason)]
+    reason = "the client has disconnected" if isinstance(event, Disconnected) else "the client reads too slowly"
+    cancel: Effects = [] if exchange.phase is Phase.RECEIVED else [Cancel(reason)]
     return replace(exchange, phase=to), [*_clocks(exchange), *cancel]
 
 
 HANDLERS: dict[type, Callable[..., Step]] = {
-    ev.Begun: _begun,
-    ev.Told: _told,
-    ev.Ended: _ended,
-    ev.HeadDue: _head_due,
-    ev.DeadlineDue: _overdue,
-    ev.DrainOverdue: _drained,
-    ev.Disconnected: _abandoned,
-    ev.Overflowed: _abandoned,
+    Begun: _begun,
+    Told: _told,
+    Ended: _ended,
+    HeadDue: _head_due,
+    DeadlineDue: _overdue,
+    DrainOverdue: _drained,
+    Disconnected: _abandoned,
+    Overflowed: _abandoned,
 }

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from actors.protocol.modern import exchange_events as ev
+from actors.protocol.modern import exchange as ev
 from actors.protocol.modern.exchange import TRANSITIONS, Exchange, Phase, step
 
 COMPLETE = {"resultType": "complete", "content": []}

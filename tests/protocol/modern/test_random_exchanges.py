@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from actors.protocol.modern import exchange_events as ev
+from actors.protocol.modern import exchange as ev
 from actors.protocol.modern.exchange import Exchange, Phase, step
 
 

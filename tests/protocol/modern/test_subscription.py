@@ -9,7 +9,7 @@ from msgspec import Raw
 from actors.protocol import errors
 from actors.protocol.errors import Refusal
 from actors.protocol.methods import LIST_CHANGED, UPDATED
-from actors.protocol.modern import subscription_events as ev
+from actors.protocol.modern import subscription as ev
 from actors.protocol.modern.filter import Filter, read
 from actors.protocol.modern.subscription import GATHERED_MAX, TRANSITIONS, Phase, Subscription, step
 
