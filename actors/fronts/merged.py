@@ -317,7 +317,8 @@ class Merged:
             return
         result: dict[str, object] = {METHODS[method].items or "": items[offset : offset + PAGE_ITEMS]}
         if offset + PAGE_ITEMS < len(items):
-            cursor = self._cursor(method, items, offset + PAGE_ITEMS)
+            principal = endpoint.host.principal.name
+            cursor = cursors.Cursor(method, principal, self._digest(items), offset + PAGE_ITEMS)
             result["nextCursor"] = cursors.pack(cursor, endpoint.services.sealer)
         missing = self.listing.missing(method)
         self._note_missing(method, missing)
@@ -341,17 +342,6 @@ class Merged:
             else:
                 services.log.info("list_complete", endpoint=name, list=method)
 
-    def _cursor(self, method: str, items: list[Raw], offset: int) -> cursors.Cursor:
-        """Where the next page begins."""
-        return cursors.Cursor(
-            method=method,
-            backend=self._endpoint.name,
-            cursor=str(offset),
-            epoch=0,
-            principal=self._endpoint.host.principal.name,
-            digest=self._digest(items),
-        )
-
     def _digest(self, items: list[Raw]) -> str:
         """Binds a cursor to this endpoint, this configuration, and this very list."""
         return f"{self._endpoint.name}.{self._endpoint.services.table.value.digest}.{hash_of(items)}"
@@ -370,7 +360,7 @@ class Merged:
             principal=self._endpoint.host.principal.name,
             digest=self._digest(items),
         )
-        return int(opened.cursor or "0")
+        return opened.offset
 
 
 class ListChanges:

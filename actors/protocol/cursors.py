@@ -1,10 +1,9 @@
-"""The cursor of a merged list: where in which backend's list the next page begins.
+"""The cursor of a merged list: where the next page begins.
 
 Clients get it sealed (by a port: keys and randomness are none of this layer's business) and hand it back. It is good
-for the principal, method and configuration that it was made for, and while the backend's connection lasts.
+for the principal and method that it was made for, and for this very list.
 """
 
-from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
@@ -12,7 +11,7 @@ from msgspec import Struct
 
 from actors.protocol.errors import Refusal, invalid_params
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the fields below: a cursor of another version is stale."""
 
 
@@ -25,18 +24,12 @@ class Sealer(Protocol):
 
 
 class Cursor(Struct, frozen=True, array_like=True):
-    """`cursor` is the backend's own, None at the beginning of its list; the empty string is a cursor like any other.
-
-    `epoch` counts the backend's connections (a cursor of an ended one means nothing), `digest` names the
-    configuration: with another set of backends another page would be next.
-    """
+    """`digest` names the list, and the configuration under which it was made; `offset` counts its items."""
 
     method: str
-    backend: str
-    cursor: str | None
-    epoch: int
     principal: str
     digest: str
+    offset: int
     version: int = VERSION
 
 
@@ -49,19 +42,8 @@ def pack(cursor: Cursor, sealer: Sealer) -> str:
     return sealer.seal(_encode(cursor), _context(cursor.method, cursor.principal))
 
 
-def unpack(
-    token: str,
-    sealer: Sealer,
-    *,
-    method: str,
-    principal: str,
-    digest: str,
-    epoch_of: Callable[[str], int | None] = lambda backend: None,
-) -> Cursor:
-    """What `pack` was given. Raises Refusal (-32602) for a cursor that is forged, foreign or stale.
-
-    `epoch_of` gives the epoch of a backend's present connection; None, if that does not matter or there is none.
-    """
+def unpack(token: str, sealer: Sealer, *, method: str, principal: str, digest: str) -> Cursor:
+    """What `pack` was given. Raises Refusal (-32602) for a cursor that is forged, foreign or stale."""
     plain = sealer.unseal(token, _context(method, principal))
     if plain is None:
         raise Refusal(invalid_params("Invalid cursor"))
@@ -71,7 +53,7 @@ def unpack(
         raise Refusal(invalid_params("Invalid cursor")) from None
     if (cursor.method, cursor.principal) != (method, principal):
         raise Refusal(invalid_params("Invalid cursor"))
-    if cursor.version != VERSION or cursor.digest != digest or epoch_of(cursor.backend) not in (None, cursor.epoch):
+    if cursor.version != VERSION or cursor.digest != digest:
         raise Refusal(invalid_params("Stale cursor"))
     return cursor
 

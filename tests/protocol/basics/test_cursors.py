@@ -19,7 +19,7 @@ class PlainSealer:
 
     def unseal(self, token, context):
         try:
-            data = base64.urlsafe_b64decode(token)
+            data = base64.b64decode(token, altchars=b"-_", validate=True)
         except ValueError:
             return None
         mark = len(context).to_bytes(2) + context
@@ -27,37 +27,24 @@ class PlainSealer:
 
 
 SEALER = PlainSealer()
-CURSOR = Cursor("tools/list", "fx", "page 2", 3, "alice", "d1")
+CURSOR = Cursor("tools/list", "alice", "d1", 1000)
 
 
-def taken_back(token, method="tools/list", principal="alice", digest="d1", **more):
-    return unpack(token, SEALER, method=method, principal=principal, digest=digest, **more)
+def taken_back(token, method="tools/list", principal="alice", digest="d1"):
+    return unpack(token, SEALER, method=method, principal=principal, digest=digest)
 
 
-@given(st.builds(Cursor, st.text(), st.text(), st.none() | st.text(), st.integers(0, 2**63), st.text(), st.text()))
+@given(st.builds(Cursor, st.text(), st.text(), st.text(), st.integers(0, 2**63)))
 def test_a_cursor_comes_back_as_it_was(cursor):
     token = pack(cursor, SEALER)
     assert taken_back(token, cursor.method, cursor.principal, cursor.digest) == cursor
 
 
-def test_an_empty_cursor_is_one_and_none_is_the_beginning():
-    for value in ("", None):
-        cursor = msgspec.structs.replace(CURSOR, cursor=value)
-        assert taken_back(pack(cursor, SEALER)).cursor == value
-
-
-@pytest.mark.parametrize(
-    "expected", [{"method": "prompts/list"}, {"principal": "bob"}, {"digest": "d2"}, {"epoch_of": lambda backend: 4}]
-)
+@pytest.mark.parametrize("expected", [{"method": "prompts/list"}, {"principal": "bob"}, {"digest": "d2"}])
 def test_a_cursor_for_another_use_is_refused(expected):
     with pytest.raises(Refusal) as caught:
         taken_back(pack(CURSOR, SEALER), **expected)
     assert caught.value.error.code == -32602
-
-
-def test_the_epoch_counts_only_where_there_is_one():
-    for epoch in (3, None):
-        assert taken_back(pack(CURSOR, SEALER), epoch_of=lambda backend, epoch=epoch: epoch) == CURSOR
 
 
 @pytest.mark.parametrize("token", ["", "x", "!!", "page 2", pack(CURSOR, SEALER)[:-4], pack(CURSOR, SEALER) + "AAAA"])
@@ -69,7 +56,7 @@ def test_a_forged_cursor_is_refused(token):
 
 def test_a_cursor_of_another_layout_is_refused():
     context = msgspec.msgpack.encode(("cursor", "tools/list", "alice"))
-    future = msgspec.structs.replace(CURSOR, version=2)
+    future = msgspec.structs.replace(CURSOR, version=3)
     for plain in (b"", b"\xff", msgspec.msgpack.encode([1, 2]), msgspec.msgpack.encode(future)):
         with pytest.raises(Refusal):
             taken_back(SEALER.seal(plain, context))
