@@ -1,14 +1,4 @@
-"""The supervision tree of the gateway, and the order in which it ends.
-
-    core      (static)   backends, catalogue        permanent
-    links     (dynamic)  one link each              temporary
-    brokers   (dynamic)  one client of one backend  temporary
-    exchanges (dynamic)  one kind of client         temporary
-    sessions  (dynamic)  one session each           temporary: rebuilt from its record by its next message
-    front     (static)   router, expiry             permanent
-
-They start in this order and drain in the reverse one: first nobody comes in, then sessions settle, then links close.
-"""
+"""The supervision tree of the gateway (ARCHITECTURE.md, "Supervision tree"): what starts first drains last."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -15,7 +15,7 @@ from actors import ports
 from actors.brokers.pool_messages import LinkParked
 from actors.durations import Durations
 from actors.exchanges.modern_endpoint import ModernEndpoint, Peers, Running
-from actors.exchanges.subscriptions import FlushDue, Gone, HonourDue, ListenRequests, WatchDue
+from actors.exchanges.subscriptions import FlushDue, Gone, HonourDue, ListenRequests, WatchDue, open_stream
 from actors.fronts.catalogue import CatalogueChanged, Listed
 from actors.fronts.host import Said, Tree
 from actors.fronts.listing import GatherDue
@@ -40,7 +40,6 @@ from actors.protocol.versions import MODERN
 from actors.quotas import Evict, Evictable, Quotas
 from actors.runtime import SHUTDOWN, Down, Exit, Reply
 from actors.services import DRAIN_MARGIN, Services
-from actors.streams.connection import Connection
 
 SUBSCRIPTIONS_MAX = 64
 """Of one actor; a further one gets 429. The anonymous principal is everybody: it has as many as there is room for."""
@@ -429,7 +428,8 @@ class ExchangesActor(Evictable):
         else:
             match effect:
                 case xv.OpenStream():
-                    self._open_stream(call, running)
+                    limits, ref = self.services.limits, self.ctx.ref
+                    running.connection = open_stream("post", call, running.reply, ref, limits, self.quotas)
                 case xv.Cancel(reason):
                     self.times.forget(call)
                     self.endpoint.cancel(call, reason)
@@ -448,19 +448,6 @@ class ExchangesActor(Evictable):
         else:
             params = found.params if isinstance(found, retry.Fresh) else effect.params
             self.endpoint.dispatch(fx.Dispatch(call, effect.method, params, effect.progress))
-
-    def _open_stream(self, call: int, running: Running) -> None:
-        ref, limits, streams = self.ctx.ref, self.services.limits, self.quotas.streams
-
-        def closed(connection: Connection, whole: bool) -> None:
-            streams["post"] -= 1
-            ref.reply(Gone(call))
-
-        bounds = (limits.outbox_events, limits.outbox_bytes)
-        connection = running.connection = Connection(call, f"exchange-{call}", bounds, closed)
-        streams["post"] += 1
-        if not running.reply.answer(ports.Streaming(connection)):
-            connection.close()
 
     def _write(self, call: int, running: Running, effect: xv.Write) -> None:
         """Without event ids: there is nothing to come back to. What waits too long is not waited for."""

@@ -380,18 +380,14 @@ class ModernEndpoint(Endpoint):
 
     def _discovered(self, merged: Merged) -> Raw:
         offered, _ = self._offered()
-        backends, table = merged.listing.backends, self.services.table.value
-        known = [(b, hello) for b in backends if (hello := self.hello(b)) is not None]
-        parts = [(b, hello.instructions) for b, hello in known if hello.instructions]
-        instructions = aggregate.merge_instructions(parts, table.separator, backends=table.backends)
+        backends = merged.listing.backends
+        said = {b: hello for b in backends if (hello := self.hello(b)) is not None}
         for backend in backends:
-            if self.hello(backend) is None:
+            if backend not in said:
                 self.upstreams.when_ready(backend, lambda hello, error: None)
-        said = {"instructions": instructions} if instructions is not None else {}
-        hints = {"ttlMs": FRESH_FOR if len(known) == len(backends) else 0, "cacheScope": "private"}
-        return json.dumps(
-            {"resultType": "complete", "supportedVersions": SERVED, "capabilities": offered, **said, **hints}
-        )
+        hints = {"ttlMs": FRESH_FOR if len(said) == len(backends) else 0, "cacheScope": "private"}
+        result = {"resultType": "complete", "supportedVersions": SERVED, "capabilities": offered}
+        return json.dumps(result | self.instructions(said) | hints)
 
     # What connections say
 

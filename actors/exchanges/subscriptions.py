@@ -29,8 +29,9 @@ from actors.protocol.modern import subscription as ev
 from actors.protocol.modern import tasks
 from actors.protocol.modern.filter import Filter
 from actors.protocol.modern.subscription import Phase, Subscription, step
+from actors.protocol.table import Limits
 from actors.quotas import Quotas
-from actors.runtime import Reply
+from actors.runtime import Ref, Reply
 from actors.streams.connection import Connection
 
 GATHER = 0.1
@@ -80,13 +81,27 @@ class WatchDue(Struct, frozen=True):
     watch: int
 
 
+def open_stream(kind: str, call: int, reply: Reply, owner: Ref, limits: Limits, quotas: Quotas) -> Connection:
+    """Answers with a stream, whose end the owner is told of by `Gone`; `kind` is what it is counted as."""
+
+    def closed(connection: Connection, whole: bool) -> None:
+        quotas.streams[kind] -= 1
+        owner.reply(Gone(call))
+
+    connection = Connection(call, f"{kind}-{call}", (limits.outbox_events, limits.outbox_bytes), closed)
+    quotas.streams[kind] += 1
+    if not reply.answer(ports.Streaming(connection)):
+        connection.close()
+    return connection
+
+
 @dataclass(slots=True)
 class ListenRequest:
     """`places`: the resources asked for, in the words of the backends that have them. `able` grows as backends say what
     they can do; `left` have not."""
 
     subscription: Subscription
-    reply: Reply | None
+    reply: Reply
     beside: Raw
     """What its one server alone knows of its params."""
     connection: Connection | None = None
@@ -180,10 +195,10 @@ class ListenRequests:
             case ev.Unwatch():
                 self.watches.remove(call)
             case ev.Answer(status, body):
-                if listen.reply is not None:
-                    listen.reply.answer(ports.Answer(status, body))
+                listen.reply.answer(ports.Answer(status, body))
             case ev.OpenStream():
-                self._open_stream(call, listen)
+                limits = self._endpoint.services.limits
+                listen.connection = open_stream("listen", call, listen.reply, self._ctx.ref, limits, self._quotas)
             case ev.Write(frame):
                 self._write(call, listen, frame)
             case ev.Close():
@@ -254,19 +269,6 @@ class ListenRequests:
             self.step(call, ev.Honoured(able))
 
     # The client's side
-
-    def _open_stream(self, call: int, listen: ListenRequest) -> None:
-        ref, limits = self._ctx.ref, self._endpoint.services.limits
-
-        def closed(connection: Connection, whole: bool) -> None:
-            self._quotas.streams["listen"] -= 1
-            ref.reply(Gone(call))
-
-        bounds = (limits.outbox_events, limits.outbox_bytes)
-        connection = listen.connection = Connection(call, f"listen-{call}", bounds, closed)
-        self._quotas.streams["listen"] += 1
-        if listen.reply is None or not listen.reply.answer(ports.Streaming(connection)):
-            connection.close()
 
     def _write(self, call: int, listen: ListenRequest, frame: bytes) -> None:
         connection = listen.connection

@@ -3,7 +3,7 @@ the rules of its client, which are those of a session (`session_endpoint`) or of
 (`actors.exchanges.modern_endpoint`)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Raw
@@ -11,8 +11,8 @@ from msgspec import Raw
 from actors.fronts.host import Host, Tree
 from actors.fronts.upstreams import Dialer, Upstreams
 from actors.links.link_messages import Call, LinkOutcome
+from actors.protocol import aggregate, errors
 from actors.protocol import effects as fx
-from actors.protocol import errors
 from actors.protocol import events as ev
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.link_events import Hello
@@ -168,6 +168,13 @@ class Endpoint(ABC):
         """What its parts remember of a call is of no use any more."""
         if self.merged is not None:
             self.merged.forget(call)
+
+    def instructions(self, said: Mapping[str, Hello]) -> dict[str, object]:
+        """What several servers say of how to use them, as a member of a result; without one, if they say nothing."""
+        table = self.services.table.value
+        parts = [(b, hello.instructions) for b, hello in said.items() if hello.instructions]
+        text = aggregate.merge_instructions(parts, table.separator, backends=table.backends)
+        return {"instructions": text} if text is not None else {}
 
     # Lists
 

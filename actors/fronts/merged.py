@@ -105,9 +105,7 @@ class Merged:
 
     def _route(self, effect: fx.Dispatch, *, fresh: bool) -> None:
         """To the server that owns the name. One that the tables lack may be on a list that was not fetched yet."""
-        tables, method = self.listing.tables, effect.method
-        current = tables is not None and tables[0] is self._endpoint.services.table.value
-        naming = tables[1] if tables is not None and current else self.listing.naming
+        method, naming = effect.method, self.listing.naming
         routed: aggregate.Routed | errors.Refusal | None
         try:
             routed = aggregate.resolve(method, effect.params, naming)

@@ -36,7 +36,7 @@ from actors.links.link_messages import (
 from actors.links.links import start_link, start_modern_link
 from actors.links.resume import KeptLinks, farewell
 from actors.links.subscribers import Subscriptions
-from actors.protocol import aggregate, capabilities, session_record, tasks, translate
+from actors.protocol import capabilities, session_record, tasks, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
@@ -264,17 +264,12 @@ class SessionEndpoint(Endpoint):
             shown = [h.capabilities for b, h in known.items() if self.tasks.offers(b, h)]
             pending = any(b not in known and not self.upstreams.shares(b) for b in backends)
             declared = json.replace_members(declared, {"tasks": tasks.merged(shown, pending=pending)})
-        result: dict[str, object] = {
+        result = {
             "protocolVersion": self.host.version,
             "capabilities": declared,
             "serverInfo": Raw(self.services.identity),
         }
-        parts = [(b, h.instructions) for b, h in said.items() if h.instructions]
-        table = self.services.table.value
-        instructions = aggregate.merge_instructions(parts, table.separator, backends=table.backends)
-        if instructions is not None:
-            result["instructions"] = instructions
-        return json.dumps(result)
+        return json.dumps(result | self.instructions(said))
 
     # Notifications and answers of the client
 
