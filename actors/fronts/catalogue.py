@@ -188,6 +188,25 @@ def list_kind(notification: str) -> str:
 
 
 @dataclass(slots=True)
+class Patience:
+    """How long what is said to have changed waits to be looked at: the longer, the more often it had not. `vain`: so
+    many looks in a row found nothing new; `at`: when the last look was."""
+
+    vain: int = 0
+    at: float = 0.0
+
+    def seconds(self, now: float) -> float:
+        """From this moment on."""
+        if now - self.at > 2 * CHECK_LATEST:
+            self.vain = 0
+        return min(CHECK_LATEST, DEBOUNCE * 2.0 ** min(self.vain, 16))
+
+    def looked(self, now: float, *, different: bool) -> None:
+        """Something new was there, or nothing."""
+        self.vain, self.at = 0 if different else self.vain + 1, now
+
+
+@dataclass(slots=True)
 class Known:
     """One list of one backend; `call` is the request that runs for it."""
 
@@ -198,9 +217,7 @@ class Known:
     """The backend has said so: whoever asks waits for the new one."""
     checked: bool = False
     """The running fetch was begun since it had said so."""
-    vain: int = 0
-    """Times in a row that it said so, and nothing was different; `checked_at`: the last of them."""
-    checked_at: float = 0.0
+    patience: Patience = field(default_factory=Patience)
     heard: int = 0
     """How often anybody had heard that it has changed, when it was asked for."""
     missed: bool = False
@@ -522,11 +539,11 @@ class Catalogue(Actor):
         self._known.keep(key, method, items)
         entry.slow, wanted.missed, wanted.attempt = 0.0, False, 0
         self.ctx.cancel_timer(("again", key, method))
+        if different or wanted.checked:
+            wanted.patience.looked(self.ctx.now(), different=different)
         if different:
-            wanted.vain = 0
             self._announce(entry, key, CHANGED[method], wanted.waiting + wanted.looking)
         elif wanted.checked:
-            wanted.vain, wanted.checked_at = wanted.vain + 1, self.ctx.now()
             kind = list_kind(CHANGED[method])
             self._services.telemetry.count("stagedoor_list_changed_total", (kind, "spared"), len(entry.watchers))
         wanted.checked = False
@@ -578,9 +595,7 @@ class Catalogue(Actor):
     def _check_soon(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         """The backend has said that this list is another one: that is looked into, on behalf of those who watch."""
         if entry.watchers and not wanted.fetching:
-            if self.ctx.now() - wanted.checked_at > 2 * CHECK_LATEST:
-                wanted.vain = 0
-            seconds = min(CHECK_LATEST, DEBOUNCE * 2 ** min(wanted.vain, 16))
+            seconds = wanted.patience.seconds(self.ctx.now())
             self.ctx.set_timer(("check", key, method), seconds, CheckDue(key, method))
 
     def _check(self, key: Key, method: str) -> None:

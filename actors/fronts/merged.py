@@ -4,6 +4,7 @@ Which server a request belongs to is looked up in tables made from what the serv
 from the shape of a name.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
@@ -11,7 +12,7 @@ from typing import TypeAlias, assert_never
 import msgspec
 from msgspec import Raw
 
-from actors.fronts.catalogue import DEBOUNCE, CatalogueChanged, Listed, list_kind
+from actors.fronts.catalogue import CatalogueChanged, Listed, Patience, list_kind
 from actors.fronts.endpoint import Endpoint
 from actors.fronts.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS, GatherDue, Listing, Source, hash_of
 from actors.links.backends import all_unreachable, unreachable
@@ -42,8 +43,6 @@ LOOKED_UP: dict[str, tuple[str, ...]] = {
 }
 """Which lists must be known before a name of this method can be called unknown."""
 
-LONGEST_CHECK = 30.0
-"""Seconds between two looks at lists that servers say have changed again and again, and have not."""
 SHOWN = "shown"
 """The field of a session's record that says which lists its client has, by their digests."""
 
@@ -369,8 +368,8 @@ class ListChanges:
         self._endpoint = endpoint
         self._listing = listing
         self._announcing: set[str] = set()
-        self._vain: dict[str, tuple[int, float]] = {}
-        """By notification: how many looks in a row found nothing new, and when the last one was."""
+        self._patience: defaultdict[str, Patience] = defaultdict(Patience)
+        """By notification."""
         self._shown: dict[str, str] = {}
         """By method: the digest of the list that the client was given last, or told of."""
         self._recalled: set[str] = set()
@@ -418,10 +417,7 @@ class ListChanges:
         if notification not in self._announcing:
             self._announcing.add(notification)
             ctx = self._endpoint.host.ctx
-            vain, at = self._vain.get(notification, (0, 0.0))
-            if ctx.now() - at > 2 * LONGEST_CHECK:
-                vain, self._vain[notification] = 0, (0, at)
-            seconds = min(LONGEST_CHECK, DEBOUNCE * 2 ** min(vain, 16))
+            seconds = self._patience[notification].seconds(ctx.now())
             ctx.set_timer(("changed", notification), seconds, ChangeDue(notification))
 
     def due(self, notification: str) -> None:
@@ -444,8 +440,7 @@ class ListChanges:
     def _compare(self, notification: str, methods: list[str]) -> None:
         """A client that has these very lists is not told that they have changed."""
         different = [m for m in methods if self._had(m) != self._listing.digest(m) and not self._unsettled(m)]
-        vain = 0 if different else self._vain.get(notification, (0, 0.0))[0] + 1
-        self._vain[notification] = (vain, self._endpoint.host.ctx.now())
+        self._patience[notification].looked(self._endpoint.host.ctx.now(), different=bool(different))
         for method in different:
             self.show(method)
         if different:

@@ -184,10 +184,6 @@ def _tool(item: Raw, backend: str, naming: Naming) -> Raw | None:
     return named if named is None else _app_page(named, backend, naming)
 
 
-def _prompt(item: Raw, backend: str, naming: Naming) -> Raw | None:
-    return _named(item, backend, naming.prompts)
-
-
 def _named(item: Raw, backend: str, names: Names) -> Raw | None:
     exposed = names.expose(backend, item_name(item) or "")
     return None if exposed is None else replace_members(item, {"name": dumps(exposed)})
@@ -201,19 +197,18 @@ def item_name(item: Raw, member: str = "name") -> str | None:
         return None
 
 
-def _resource(item: Raw, backend: str, naming: Naming) -> Raw | None:
-    return None if item_name(item, "uri") is None else _with_uri(item, "uri", backend, naming)
+def _located(member: str) -> Callable[[Raw, str, Naming], Raw | None]:
+    def expose(item: Raw, backend: str, naming: Naming) -> Raw | None:
+        return None if item_name(item, member) is None else _with_uri(item, member, backend, naming)
 
-
-def _template(item: Raw, backend: str, naming: Naming) -> Raw | None:
-    return None if item_name(item, "uriTemplate") is None else _with_uri(item, "uriTemplate", backend, naming)
+    return expose
 
 
 _ITEMS: Final[dict[str, Callable[[Raw, str, Naming], Raw | None]]] = {
     "tools/list": _tool,
-    "prompts/list": _prompt,
-    "resources/list": _resource,
-    "resources/templates/list": _template,
+    "prompts/list": lambda item, backend, naming: _named(item, backend, naming.prompts),
+    "resources/list": _located("uri"),
+    "resources/templates/list": _located("uriTemplate"),
 }
 
 
