@@ -162,11 +162,6 @@ class ExchangesActor(Evictable):
         if running is not None and running.exchange.phase not in OVER:
             self._start_deadline(call, running, running.exchange.accepted)
 
-    @property
-    def listening(self) -> bool:
-        """Whether anybody wants to hear of changes."""
-        return bool(self.listens.open)
-
     def event(self, event: Said) -> None:
         """What the endpoint says, said to one exchange, or to all subscriptions."""
         match event:
@@ -502,22 +497,6 @@ class ExchangesActor(Evictable):
         self.endpoint.reconfigured(message.before)
         if touches(message.before, self.services.table.value, self.kind.endpoint):
             self.listens.end_all()
-
-    def heard(self, message: LinkTold) -> None:
-        """A message on an upstream subscription."""
-        self.listens.watches.heard(message)
-
-    def said(self, call: int, method: str, params: Raw) -> None:
-        """The server has said this to what this subscription listens to, and only its client and it know it."""
-        self.listens.step(call, sv.Said(method, params))
-
-    def unsubscribed(self, call: int, error: Raw) -> None:
-        """The server has ended what this subscription listens to."""
-        self.listens.step(call, sv.Ended(error))
-
-    def disconnected(self, backend: str) -> None:
-        """Nothing is heard from this backend any more."""
-        self.listens.watches.disconnected(backend)
 
 
 _DISCONNECTED, _FLUSH = sv.Disconnected(), sv.FlushDue()

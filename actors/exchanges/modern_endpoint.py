@@ -8,7 +8,7 @@ subscriptions.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -61,6 +61,9 @@ from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, SERVED
 from actors.runtime import Ref, Registry, Reply
 from actors.services import Services
 from actors.streams.connection import Connection
+
+if TYPE_CHECKING:
+    from actors.exchanges.subscriptions import ListenRequests
 
 FRESH_FOR = 60_000
 """Milliseconds for which a client may take it that several servers offer what they do, once all are known."""
@@ -137,31 +140,17 @@ class ModernHost(Host, Protocol):
     running: dict[int, Running]
     """The requests under way, by the numbers of their calls."""
 
+    listens: "ListenRequests"
+
     @property
     def client(self) -> Client:
         """What its clients can be asked, and who asks for what many of them share."""
-
-    @property
-    def listening(self) -> bool:
-        """Whether anybody wants to hear of changes."""
 
     def finished(self, call: int, backend: Backend, outcome: Outcome) -> Outcome:
         """The outcome of a call at a backend as the client may get it."""
 
     def parked(self, message: LinkParked) -> Raw:
         """The result for a call that waits at a broker."""
-
-    def heard(self, message: LinkTold) -> None:
-        """A message on an upstream subscription."""
-
-    def said(self, call: int, method: str, params: Raw) -> None:
-        """The server has said this to what this subscription of the client listens to, and only they know it."""
-
-    def unsubscribed(self, call: int, error: Raw) -> None:
-        """The server has ended what this subscription of the client listens to, in an orderly way (EMPTY) or not."""
-
-    def disconnected(self, backend: str) -> None:
-        """Nothing is heard from this backend any more."""
 
 
 class ModernEndpoint(Endpoint):
@@ -420,7 +409,7 @@ class ModernEndpoint(Endpoint):
     def told(self, message: LinkTold) -> None:
         """A notification of a server: on an upstream subscription, or for a client."""
         if message.call is not None and message.call < 0:
-            self.host.heard(message)
+            self.host.listens.watches.heard(message)
             return
         backend, method, params = message.backend, message.method, message.params
         known = self._known.get(backend)
@@ -482,7 +471,7 @@ class ModernEndpoint(Endpoint):
 
     def disconnected(self, backend: str, was_up: bool) -> None:
         """As in `Endpoint`."""
-        self.host.disconnected(backend)
+        self.host.listens.watches.disconnected(backend)
 
     # Subscriptions
 

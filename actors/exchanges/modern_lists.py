@@ -48,7 +48,7 @@ class ModernSource(Source):
     @property
     def eager(self) -> bool:
         """What a legacy connection lists is asked for when it is wanted, or told of."""
-        return self._endpoint.host.listening
+        return bool(self._endpoint.host.listens.open)
 
     def modern(self, backend: str) -> bool:
         """As in `Source`."""

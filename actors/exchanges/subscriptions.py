@@ -373,7 +373,7 @@ class Watches:
             if watch.honoured is not None and backend in endpoint.upstreams.links and endpoint.as_is(backend):
                 # A loss is mended by the link: this is the server's own word, to the only ones who listen to it.
                 for user in sorted(watch.users):
-                    endpoint.host.unsubscribed(user, EMPTY if outcome.ok else outcome.payload)
+                    endpoint.host.listens.step(user, ev.Ended(EMPTY if outcome.ok else outcome.payload))
             elif watch.users:
                 self._failed(watch, outcome.payload if not outcome.ok else EMPTY)
 
@@ -451,7 +451,7 @@ class Watches:
             self._endpoint.told(LinkTold(message.link, message.backend, None, message.method, message.params))
         elif self._endpoint.as_is(watch.backend) and tasks.is_strange(message.method) and self._has_one_client(watch):
             for user in sorted(watch.users):
-                self._endpoint.host.said(user, message.method, message.params)
+                self._endpoint.host.listens.step(user, ev.Said(message.method, message.params))
         else:
             self._endpoint.services.telemetry.count("stagedoor_messages_dropped_total", ("not_subscribed",))
 
