@@ -12,6 +12,7 @@ backends' sessions stay, for its next life.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -127,7 +128,8 @@ class SessionActor(Actor):
         self._posts: dict[int, sm.PostMessages] = {}
         """Those that have neither an answer nor a stream, by the number of the connection."""
         self._gets: dict[int, Reply] = {}
-        self._next_connection = 1
+        self._numbers = count(1)
+        """Of POSTs and connections."""
         self._ending: list[Reply] = []
         """Who waits for the end of the session."""
         self._releases: dict[int, list[Callable[[], None]]] = {}
@@ -200,25 +202,24 @@ class SessionActor(Actor):
         if call not in self._state.calls:
             self._releases.pop(call, None)
 
-    def event(self, event: ev.SessionEvent) -> None:
-        """Steps the machine and runs the effects; an outcome that must be in the record first waits for that."""
-        if type(event) is ev.CallEnded and event.ok:
-            entry = self._state.requests.get(self._state.calls.get(event.call, ""))
-            if entry is not None and entry.method in KEPT_FIRST:
-                if entry.level is not None:
-                    self.save(session_record.level(entry.level))
-                self.record.then(lambda: self._step(event))
-                return
-        self._step(event)
-
-    def _step(self, event: ev.SessionEvent) -> None:
+    def event(self, event: ev.SessionEvent, *, recorded: bool = False) -> None:
+        """Steps the machine and runs the effects. An outcome that must be in the record first waits until it is."""
+        before = self._state
         if type(event) is ev.CallEnded:
-            self.running.ended(event, self.ctx.now(), self._state.version)
-        before = len(self._state.requests)
-        self._state, effects = step(self._state, event)
-        more = len(self._state.requests) - before
-        if more:
+            id = before.calls.get(event.call)
+            if id is not None and before.requests[id].method in KEPT_FIRST and event.ok and not recorded:
+                level = before.requests[id].level
+                if level is not None:
+                    self.save(session_record.level(level))
+                self.record.then(lambda: self.event(event, recorded=True))
+                return
+            self.running.ended(event, self.ctx.now(), before.version)
+        self._state, effects = step(before, event)
+        more = len(self._state.requests) - len(before.requests)
+        if more and self._bounded:
             self._quotas.requests.add(self.principal, more)
+        else:
+            self._quotas.requests.total += more
         self._run(effects)
 
     # Life
@@ -253,7 +254,8 @@ class SessionActor(Actor):
         """One message."""
         if self._parked is None or isinstance(message, sm.Released | sm.Reclaimed | Stored):
             self._handle(message)
-            self._settle()
+            if self.record.changed or self._draining or not self._watching:
+                self._settle()
         elif len(self._parked) < self.mailbox_size or not isinstance(message, FROM_OUTSIDE):
             self._parked.append(message)
         elif isinstance(message, lm.LinkTold):
@@ -262,7 +264,7 @@ class SessionActor(Actor):
             message.reply.answer(Answer.refusing(errors.overloaded()))
 
     def _settle(self) -> None:
-        """What follows every message: the record, the clock of its idle time, the drain."""
+        """What may follow a message: the record is written, the clock of its idle time runs, the drain is over."""
         if self._parked is not None or self._state.phase is SessionPhase.CLOSED:
             return
         if self.record.changed:
@@ -384,26 +386,20 @@ class SessionActor(Actor):
         if self._active - self.record.touched > self.services.limits.idle_ttl / 8:
             self.record.keep()
 
-    def _number(self) -> int:
-        number = self._next_connection
-        self._next_connection += 1
-        return number
-
     def _post(self, message: sm.PostMessages) -> None:
         self._heard()
-        if not self.principal.anonymous:
+        if self._bounded:
             ids = [m.id for m in message.messages if isinstance(m, Request)]
-            if self._bounded and ids and not self._quotas.requests.room(self.principal, len(ids)):
+            if ids and not self._quotas.requests.room(self.principal, len(ids)):
                 message.reply.answer(Answer.refusing(errors.too_many_requests("of this principal"), ids[0]))
                 return
         if message.version is not None and message.version != self._state.version and self._state.version:
             # Allowed, and without effect: the session goes on in the revision that it negotiated.
             self.services.telemetry.count("stagedoor_version_mismatches_total")
-        post = self._next_connection
-        self._next_connection = post + 1
+        post = next(self._numbers)
         self._posts[post] = message
         message.reply.on_abandon = lambda: self.ctx.ref.reply(sm.PostGone(post))
-        self._step(ev.Posted(post, message.messages, message.batch, self._active, message.refused))
+        self.event(ev.Posted(post, message.messages, message.batch, self._active, message.refused))
 
     def _answer_post(self, post: int, answer: Answer) -> bool:
         """Settles a waiting POST; False if nobody waits any more."""
@@ -416,7 +412,7 @@ class SessionActor(Actor):
 
     def _get(self, message: sm.GetEvents) -> None:
         self._heard()
-        connection = self._number()
+        connection = next(self._numbers)
         self._gets[connection] = message.reply
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ConnectionGone(connection, message.stream or ""))
         self.event(ev.Attached(connection, message.stream, message.epoch, message.seq))

@@ -1,7 +1,11 @@
 """The backend side of a session that crashed and was rebuilt from its record, and of a table that is replaced."""
 
-import pytest
+from typing import Any
 
+import pytest
+from msgspec import Raw
+
+from actors.links.link_messages import LinkOutcome
 from actors.protocol.table import Endpoint
 from tests.support.door_client import Client, RpcError
 from tests.support.harness import Gateway, open_gateway
@@ -141,3 +145,20 @@ async def test_names_of_one_configuration_are_not_taken_for_those_of_another(aut
         alpha.links[0].notify("notifications/tools/list_changed")
         await gateway.settle()
         assert await client.names() == ["alpha-u"]
+
+
+async def test_a_late_outcome_is_not_taken_for_that_of_the_request_whose_id_is_empty(autojump_clock):
+    """An id may be the empty text; the record holds its level only once the server has taken it."""
+    alpha = Backend("alpha", mute={"logging/setLevel"})
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        pending = client.begin("logging/setLevel", {"level": "error"}, id="")
+        request = await alpha.next("logging/setLevel")
+        [(key, alive)] = gateway.actors.sessions.table.items()
+        alive.ref.reply(LinkOutcome("alpha", 4711, True, Raw(b"{}")))  # as of a call that was cancelled meanwhile
+        await gateway.settle()
+        request.error(-32602, "no such level")
+        assert (await pending.error()).code == -32602
+        found: list[Any] = []
+        gateway.store.read(key, found.append)
+        assert "level" not in found[0].fields

@@ -684,20 +684,20 @@ def _enqueue(calls: Calls, call: int, held: Held) -> Step:
         return _send(calls, call, held, line)
     if len(calls.waiting) >= calls.rules.waiting:
         return calls, _busy(calls, call, held, "too many calls wait for this server")
-    calls, effects = _served(replace(put(calls, call, held), waiting=(*calls.waiting, call)), [])
+    calls, effects = _served(replace(put(calls, call, held), waiting=(*calls.waiting, call)), [], new=call)
     return calls, effects if call not in calls.waiting else [*effects, StartWait(call)]
 
 
-def _served(calls: Calls, effects: Effects) -> Step:
+def _served(calls: Calls, effects: Effects, new: int | None = None) -> Step:
     """After these effects calls that wait take the lines that are free, in order; lines that nobody needs any more are
-    closed."""
+    closed. For a `new` call no clock runs yet."""
     while calls.waiting:
         calls, line = _free(calls)
         if line is None:
             return calls, effects
         call, *rest = calls.waiting
         calls, sent = _send(replace(calls, waiting=tuple(rest)), call, calls.held[call], line)
-        effects = [*effects, StopWait(call), *sent]
+        effects = [*effects, *([] if call == new else [StopWait(call)]), *sent]
     spare = [line for line, holder in calls.lines.items() if holder is None][1:]
     lines = {line: holder for line, holder in calls.lines.items() if line not in spare}
     return replace(calls, lines=lines), [*effects, *map(Discard, spare)]

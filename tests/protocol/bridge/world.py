@@ -191,7 +191,7 @@ class World:
         self.settling.pop(effect.call, None)
 
     def _stopwait(self, effect: ev.StopWait) -> None:
-        self.clocks.discard(effect.call)
+        self.clocks.remove(effect.call)
 
     def _discard(self, effect: ev.Discard) -> None:
         self.closed.add(effect.line)
