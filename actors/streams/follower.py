@@ -62,7 +62,7 @@ class Follower:
         if failed is not None:
             self.close()
         elif self._connection is not None and self.lost is None:
-            self._connection.wrote(cursor)  # its client has it
+            self._connection.written = cursor  # its client has it
         return failed
 
     async def receive(self) -> bytes | None:
@@ -74,8 +74,8 @@ class Follower:
         return _MESSAGE.sub(lambda found: b"data: " + _with_gap(found[1], gap), chunk)
 
     async def _next(self) -> bytes | None:
-        if self._connection is not None:
-            self._connection.wrote(self._handed)
+        if self._connection is not None and self._handed > self._connection.written:
+            self._connection.written = self._handed
         while True:
             if self._page:
                 page, self._page = self._page, b""

@@ -87,12 +87,11 @@ def kind_of(stream: str) -> str:
 
 @dataclass(slots=True)
 class Entry:
-    """An event that is not in the log yet, and what else of the record is written with it. `seq` and `frame` hold for
-    the present attempt to bring it there."""
+    """An event that is not in the log yet, and what else of the record is written with it. `seq` holds for the present
+    attempt to bring it there."""
 
     effect: fx.Append
     seq: int = 0
-    frame: bytes = b""
     fields: dict[str, bytes | None] = field(default_factory=dict)
 
     @property
@@ -129,7 +128,8 @@ class Track:
 
     `recorded`: the stream is in the log; else its events go out at once, without ids. `stalled`: the store is away, and
     nothing is on its way until it is tried again. `attempt` tells late outcomes of an earlier try. `opened` is to be
-    called when the stream is open. `written`: what went out on the last connection.
+    called when the stream is open. `written`: what went out on the last connection. `leaving`: the connection ends with
+    these bytes as soon as its client has an id.
     `fence`: the first event that must stay as long as the stream of a POST is live, if there is one; it brings an
     answer. `owed`: the requests whose outcome is not on its way yet, of a client that may have no id to come back with.
     """
@@ -144,6 +144,7 @@ class Track:
     next: int = 1
     written: int = 0
     fence: int = 0
+    leaving: bytes | None = None
     owed: dict[RequestId, None] = field(default_factory=dict)
     opened: Callable[[], None] | None = None
     asked: dict[str, bytes | None] = field(default_factory=dict)
@@ -223,7 +224,6 @@ class Recorder:
         self._tracks[effect.stream] = track
         if effect.first is not None:
             track.next = 2
-            carrier.put(1, self._frame(effect.stream, 1, effect.first))
             self._usage.add(effect.stream, len(effect.first))
         requests = dict(effect.requests)
         self._store.open(
@@ -279,18 +279,14 @@ class Recorder:
         return stream in self._tracks
 
     def follow(self, effect: fx.Follow, connection: int) -> tuple[Connection, int]:
-        """A live stream goes on over a new connection: the events still on their way into the log are its first; what
-        is before them (up to the number returned) is for the reader to fetch from the log."""
+        """A live stream goes on over a new connection with what is still on its way into the log; what is there (up to
+        the number returned) is for the reader to fetch."""
         track = self._tracks.setdefault(effect.stream, Track(acked=effect.head, next=effect.head + 1, fence=1))
         if track.connection is not None:
             track.connection.cut()  # the newest attach wins, though the machine may have done with the stream
-        carrier = self._connect(connection, effect.stream)
-        track.connection = carrier
+        carrier = self._connect(connection, effect.stream, effect.seq)
+        track.connection, track.leaving = carrier, None
         track.owed.clear()  # who comes back has an id
-        carrier.release(track.acked)
-        for entry in () if track.stalled else track.pending:
-            if entry.seq > effect.seq and entry.frame:
-                self._put(carrier, entry)
         return carrier, track.acked
 
     def retry(self, stream: str) -> None:
@@ -306,7 +302,7 @@ class Recorder:
         back with."""
         carrier = self.connections.get(connection)
         if carrier is not None and retry is not None:
-            carrier.leave(self._words(carrier), sse.encode_retry(retry))
+            self._leave(carrier, sse.encode_retry(retry))
         elif carrier is not None:
             carrier.cut()
 
@@ -317,11 +313,11 @@ class Recorder:
         for carrier in list(self.connections.values()):
             track = self._tracks.get(carrier.stream)
             if track is None or track.connection is not carrier:
-                carrier.leave()
+                carrier.end()
             elif crashed or track.stalled:
                 self._rescue(track, carrier)
             elif not track.finished:
-                carrier.leave(track.words())
+                self._leave(carrier)
 
     @property
     def busy(self) -> bool:
@@ -336,9 +332,6 @@ class Recorder:
         entry.seq = track.next
         if effect.data is not None:
             track.next += 1
-            entry.frame = self._frame(stream, entry.seq, effect.data)
-            if track.connection is not None:
-                self._put(track.connection, entry)
         asked = track.take_asked(entry) if track.asked else effect.asked
         if effect.requests or asked:
             self._note(stream, track, entry)
@@ -385,8 +378,6 @@ class Recorder:
         """Brings everything on its way anew; outcomes of what was on its way before count no more."""
         track.attempt += 1
         track.next = track.acked + 1
-        if track.connection is not None:
-            track.connection.retract()
         for entry in list(track.pending):
             if track.stalled:
                 return
@@ -444,17 +435,15 @@ class Recorder:
                 return
             self._go_unrecorded(effect.stream, track)
         elif effect.first is not None:
-            self._advance(effect.stream, track, 1)
+            self._advance(effect.stream, track, 1, effect.first)
         if opened is not None:
             opened()
 
     def _go_unrecorded(self, stream: str, track: Track) -> None:
         self._telemetry.count("stagedoor_streams_unrecorded_total")
         self._usage.forget(stream)
-        track.recorded = False
+        track.recorded, track.leaving = False, None
         track.attempt += 1
-        if track.connection is not None:
-            track.connection.retract()
         pending = list(track.pending)
         track.pending.clear()
         for entry in pending:
@@ -465,10 +454,12 @@ class Recorder:
         if attempt != track.attempt or self._tracks.get(entry.effect.stream) is not track:
             return
         if not isinstance(outcome, Failed):
-            track.pending.popleft()
-            if entry.effect.clears is not None and self._live:
-                self._tell(CallCleared(entry.effect.clears))
-            self._advance(entry.effect.stream, track, track.acked if entry.effect.data is None else entry.seq)
+            done = None
+            while done is not entry:  # what is before it is in the log too, whatever became of the word of that
+                done = track.pending.popleft()
+                if done.effect.clears is not None and self._live:
+                    self._tell(CallCleared(done.effect.clears))
+                self._advance(done.effect.stream, track, done.seq, done.effect.data)
             return
         self._telemetry.count("stagedoor_store_errors_total", ("append", outcome.reason.value))
         if outcome.reason in UNAVAILABLE and self._live:
@@ -483,9 +474,7 @@ class Recorder:
         track.stalled = True
         track.attempt += 1
         if track.connection is not None and track.connection.numbered:
-            track.connection.leave()
-        elif track.connection is not None:
-            track.connection.retract()
+            track.connection.end()
         self._ctx.set_timer(("log", stream), RETRY, LogDue(stream))
 
     def _shed(self, track: Track, entry: Entry) -> None:
@@ -530,46 +519,60 @@ class Recorder:
         """Nothing more can be had from the log. A client that has no id gets what is there and what is owed, for it
         can't come back."""
         there = b"".join(sse.encode_event(e.effect.data, None) for e in track.pending if e.effect.data is not None)
-        carrier.fail(there + track.words())
+        carrier.end(b"" if carrier.numbered else there + track.words())
+
+    def _leave(self, carrier: Connection, hint: bytes = b"") -> None:
+        """Ends a connection whose stream goes on. A client that has an id, or gets one from what is on its way, comes
+        back for the rest, by this hint; any other can't, and is told so."""
+        track = self._tracks.get(carrier.stream)
+        if carrier.numbered or track is None or track.connection is not carrier:
+            carrier.end(hint)
+        elif track.recorded and not track.stalled and track.next > track.acked + 1:
+            track.leaving = track.leaving or hint
+        else:
+            carrier.end(track.words())
 
     def _tell(self, message: StreamMessage) -> None:
         self._ctx.ref.reply(message)
 
-    def _words(self, carrier: Connection) -> bytes:
-        track = self._tracks.get(carrier.stream)
-        return track.words() if track is not None else b""
-
-    def _frame(self, stream: str, seq: int, data: bytes) -> bytes:
-        return sse.encode_event(data, f"{stream}:{self._record.grant.epoch}-{seq}")
-
-    def _put(self, carrier: Connection, entry: Entry) -> None:
-        if not carrier.put(entry.seq, entry.frame):
-            self._slow(carrier)
+    def _advance(self, stream: str, track: Track, seq: int, data: bytes | None) -> None:
+        """This event is in the log, and goes to who reads; without data only the record was changed."""
+        over, carrier = self._over(stream, track), track.connection
+        if data is not None:
+            track.acked = seq
+        if carrier is None:
+            return
+        if data is not None:
+            event = sse.encode_event(data, f"{stream}:{self._record.grant.epoch}-{seq}")
+            if not carrier.put(seq, event, last=over):
+                self._slow(carrier)
+            elif track.leaving is not None:
+                carrier.end(track.leaving)
+        elif over:
+            carrier.end()
 
     def _slow(self, connection: Connection) -> None:
         """A reader that does not read: let go, counted, logged once; the log has what it missed."""
         self._telemetry.count("stagedoor_slow_consumers_total", (kind_of(connection.stream),))
         self._log.warning("slow_consumer", session=handle(self.key), stream=connection.stream)
-        connection.leave()
+        connection.end()
 
-    def _advance(self, stream: str, track: Track, seq: int) -> None:
-        """Everything up to this number is in the log."""
-        track.acked = max(track.acked, seq)
-        if track.connection is not None:
-            track.connection.release(track.acked)
-        self._settle(stream, track)
+    def _over(self, stream: str, track: Track) -> bool:
+        """Whether a stream has its last event; nothing is remembered of it then."""
+        if not track.finished or track.pending:
+            return False
+        self._tracks.pop(stream, None)
+        self._usage.finish(stream, trio.current_time())
+        return True
 
     def _settle(self, stream: str, track: Track) -> None:
-        """The end of a stream that has its last event."""
-        if track.finished and not track.pending:
-            self._tracks.pop(stream, None)
-            self._usage.finish(stream, trio.current_time())
-            if track.connection is not None:
-                track.connection.end()
+        """The end of an unrecorded stream that has its last event."""
+        if self._over(stream, track) and track.connection is not None:
+            track.connection.end()
 
-    def _connect(self, id: int, stream: str) -> Connection:
+    def _connect(self, id: int, stream: str, after: int | None = None) -> Connection:
         limits = (self._limits.outbox_events, self._limits.outbox_bytes)
-        carrier = Connection(id, stream, limits, self._on_close)
+        carrier = Connection(id, stream, limits, self._on_close, after)
         self.connections[id] = carrier
         self._streams[kind_of(stream)] += 1
         return carrier
