@@ -43,12 +43,8 @@ from actors.sessions.expiry import Passivated, Returned, last_activity
 from actors.streams.connection import Connection
 from actors.streams.follower import Follower
 from actors.streams.recorder import (
-    AskDropped,
-    CallCleared,
-    ConnectionGone,
     LogDue,
     Recorder,
-    StreamLost,
     handle,
 )
 
@@ -63,7 +59,8 @@ HANDSHAKE_TTL = 60.0
 
 SeldomMessage: TypeAlias = (
     sm.EdgeMessage
-    | ConnectionGone
+    | ev.PostBroken
+    | ev.Detached
     | lm.LinkPlaced
     | lm.LinkHeld
     | lm.LinkDue
@@ -80,7 +77,17 @@ SeldomMessage: TypeAlias = (
 """What comes from outside besides POSTs, outcomes and what is told in the course of calls."""
 
 OwnMessage: TypeAlias = (
-    sm.OwnMessage | Stored | SaveDue | StreamLost | CallCleared | AskDropped | LogDue | ChangeDue | GatherDue | OwnDue
+    sm.OwnMessage
+    | ev.StreamFailed
+    | ev.StreamTurnDue
+    | ev.CallCleared
+    | ev.AskExpired
+    | Stored
+    | SaveDue
+    | LogDue
+    | ChangeDue
+    | GatherDue
+    | OwnDue
 )
 """What a session caused itself."""
 
@@ -292,10 +299,13 @@ class SessionActor(Actor):
                 self.front.asked(message)
             case sm.GetEvents():
                 self._get(message)
-            case ConnectionGone():
-                self._connection_gone(message)
-            case sm.PostGone():
-                self._post_gone(message)
+            case ev.Detached():
+                self._heard()
+                self._gets.pop(message.connection, None)
+                self.event(message)
+            case ev.PostBroken():
+                if self._posts.pop(message.post, None) is not None:
+                    self.event(message)
             case sm.EndSession():
                 self._ending.append(message.reply)
                 self.event(ev.Ended(message.reason))
@@ -333,11 +343,15 @@ class SessionActor(Actor):
                 self.record.write()
             case sm.StreamRecorded():
                 self._recorded(message)
-            case CallCleared():
-                self.event(ev.CallCleared(message.call))
+            case ev.CallCleared():
+                self.event(message)
                 self._releases.pop(message.call, None)  # of a call that is over
-            case StreamLost():
-                self._stream_lost(message)
+            case ev.StreamFailed():
+                self.event(message)
+                for ask_id in [i for i, ask in self._state.asks.items() if ask.stream == message.stream]:
+                    self.event(ev.AskExpired(ask_id))  # nobody saw it, or can be expected to answer it
+            case ev.StreamTurnDue() | ev.AskExpired():
+                self.event(message)
             case LogDue():
                 self.recorder.retry(message.stream)
             case sm.Released():
@@ -348,12 +362,8 @@ class SessionActor(Actor):
                 self._idle_due()
             case sm.DrainDue():
                 self._drain_due()
-            case sm.TurnDue():
-                self.event(ev.StreamTurnDue(message.post))
             case sm.DeadlineDue():
                 self.event(ev.CallExpired(message.call, self.front.calls.get(message.call)))
-            case sm.AskDue() | AskDropped():
-                self.event(ev.AskExpired(message.ask))
             case ChangeDue() | GatherDue():
                 self.front.about_lists(message)
             case OwnDue():
@@ -398,7 +408,7 @@ class SessionActor(Actor):
             self.services.telemetry.count("stagedoor_version_mismatches_total")
         post = next(self._numbers)
         self._posts[post] = message
-        message.reply.on_abandon = lambda: self.ctx.ref.reply(sm.PostGone(post))
+        message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.PostBroken(post))
         self.event(ev.Posted(post, message.messages, message.batch, self._active, message.refused))
 
     def _answer_post(self, post: int, answer: Answer) -> bool:
@@ -406,21 +416,12 @@ class SessionActor(Actor):
         waiting = self._posts.pop(post, None)
         return waiting is not None and waiting.reply.answer(answer)
 
-    def _post_gone(self, message: sm.PostGone) -> None:
-        if self._posts.pop(message.post, None) is not None:
-            self.event(ev.PostBroken(message.post))
-
     def _get(self, message: sm.GetEvents) -> None:
         self._heard()
         connection = next(self._numbers)
         self._gets[connection] = message.reply
-        message.reply.on_abandon = lambda: self.ctx.ref.reply(ConnectionGone(connection, message.stream or ""))
+        message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.Detached(connection, message.stream or ""))
         self.event(ev.Attached(connection, message.stream, message.epoch, message.seq))
-
-    def _connection_gone(self, message: ConnectionGone) -> None:
-        self._heard()
-        self._gets.pop(message.connection, None)
-        self.event(ev.Detached(message.connection, message.stream, message.written))
 
     # The backends
 
@@ -445,13 +446,6 @@ class SessionActor(Actor):
             if call in self._state.calls and self.recorder.records(message.stream):
                 self.front.hold(call)
 
-    # The store
-
-    def _stream_lost(self, message: StreamLost) -> None:
-        self.event(ev.StreamFailed(message.stream, message.reason.value))
-        for ask_id in [id for id, ask in self._state.asks.items() if ask.stream == message.stream]:
-            self.event(ev.AskExpired(ask_id))  # nobody saw the question, or can be expected to answer it
-
     # Effects
 
     def _run(self, effects: fx.Effects) -> None:
@@ -459,7 +453,7 @@ class SessionActor(Actor):
         for effect in effects:
             if type(effect) is fx.StartTurnClock:
                 seconds = self.services.limits.stream_after
-                self.ctx.set_timer(("turn", effect.post), seconds, sm.TurnDue(effect.post))
+                self.ctx.set_timer(("turn", effect.post), seconds, ev.StreamTurnDue(effect.post))
             elif type(effect) is fx.Dispatch:
                 self.running.began(effect.call, effect.method, effect.params, self._active)
                 self.front.dispatch(effect)
@@ -515,7 +509,7 @@ class SessionActor(Actor):
             case fx.StartAskClock():
                 limits = self.services.limits
                 seconds = limits.request_deadline if effect.stream else limits.server_request_wait
-                self.ctx.set_timer(("ask", effect.ask), seconds, sm.AskDue(effect.ask))
+                self.ctx.set_timer(("ask", effect.ask), seconds, ev.AskExpired(effect.ask))
             case fx.StopAskClock():
                 self.ctx.cancel_timer(("ask", effect.ask))
             case fx.Save():

@@ -1,6 +1,7 @@
 """What a session's actor receives: from edges, and from itself, its store and its clocks.
 
-What links, the catalogue, the record and the recorder send is defined where they are.
+What links, the catalogue and the record send is defined where they are; what only happens to the session comes as the
+event of its machine that it is.
 """
 
 from collections.abc import Sequence
@@ -56,15 +57,6 @@ class EndSession(Struct, frozen=True):
     reason: str = "delete"
 
 
-# About connections --------------------------------------------------------------------------------------------
-
-
-class PostGone(Struct, frozen=True):
-    """The connection of a POST broke before it had an answer or a stream."""
-
-    post: int
-
-
 # From the store -----------------------------------------------------------------------------------------------
 
 
@@ -98,26 +90,14 @@ class DrainDue(Struct, frozen=True):
     """The drain is nearly over."""
 
 
-class TurnDue(Struct, frozen=True):
-    """An answer takes long."""
-
-    post: int
-
-
 class DeadlineDue(Struct, frozen=True):
     """A call takes too long."""
 
     call: int
 
 
-class AskDue(Struct, frozen=True):
-    """A question has found no stream, or no answer."""
-
-    ask: str
-
-
-EdgeMessage: TypeAlias = GetEvents | EndSession | PostGone
+EdgeMessage: TypeAlias = GetEvents | EndSession
 """From edges, besides POSTs."""
 
-OwnMessage: TypeAlias = StreamRecorded | Released | Reclaimed | IdleDue | DrainDue | TurnDue | DeadlineDue | AskDue
+OwnMessage: TypeAlias = StreamRecorded | Released | Reclaimed | IdleDue | DrainDue | DeadlineDue
 """From itself, its store and its clocks."""

@@ -27,6 +27,7 @@ from actors.ports import (
 )
 from actors.protocol import codec, errors, sse
 from actors.protocol import effects as fx
+from actors.protocol import events as ev
 from actors.protocol.messages import Error, RequestId, Result
 from actors.record import RETRY, OwnedRecord
 from actors.runtime import Context
@@ -38,41 +39,14 @@ LOST = (Refused.FENCED, Refused.GONE, Refused.ENDED)
 """The session is not ours any more; anything else is only the log's trouble, and the stream can go on without it."""
 
 
-class StreamLost(Struct, frozen=True):
-    """A stream could not be opened or extended."""
-
-    stream: str
-    reason: Refused
-
-
-class ConnectionGone(Struct, frozen=True):
-    """The connection that carried a stream is closed; events up to the number `written` went out on it."""
-
-    connection: int
-    stream: str
-    written: int = 0
-
-
-class CallCleared(Struct, frozen=True):
-    """The append that was to clear this call is acknowledged."""
-
-    call: int
-
-
-class AskDropped(Struct, frozen=True):
-    """Nobody has seen this question, or will."""
-
-    ask: str
-
-
 class LogDue(Struct, frozen=True):
     """Time to try again what the store had no ear for."""
 
     stream: str
 
 
-StreamMessage: TypeAlias = StreamLost | ConnectionGone | CallCleared | AskDropped | LogDue
-"""What the recorder tells its actor, which gives a LogDue back to `retry`."""
+StreamMessage: TypeAlias = ev.StreamFailed | ev.Detached | ev.CallCleared | ev.AskExpired | LogDue
+"""What the recorder tells its actor: what happens to the session, and LogDue, which goes back to `retry`."""
 
 
 def handle(key: SessionKey) -> str:
@@ -458,7 +432,7 @@ class Recorder:
             while done is not entry:  # what is before it is in the log too, whatever became of the word of that
                 done = track.pending.popleft()
                 if done.effect.clears is not None and self._live:
-                    self._tell(CallCleared(done.effect.clears))
+                    self._tell(ev.CallCleared(done.effect.clears))
                 self._advance(done.effect.stream, track, done.seq, done.effect.data)
             return
         self._telemetry.count("stagedoor_store_errors_total", ("append", outcome.reason.value))
@@ -499,7 +473,7 @@ class Recorder:
         self._usage.take_back(entry.effect.stream, entry.size)
         for ask, stream in entry.effect.asked.items():
             if stream is not None:
-                self._tell(AskDropped(ask))
+                self._tell(ev.AskExpired(ask))
 
     def _give_up(self, stream: str, track: Track, outcome: Failed) -> None:
         self._log.warning(
@@ -513,7 +487,7 @@ class Recorder:
         if track.connection is not None:
             self._rescue(track, track.connection)
         if self._live:
-            self._tell(StreamLost(stream, outcome.reason))
+            self._tell(ev.StreamFailed(stream, outcome.reason.value))
 
     def _rescue(self, track: Track, carrier: Connection) -> None:
         """Nothing more can be had from the log. A client that has no id gets what is there and what is owed, for it
@@ -588,4 +562,4 @@ class Recorder:
             self._usage.written(connection.stream, trio.current_time())
             self._store.written(self.key, self._record.grant, connection.stream)
         if self._live:
-            self._tell(ConnectionGone(connection.id, connection.stream, connection.written))
+            self._tell(ev.Detached(connection.id, connection.stream, connection.written))

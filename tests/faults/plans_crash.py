@@ -11,6 +11,7 @@ from actors.fronts.session_endpoint import SessionEndpoint
 from actors.links.backends import Backends
 from actors.links.link import LinkActor
 from actors.links.link_messages import AskPermit, Connected, LinkAsked, LinkOutcome, LinkTold
+from actors.protocol.events import StreamTurnDue
 from actors.sessions import router
 from actors.sessions import session_messages as sm
 from actors.sessions.expiry import Expiry, Passivated
@@ -116,7 +117,7 @@ PLANS = (
     ),
     _plan("the session, at a notification", _crash(SessionActor, "receive", _session(LinkTold)), "report"),
     _plan("the session, at a question", _crash(SessionActor, "receive", _session(LinkAsked)), "ask"),
-    _plan("the session, when an answer takes long", _crash(SessionActor, "receive", _session(sm.TurnDue)), "slow"),
+    _plan("the session, when an answer takes long", _crash(SessionActor, "receive", _session(StreamTurnDue)), "slow"),
     _plan("the session, at a GET", _crash(SessionActor, "receive", _session(sm.GetEvents)), "get"),
     _plan("the session, at a resumption", _crash(SessionActor, "receive", _session(sm.GetEvents)), "resume"),
     _plan("the session, at its end", _crash(SessionActor, "receive", _session(sm.EndSession)), "delete"),
