@@ -79,13 +79,11 @@ def _send(session: Session, ask_id: str, ask: Ask, event: ev.Asked) -> Step:
     if name is None:
         session = replace(session, asks={**session.asks, ask_id: ask})
         return session, [*effects, fx.StartAskClock(ask_id, False)]
-    request_id = session.calls.get(ask.call) if ask.call is not None else None
-    moved: Changes = {}
-    entry = None
-    if request_id is not None:
-        own = session.posts[session.requests[request_id].post].stream
-        session, moved = session_record.place(session, request_id, own, event)
-        entry = session.requests[request_id] if own == name else None
+    entry, moved = session.called(ask.call), Changes()
+    if entry is not None:
+        own = session.posts[entry.post].stream
+        session, moved = session_record.place(session, entry, own, event)
+        entry = session.called(ask.call) if own == name else None
     session, more = streams.put(session, name, ask.frame, requests=moved, asked={ask_id: of_ask(ask, entry, name)})
     session = replace(session, asks={**session.asks, ask_id: replace(ask, stream=name)})
     return session, [*effects, *more, fx.StartAskClock(ask_id, True)]
@@ -93,9 +91,9 @@ def _send(session: Session, ask_id: str, ask: Ask, event: ev.Asked) -> Step:
 
 def _stream_for(session: Session, ask: Ask) -> tuple[str | None, Session, fx.Effects]:
     """The stream of its call (opened now if need be), else the newest GET stream, else none."""
-    request_id = session.calls.get(ask.call) if ask.call is not None else None
-    if request_id is not None:
-        name, session, effects = streams.carrier(session, session.requests[request_id].post)
+    entry = session.called(ask.call)
+    if entry is not None:
+        name, session, effects = streams.carrier(session, entry.post)
         if name is not None:
             return name, session, effects
     return streams.reader(session), session, []

@@ -62,23 +62,21 @@ def post_broken(session: Session, event: ev.PostBroken) -> Step:
 
 def held(session: Session, event: ev.CallHeld) -> Step:
     """It waits for a connection or its turn: the record says so, for the case that this life ends before it is sent."""
-    id = session.calls.get(event.call)
-    entry = session.requests[id] if id is not None else None
+    entry = session.called(event.call)
     stream = session.posts[entry.post].stream if entry is not None else None
     if entry is None or stream is None or entry.unsent or entry.clearing:
         return session, []
     entry = replace(entry, unsent=True)
-    session = replace(session, requests={**session.requests, entry.id: entry})
+    session = session.having(entry)
     return streams.note(session, stream, {request_key(entry.id): of_request(entry, stream)})
 
 
 def due(session: Session, event: ev.CallDue) -> Step:
     """It could be sent. What the record says of it is taken back first; where that can't be done any more, for the
     stream is lost, it is not sent: nobody could hear of its answer."""
-    id = session.calls.get(event.call)
-    if id is None or session.requests[id].clearing:
+    entry = session.called(event.call)
+    if entry is None or entry.clearing:
         return session, []
-    entry = session.requests[id]
     if not entry.unsent:
         return session, [fx.Release(event.call)]
     stream = session.posts[entry.post].stream
@@ -86,26 +84,25 @@ def due(session: Session, event: ev.CallDue) -> Step:
         error = errors.internal("the answer has nowhere to go", reason="stream_lost", executed="no")
         return give_up(session, entry, error, "nobody waits for it")
     entry = replace(entry, unsent=False, clearing=True)
-    session = replace(session, requests={**session.requests, entry.id: entry})
+    session = session.having(entry)
     return streams.note(session, stream, {request_key(entry.id): of_request(entry, stream)}, entry.call)
 
 
 def cleared(session: Session, event: ev.CallCleared) -> Step:
     """The record holds nothing against it."""
-    id = session.calls.get(event.call)
-    if id is None or not session.requests[id].clearing:
+    entry = session.called(event.call)
+    if entry is None or not entry.clearing:
         return session, []
-    entry = replace(session.requests[id], clearing=False)
-    return replace(session, requests={**session.requests, entry.id: entry}), [fx.Release(event.call)]
+    return session.having(replace(entry, clearing=False)), [fx.Release(event.call)]
 
 
 def placed(session: Session, event: ev.CallPlaced) -> Step:
     """Its backend has told where it stands, and nothing else."""
-    id = session.calls.get(event.call)
-    if id is None:
+    entry = session.called(event.call)
+    if entry is None:
         return session, []
-    stream = session.posts[session.requests[id].post].stream
-    session, moved = session_record.place(session, id, stream, event)
+    stream = session.posts[entry.post].stream
+    session, moved = session_record.place(session, entry, stream, event)
     return streams.note(session, stream, moved) if stream is not None else (session, [])
 
 
@@ -114,10 +111,9 @@ def placed(session: Session, event: ev.CallPlaced) -> Step:
 
 def ended(session: Session, event: ev.CallEnded) -> Step:
     """The outcome of a call."""
-    id = session.calls.get(event.call)
-    if id is None:
+    entry = session.called(event.call)
+    if entry is None:
         return session, [fx.Tally("late_outcome")]
-    entry = session.requests[id]
     effects: fx.Effects = []
     if event.ok and entry.level is not None:
         session, effects = replace(session, level=entry.level), [fx.UseLevel(entry.level)]
@@ -125,7 +121,7 @@ def ended(session: Session, event: ev.CallEnded) -> Step:
     if not event.as_is:
         bits = session.client.bits if session.client is not None else None
         ok, payload = translate.outcome(entry.method, ok, payload, session.version, bits)
-    frame = codec.encode_result(id, payload) if ok else codec.encode(Error(id, payload))
+    frame = codec.encode_result(entry.id, payload) if ok else codec.encode(Error(entry.id, payload))
     session, more = settle(session, entry, frame)
     return session, effects + more
 
@@ -187,10 +183,9 @@ def cancelled(session: Session, params: Raw) -> Step:
 
 def expired(session: Session, event: ev.CallExpired) -> Step:
     """The deadline has passed: the backend is told, the client gets an error."""
-    id = session.calls.get(event.call)
-    if id is None:
+    entry = session.called(event.call)
+    if entry is None:
         return session, []
-    entry = session.requests[id]
     return give_up(session, entry, errors.unanswered(event.backend, entry.executed), "deadline exceeded")
 
 
@@ -210,8 +205,7 @@ class _Progress(msgspec.Struct):
 def progressed(session: Session, event: ev.CallProgressed) -> Step:
     """Progress of a call under the client's own token, on the stream of its request: strictly increasing, unless its
     client would get it from the backend as it is."""
-    id = session.calls.get(event.call) if event.call is not None else None
-    entry = session.requests.get(id) if id is not None else None
+    entry = session.called(event.call)
     if entry is None or entry.token is None:
         return session, [fx.Tally("late_progress")]
     try:
@@ -221,7 +215,7 @@ def progressed(session: Session, event: ev.CallProgressed) -> Step:
         return session, [fx.Tally("bad_progress")]
     if entry.progress is not None and value is not None and value <= entry.progress:
         return session, [fx.Tally("progress_not_increasing")]
-    session = replace(session, requests={**session.requests, entry.id: replace(entry, progress=value, timed=True)})
+    session = session.having(replace(entry, progress=value, timed=True))
     params = own if event.as_is else translate.notification(event.method, own, session.version)
     session, effects = say(session, event, codec.encode_notification(event.method, params))
     return session, [fx.StartDeadline(entry.call, event.now, entry.accepted), *effects]
@@ -230,11 +224,11 @@ def progressed(session: Session, event: ev.CallProgressed) -> Step:
 def say(session: Session, event: ev.CallProgressed, frame: bytes, key: str | None = None) -> Step:
     """A message in the course of a call goes on the stream of its POST. Without a call it belongs to no request; when
     the connection of the call broke before there was a stream, to nobody."""
-    id = session.calls.get(event.call) if event.call is not None else None
-    if id is None:
+    entry = session.called(event.call)
+    if entry is None:
         return streams.say_unrelated(session, frame, key)
-    name, session, effects = streams.carrier(session, session.requests[id].post)
-    session, moved = session_record.place(session, id, name, event)
+    name, session, effects = streams.carrier(session, entry.post)
+    session, moved = session_record.place(session, session.requests[entry.id], name, event)
     if name is None:
         return session, [fx.Tally("message_without_connection")]
     session, more = streams.put(session, name, frame, requests=moved)

@@ -134,29 +134,24 @@ def _refusal_of_post(session: Session, event: ev.Posted, requests: list[Request]
             return fx.RefusePost(event.post, errors.batch_refused())
         if any(m.method == "initialize" for m in requests):
             return fx.RefusePost(event.post, errors.invalid_request("initialize can't be part of a batch"))
-    ids = tuple(map(_id, requests))
+    ids = [*map(_id, requests)]
     for id in ids:
         if id in session.requests or ids.count(id) > 1:
             return fx.RefusePost(event.post, errors.invalid_request("a request with this id is in flight"), id)
     for message in event.messages if len(requests) < len(event.messages) else ():
         if isinstance(message, Result | Error) and not asks.was_issued(session, message.id):
             return fx.RefusePost(event.post, errors.invalid_request("a response to no request of this server"))
-    error = _refusal_of_work(session, list(map(_method, requests))) if requests else None
-    return fx.RefusePost(event.post, error, ids[0]) if error is not None else None
-
-
-def _refusal_of_work(session: Session, methods: list[str]) -> errors.ProtocolError | None:
-    """Requests need a phase that takes them, and room. (A ping needs neither: 2025-11-25 utilities/ping.)"""
+    # Requests need a phase that takes them, and room. (A ping needs neither: 2025-11-25 utilities/ping.)
+    methods = [*map(_method, requests)]
     number = len(methods) - methods.count("ping")
-    if not number:
-        return None
-    refusal = REFUSALS.get((session.phase, "initialize" if "initialize" in methods else "request"))
+    refusal = REFUSALS.get((session.phase, "initialize" if "initialize" in methods else "request")) if number else None
     if refusal is not None:
-        return refusal()
+        return fx.RefusePost(event.post, refusal(), ids[0])
     if number > session.rules.requests:
-        return errors.invalid_request(f"a batch may hold {session.rules.requests} requests")
-    if len(session.requests) + number > session.rules.requests:
-        return errors.too_many_requests()
+        error = errors.invalid_request(f"a batch may hold {session.rules.requests} requests")
+        return fx.RefusePost(event.post, error, ids[0])
+    if number and len(session.requests) + number > session.rules.requests:
+        return fx.RefusePost(event.post, errors.too_many_requests(), ids[0])
     return None
 
 

@@ -190,12 +190,10 @@ NOT_CONTINUED = frozenset(
 
 
 def place(
-    session: Session, id: RequestId, stream: str | None, event: ev.CallProgressed | ev.Asked | ev.CallPlaced
+    session: Session, entry: ClientRequest, stream: str | None, event: ev.CallProgressed | ev.Asked | ev.CallPlaced
 ) -> tuple[Session, Changes]:
     """Takes down where a request stands at its backend; the change of the record, if it is recorded."""
-    entry = session.requests[id]
     if event.place is None or entry.method in NOT_CONTINUED:
         return session, {}
     entry = replace(entry, backend=event.backend, place=event.place)
-    session = replace(session, requests={**session.requests, id: entry})
-    return session, {request_key(id): of_request(entry, stream)} if stream is not None else {}
+    return session.having(entry), {request_key(entry.id): of_request(entry, stream)} if stream is not None else {}

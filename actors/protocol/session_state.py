@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Literal
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from actors.protocol import errors
 from actors.protocol.capabilities import Capabilities, ClientBits
@@ -188,3 +189,12 @@ class Session(Struct, frozen=True):
     next_post_stream: int = 1
     next_get_stream: int = 1
     next_ask: int = 1
+
+    def called(self, call: CallId | None) -> ClientRequest | None:
+        """The request in flight of this call."""
+        id = self.calls.get(call) if call is not None else None
+        return self.requests[id] if id is not None else None
+
+    def having(self, entry: ClientRequest) -> "Session":
+        """With this request in flight as it is given."""
+        return replace(self, requests={**self.requests, entry.id: entry})

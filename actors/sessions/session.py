@@ -193,8 +193,7 @@ class SessionActor(Actor):
 
     def routed(self, call: int) -> None:
         """A call that had to wait has found its backend, whose deadline may be shorter than that which runs."""
-        id = self._state.calls.get(call)
-        entry = self._state.requests.get(id) if id is not None else None
+        entry = self._state.called(call)
         if entry is not None and entry.timed:
             self._start_deadline(fx.StartDeadline(call, entry.accepted, entry.accepted))
         stream = self._state.posts[entry.post].stream if entry is not None else None
@@ -213,11 +212,10 @@ class SessionActor(Actor):
         """Steps the machine and runs the effects. An outcome that must be in the record first waits until it is."""
         before = self._state
         if type(event) is ev.CallEnded:
-            id = before.calls.get(event.call)
-            if id is not None and before.requests[id].method in KEPT_FIRST and event.ok and not recorded:
-                level = before.requests[id].level
-                if level is not None:
-                    self.save(session_record.level(level))
+            entry = before.called(event.call) if event.ok and not recorded else None
+            if entry is not None and entry.method in KEPT_FIRST:
+                if entry.level is not None:
+                    self.save(session_record.level(entry.level))
                 self.record.then(lambda: self.event(event, recorded=True))
                 return
             self.running.ended(event, self.ctx.now(), before.version)
