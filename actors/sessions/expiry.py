@@ -43,12 +43,15 @@ def remaining(fields: Mapping[str, bytes], services: Services) -> float:
     return ttl if since is None else float(since) + ttl - services.wall()
 
 
-def end_upstream(key: SessionKey, record: Record, services: Services, links: DynamicSupervisor) -> None:
-    """Ends the sessions of the backends of a record that nobody will rebuild."""
+def end(
+    key: SessionKey, grant: Grant, record: Record, reason: str, services: Services, links: DynamicSupervisor
+) -> None:
+    """Ends a session that nobody will rebuild, with the sessions of its backends."""
     table = services.table.value
     for backend, resume in read_kept(record.fields, key, services.sealer, table).items():
         if resume.kept is not None:
             farewell(services, links, table.backends[backend], resume.kept)
+    services.store.end(key, grant, reason, ignore)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,8 @@ class Expiry(Actor):
         if isinstance(outcome, Failed):
             self._failed(key, outcome)
         else:
-            self._end(key, *outcome)
+            end(key, *outcome, "idle", self._services, self._links)
+            self._services.telemetry.count("stagedoor_sessions_ended_total", ("idle",))
 
     def _failed(self, key: SessionKey, failed: Failed) -> None:
         """It is gone, or another's; or the store can't say now."""
@@ -197,8 +201,3 @@ class Expiry(Actor):
         """Looks later, unless it was in memory since, and is waited for."""
         if bytes.fromhex(key) not in self._due:
             self._wait(key, seconds)
-
-    def _end(self, key: SessionKey, grant: Grant, record: Record) -> None:
-        end_upstream(key, record, self._services, self._links)
-        self._services.telemetry.count("stagedoor_sessions_ended_total", ("idle",))
-        self._services.store.end(key, grant, "idle", ignore)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 from actors.fronts.host import Tree
-from actors.ports import ANONYMOUS, Failed, Grant, Principal, Record, Refused, SessionKey, ignore
+from actors.ports import ANONYMOUS, Failed, Grant, Principal, Record, Refused, SessionKey
 from actors.protocol import errors, session_record
 from actors.protocol.errors import ProtocolError
 from actors.quotas import Quotas
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, ExitKind, Ref, Reply, SystemClosed
 from actors.services import Services
-from actors.sessions.expiry import Overdue, end_upstream, remaining
+from actors.sessions.expiry import Overdue, end, remaining
 from actors.sessions.session import Identity, SessionActor
 from actors.streams.recorder import handle
 
@@ -250,8 +250,7 @@ class Router(Actor):
             self._services.telemetry.count("stagedoor_restarts_total", ("SessionActor",))
         identity = Identity(claimed.key, claimed.principal, claimed.endpoint)
         if record.tries >= 3:
-            end_upstream(claimed.key, record, self._services, self._tree.links)
-            self._services.store.end(claimed.key, grant, "poisoned", ignore)
+            end(claimed.key, grant, record, "poisoned", self._services, self._tree.links)
             self._settle(claimed.key, errors.session_not_found())
             return
         self._services.log.info("session_activated", session=handle(claimed.key), epoch=grant.epoch, reason=reason)
@@ -287,8 +286,8 @@ class Router(Actor):
 
         def claimed(outcome: Any) -> None:
             if not isinstance(outcome, Failed):
-                end_upstream(key, outcome[1], self._services, self._tree.links)
-                self._services.store.end(key, outcome[0], "poisoned", ignore)
+                grant, record = outcome
+                end(key, grant, record, "poisoned", self._services, self._tree.links)
 
         def read(outcome: Any) -> None:
             if not isinstance(outcome, Failed):

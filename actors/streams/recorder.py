@@ -232,12 +232,12 @@ class Recorder:
             track.answered(effect)
             self._settle(effect.stream, track)
             return
-        self._usage.add(effect.stream, entry.size)
+        full = self._usage.add(effect.stream, entry.size)
         if track.stalled:
             self._keep(track, entry)
         else:
             track.pending.append(entry)
-            if self._usage.over(1.0):
+            if full:
                 self._make_room(1.0)
             self._issue(track, entry)
         if effect.finish or len(track.owed) > 1:

@@ -74,8 +74,8 @@ class Usage:
         limits = self._limits
         return self._events > share * limits.log_events or self._bytes > share * limits.log_bytes
 
-    def add(self, stream: str, size: int) -> None:
-        """An event is on its way into the log."""
+    def add(self, stream: str, size: int) -> bool:
+        """An event is on its way into the log; whether that is more than the caps allow."""
         entry = self._live.get(stream)
         if entry is None:
             entry = self._live[stream] = _Stream()
@@ -84,6 +84,7 @@ class Usage:
         entry.bytes += size
         self._events += 1
         self._bytes += size
+        return self._events > self._limits.log_events or self._bytes > self._limits.log_bytes
 
     def take_back(self, stream: str, size: int) -> None:
         """It did not get there."""
