@@ -303,6 +303,10 @@ class Catalogue(Actor):
         self._by_link: dict[Ref, Key] = {}
         self._watching: dict[Ref, set[Key]] = {}
 
+    def statistics(self) -> dict[str, int]:
+        """How much it keeps, and for how many."""
+        return {"views": len(self._entries), "bytes": self._bytes, "watchers": len(self._watching)}
+
     def started(self) -> None:
         self._pages = OwnCalls(self.ctx, math.inf)  # a list has its deadline as a whole
 

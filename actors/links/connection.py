@@ -130,6 +130,14 @@ class Connection(Actor):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._backend}: {self._link.phase.value}, {len(self._link.pending)} pending>"
 
+    def statistics(self) -> dict[str, int]:
+        """How much is under way, or waits to be told."""
+        return {
+            "calls": len(self._calls),
+            "pending": len(self._link.pending),
+            "backlog": self._subscribers.backlog,
+        }
+
     def started(self) -> None:
         self._me = self.ctx.ref
         self._show(self._phase)
@@ -439,7 +447,7 @@ ON_TRANSPORT: dict[type, Callable[[ports.Transport, Any], None]] = {
 EFFECTS: dict[type, Callable[[Any, Any], None]] = {
     ev.Connect: Connection._ask_permit,
     ev.Send: Connection._send,
-    **dict.fromkeys((ev.UseVersion, ev.Forget, ev.Reset, ev.PickUp), Connection._on_transport),
+    **dict.fromkeys(ON_TRANSPORT, Connection._on_transport),
     **dict.fromkeys((ev.Hang, ev.LetGo), Connection._leave_transport),
     ev.HandOver: Connection._hand_over,
     ev.Down: Connection._down,

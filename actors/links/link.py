@@ -103,6 +103,9 @@ class LinkActor(Connection):
         self._driver: TaskDriver | None = None
         """As soon as a call may need one."""
 
+    def statistics(self) -> dict[str, int]:
+        return {**super().statistics(), "waiting": len(self._link.waiting), "asked": len(self._link.asked)}
+
     def started(self) -> None:
         super().started()
         self._own = OwnCalls(self.ctx, self._services.limits.request_deadline, self._backend)

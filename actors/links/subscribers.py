@@ -145,9 +145,9 @@ class Subscribers:
                 self._later()
 
     @property
-    def owes(self) -> bool:
-        """Whether something is still to be told."""
-        return bool(self._owed)
+    def backlog(self) -> int:
+        """Notifications that wait for room in a mailbox."""
+        return len(self._owed)
 
     def settle(self) -> None:
         """Tells what had no room before."""

@@ -66,7 +66,9 @@ class Activate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Created:
+class Created:
+    """What the store says of the record of a new session."""
+
     open: OpenSession
     key: SessionKey
     session_id: str
@@ -74,20 +76,24 @@ class _Created:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class Read:
+    """What the store says of a record that is to be claimed."""
+
     key: SessionKey
     outcome: Any
 
 
 @dataclass(frozen=True, slots=True)
-class _Claimed:
+class Claimed:
+    """What the store says of a claim."""
+
     key: SessionKey
     principal: Principal
     endpoint: str
     outcome: Any
 
 
-RouterMessage: TypeAlias = OpenSession | Activate | _Created | _Read | _Claimed | Down
+RouterMessage: TypeAlias = OpenSession | Activate | Created | Read | Claimed | Down
 
 
 class Router(Actor):
@@ -105,7 +111,8 @@ class Router(Actor):
         self._quotas = quotas
         self._keys: dict[Ref, SessionKey] = {}
         self._activating: dict[SessionKey, list[Activate]] = {}
-        self._crashed: dict[SessionKey, float] = {}
+        self.crashed: dict[SessionKey, float] = {}
+        """When each of those that crashed lately did so last."""
 
     def started(self) -> None:
         """After a crash of its own: the sessions live on, so they are watched again."""
@@ -118,13 +125,13 @@ class Router(Actor):
         match message:
             case OpenSession():
                 self._open(message)
-            case _Created():
+            case Created():
                 self._created(message)
             case Activate():
                 self._activate(message)
-            case _Read(key, outcome):
+            case Read(key, outcome):
                 self._read(key, outcome)
-            case _Claimed():
+            case Claimed():
                 self._claimed(message)
             case Down(ref=ref, reason=reason):
                 self._down(ref, reason.kind)
@@ -150,9 +157,7 @@ class Router(Actor):
         self._quotas.sessions.add(opening.principal)
         fields = session_record.birth(opening.principal.name, opening.endpoint)
         fields |= session_record.configuration(self._services.table.value)
-        self._services.store.create(
-            key, fields, lambda out: self.ctx.ref.reply(_Created(opening, key, session_id, out))
-        )
+        self._services.store.create(key, fields, lambda out: self.ctx.ref.reply(Created(opening, key, session_id, out)))
 
     def _no_room(self, principal: Principal) -> ProtocolError | None:
         """Why there can't be one more in memory."""
@@ -160,7 +165,7 @@ class Router(Actor):
             return errors.server_full()
         return None if self._quotas.sessions.room(principal) else errors.too_many_sessions()
 
-    def _created(self, created: _Created) -> None:
+    def _created(self, created: Created) -> None:
         self._quotas.sessions.add(created.open.principal, -1)
         if isinstance(created.outcome, Failed):
             self._services.log.warning("session_not_created", reason=created.outcome.reason.value)
@@ -203,7 +208,7 @@ class Router(Actor):
         waiting = self._activating.setdefault(activate.key, [])
         waiting.append(activate)
         if len(waiting) == 1:
-            self._services.store.read(activate.key, lambda out: self.ctx.ref.reply(_Read(activate.key, out)))
+            self._services.store.read(activate.key, lambda out: self.ctx.ref.reply(Read(activate.key, out)))
 
     def _read(self, key: SessionKey, outcome: Record | Failed) -> None:
         if isinstance(outcome, Failed):
@@ -235,16 +240,16 @@ class Router(Actor):
             outcome.owner,
             outcome.epoch,
             secrets.token_hex(8),
-            lambda out: self.ctx.ref.reply(_Claimed(key, mine[0].principal, endpoint, out)),
+            lambda out: self.ctx.ref.reply(Claimed(key, mine[0].principal, endpoint, out)),
         )
 
-    def _claimed(self, claimed: _Claimed) -> None:
+    def _claimed(self, claimed: Claimed) -> None:
         self._quotas.sessions.add(claimed.principal, -1)
         if isinstance(claimed.outcome, Failed):
             self._settle(claimed.key, _refusal(claimed.outcome))
             return
         grant, record = claimed.outcome
-        reason = "crash" if claimed.key in self._crashed else "activation"
+        reason = "crash" if claimed.key in self.crashed else "activation"
         self._services.telemetry.count("stagedoor_takeovers_total", (reason,))
         if reason == "crash":
             self._services.telemetry.count("stagedoor_restarts_total", ("SessionActor",))
@@ -278,9 +283,9 @@ class Router(Actor):
     def _after_crash(self, key: SessionKey) -> None:
         """The next message rebuilds it from its record; but not again and again."""
         now = self.ctx.now()
-        before = self._crashed.get(key)
-        self._crashed = {k: at for k, at in self._crashed.items() if now - at < CRASH_WINDOW}
-        self._crashed[key] = now
+        before = self.crashed.get(key)
+        self.crashed = {k: at for k, at in self.crashed.items() if now - at < CRASH_WINDOW}
+        self.crashed[key] = now
         if before is None or now - before >= CRASH_WINDOW:
             return
 

@@ -162,6 +162,10 @@ class SessionActor(Actor):
         state = self._state
         return f"<SessionActor {state.phase.value}: {len(state.requests)} requests, {len(state.streams)} streams>"
 
+    def statistics(self) -> dict[str, int]:
+        """How much is under way."""
+        return {**self.front.statistics(), "running": len(self.running), "asks": len(self._state.asks)}
+
     # What the front sees of it
 
     @property

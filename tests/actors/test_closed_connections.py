@@ -13,8 +13,7 @@ from msgspec import Raw
 
 from actors.brokers import pool, pool_messages
 from actors.fronts import catalogue
-from actors.links import connection, link, link_messages, modern_link
-from actors.links.connection import Connection
+from actors.links import link, link_messages, modern_link
 from actors.links.link_messages import ToBackends, ToLink
 from actors.protocol import link_events as legacy
 from actors.protocol.bridge import parking
@@ -116,8 +115,6 @@ def test_every_event_and_effect_of_both_machines_is_in_its_union() -> None:
 def test_a_connection_of_either_era_does_whatever_its_machine_wants() -> None:
     assert set(get_args(legacy.LinkEffect)) <= link.EFFECTS.keys()
     assert set(get_args(modern.Effect)) <= modern_link.EFFECTS.keys()
-    on_transport = {e for e, f in connection.EFFECTS.items() if f is Connection._on_transport}
-    assert on_transport <= connection.ON_TRANSPORT.keys()
 
 
 def test_a_pool_knows_every_message_that_it_may_be_told() -> None:

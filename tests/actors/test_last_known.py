@@ -3,6 +3,7 @@
 import trio
 
 from actors.ports import Principal
+from actors.protocol.payload import dumps
 from tests.support.harness import open_gateway
 from tests.support.mcp_backend import Backend, tool
 
@@ -96,9 +97,11 @@ async def test_the_lists_kept_are_bounded_in_bytes_and_those_not_used_go_first(a
         clients = [await gateway.connect(principal=Principal(name)) for name in "abcd"]
         for client in clients:
             assert await client.names() == ["alpha__big"]
-        ref = gateway.actors.tree.catalogue.ref
-        assert ref is not None
-        catalogue = ref.cell.actor
-        assert [key.principal for key in catalogue._entries] == ["c", "d"]  # type: ignore[union-attr]
-        assert catalogue._bytes == sum(w.size for e in catalogue._entries.values() for w in e.lists.values())  # type: ignore[union-attr]
+        statistics, size = gateway.catalogue.statistics(), len(dumps(alpha.lists["tools/list"][0]))
+        assert (statistics["views"], statistics["bytes"]) == (2, 2 * size)
+        listed = len(alpha.asked_for("tools/list"))
+        for client in (clients[3], clients[2]):
+            assert await client.names() == ["alpha__big"]
+        assert len(alpha.asked_for("tools/list")) == listed
         assert await clients[0].names() == ["alpha__big"]
+        assert len(alpha.asked_for("tools/list")) == listed + 1

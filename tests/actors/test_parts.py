@@ -163,13 +163,13 @@ async def test_what_has_no_room_is_told_later_once_for_each_thing_and_chatter_is
         ]
         for one in told * 10:
             audience.tell(one, None)
-        assert audience.owes
+        assert audience.backlog
         assert set(dropped) == {"notification_refused"}
         for _ in range(10):
             await system_settled()
             audience.settle()
         await system_settled()
-        assert not audience.owes
+        assert not audience.backlog
         assert {bytes(t.params) for t in deaf.heard if t.method == "notifications/x"} == {
             bytes(dumps({"n": n})) for n in range(3)
         }
@@ -184,9 +184,9 @@ async def test_what_is_owed_is_bounded_and_goes_with_its_member(autojump_clock):
         for n in range(2 * MAX_OWED):
             audience.tell(LinkTold(ref, "alpha", None, "notifications/x", dumps({"n": n})), None)
         audience.tell(LinkTold(ref, "alpha", None, "notifications/x", dumps({"n": "x" * 5000})), None)
-        assert len(audience._owed) == MAX_OWED
+        assert audience.backlog == MAX_OWED
         audience.leave(ref)
-        assert not audience.owes
+        assert not audience.backlog
         assert audience.only() is None
 
 

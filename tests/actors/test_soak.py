@@ -5,7 +5,6 @@ from contextlib import suppress
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from actors.links.link import LinkActor
 from actors.runtime import Ref
@@ -14,6 +13,7 @@ from actors.sessions.session import SessionActor
 from tests.support.door_client import Client, Pending, RpcError
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, Request, tool
+from tests.support.repeatable import run
 
 MAY = {"sampling": {}, "roots": {"listChanged": True}}
 STEPS = 150
@@ -191,19 +191,8 @@ def leftovers(gateway: Gateway) -> list[str]:
     found = []
     for ref in gateway.system.registry:
         actor = ref.cell.actor
-        if isinstance(actor, SessionActor):
-            kept: dict[str, object] = {**actor.front.statistics()}
-            kept |= {"running": actor.running, "asks": actor._state.asks}
-            found += [f"{actor!r} {name}: {value}" for name, value in kept.items() if value]
-        elif isinstance(actor, LinkActor):
-            link = actor._link
-            kept = {
-                "calls": len(actor._calls),
-                "pending": [p for p in link.pending.values() if p.call is not None],
-                "waiting": link.waiting,
-                "asked": link.asked,
-            }
-            found += [f"{actor!r} {name}: {value}" for name, value in kept.items() if value]
+        if isinstance(actor, (SessionActor, LinkActor)):
+            found += [f"{actor!r} {name}: {n}" for name, n in actor.statistics().items() if n]
     return found
 
 
@@ -249,5 +238,4 @@ async def again(run: Play) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_happens_each_request_has_one_answer_and_nothing_is_left(seed):
-    trio._core._run._r.seed(seed)  # type: ignore[attr-defined]
-    trio.run(play, seed, clock=MockClock(autojump_threshold=0))
+    run(play, seed, seed=seed)

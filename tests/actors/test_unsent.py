@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from actors.ports import Deltas, Failed, Record, Refused
+from actors.ports import Deltas, Failed, Record, Refused, SessionKey
 from actors.protocol import effects as fx
 from actors.protocol.session_record import read_request
 from actors.protocol.table import Limits
@@ -29,10 +29,16 @@ class Watched(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__(Limits(), trio.current_time)
+        self.key: SessionKey = ""
+        """Of the one session."""
         self.writes: list[tuple[str, bytes | None]] = []
         self.away = False
         self.slow = False
         self.late: list[Callable[[], None]] = []
+
+    def create(self, key: SessionKey, *args: Any) -> None:
+        self.key = key
+        super().create(key, *args)
 
     def append(self, *args: Any, **more: Any) -> None:
         deltas = more.get("deltas") or Deltas()
@@ -51,9 +57,8 @@ class Watched(MemoryStore):
             write()
 
     def record(self) -> Record:
-        [key] = self._sessions
         found: list[Any] = []
-        self.read(key, found.append)
+        self.read(self.key, found.append)
         return found[0]  # type: ignore[no-any-return]
 
     def unsent(self) -> list[bool]:
@@ -189,8 +194,8 @@ async def test_an_owner_that_was_replaced_while_a_call_waited_never_sends_it(aut
     async with open_gateway(alpha, store=store) as gateway:
         client = await gateway.connect("alpha")
         await waits_for_a_connection(gateway, client, alpha)
-        [(key, session)] = store._sessions.items()
-        store.claim(key, session.owner, session.epoch, "somebody else", lambda outcome: None)
+        session = store.record()
+        store.claim(store.key, session.owner, session.epoch, "somebody else", lambda outcome: None)
         assert store.unsent() == [True]
         alpha.answer(alpha.asked_for("initialize")[-1])
         await trio.sleep(3600)

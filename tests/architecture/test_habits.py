@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 
-from tests.architecture.source import CODE, ROOT, TEXTS, none, text, tree
+from tests.architecture.source import CODE, ROOT, TESTS, TEXTS, none, text, tree
 
 
 def test_a_shield_has_its_deadline_on_the_same_line() -> None:
@@ -24,6 +25,31 @@ def test_nothing_but_the_crash_boundary_which_needs_no_except_catches_broadly() 
     handlers = [(path, node) for path in CODE for node in ast.walk(tree(path)) if isinstance(node, ast.ExceptHandler)]
     assert len(handlers) > 100
     none([f"{path}:{node.lineno}" for path, node in handlers if broad(node)])
+
+
+OF_LIBRARIES = {
+    "os._exit",  # public, whatever its name
+    "_run._r",  # trio's order of tasks, which only its module gives away
+    "self.session._request_id",  # the SDK tells nobody the id of a request that is to be cancelled
+}
+
+
+def private(path: Path) -> list[str]:
+    """What the file uses of other objects that is theirs alone: names with an underscore in front, but for those of its
+    own classes and of what they inherit from."""
+    own = {node.name for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)} | {"self", "cls", "super()"}
+    found = []
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Attribute) and re.match(r"_(?!_)", node.attr):
+            used = ast.unparse(node)
+            if ast.unparse(node.value) not in own and used not in OF_LIBRARIES:
+                found.append(f"{path}:{node.lineno}: {used}")
+    return found
+
+
+def test_tests_look_through_public_faces() -> None:
+    assert TESTS
+    none([line for path in TESTS for line in private(path)])
 
 
 def test_nothing_is_left_for_later() -> None:

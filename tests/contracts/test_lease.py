@@ -208,10 +208,11 @@ async def test_a_busy_loop_keeps_its_lease(brief, own_server, opened):
 async def test_a_thread_that_crashes_is_told(own_server, opened, monkeypatch):
     lost: list[str] = []
 
-    def bug(*_: object) -> None:
-        raise ZeroDivisionError("a bug")
+    class Bug(float):
+        def __lt__(self, _: object) -> bool:
+            raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(lease.Lease, "_beat", bug)
     async with opened(own_server.url, on_lost=lost.append):
+        monkeypatch.setattr(lease, "TICK_WITHIN", Bug())
         await eventually(lambda: lost)
     assert lost == ["the store's lease thread crashed: crashed: ZeroDivisionError('a bug')"]

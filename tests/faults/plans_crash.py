@@ -140,7 +140,7 @@ PLANS = (
     _plan("the router, at a new session", _crash(Router, "receive", _any(router.OpenSession)), "new"),
     _plan("the router, after a new session", _crash(Router, "receive", _any(router.OpenSession), after=True), "new"),
     _plan("the router, at an activation", _crash(Router, "receive", _any(router.Activate)), "back"),
-    _plan("the router, at a claim", _crash(Router, "receive", _any(router._Claimed)), "back"),
+    _plan("the router, at a claim", _crash(Router, "receive", _any(router.Claimed)), "back"),
     _plan("the backends, at a permit", _crash(Backends, "receive", _any(AskPermit)), "connects", within=31.0),
     _plan("the backends, at a success", _crash(Backends, "receive", _any(Connected)), "connects"),
     _plan("the front, at a call", _crash(SessionEndpoint, "send", _front), "call"),

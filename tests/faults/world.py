@@ -16,11 +16,10 @@ from typing import Any
 from unittest import mock
 
 import trio
-from trio.testing import MockClock
 
 from actors.protocol.table import Limits
 from actors.runtime import Exit, ExitKind, Ref
-from actors.sessions.router import session_key
+from actors.sessions.router import Router, session_key
 from gateway.http.app import McpApp
 from gateway.http.config import ServeConfig
 from gateway.http.security import Security
@@ -29,6 +28,7 @@ from tests.faults.client import Client, Exchange, Point, Trouble
 from tests.faults.native import NativeBackend
 from tests.faults.server import Server
 from tests.faults.store import FaultyStore
+from tests.support import repeatable
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Kind
 
@@ -178,8 +178,9 @@ class World:
 
     def _forget_crash(self, key: str) -> None:
         router = self.gateway.system.registry.whereis("router")
-        if router is not None and router.cell.actor is not None:
-            router.cell.actor._crashed.pop(key, None)  # type: ignore[attr-defined]
+        actor = router.cell.actor if router is not None else None
+        if isinstance(actor, Router):
+            actor.crashed.pop(key, None)
 
     async def revive(self) -> None:
         """Whenever a life ends, the next one begins."""
@@ -270,11 +271,10 @@ async def open_world(
 
 
 def run(fn: Callable[[], Awaitable[None]]) -> None:
-    """On a loop and a clock of its own. The order in which tasks of one batch run is the same every time."""
-    trio._core._run._r.seed(0)
+    """On a loop and a clock of its own, within `LONG`, in the same order every time."""
 
     async def main() -> None:
         with trio.fail_after(LONG):
             await fn()
 
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+    repeatable.run(main)

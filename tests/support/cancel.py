@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import trio
-from trio.testing import MockClock
+
+from tests.support.repeatable import run
 
 Scenario: TypeAlias = Callable[[trio.CancelScope], Awaitable[object]]
 
@@ -66,7 +67,5 @@ def _run(scenario: Scenario, target: int | None) -> int:
         with trio.fail_after(RUN_SECONDS):
             await scenario(scope)
 
-    # The order in which trio runs the tasks of one batch is random; the same seed makes the steps of all runs the same.
-    trio._core._run._r.seed(0)
-    trio.run(main, clock=MockClock(autojump_threshold=0), instruments=[steps])
+    run(main, instruments=[steps])
     return steps.count

@@ -22,6 +22,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from actors import ports
+from actors.fronts.catalogue import Catalogue
 from actors.ports import ANONYMOUS, ListStore, Principal, Store, TransportEvent
 from actors.protocol.instruments import INSTRUMENTS
 from actors.protocol.table import BackendSpec, Endpoint, Limits, Table
@@ -153,6 +154,14 @@ class Gateway:
         """Replaces parts of the table of backends."""
         before = self.services.table.value
         self.actors.replace_table(replace(before, digest=before.digest + "'", **table))
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The actor that keeps the lists."""
+        ref = self.actors.tree.catalogue.ref
+        assert ref is not None
+        assert isinstance(ref.cell.actor, Catalogue)
+        return ref.cell.actor
 
     def left(self) -> dict[str, int]:
         """How much there is of what must go when sessions go: compare it before and after."""

@@ -75,7 +75,7 @@ class Peer:
         """What it acknowledges of a subscription."""
         self.answers = True
         """Whether it answers by itself what it can."""
-        self._lot = trio.lowlevel.ParkingLot()
+        self.lot = trio.lowlevel.ParkingLot()
         self._taken: Counter[str] = Counter()
 
     @property
@@ -94,7 +94,7 @@ class Peer:
         """The next call of this method, in order, each once."""
         with trio.fail_after(WAIT):
             while len(found := [c for c in self.calls if c.method == method]) <= self._taken[method]:
-                await self._lot.park()
+                await self.lot.park()
         self._taken[method] += 1
         return found[self._taken[method] - 1]
 
@@ -105,7 +105,7 @@ class Peer:
     def came(self, call: Asked) -> None:
         """A call is here."""
         self.calls.append(call)
-        self._lot.unpark_all()
+        self.lot.unpark_all()
         if not self.answers:
             return
         if call.method in LISTS:
@@ -161,7 +161,7 @@ class FakeLink(Actor):
                 self.notified.append(method)
             case Resume():
                 self.peer.resumes.append(Asked(self, message))
-                self.peer._lot.unpark_all()
+                self.peer.lot.unpark_all()
             case Cancel(caller, call):
                 for asked in (*self.peer.calls, *self.peer.resumes):
                     if asked.key == (caller, call):
@@ -267,7 +267,7 @@ class FakePeers:
     def __init__(self, peers: Mapping[str, Peer]) -> None:
         self.peers = dict(peers)
         self._supervisor = DynamicSupervisor(1000)
-        self._shared: dict[str, Ref] = {}
+        self.shared: dict[str, Ref] = {}
         self.brokers: dict[object, Ref] = {}
 
     def __getitem__(self, name: str) -> Peer:
@@ -295,10 +295,10 @@ class KindPeers:
         return peer.modern if peer.known else None
 
     def link(self, spec: BackendSpec) -> Ref:
-        running = self._peers._shared.get(spec.name)
+        running = self._peers.shared.get(spec.name)
         if running is None or not running.alive:
             peer = self._peers[spec.name]
-            running = self._peers._shared[spec.name] = self._peers.supervisor.start_child(FakeLink(peer, peer.modern))
+            running = self._peers.shared[spec.name] = self._peers.supervisor.start_child(FakeLink(peer, peer.modern))
         return running
 
     def broker(self, spec: BackendSpec) -> Ref:

@@ -655,7 +655,7 @@ async def test_a_request_that_was_sent_at_once_and_forgotten_is_never_heard_of(c
 
 async def test_a_cancelled_run_says_closed_and_leaves_no_connection(connect, backend, events):
     async def handle(request):
-        await trio.sleep_forever()
+        await request.stream.receive_some()  # until the connection is closed
 
     transport = connect(handler=handle, run=False, limits=replace(LIMITS, concurrent=1))
     async with trio.open_nursery() as nursery:
@@ -666,8 +666,8 @@ async def test_a_cancelled_run_says_closed_and_leaves_no_connection(connect, bac
         nursery.cancel_scope.cancel()
     assert [type(event) for event in events.all] == [RequestFailed, TransportClosed]
     assert (events.all[0].id, events.all[0].executed) == (2, "no")
-    await trio.testing.wait_all_tasks_blocked()
-    assert repr(transport._end.calls).endswith("<open 0, idle 0, waiting 0>>")
+    await backend.wait_closed()
+    assert (backend.connections, backend.closed) == (1, 1)
 
 
 async def test_close_sends_what_waits_and_gives_up_on_a_backend_that_stalls(connect, backend, events):
@@ -748,11 +748,12 @@ async def test_it_is_said_again_of_the_stream_of_a_new_session(connect, backend,
     assert await events.next() == Listening()
 
 
-async def test_the_stream_goes_over_the_connection_of_the_handshake(connect, backend, events):
+async def called_after_a_handshake(connect, events, streamed):
+    """A handshake, a GET stream that is `streamed`, and then a call."""
+
     async def handle(request):
         if request.method == "GET":
-            await request.events()
-            await trio.sleep_forever()
+            await streamed(request)
         elif request.id is None:
             await request.accepted()
         else:
@@ -768,6 +769,14 @@ async def test_the_stream_goes_over_the_connection_of_the_handshake(connect, bac
     await events.next(Listening)
     transport.send(call(2), id=2)
     await events.next(FrameReceived)
+
+
+async def test_the_stream_goes_over_the_connection_of_the_handshake(connect, backend, events):
+    async def streamed(request):
+        await request.events()
+        await trio.sleep_forever()
+
+    await called_after_a_handshake(connect, events, streamed)
     first, accepted, stream, other = (request.stream for request in backend.requests)
     assert first is accepted is stream
     assert other is not stream
@@ -776,26 +785,8 @@ async def test_the_stream_goes_over_the_connection_of_the_handshake(connect, bac
 @pytest.mark.parametrize("body", [b"", b"no such method"])
 @pytest.mark.parametrize("status", [405, 404, 401, 501])
 async def test_a_connection_over_which_no_stream_was_to_be_had_serves_calls(connect, backend, events, status, body):
-    async def handle(request):
-        if request.method == "GET":
-            await request.answer(status, body)
-        elif request.id is None:
-            await request.accepted()
-        else:
-            await request.result({})
-
-    transport = connect(handler=handle, emit=events)
-    transport.send(call(1, "initialize"), id=1)
-    await events.next(FrameReceived)
-    transport.negotiated("2025-11-25")
-    transport.send(PING, tag=5)
-    await events.next(FrameAccepted)
-    transport.listen()
-    await events.next(Listening)
-    transport.send(call(2), id=2)
-    await events.next(FrameReceived)
-    assert len({id(request.stream) for request in backend.requests}) == 1
-    assert transport._end.calls.open + transport._end.streams.open == 1
+    await called_after_a_handshake(connect, events, lambda request: request.answer(status, body))
+    assert (len(backend.requests), backend.connections) == (4, 1)
 
 
 @pytest.mark.parametrize("status", [405, 404, 401, 501])

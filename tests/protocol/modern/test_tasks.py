@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,9 +31,12 @@ class Seals:
 
     def __init__(self):
         self.count = 0
+        self.context = b""
+        """Of what was sealed last."""
 
     def seal(self, plain, context):
         self.count += 1
+        self.context = context
         body = self.count.to_bytes(4, "big") + plain
         return base64.urlsafe_b64encode(hashlib.sha256(context + body).digest() + body).decode()
 
@@ -78,8 +82,10 @@ def test_what_is_no_id_is_an_unknown_task_like_any_other(sealer, id):
 
 
 def test_a_sealed_thing_of_another_kind_is_no_id(sealer):
-    assert refused(tasks.unseal, sealer.seal(b"\x90", tasks._context("p")), sealer, principal="p").code == -32602
-    old = sealer.seal(tasks._encode(tasks.Handle("b", "p", "T", version=0)), tasks._context("p"))
+    assert tasks.unseal(tasks.seal("b", "p", "T", sealer), sealer, principal="p").task == "T"
+    context = sealer.context
+    assert refused(tasks.unseal, sealer.seal(b"\x90", context), sealer, principal="p").code == -32602
+    old = sealer.seal(msgspec.msgpack.encode(tasks.Handle("b", "p", "T", version=0)), context)
     assert refused(tasks.unseal, old, sealer, principal="p").code == -32602
 
 
