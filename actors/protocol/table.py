@@ -93,7 +93,7 @@ class Limits:
     """Live sessions of one principal in one process; a further `initialize` gets 429. 0: no bound of its own."""
     sessions_anonymous: int = 0
     """The same for the anonymous principal, which is everybody where there are no tokens. 0: no bound of its own; of
-    what is kept for its clients without sessions, the longest unused goes above `sessionsPerPrincipal`."""
+    what is kept for its modern clients, the longest unused goes above `sessionsPerPrincipal`."""
     get_streams_per_session: int = 4
     """GET streams open in one session; a further one gets 409."""
     request_deadline: float = 300.0
@@ -113,14 +113,14 @@ class Limits:
     link_connect: float = 30.0
     """From start to ready of a backend connection."""
     link_idle: float = 300.0
-    """A connection of the catalogue, or of clients without sessions, without use for this long is closed."""
+    """A connection of the catalogue, or of modern clients, without use for this long is closed."""
     park_ttl: float = 600.0
-    """How long a call waits for answers of a client without sessions; then it is cancelled at its server."""
+    """How long a call waits for answers of a modern client; then it is cancelled at its server."""
     parked_per_principal: int = 256
     """Calls of one principal that wait so; for a further one the one that waits longest gives way, after 60 s at the
-    earliest; else the questions of the further one are refused, and it gets -32603."""
+    earliest; else the server requests of the further one are refused, and it gets -32603."""
     broker_idle: float = 900.0
-    """Connections that a client without sessions has to a server with sessions are closed after so long without use."""
+    """Connections that a modern client has to a legacy server are closed after so long without use."""
     overflow_connections: int = 7
     """To one such server over stdio: more of them, while a call waits for answers on the first. 0: others wait."""
     list_deadline: float = 3.0
