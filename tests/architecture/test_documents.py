@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
-from tests.architecture.source import ROOT, below, none, text
+from tests.architecture.source import CODE, ROOT, TESTS, TEXTS, below, none, text
 
 
 def script(name: str) -> ModuleType:
@@ -40,11 +42,48 @@ def test_the_way_of_every_flow_can_be_traced_and_has_a_row_in_the_document() -> 
     assert trace_calls.trace(name).calls == ways[name].calls, "the same code has another trace"
 
 
-def test_every_declared_metric_is_emitted_somewhere() -> None:
+def test_what_is_declared_emitted_and_documented_are_the_same_metrics() -> None:
     from actors.protocol.instruments import INSTRUMENTS
 
     code = "\n".join(text(path) for path in below("actors", "gateway") if path.name != "instruments.py")
-    none([name for name in INSTRUMENTS if f'"{name}"' not in code])
+    emitted = set(re.findall(r'"((?:stagedoor|mcp_server|mcp_client)_[a-z_]+)"', code))
+    none(sorted(emitted ^ INSTRUMENTS.keys()))
+    mentioned = {name for path in TEXTS for name in re.findall(r"`(stagedoor_[a-z_]+)", text(path))}
+    none(sorted(mentioned - INSTRUMENTS.keys()))
+
+
+ELSEWHERE = {"weather.py", "stagedoor/gap", "stagedoor/missing"}
+"""A file that a reader makes, and members of `_meta`."""
+
+
+def places(path: Path) -> Iterator[str]:
+    """What a document names of the tree: paths, files by their name alone, and modules to run."""
+    homes = (ROOT, ROOT / "actors", ROOT / path.parent)
+    folders = {folder.name for home in homes for folder in home.iterdir() if folder.is_dir()}
+    for quoted in re.findall(r"`([^`\n]+)`", text(path)):
+        for module in re.findall(r"python -m ([a-z_.]+)", quoted):
+            yield module.replace(".", "/")
+        for word in re.findall(r"[\w.{},*/-]+", quoted):
+            first, slash, _ = word.partition("/")
+            if (slash and first in folders) or re.fullmatch(r"\w+\.py", word):
+                yield word
+
+
+def is_there(place: str, path: Path) -> bool:
+    """Whether a document means something by it, from wherever it may be meant: {a,b} is both, * is any."""
+    if braces := re.search(r"\{(.*?)\}", place):
+        return all(is_there(place.replace(braces[0], one), path) for one in braces[1].split(","))
+    homes = (ROOT, ROOT / "actors", ROOT / path.parent)
+    if any([*home.glob(place.rstrip("/")), *home.glob(f"{place}.py")] for home in homes):
+        return True
+    return "/" not in place and any(file.name == place for file in (*CODE, *TESTS))
+
+
+def test_what_documents_name_of_the_tree_is_there() -> None:
+    documents = [path for path in TEXTS if path.suffix == ".md"]
+    named = {(path, place) for path in documents for place in places(path)}
+    assert len(named) > 100
+    none(sorted(f"{path}: {place}" for path, place in named if place not in ELSEWHERE and not is_there(place, path)))
 
 
 def test_the_limits_in_the_guarantees_are_the_defaults() -> None:
