@@ -437,7 +437,7 @@ class Catalogue(Actor):
     def _forget(self, key: Key) -> None:
         entry = self._entries[key]
         for method, wanted in entry.lists.items():
-            self._end_fetch(key, entry, method, wanted)
+            self._end_fetch(key, method, wanted)
             wanted.held = False
             self._answer(key, entry, method, wanted)
             self.ctx.cancel_timer(("again", key, method))
@@ -518,7 +518,7 @@ class Catalogue(Actor):
 
     def _fetched(self, key: Key, entry: Entry, method: str, items: Items | None) -> None:
         wanted = entry.lists[method]
-        self._end_fetch(key, entry, method, wanted)
+        self._end_fetch(key, method, wanted)
         overtaken = wanted.told and items is not None  # the backend said so while the pages came
         if items is None:
             # What the backend has said of it is still to be looked into.
@@ -557,7 +557,7 @@ class Catalogue(Actor):
         wanted.items = items
         self._bytes += wanted.size
 
-    def _end_fetch(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
+    def _end_fetch(self, key: Key, method: str, wanted: Known) -> None:
         """It is over, or nobody waits for it any more."""
         self.ctx.cancel_timer(("fetch", key, method))
         wanted.fetching = False

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 from actors.fronts.host import Tree
-from actors.ports import ANONYMOUS, Failed, Grant, Principal, Record, Refused, SessionKey
+from actors.ports import Failed, Grant, Principal, Record, Refused, SessionKey
 from actors.protocol import errors, session_record
 from actors.protocol.errors import ProtocolError
 from actors.quotas import Quotas
@@ -315,6 +315,3 @@ def _refusal(failed: Failed) -> ProtocolError:
     if failed.reason is Refused.FULL:
         return errors.server_full()
     return errors.store_full() if failed.reason is Refused.STORE_FULL else errors.store_away()
-
-
-__all__ = ["ANONYMOUS", "Activate", "Alive", "OpenSession", "Router", "Sessions", "session_key"]

@@ -3,7 +3,7 @@
 from gateway.observability.exposition import Exposition
 from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import bound, configure, get_log
-from gateway.observability.metrics import Metrics, merge
+from gateway.observability.metrics import Metrics
 from gateway.observability.redaction import Redaction
 
 __all__ = [
@@ -14,6 +14,5 @@ __all__ = [
     "bound",
     "configure",
     "get_log",
-    "merge",
     "report_lag",
 ]

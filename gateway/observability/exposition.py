@@ -1,6 +1,6 @@
 """Metrics as Prometheus and OpenMetrics read them. The only place that knows the Prometheus library."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -10,16 +10,15 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from actors.protocol.instruments import Instrument
-from gateway.observability.metrics import Cell, Labels, Metrics, Numbers, merge
+from gateway.observability.metrics import Cell, Labels, Metrics
 
 
 class Exposition:
     """The page behind `/metrics`: the instruments, and what the operating system counts of this process."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
         self._registry = CollectorRegistry()
-        self._registry.register(_Numbers(metrics.instruments, metrics.numbers))
+        self._registry.register(_Numbers(metrics))
         ProcessCollector(registry=self._registry)
 
     def page(self, accept: str = "") -> tuple[bytes, str]:
@@ -27,25 +26,16 @@ class Exposition:
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
-    def merged_page(self, snapshots: Iterable[bytes], accept: str = "") -> tuple[bytes, str]:
-        """The same for several processes: this one and those whose snapshots are given."""
-        numbers = merge(self._metrics.instruments, [self._metrics.snapshot(), *snapshots])
-        registry = CollectorRegistry()
-        registry.register(_Numbers(self._metrics.instruments, lambda: numbers))
-        encode, content_type = choose_encoder(accept)
-        return encode(registry), content_type
-
 
 class _Numbers(Collector):
     """Turns plain numbers into the library's families at the moment of a scrape."""
 
-    def __init__(self, instruments: Iterable[Instrument], numbers: Callable[[], Numbers]) -> None:
-        self._instruments = tuple(instruments)
-        self._numbers = numbers
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        numbers = self._numbers()
-        for instrument in self._instruments:
+        numbers = self._metrics.numbers()
+        for instrument in self._metrics.instruments:
             yield _family(instrument, list(numbers[instrument.name].items()))
 
 

@@ -1,13 +1,11 @@
-"""Counting: what happens in one process, kept as plain dicts, and several processes' numbers put together.
+"""Counting: what happens in the process, kept as plain dicts.
 
 The hot path is one or two dict operations: no lock, no label objects. It belongs to the thread of the event loop; other
 threads hand what they measured to it. A scrape reads the dicts as they are (`gateway.observability.exposition`).
 """
 
-import json
-import operator
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from actors.protocol.instruments import INSTRUMENTS, Instrument
@@ -86,12 +84,6 @@ class Metrics:
         """All series as they are at this moment; not a copy."""
         return {one.name: {**self._numbers, **self._cells}[one.name] for one in self.instruments}  # type: ignore[misc]
 
-    def snapshot(self) -> bytes:
-        """The numbers for another process, which reads them with `merge`."""
-        return json.dumps(
-            {name: [[labels, cell] for labels, cell in series.items()] for name, series in self.numbers().items()}
-        ).encode()
-
     def _admit(self, name: str, labels: Labels, series: Mapping[Labels, object]) -> Labels:
         """The labels under which a series that is not there yet is kept: its own, as long as the bounds allow."""
         declared = self._declared[name].labels
@@ -114,43 +106,3 @@ class Metrics:
                 return (*labels[:at], OTHER, *labels[at + 1 :])
             tools.add(labels[at])
         return labels
-
-
-def merge(instruments: Iterable[Instrument], snapshots: Iterable[bytes]) -> Numbers:
-    """The numbers of several processes as if they were one.
-
-    Counters, histograms and gauges add up; of a gauge in seconds (an age) and of one that says what is `up` the worst
-    counts. What another version of the program declares otherwise is left out. ValueError for what is not a snapshot.
-    """
-    declared = {instrument.name: instrument for instrument in instruments}
-    merged: Numbers = {name: {} for name in declared}
-    for snapshot in snapshots:
-        decoded = json.loads(snapshot)
-        if not isinstance(decoded, dict):
-            raise ValueError("a snapshot is an object")  # noqa: TRY004 - it is the content that is wrong
-        for name, series in decoded.items():
-            instrument = declared.get(name)
-            for labels, cell in series if instrument else ():
-                if len(labels) == len(declared[name].labels):
-                    _add(declared[name], merged[name], tuple(labels), cell)
-    return merged
-
-
-def _add(instrument: Instrument, series: dict[Labels, Cell], labels: Labels, cell: Cell) -> None:
-    before = series.get(labels)
-    if isinstance(cell, list):
-        if len(cell) == len(instrument.buckets) + 2:
-            zero = before if isinstance(before, list) else [0.0] * len(cell)
-            series[labels] = [a + b for a, b in zip(zero, cell, strict=True)]
-    elif before is None or isinstance(before, list):
-        series[labels] = cell
-    else:
-        series[labels] = _combine(instrument)(before, cell)
-
-
-def _combine(instrument: Instrument) -> Callable[[float, float], float]:
-    if instrument.kind == "gauge" and instrument.name.endswith("_seconds"):
-        return max
-    if instrument.kind == "gauge" and instrument.name.endswith("_up"):
-        return min
-    return operator.add

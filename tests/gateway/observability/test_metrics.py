@@ -2,14 +2,12 @@ import ast
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from actors.ports import Telemetry
 from actors.protocol.instruments import INSTRUMENTS, Instrument
-from gateway.observability import Exposition, Metrics, merge
+from gateway.observability import Exposition, Metrics
 from gateway.observability.metrics import SERIES_PER_INSTRUMENT, TOOLS_OF_ALL, TOOLS_PER_SERVER
 
 ROOT = Path(__file__).parents[3]
@@ -23,9 +21,8 @@ TIME = Instrument("time_seconds", "histogram", HELP, ("gen_ai_tool_name",), (0.1
 ALL = (CALLS, PLAIN, OPEN, AGE, UP, TIME)
 
 
-def samples(metrics: Metrics, *others: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    page = Exposition(metrics)
-    body, _ = page.merged_page([other.snapshot() for other in others]) if others else page.page()
+def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    body, _ = Exposition(metrics).page()
     found = {}
     for family in parse(body.decode()):
         for sample in family.samples:
@@ -116,59 +113,6 @@ def test_no_instrument_grows_without_bound() -> None:
         metrics.gauge("open", n, (f"state{n}",))
     assert len(metrics.numbers()["open"]) == SERIES_PER_INSTRUMENT + 1
     assert metrics.numbers()["open"]["other",] == SERIES_PER_INSTRUMENT + 9
-
-
-def test_several_processes_read_as_one() -> None:
-    one, two = Metrics(ALL), Metrics(ALL)
-    one.count("calls_total", ("echo", "fx"), 2)
-    two.count("calls_total", ("echo", "fx"), 3)
-    two.count("calls_total", ("add", "fx"))
-    one.gauge("open", 4, ("ready",))
-    two.gauge("open", 6, ("ready",))
-    one.gauge("age_seconds", 0.5)
-    two.gauge("age_seconds", 0.2)
-    one.gauge("store_up", 1)
-    one.observe("time_seconds", 0.05, ("echo",))
-    two.observe("time_seconds", 2.0, ("echo",))
-    merged = merge(ALL, [one.snapshot(), two.snapshot()])
-    assert merged == {
-        "calls_total": {("echo", "fx"): 5, ("add", "fx"): 1},
-        "plain_total": {(): 0},
-        "open": {("ready",): 10},
-        "age_seconds": {(): 0.5},
-        "store_up": {(): 0},
-        "time_seconds": {("echo",): [1, 0, 1, 2.05]},
-    }
-    assert samples(one, two)["open", (("state", "ready"),)] == 10
-
-
-def test_what_another_version_declares_otherwise_is_left_out() -> None:
-    other = Metrics(
-        [
-            Instrument("calls_total", "counter", HELP, ("one",)),
-            Instrument("time_seconds", "histogram", HELP, ("gen_ai_tool_name",), (1.0,)),
-            Instrument("newer_total", "counter", HELP),
-        ]
-    )
-    other.count("calls_total", ("x",))
-    other.observe("time_seconds", 1, ("x",))
-    assert merge(ALL, [other.snapshot()]) == {one.name: {} for one in ALL}
-
-
-@pytest.mark.parametrize("snapshot", [b"", b"[]", b"nonsense", b"\xff"])
-def test_what_is_not_a_snapshot_is_refused(snapshot: bytes) -> None:
-    with pytest.raises(ValueError):
-        merge(ALL, [snapshot])
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ab"), st.integers(0, 1000))))
-def test_a_merge_of_parts_is_the_whole(steps: list[tuple[int, str, int]]) -> None:
-    parts, whole = [Metrics(ALL) for _ in range(3)], Metrics(ALL)
-    for part, tool, amount in steps:
-        for metrics in (parts[part], whole):
-            metrics.count("calls_total", (tool, "fx"), amount)
-            metrics.observe("time_seconds", amount / 256, (tool,))
-    assert merge(ALL, [part.snapshot() for part in parts]) == merge(ALL, [whole.snapshot()])
 
 
 def test_every_declared_instrument_is_on_the_page() -> None:
