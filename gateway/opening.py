@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import trio
 
+from actors.fronts.merged import MISSING
 from actors.ports import ANONYMOUS, Answer, Post, Reply, Streaming
 from actors.protocol import sse
 from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, Table
@@ -39,8 +40,6 @@ AT_ONCE = 16
 """Servers that are connected to at one time."""
 PAUSE = 0.5
 """Seconds before a list that lacks servers which are still starting is asked for again."""
-MISSING = "stagedoor/missing"
-"""In the `_meta` of a list: why servers are not in it, by name."""
 EXECUTED = {
     "no": "the call was not executed",
     "unknown": "the call may have been executed",
