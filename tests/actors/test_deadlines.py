@@ -631,25 +631,23 @@ ROWS: Mapping[str, Row] = {
     "a call, for the lists on which its name may be": Row((10,), (Proof(lookup, needs_merging),)),
     "the acknowledgement of a subscription, for one server": Row((10,), (Proof(subscription, needs_no_session),)),
     "a connection to a server": Row((30,), (Proof(connection), Proof(connection_again))),
-    "the GET stream of a server with sessions, before calls are sent to it": Row(
-        (1,), (Proof(get_stream, needs_get_stream),)
-    ),
+    "the GET stream of a legacy server, before calls are sent to it": Row((1,), (Proof(get_stream, needs_get_stream),)),
     "the answer to `server/discover`": Row(
         (5, 30, 30), (Proof(discovery, needs_doubt), Proof(discovery_begun, needs_pipe_of_broker))
     ),
-    "the acknowledgement of a subscription at a server without sessions": Row(
+    "the acknowledgement of a subscription at a modern server": Row(
         (10,), (Proof(upstream_subscription, needs_server_without_sessions),)
     ),
-    "the input that a server without sessions needs from a client with one": Row(
+    "the input that a modern server requires of a legacy client": Row(
         (5 * MINUTE,), (Proof(input_rounds, needs_rounds), Proof(input_page, needs_rounds))
     ),
-    "a server's question without a stream to carry it": Row(
+    "a server request without a stream to carry it": Row(
         (5,), (Proof(question_without_a_stream, needs_server_with_sessions),)
     ),
-    "a server's question to the client": Row(
+    "a server request to the client": Row(
         (300,), (Proof(question, needs_server_with_sessions), Proof(question_of_a_call, needs_session))
     ),
-    "a parked call for its client's answers": Row(
+    "a suspended call for its client's answers": Row(
         (10 * MINUTE,),
         (
             Proof(parked, needs_broker),
@@ -660,7 +658,7 @@ ROWS: Mapping[str, Row] = {
     "a server over stdio, to answer a ping after such a call, or one whose client left, was cancelled": Row(
         (5,), (Proof(ping, needs_pipe_of_broker),)
     ),
-    "the connections of a client without sessions, unused": Row((15 * MINUTE,), (Proof(unused, needs_broker),)),
+    "the connections of a modern client, unused": Row((15 * MINUTE,), (Proof(unused, needs_broker),)),
     "a finished stream's log": Row((5 * MINUTE, 60), (Proof(finished_log, needs_session),)),
     "a session without messages and streams": Row((60, 30 * MINUTE), (Proof(idle, needs_session),)),
     "the drain": Row(
