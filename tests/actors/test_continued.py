@@ -1,6 +1,6 @@
 """A call whose backend gives its events ids outlives the session's actor, and the process."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -206,8 +206,8 @@ async def test_its_client_can_cancel_it(autojump_clock):
         assert alpha.link.params_of("notifications/cancelled")[0]["requestId"] == story.request.id
 
 
-async def test_a_question_that_was_open_can_be_answered_in_the_next_process(autojump_clock):
-    alpha = Backend("alpha", **WORK)
+def asks(alpha: Backend) -> Callable[[Client], Awaitable[tuple[Pending, Story, Any]]]:
+    """A call in whose course its server asks something."""
 
     async def act(client: Client) -> tuple[Pending, Story, Any]:
         call, story = await begun(client, alpha, "work")
@@ -215,7 +215,13 @@ async def test_a_question_that_was_open_can_be_answered_in_the_next_process(auto
         alpha.link.ask("elicitation/create", form, 7, related=story.request.id, cursor="c2")
         return call, story, await call.next("elicitation/create")
 
-    async with killed_after(alpha, act, capabilities=ASKING) as (client, (call, story, question), gateway):
+    return act
+
+
+async def test_a_question_that_was_open_can_be_answered_in_the_next_process(autojump_clock):
+    alpha = Backend("alpha", **WORK)
+
+    async with killed_after(alpha, asks(alpha), capabilities=ASKING) as (client, (call, story, question), gateway):
         rest = back(client, call)
         await alpha.connected(2)
         await client.respond(question, {"action": "accept", "content": {}})
@@ -322,13 +328,7 @@ async def test_at_the_deadline_of_a_drain_the_rest_gets_its_error(autojump_clock
 async def test_at_the_deadline_of_a_drain_its_question_stays_open(autojump_clock):
     alpha = Backend("alpha", **WORK)
 
-    async def act(client: Client) -> tuple[Pending, Story, Any]:
-        call, story = await begun(client, alpha, "work")
-        form = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
-        alpha.link.ask("elicitation/create", form, 7, related=story.request.id, cursor="c2")
-        return call, story, await call.next("elicitation/create")
-
-    async with drained_after(alpha, act, capabilities=ASKING) as (client, (call, story, question), gateway):
+    async with drained_after(alpha, asks(alpha), capabilities=ASKING) as (client, (call, story, question), gateway):
         assert not [m for m in alpha.link.messages if "method" not in m], "the server was told that nobody answers"
         rest = back(client, call)
         await alpha.connected(2)

@@ -251,11 +251,6 @@ async def test_a_client_that_does_not_read_is_ended(modern: Open, autojump_clock
         pending = at.client("alpha").listen("a:")
         await acknowledged(pending)
         (call,) = at["alpha"].asked_for("subscriptions/listen")
-        hold = trio.Event()
-
-        async def not_reading() -> None:
-            await hold.wait()
-
         for number in range(500):
             call.tell(UPDATED, uri=f"a:{number}/" + "x" * 100)
         await pending.end()

@@ -11,7 +11,6 @@ from tests.support.schemas import NEWEST
 from tests.support.wire_client import Message
 
 TO_MODERN_HTTP = pytest.mark.cells((Cell(NEWEST, "memory", "http", "modern"),))
-TO_MODERN_STDIO = pytest.mark.cells((Cell(NEWEST, "memory", "channel", "modern"),))
 UNWRITABLE = ("x\x01y", "x\ny", "x\r\nMcp-Name: forged", "\x7f", "\x00", " edge", "z\u00fcrich")
 """Methods that no header carries: this one is never encoded (streamable-http, "Value Encoding")."""
 

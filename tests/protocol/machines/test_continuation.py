@@ -4,7 +4,6 @@ The last test lets the process die at any write of the store, as often as it lik
 the client's log once, in order, and the request has one outcome.
 """
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import given
@@ -12,98 +11,25 @@ from hypothesis import strategies as st
 
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
-from actors.protocol import session_rebuild, session_record
 from actors.protocol.session_record import read_request
-from actors.protocol.session_state import Rules, Session
 from tests.protocol.machines.driving import (
     ASKS,
     BATCHES,
     NEWEST,
-    SessionDriver,
     all_of,
     call,
     kinds,
     notification,
     only,
-    plain,
     raw,
     request,
     said,
 )
+from tests.protocol.machines.recorded import Died, Recorded
 
 
-class Died(Exception):  # noqa: N818 - it names what happened
-    """The process, before this write."""
-
-
-@dataclass
-class Head:
-    seq: int
-    finished: bool = False
-
-
-@dataclass
-class Log:
-    """A store: each write is done whole, or not at all and none after it."""
-
-    fields: dict[str, bytes] = field(default_factory=lambda: dict(session_record.birth("p", "e")))
-    requests: dict[str, bytes] = field(default_factory=dict)
-    asked: dict[str, bytes] = field(default_factory=dict)
-    streams: dict[str, Head] = field(default_factory=dict)
-    events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    left: int = 10**9
-    """Writes until the process dies."""
-
-    def take(self, effects: list[Any]) -> list[Any]:
-        for effect in effects:
-            if isinstance(effect, fx.Save | fx.OpenStream | fx.Append):
-                if self.left == 0:
-                    raise Died
-                self.left -= 1
-                self._write(effect)
-        return effects
-
-    def _write(self, effect: fx.Save | fx.OpenStream | fx.Append) -> None:
-        if isinstance(effect, fx.Save):
-            self._change(self.fields, effect.fields)
-        elif isinstance(effect, fx.OpenStream):
-            self.streams[effect.stream] = Head(0 if effect.first is None else 1)
-            self.events[effect.stream] = []
-            self.requests |= effect.requests
-        else:
-            head = self.streams[effect.stream]
-            assert (effect.seq, head.finished) == (head.seq + 1, False)
-            if effect.data is not None:
-                head.seq += 1
-                self.events[effect.stream].append(plain(effect.data))
-            head.finished = effect.finish
-            self._change(self.requests, effect.requests)
-            self._change(self.asked, effect.asked)
-
-    def _change(self, table: dict[str, bytes], changes: dict[str, bytes | None]) -> None:
-        for key, value in changes.items():
-            if value is None:
-                table.pop(key, None)
-            else:
-                table[key] = value
-
-
-class Lasting(SessionDriver):
-    """A session whose effects reach a store."""
-
-    def __init__(self, version: str = NEWEST) -> None:
-        super().__init__(version)
-        self.store = Log()
-
-    def step(self, event: ev.SessionEvent) -> list[Any]:
-        return self.store.take(super().step(event))
-
-    def restart(self, *reachable: str) -> list[Any]:
-        """Another life, of which the first knows nothing; its effects."""
-        fresh = Session(self.session.epoch + 1, Rules())
-        self.session, effects = session_rebuild.rebuild(self.store, fresh, 100.0, reachable)
-        self.calls = {id: number for number, id in self.session.calls.items()}
-        return self.store.take(effects)
+class Lasting(Recorded):
+    """One whose backend gives its events ids."""
 
     def place(self, id: Any, cursor: str | None) -> list[Any]:
         """An event with an id and without a message."""

@@ -1,8 +1,5 @@
 """A session is rebuilt from its record: what was in flight is settled, the rest goes on."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +10,6 @@ from actors.protocol import session_machine, session_rebuild, session_record
 from actors.protocol.session_state import Rules, Session, SessionPhase
 from tests.protocol.machines.driving import (
     FORMS,
-    NEWEST,
-    SessionDriver,
     all_of,
     answers,
     call,
@@ -25,63 +20,7 @@ from tests.protocol.machines.driving import (
     request,
     said,
 )
-
-
-@dataclass
-class Head:
-    seq: int
-    finished: bool = False
-
-
-@dataclass
-class Ledger:
-    """A store as simple as can be: keeps what effects say, and checks that appends are contiguous."""
-
-    fields: dict[str, bytes] = field(default_factory=lambda: dict(session_record.birth("p", "e")))
-    requests: dict[str, bytes] = field(default_factory=dict)
-    asked: dict[str, bytes] = field(default_factory=dict)
-    streams: dict[str, Head] = field(default_factory=dict)
-
-    def take(self, effects: list) -> list:
-        for effect in effects:
-            if isinstance(effect, fx.Save):
-                _change(self.fields, effect.fields)
-            elif isinstance(effect, fx.OpenStream):
-                assert effect.stream not in self.streams
-                self.streams[effect.stream] = Head(0 if effect.first is None else 1)
-                _change(self.requests, effect.requests)
-            elif isinstance(effect, fx.Append):
-                head = self.streams[effect.stream]
-                assert (effect.seq, head.finished) == (head.seq + 1, False)
-                head.seq += effect.data is not None
-                head.finished = effect.finish
-                _change(self.requests, effect.requests)
-                _change(self.asked, effect.asked)
-        return effects
-
-
-def _change(table: dict[str, bytes], changes: Mapping[str, bytes | None]) -> None:
-    for key, value in changes.items():
-        if value is None:
-            table.pop(key, None)
-        else:
-            table[key] = value
-
-
-class Recorded(SessionDriver):
-    """A session whose effects reach a store."""
-
-    def __init__(self, version: str = NEWEST) -> None:
-        super().__init__(version)
-        self.store = Ledger()
-
-    def step(self, event: ev.SessionEvent) -> list:
-        return self.store.take(super().step(event))
-
-    def restart(self) -> list:
-        """Another life, of which the first knows nothing; its effects."""
-        self.session, effects = session_rebuild.rebuild(self.store, Session(self.session.epoch + 1, Rules()))
-        return self.store.take(effects)
+from tests.protocol.machines.recorded import Head, Log, Recorded, change
 
 
 @pytest.fixture
@@ -104,7 +43,7 @@ def test_a_record_is_complete_once_the_handshake_is_over() -> None:
 def test_a_rebuilt_session_is_what_it_was(recorded: Recorded) -> None:
     recorded.post(request(1, "logging/setLevel", level="error"))
     recorded.end(1)
-    _change(recorded.store.fields, session_record.level("error"))
+    change(recorded.store.fields, session_record.level("error"))
     before = recorded.session
     assert recorded.restart() == []
     after = recorded.session
@@ -116,7 +55,7 @@ def test_a_rebuilt_session_is_what_it_was(recorded: Recorded) -> None:
 
 
 def test_subscriptions_are_kept(recorded: Recorded) -> None:
-    _change(recorded.store.fields, session_record.subscriptions(("x:1", "x:2")))
+    change(recorded.store.fields, session_record.subscriptions(("x:1", "x:2")))
     recorded.restart()
     assert recorded.session.subscriptions == ("x:1", "x:2")
     assert session_record.subscriptions(()) == {"subscriptions": None}
@@ -303,7 +242,7 @@ def test_a_reader_that_knows_nothing_of_the_mark_reads_the_entry_all_the_same(re
 
 def test_a_record_that_was_written_before_is_read() -> None:
     """Byte for byte as version 0.1 wrote it: a layout that changes must read this one too."""
-    store = Ledger(
+    store = Log(
         fields={
             "v": b"1",
             "principal": b"p",
