@@ -76,7 +76,7 @@ def test_the_bounds_that_it_names_are_those_of_the_code() -> None:
         "requests in flight of one session": str(defaults["requests_per_session"]),
         "handlers in threads": str(defaults["threads"]),
         "entries on a page of a list": str(defaults["page_size"]),
-        "questions to one client at a time": str(asking.ASKED_MAX),
+        "requests to one client at a time": str(asking.ASKED_MAX),
         "subscriptions of one session": str(methods.SUBSCRIPTIONS),
     }
     assert f"patience={defaults['patience']}" in DOCS
