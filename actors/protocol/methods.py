@@ -5,7 +5,7 @@ On an aggregate the gateway refuses what is not in this table (-32601) or ignore
 whose it is. To the one server behind an endpoint it passes, and from it (`carried`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -54,19 +54,18 @@ class Method:
     """One row. A capability is the path to its member in the declared object."""
 
     name: str
-    kind: Kind
     sender: Sender
     treatment: Treatment
+    server_capability: Path | None = None
+    """What the server must have declared for it to be sent, in either direction."""
+    client_capability: Path | None = None
+    """What the client must have declared for it to be sent, in either direction."""
     since: str = VERSIONS[0]
     """The first revision that has it."""
     last: str | None = None
     """The last revision that has it; None: it is still there."""
     last_from_client: str | None = None
     """The last revision in which a client may send what both ends may; None: it still may."""
-    server_capability: Path | None = None
-    """What the server must have declared for it to be sent, in either direction."""
-    client_capability: Path | None = None
-    """What the client must have declared for it to be sent, in either direction."""
     items: str | None = None
     """The member of a list's result that holds the items."""
     repeatable: bool = False
@@ -74,12 +73,18 @@ class Method:
     eligible: bool = False
     """While it runs, the backend may ask the client (2026-07-28, patterns/mrtr, "Supported Requests")."""
 
+    kind: Kind = field(init=False)
+    """As its name says."""
+
+    def __post_init__(self) -> None:
+        kind = Kind.NOTIFICATION if self.name.startswith("notifications/") else Kind.REQUEST
+        object.__setattr__(self, "kind", kind)
+
     def is_of(self, version: str) -> bool:
         """Whether a revision has it."""
         return at_least(version, self.since) and (self.last is None or version <= self.last)
 
 
-_REQUEST, _NOTIFICATION = Kind.REQUEST, Kind.NOTIFICATION
 _CLIENT, _SERVER, _BOTH = Sender.CLIENT, Sender.SERVER, Sender.BOTH
 _LOCAL, _MERGED, _ROUTED, _FAN_OUT = Treatment.LOCAL, Treatment.MERGED, Treatment.ROUTED, Treatment.FAN_OUT
 _MAPPED, _RELAYED, _COALESCED, _REFUSED = Treatment.MAPPED, Treatment.RELAYED, Treatment.COALESCED, Treatment.REFUSED
@@ -88,6 +93,7 @@ SET_LEVEL: Final = "logging/setLevel"
 SUBSCRIBE: Final = "resources/subscribe"
 UNSUBSCRIBE: Final = "resources/unsubscribe"
 UPDATED: Final = "notifications/resources/updated"
+ELICITED: Final = "notifications/elicitation/complete"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 LIST_CHANGED: Final = {
     "tools": "notifications/tools/list_changed",
@@ -97,175 +103,58 @@ LIST_CHANGED: Final = {
 """Capability → what is said when what it lists has changed."""
 
 _SESSIONS = LATEST_HANDSHAKE
-_TOOLS, _PROMPTS, _RESOURCES = ("tools",), ("prompts",), ("resources",)
+_TOOLS, _PROMPTS, _RESOURCES, _LOGGING = ("tools",), ("prompts",), ("resources",), ("logging",)
+_COMPLETIONS = ("completions",)
 _SUBSCRIBE = ("resources", "subscribe")
+_TASKS = "2025-11-25"
 
 _ROWS: Final = (
     # Lifecycle and utilities.
-    Method("initialize", _REQUEST, _CLIENT, _LOCAL, last=_SESSIONS),
-    Method("ping", _REQUEST, _BOTH, _LOCAL, last=_SESSIONS, repeatable=True),
-    Method("server/discover", _REQUEST, _CLIENT, _LOCAL, since=MODERN, repeatable=True),
-    Method("notifications/initialized", _NOTIFICATION, _CLIENT, _LOCAL, last=_SESSIONS),
-    Method("notifications/cancelled", _NOTIFICATION, _BOTH, _MAPPED),
-    Method("notifications/progress", _NOTIFICATION, _BOTH, _MAPPED, last_from_client=_SESSIONS),
-    Method(
-        SET_LEVEL,
-        _REQUEST,
-        _CLIENT,
-        _FAN_OUT,
-        last=_SESSIONS,
-        server_capability=("logging",),
-        repeatable=True,
-    ),
-    Method("notifications/message", _NOTIFICATION, _SERVER, _RELAYED, server_capability=("logging",)),
+    Method("initialize", _CLIENT, _LOCAL, last=_SESSIONS),
+    Method("ping", _BOTH, _LOCAL, last=_SESSIONS, repeatable=True),
+    Method("server/discover", _CLIENT, _LOCAL, since=MODERN, repeatable=True),
+    Method("notifications/initialized", _CLIENT, _LOCAL, last=_SESSIONS),
+    Method("notifications/cancelled", _BOTH, _MAPPED),
+    Method("notifications/progress", _BOTH, _MAPPED, last_from_client=_SESSIONS),
+    Method(SET_LEVEL, _CLIENT, _FAN_OUT, _LOGGING, last=_SESSIONS, repeatable=True),
+    Method("notifications/message", _SERVER, _RELAYED, _LOGGING),
     # The capability is younger than the method: see `capabilities.allows`.
-    Method(
-        "completion/complete",
-        _REQUEST,
-        _CLIENT,
-        _ROUTED,
-        server_capability=("completions",),
-        repeatable=True,
-    ),
+    Method("completion/complete", _CLIENT, _ROUTED, _COMPLETIONS, repeatable=True),
     # Tools.
-    Method("tools/list", _REQUEST, _CLIENT, _MERGED, server_capability=_TOOLS, items="tools", repeatable=True),
-    Method("tools/call", _REQUEST, _CLIENT, _ROUTED, server_capability=_TOOLS, eligible=True),
-    Method(
-        LIST_CHANGED["tools"],
-        _NOTIFICATION,
-        _SERVER,
-        _COALESCED,
-        server_capability=("tools", "listChanged"),
-    ),
+    Method("tools/list", _CLIENT, _MERGED, _TOOLS, items="tools", repeatable=True),
+    Method("tools/call", _CLIENT, _ROUTED, _TOOLS, eligible=True),
     # Prompts.
-    Method("prompts/list", _REQUEST, _CLIENT, _MERGED, server_capability=_PROMPTS, items="prompts", repeatable=True),
-    Method(
-        "prompts/get",
-        _REQUEST,
-        _CLIENT,
-        _ROUTED,
-        server_capability=_PROMPTS,
-        repeatable=True,
-        eligible=True,
-    ),
-    Method(
-        LIST_CHANGED["prompts"],
-        _NOTIFICATION,
-        _SERVER,
-        _COALESCED,
-        server_capability=("prompts", "listChanged"),
-    ),
+    Method("prompts/list", _CLIENT, _MERGED, _PROMPTS, items="prompts", repeatable=True),
+    Method("prompts/get", _CLIENT, _ROUTED, _PROMPTS, repeatable=True, eligible=True),
     # Resources.
-    Method(
-        "resources/list", _REQUEST, _CLIENT, _MERGED, server_capability=_RESOURCES, items="resources", repeatable=True
-    ),
-    Method(
-        "resources/templates/list",
-        _REQUEST,
-        _CLIENT,
-        _MERGED,
-        server_capability=_RESOURCES,
-        items="resourceTemplates",
-        repeatable=True,
-    ),
-    Method(
-        "resources/read",
-        _REQUEST,
-        _CLIENT,
-        _ROUTED,
-        server_capability=_RESOURCES,
-        repeatable=True,
-        eligible=True,
-    ),
-    Method(
-        SUBSCRIBE,
-        _REQUEST,
-        _CLIENT,
-        _ROUTED,
-        last=_SESSIONS,
-        server_capability=_SUBSCRIBE,
-        repeatable=True,
-    ),
-    Method(
-        UNSUBSCRIBE,
-        _REQUEST,
-        _CLIENT,
-        _ROUTED,
-        last=_SESSIONS,
-        server_capability=_SUBSCRIBE,
-        repeatable=True,
-    ),
-    Method(UPDATED, _NOTIFICATION, _SERVER, _RELAYED, server_capability=_SUBSCRIBE),
-    Method(
-        LIST_CHANGED["resources"],
-        _NOTIFICATION,
-        _SERVER,
-        _COALESCED,
-        server_capability=("resources", "listChanged"),
-    ),
+    Method("resources/list", _CLIENT, _MERGED, _RESOURCES, items="resources", repeatable=True),
+    Method("resources/templates/list", _CLIENT, _MERGED, _RESOURCES, items="resourceTemplates", repeatable=True),
+    Method("resources/read", _CLIENT, _ROUTED, _RESOURCES, repeatable=True, eligible=True),
+    Method(SUBSCRIBE, _CLIENT, _ROUTED, _SUBSCRIBE, last=_SESSIONS, repeatable=True),
+    Method(UNSUBSCRIBE, _CLIENT, _ROUTED, _SUBSCRIBE, last=_SESSIONS, repeatable=True),
+    Method(UPDATED, _SERVER, _RELAYED, _SUBSCRIBE),
+    # What is said when a list has changed.
+    *(Method(name, _SERVER, _COALESCED, (kind, "listChanged")) for kind, name in LIST_CHANGED.items()),
     # One stream for what changes (2026-07-28, patterns/subscriptions).
-    Method("subscriptions/listen", _REQUEST, _CLIENT, _FAN_OUT, since=MODERN, repeatable=True),
-    Method(ACKNOWLEDGED, _NOTIFICATION, _SERVER, _LOCAL, since=MODERN),
+    Method("subscriptions/listen", _CLIENT, _FAN_OUT, since=MODERN, repeatable=True),
+    Method(ACKNOWLEDGED, _SERVER, _LOCAL, since=MODERN),
     # What the server asks of the client. (Later revisions have the same in results, not as requests.)
-    Method("sampling/createMessage", _REQUEST, _SERVER, _RELAYED, last=_SESSIONS, client_capability=("sampling",)),
-    Method("roots/list", _REQUEST, _SERVER, _RELAYED, last=_SESSIONS, client_capability=("roots",), repeatable=True),
-    Method(
-        "notifications/roots/list_changed",
-        _NOTIFICATION,
-        _CLIENT,
-        _FAN_OUT,
-        last=_SESSIONS,
-        client_capability=("roots", "listChanged"),
-    ),
-    Method(
-        "elicitation/create",
-        _REQUEST,
-        _SERVER,
-        _RELAYED,
-        since="2025-06-18",
-        last=_SESSIONS,
-        client_capability=("elicitation",),
-    ),
-    Method(
-        "notifications/elicitation/complete",
-        _NOTIFICATION,
-        _SERVER,
-        _RELAYED,
-        since="2025-11-25",
-        last=_SESSIONS,
-        client_capability=("elicitation", "url"),
-    ),
+    Method("sampling/createMessage", _SERVER, _RELAYED, None, ("sampling",), last=_SESSIONS),
+    Method("roots/list", _SERVER, _RELAYED, None, ("roots",), last=_SESSIONS, repeatable=True),
+    Method("notifications/roots/list_changed", _CLIENT, _FAN_OUT, None, ("roots", "listChanged"), last=_SESSIONS),
+    Method("elicitation/create", _SERVER, _RELAYED, None, ("elicitation",), since="2025-06-18", last=_SESSIONS),
+    Method(ELICITED, _SERVER, _RELAYED, None, ("elicitation", "url"), since="2025-11-25", last=_SESSIONS),
     # Tasks of 2025-11-25, which either end may run for the other: the capability is that of the end that runs them.
-    *(
-        Method(
-            name,
-            _REQUEST,
-            _BOTH,
-            treatment,
-            since="2025-11-25",
-            last=_SESSIONS,
-            server_capability=capability,
-            repeatable=name == "tasks/get",
-        )
-        for name, treatment, capability in (
-            ("tasks/get", _ROUTED, ("tasks",)),
-            ("tasks/result", _ROUTED, ("tasks",)),
-            ("tasks/cancel", _ROUTED, ("tasks", "cancel")),
-            ("tasks/list", _REFUSED, ("tasks", "list")),
-        )
-    ),
-    Method(
-        "notifications/tasks/status",
-        _NOTIFICATION,
-        _BOTH,
-        _RELAYED,
-        since="2025-11-25",
-        last=_SESSIONS,
-        server_capability=("tasks",),
-    ),
+    Method("tasks/get", _BOTH, _ROUTED, ("tasks",), since=_TASKS, last=_SESSIONS, repeatable=True),
+    Method("tasks/result", _BOTH, _ROUTED, ("tasks",), since=_TASKS, last=_SESSIONS),
+    Method("tasks/cancel", _BOTH, _ROUTED, ("tasks", "cancel"), since=_TASKS, last=_SESSIONS),
+    Method("tasks/list", _BOTH, _REFUSED, ("tasks", "list"), since=_TASKS, last=_SESSIONS),
+    Method("notifications/tasks/status", _BOTH, _RELAYED, ("tasks",), since=_TASKS, last=_SESSIONS),
 )
 
 METHODS: Final[dict[str, Method]] = {row.name: row for row in _ROWS}
+
+ELIGIBLE: Final = frozenset(row.name for row in _ROWS if row.eligible)
 
 CHANGED: Final = {
     row.name: LIST_CHANGED[row.server_capability[0]] for row in _ROWS if row.items and row.server_capability
