@@ -28,7 +28,7 @@ from actors.protocol.bridge import parking as ev
 from actors.protocol.bridge import request_state
 from actors.protocol.capabilities import LEVELS, ClientBits
 from actors.protocol.link_calls import failure
-from actors.protocol.link_events import Hello
+from actors.protocol.link_events import AnswerGiven, Hello, Wanted
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
@@ -58,7 +58,7 @@ LENT = frozenset({"roots", *ASKABLE})
 Owner: TypeAlias = tuple[Ref, int]
 """A caller, and its number of the call."""
 
-CallerMessage: TypeAlias = lm.Join | lm.Leave | lm.Call | lm.Cancel | lm.Warm | pm.Resume
+CallerMessage: TypeAlias = lm.Join | lm.Leave | lm.Call | lm.Cancel | Wanted | pm.Resume
 ConnectionMessage: TypeAlias = (
     lm.LinkReady
     | lm.LinkDown
@@ -187,7 +187,7 @@ class PoolActor(Evictable):
             case lm.Leave(caller=caller):
                 asked = lm.Call | pm.Resume | lm.Join
                 self._early = [m for m in self._early if not (isinstance(m, asked) and m.caller is caller)]
-            case lm.Call() | pm.Resume() | lm.Join() | lm.Warm() if len(self._early) >= self.mailbox_size:
+            case lm.Call() | pm.Resume() | lm.Join() | Wanted() if len(self._early) >= self.mailbox_size:
                 full = self._failure("overloaded", "too much waits for this client's connections")
                 self._turn_away([message], full)
             case _:
@@ -227,7 +227,7 @@ class PoolActor(Evictable):
             case lm.Leave(caller=caller):
                 self.ctx.demonitor(caller)
                 self._left(caller)
-            case lm.Warm():
+            case Wanted():
                 self._step(ev.Warmed())
             case _:
                 self._handle_life(message)
@@ -546,7 +546,7 @@ class PoolActor(Evictable):
         number = message.call if message.call is not None else self._raiser(message.method, connection)
         call = self._calls.get(number) if number is not None else None
         if number is None or call is None:
-            message.link.reply(lm.GiveAnswer(message.id, *ev.unasked(message.method)))
+            message.link.reply(AnswerGiven(message.id, *ev.unasked(message.method)))
             return
         found = ev.for_client(call.call.method, self._key.bits, message.method, message.params)
         if isinstance(found, Raw) and self._asking + len(found) > QUESTIONS_BYTES:
@@ -554,7 +554,7 @@ class PoolActor(Evictable):
         if isinstance(found, Raw):
             self._step(ev.Asked(number, message.id, message.method, found))
         else:
-            message.link.reply(lm.GiveAnswer(message.id, *found))
+            message.link.reply(AnswerGiven(message.id, *found))
 
     @property
     def _asking(self) -> int:
@@ -677,7 +677,7 @@ class PoolActor(Evictable):
         connection = self._connections.get(number)
         connection = connection or self._open(number, None)
         if connection is not None:
-            connection.ref.reply(lm.Warm())
+            connection.ref.reply(Wanted())
         else:
             self._closed("no connection to the server can be made")
 
@@ -747,7 +747,7 @@ class PoolActor(Evictable):
             return
         version = connection.hello.version if connection.hello is not None else LATEST_HANDSHAKE
         ok, payload = translate.answer(effect.method, effect.ok, effect.payload, version, MODERN)
-        connection.ref.reply(lm.GiveAnswer(effect.id, ok, payload))
+        connection.ref.reply(AnswerGiven(effect.id, ok, payload))
 
     def _start_grace(self, effect: ev.StartGrace) -> None:
         """Servers that do one thing after the other answer a ping when they are done with what was cancelled; one that

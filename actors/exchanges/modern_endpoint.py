@@ -27,13 +27,11 @@ from actors.fronts.task_registry import exposed
 from actors.fronts.upstreams import Waiter, no_link
 from actors.links.link_messages import (
     Call,
-    GiveAnswer,
     LinkAsked,
     LinkOutcome,
     LinkReady,
     LinkTold,
     PeerNotified,
-    Warm,
 )
 from actors.links.links import start_modern_link
 from actors.ports import Principal
@@ -43,7 +41,7 @@ from actors.protocol import events as ev
 from actors.protocol import payload as json
 from actors.protocol.bridge import request_state
 from actors.protocol.bridge.input_required import Parked
-from actors.protocol.link_events import Hello
+from actors.protocol.link_events import AnswerGiven, Hello, Wanted
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
@@ -430,7 +428,7 @@ class ModernEndpoint(Endpoint):
 
     def asked(self, message: LinkAsked) -> None:
         """Modern servers ask nothing, and brokers park; whoever asks all the same gets an answer."""
-        message.link.reply(GiveAnswer(message.id, False, errors.method_not_found(message.method).raw))
+        message.link.reply(AnswerGiven(message.id, False, errors.method_not_found(message.method).raw))
 
     def _task(self, backend: str, task: Raw) -> Raw:
         """A task with the result of its tool, whose URIs are others here."""
@@ -467,7 +465,7 @@ class ModernEndpoint(Endpoint):
                 self.outcome(LinkOutcome(backend, call.call, False, refusal.raw))
             else:
                 link.reply(call)
-        link.reply(Warm())
+        link.reply(Wanted())
 
     def disconnected(self, backend: str, was_up: bool) -> None:
         """As in `Endpoint`."""

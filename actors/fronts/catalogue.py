@@ -25,7 +25,6 @@ from actors.links.eras import ERA_ATTEMPTS
 from actors.links.link_messages import (
     Call,
     Cancel,
-    GiveAnswer,
     Join,
     Leave,
     LinkAsked,
@@ -36,13 +35,12 @@ from actors.links.link_messages import (
     LinkTold,
     LinkUnfit,
     LinkWithdrew,
-    Warm,
 )
 from actors.links.links import start_list_link
 from actors.links.own_calls import OwnCalls
 from actors.links.paging import Items, Page, Paging
 from actors.protocol import breaker, capabilities, errors
-from actors.protocol.link_events import Hello
+from actors.protocol.link_events import AnswerGiven, Hello, Wanted
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
 from actors.protocol.methods import CHANGED, METHODS
@@ -484,7 +482,7 @@ class Catalogue(Actor):
         if entry.ready:
             self._ask(key, entry, method, wanted)
         else:
-            link.reply(Warm())
+            link.reply(Wanted())
 
     def _ask(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         """The connection is up: a list that the backend does not declare is not asked for."""
@@ -700,7 +698,7 @@ class Catalogue(Actor):
 
     def _refuse(self, link: Ref, id: RequestId) -> None:
         """Nobody stands behind a link that only lists: what it asks is refused at once, never left hanging."""
-        link.reply(GiveAnswer(id, False, errors.method_not_found("there is no client to ask").raw))
+        link.reply(AnswerGiven(id, False, errors.method_not_found("there is no client to ask").raw))
 
     def _from_link(self, told: LinkReady | LinkDown | LinkTold | LinkUnfit) -> None:
         key = self._by_link.get(told.link)
@@ -738,7 +736,7 @@ class Catalogue(Actor):
         entry.link, entry.unfit = None, entry.unfit + 1
         other = self._link(key, entry) if entry.unfit <= ERA_ATTEMPTS else None
         if other is not None:
-            other.reply(Warm())
+            other.reply(Wanted())
         else:
             spec = self._services.table.value.backends.get(key.backend)
             self._backends.reply(self._eras.neither(key.backend, spec))

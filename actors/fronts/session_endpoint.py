@@ -21,17 +21,11 @@ from actors.fronts.upstreams import no_link
 from actors.links.link import LinkActor
 from actors.links.link_messages import (
     Call,
-    Continue,
-    GiveAnswer,
-    Hold,
     LinkAsked,
     LinkOutcome,
     LinkReady,
     LinkTold,
     LinkWithdrew,
-    Notify,
-    Release,
-    Warm,
 )
 from actors.links.links import start_link, start_modern_link
 from actors.links.resume import KeptLinks, farewell
@@ -40,7 +34,7 @@ from actors.protocol import capabilities, session_record, tasks, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
 from actors.protocol import payload as json
-from actors.protocol.link_events import Hello
+from actors.protocol.link_events import AnswerGiven, Continued, Hello, Hold, Notified, Released, Wanted
 from actors.protocol.link_state import Profile
 from actors.protocol.messages import RequestId
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
@@ -196,7 +190,7 @@ class SessionEndpoint(Endpoint):
             self.outcome(LinkOutcome(backend, call, False, no_link(backend, "unknown").raw))
             return
         asked = tuple(id for id, _ in effect.asked)
-        link.reply(Continue(self.host.ctx.ref, call, effect.method, effect.progress, effect.place, asked))
+        link.reply(Continued((self.host.ctx.ref, call), effect.method, effect.progress, effect.place, asked))
 
     def forget(self, call: int) -> None:
         """As in `Endpoint`."""
@@ -221,13 +215,13 @@ class SessionEndpoint(Endpoint):
             return
         link = self.upstreams.links.get(self.calls.get(call, ""))
         if link is not None:
-            link.reply(Hold(self.host.ctx.ref, call))
+            link.reply(Hold((self.host.ctx.ref, call)))
 
     def release(self, call: int) -> None:
         """A call that was held may be sent."""
         link = self.upstreams.links.get(self.calls.get(call, ""))
         if link is not None:
-            link.reply(Release(self.host.ctx.ref, call))
+            link.reply(Released((self.host.ctx.ref, call)))
 
     # The handshake
 
@@ -281,13 +275,13 @@ class SessionEndpoint(Endpoint):
         for backend in self.kept.reachable if self.kept is not None else ():
             link = self.upstreams.link(backend)  # its session waits for this one
             if link is not None:
-                link.reply(Warm())
+                link.reply(Wanted())
         if method == tasks.STATUS:
             self.tell(self.tasks.hears_of(params) or "", method, params)
             return
         for backend, link in self.upstreams.links.items():
             if not self.upstreams.shares(backend):
-                link.reply(Notify(method, params))
+                link.reply(Notified(method, params))
 
     def _pass_to_peer(self, method: str, params: Raw) -> None:
         """What only the client and its one server know brings their connection up. Over one that others use too it
@@ -298,13 +292,13 @@ class SessionEndpoint(Endpoint):
         if link is None or self.upstreams.shares(backend):
             self.services.telemetry.count("stagedoor_messages_dropped_total", ("unknown_notification",))
         else:
-            link.reply(Notify(method, params))
+            link.reply(Notified(method, params))
 
     def tell(self, backend: str, method: str, params: Raw) -> None:
         """A notification of the client for one server."""
         link = self.upstreams.links.get(backend)
         if link is not None:
-            link.reply(Notify(method, params))
+            link.reply(Notified(method, params))
 
     def answer(self, backend: str, id: RequestId, ok: bool, payload: Raw) -> None:
         """The outcome of a server's request, in the words of its revision."""
@@ -316,7 +310,7 @@ class SessionEndpoint(Endpoint):
         if ok and method is not None and version is not None and not self.as_is(backend):
             ok, payload = translate.answer(method, ok, payload, version)
         payload = self.tasks.answered(backend, method, payload) if ok else payload
-        link.reply(GiveAnswer(id, ok, payload))
+        link.reply(AnswerGiven(id, ok, payload))
 
     # The log level
 
@@ -389,7 +383,7 @@ class SessionEndpoint(Endpoint):
         """A request of a server."""
         refusal = self.tasks.refusal(message)
         if refusal is not None:
-            message.link.reply(GiveAnswer(message.id, False, refusal.raw))
+            message.link.reply(AnswerGiven(message.id, False, refusal.raw))
             return
         self._questions[message.backend, message.id] = message.method
         backend, call, id, method = message.backend, message.call, message.id, message.method
@@ -418,7 +412,7 @@ class SessionEndpoint(Endpoint):
         for call in calls:
             caller = self.dialer.caller(backend, call.call) if backend in self.dialer.told else None
             self._pass_on(backend, replace(call, client=caller, version=self.words))
-        link.reply(Warm())
+        link.reply(Wanted())
         self.resubscribe(backend)
 
     def _pass_on(self, backend: str, message: Call) -> None:

@@ -21,12 +21,11 @@ from actors.links.link_messages import (
     LinkReady,
     LinkUnfit,
     PutDown,
-    Warm,
 )
 from actors.links.own_calls import OwnCalls
 from actors.links.resume import movable
 from actors.protocol import errors
-from actors.protocol.link_events import Hello
+from actors.protocol.link_events import Hello, Wanted
 from actors.protocol.modern.link_events import Caller
 from actors.protocol.table import BackendSpec, Endpoint, Table
 from actors.runtime import AtCapacity, Ref, SystemClosed
@@ -144,7 +143,7 @@ class Upstreams:
             then(None, no_link(backend).raw)
             return
         self._waiting.setdefault(backend, []).append(then)
-        link.reply(Warm())
+        link.reply(Wanted())
 
     def tell_waiting(self, backend: str, hello: Hello | None, error: Raw = Raw(b"")) -> None:
         """Those who wait for this server's connection hear how that went."""

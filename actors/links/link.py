@@ -17,9 +17,6 @@ from actors.links.eras import Eras
 from actors.links.link_messages import (
     Call,
     Connected,
-    Continue,
-    GiveAnswer,
-    Hold,
     Join,
     LinkAsked,
     LinkDue,
@@ -28,12 +25,9 @@ from actors.links.link_messages import (
     LinkPlaced,
     LinkUnfit,
     LinkWithdrew,
-    Notify,
     PeerNotified,
     PutDown,
-    Release,
     ToLink,
-    Warm,
 )
 from actors.links.own_calls import OwnCalls, OwnDue
 from actors.links.resume import Resume, first_link
@@ -45,7 +39,7 @@ from actors.protocol import payload as json
 from actors.protocol.link_machine import step
 from actors.protocol.link_state import Link, Phase, Profile
 from actors.protocol.messages import Error, RequestId
-from actors.protocol.methods import METHODS, UNSUBSCRIBE
+from actors.protocol.methods import UNSUBSCRIBE
 from actors.protocol.table import BackendSpec
 from actors.runtime import Down, Ref
 from actors.services import Services
@@ -119,21 +113,17 @@ class LinkActor(Connection):
                     self._hear(said)
             case Call():
                 self._call(message)
-            case GiveAnswer(id, ok, payload):
-                self._step(ev.AnswerGiven(id, ok, payload))
-            case Notify(method, params):
-                self._step(ev.Notified(method, params))
             case PeerNotified():
                 self._drop("unknown_notification")  # of a client without a session, for which it has no words
-            case Hold(caller, call):
-                self._step(ev.Hold((caller, call)))
-            case Release(caller, call):
-                self._step(ev.Released((caller, call)))
-            case Continue():
-                self._continue(message)
-            case Warm():
-                self._step(ev.Wanted())
-            case ev.Listening():
+            case (
+                ev.AnswerGiven()
+                | ev.Continued()
+                | ev.Hold()
+                | ev.Listening()
+                | ev.Notified()
+                | ev.Released()
+                | ev.Wanted()
+            ):
                 self._step(message)
             case OwnDue(call):
                 self._own.overdue(call)
@@ -159,25 +149,13 @@ class LinkActor(Connection):
             call.caller.reply(LinkOutcome(self._backend, call.call, True, EMPTY_RESULT))
             return
         self._calls.began(key, call.method, call.params, self.ctx.now())
-        row = METHODS.get(call.method)
-        self._step(
-            ev.Called(
-                key, call.method, call.params, call.progress, row is not None and row.eligible, version=call.version
-            )
-        )
+        self._step(ev.Called(key, call.method, call.params, call.progress, version=call.version))
 
     def _abandon(self, key: tuple[Ref, int], reason: str) -> None:
         self._calls.forget(key)
         self._subscribers.subscribed(key, False)
         if self._driver is None or not self._driver.cancel(key, reason):
             self._step(ev.Abandoned(key, reason))
-
-    def _continue(self, message: Continue) -> None:
-        row = METHODS.get(message.method)
-        eligible = row is not None and row.eligible
-        key = (message.caller, message.call)
-        event = ev.Continued(key, message.method, message.progress, eligible, message.place, message.asked)
-        self._step(event)
 
     def _joined(self, join: Join) -> None:
         """What changes at the backend is told to all."""
@@ -222,20 +200,16 @@ class LinkActor(Connection):
         match said:
             case ports.FrameReceived():
                 self._frame(said)
-            case ports.Positioned(related, cursor):
-                self._step(ev.Moved(related, cursor))
-            case ports.EventsMissed():
-                self._step(ev.Missed())
+            case ports.Positioned() | ports.EventsMissed() | ports.FrameAccepted():
+                self._step(said)
             case ports.Listening():
                 self._step(ev.Listening())
-            case ports.FrameAccepted(tag):
-                self._step(ev.Accepted(tag))
             case ports.RequestFailed(id, reason, message, executed, status, detail, stderr):
                 self._refused(said)
                 self._step(ev.SendFailed(id, reason, message, executed, diagnosed(status, stderr, detail)))
-            case ports.SessionLost(id):
+            case ports.SessionLost():
                 self._services.telemetry.count("stagedoor_backend_sessions_lost_total", (self._backend,))
-                self._step(ev.SessionForgotten(id))
+                self._step(said)
             case ports.TransportClosed():
                 self._closed(said)
             case ports.Spoke():

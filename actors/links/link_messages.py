@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from actors.ports import Kept
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.events import Place
-from actors.protocol.link_events import Hello
+from actors.protocol.link_events import AnswerGiven, Continued, Hello, Hold, Notified, Released, Wanted
 from actors.protocol.link_state import Phase
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.modern.link_events import Caller
@@ -27,10 +27,6 @@ class Join(Struct, frozen=True):
 
     caller: Ref
     changes: bool = True
-
-
-class Warm(Struct, frozen=True):
-    """Connect without a call: LinkReady or LinkDown follows."""
 
 
 class Call(Struct, frozen=True):
@@ -54,47 +50,6 @@ class Cancel(Struct, frozen=True):
     caller: Ref
     call: int
     reason: str
-
-
-class Hold(Struct, frozen=True):
-    """If this call was not sent yet, it is not to be before `Release`: LinkHeld follows, else nothing."""
-
-    caller: Ref
-    call: int
-
-
-class Release(Struct, frozen=True):
-    """A call that was held may be sent."""
-
-    caller: Ref
-    call: int
-
-
-class Continue(Struct, frozen=True):
-    """A request of an earlier link in a session that was kept: LinkOutcome with the same `call` follows. `asked` are
-    questions that came with it and wait for an answer."""
-
-    caller: Ref
-    call: int
-    method: str
-    progress: bool
-    place: Place
-    asked: tuple[RequestId, ...] = ()
-
-
-class GiveAnswer(Struct, frozen=True):
-    """The outcome of a LinkAsked."""
-
-    id: RequestId
-    ok: bool
-    payload: Raw
-
-
-class Notify(Struct, frozen=True):
-    """A notification for the backend."""
-
-    method: str
-    params: Raw = EMPTY
 
 
 class PeerNotified(Struct, frozen=True):
@@ -282,21 +237,22 @@ class Present(Struct, frozen=True):
 
 ToLink: TypeAlias = (
     Join
-    | Warm
     | Call
     | Cancel
-    | Hold
-    | Release
-    | Continue
-    | GiveAnswer
-    | Notify
     | PeerNotified
     | Leave
     | PutDown
     | Granted
     | Denied
     | Census
+    | AnswerGiven
+    | Continued
+    | Hold
+    | Notified
+    | Released
+    | Wanted
 )
-"""What others tell a connection, of either era."""
+"""What others tell a connection, of either era: the last ones are events of its machine as they are, in which a call is
+named by its caller and the caller's number of it."""
 ToBackends: TypeAlias = AskPermit | Connected | Failure | LinkMoved | Returned | Present
 """What connections tell the backends actor, and whoever finds a server out of order."""

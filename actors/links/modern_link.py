@@ -17,21 +17,15 @@ from actors.links.eras import Eras
 from actors.links.link_messages import (
     Call,
     Connected,
-    Continue,
-    GiveAnswer,
-    Hold,
     Join,
     LinkAsked,
     LinkOutcome,
     LinkTold,
     LinkUnfit,
     LinkWithdrew,
-    Notify,
     PeerNotified,
     PutDown,
-    Release,
     ToLink,
-    Warm,
 )
 from actors.named import Named
 from actors.protocol import breaker, codec, errors, translate
@@ -158,25 +152,26 @@ class ModernLinkActor(Connection):
                     self._hear(said)
             case Call():
                 self._call(message)
-            case GiveAnswer(id, ok, payload):
-                self._step(mv.AnswerGiven(id, ok, payload))
+            case ev.AnswerGiven():
+                self._step(message)
             case PeerNotified(method, params, principal):
                 self._reconsider()
                 self._step(mv.Notified(method, params, principal))
             case mv.TimerDue():
                 self._step(message)
-            case Warm():
+            case ev.Wanted():
                 self._reconsider()
-                self._step(ev.Wanted())
+                self._step(message)
             case _MuteDue():
                 self._still_mute()
-            case Continue(caller, call):
+            case ev.Continued(key):
+                caller, call = key_of(key)
                 text = f"server {self._backend!r} has no session to go on with"
                 error = failure("link_ended", text, "unknown", self._backend)
                 caller.reply(LinkOutcome(self._backend, call, False, error))
-            case Notify():
+            case ev.Notified():
                 self._drop("unknown_notification")  # of a session, for which it has no words
-            case Hold() | Release() | PutDown():
+            case ev.Hold() | ev.Released() | PutDown():
                 pass  # nothing waits for its turn here, and the connection is everybody's
             case _:
                 self._common(message)

@@ -97,7 +97,7 @@ class TaskDriver:
             self._driven[call.call] = _Driven(drive, call.progress)
             self._run(call.call, effects)
         else:
-            self._step(ev.Called(call.call, CALL, call.params, call.progress, True, final=True))
+            self._step(ev.Called(call.call, CALL, call.params, call.progress, final=True))
 
     def cancel(self, key: CallKey, reason: str) -> bool:
         """Nobody waits for a call any more; False if it is not looked after here."""
@@ -128,8 +128,8 @@ class TaskDriver:
         """Asks the server for something, of no caller's account."""
         self._own.make(partial(self._send_own, method, params), self._withdraw, then, seconds)
 
-    def _send_own(self, method: str, params: Raw, call: int, progress: bool = False, eligible: bool = False) -> None:
-        self._step(ev.Called((self._ctx.ref, call), method, params, progress, eligible, final=True))
+    def _send_own(self, method: str, params: Raw, call: int, progress: bool = False) -> None:
+        self._step(ev.Called((self._ctx.ref, call), method, params, progress, final=True))
 
     def _withdraw(self, call: int, reason: str) -> None:
         self._step(ev.Abandoned((self._ctx.ref, call), reason))
@@ -192,8 +192,7 @@ class TaskDriver:
         def send(call: int) -> None:
             driven.requests.clear()
             driven.requests[call] = request
-            first = method == CALL
-            self._send_own(method, params, call, progress=first and driven.progress, eligible=first)
+            self._send_own(method, params, call, progress=method == CALL and driven.progress)
 
         self._own.make(send, self._withdraw, outcome, math.inf if method in ENDLESS else None)
 

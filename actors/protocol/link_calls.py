@@ -25,8 +25,9 @@ from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.events import Place
 from actors.protocol.link_state import Link, Phase, Step
 from actors.protocol.messages import Error, Notification, Request, RequestId, Result
-from actors.protocol.methods import SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
+from actors.protocol.methods import ELIGIBLE, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.protocol.modern.meta import RELATED_TASK_KEY
+from actors.protocol.transport import Positioned
 from actors.protocol.versions import can_use
 
 REMEMBERED: Final = frozenset({SUBSCRIBE, UNSUBSCRIBE, SET_LEVEL})
@@ -63,7 +64,7 @@ def member(params: Raw, name: str) -> str | None:
 
 def called(link: Link, event: ev.Called) -> Step:
     """READY: send it, or let it wait for the lease."""
-    if event.eligible and not link.related and _lease_taken(link):
+    if not link.related and event.method in ELIGIBLE and _lease_taken(link):
         return replace(link, waiting=(*link.waiting, event)), []
     return dispatch(link, event)
 
@@ -80,7 +81,7 @@ def called_closed(link: Link, event: ev.Called) -> Step:
 
 
 def _lease_taken(link: Link) -> bool:
-    return link.profile.leased and not link.related and any(p.eligible for p in link.pending.values())
+    return link.profile.leased and not link.related and any(p.method in ELIGIBLE for p in link.pending.values())
 
 
 def upstream_id(link: Link) -> str:
@@ -129,10 +130,10 @@ def dispatch_waiting(link: Link) -> Step:
     still: list[ev.Called] = []
     first_due = False
     for call in link.waiting:
-        if call.eligible and _lease_taken(link):
+        if call.method in ELIGIBLE and _lease_taken(link):
             still.append(call)
         elif call.held:
-            leased = call.eligible and link.profile.leased and not link.related
+            leased = call.method in ELIGIBLE and link.profile.leased and not link.related
             due = call.due or not (leased and first_due)
             if due and not call.due:
                 effects.append(ev.Due(call.call))
@@ -316,7 +317,7 @@ def _owner(link: Link, related: RequestId | None, params: Raw) -> tuple[ev.CallK
         return (pending.call if pending else None), False
     if link.related:
         return None, False
-    eligible = [p.call for p in link.pending.values() if p.eligible]
+    eligible = [p.call for p in link.pending.values() if p.method in ELIGIBLE]
     return (eligible[0] if len(eligible) == 1 else None), False
 
 
@@ -366,7 +367,7 @@ def _withdrawn(link: Link, params: Raw) -> Step:
 # Where the streams stand -------------------------------------------------------------------------------------
 
 
-def moved_on(link: Link, event: ev.Moved) -> Step:
+def positioned(link: Link, event: Positioned) -> Step:
     """A stream stands elsewhere."""
     return link, [*_placed(link, event)]
 
@@ -379,7 +380,7 @@ def _with_place(link: Link, effects: ev.Effects, event: ev.Incoming) -> ev.Effec
     return effects + placed
 
 
-def _placed(link: Link, event: ev.Moved | ev.Incoming) -> list[ev.Placed]:
+def _placed(link: Link, event: Positioned | ev.Incoming) -> list[ev.Placed]:
     if event.related is None:
         return [ev.Placed(None, Place("", event.cursor))]
     call = link.pending.get(event.related)

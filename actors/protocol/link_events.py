@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.events import Place
 from actors.protocol.messages import EMPTY, Message, RequestId
-from actors.protocol.transport import Headers
+from actors.protocol.transport import EventsMissed, FrameAccepted, Headers, Positioned, SessionLost
 
 CallKey: TypeAlias = Hashable
 """Names a call towards those who asked for it; opaque here."""
@@ -36,16 +36,15 @@ class Hello(Struct, frozen=True):
 
 
 class Called(Struct, frozen=True):
-    """A request for the backend. `progress`: the caller wants its progress. `eligible`: the backend may ask back
-    while it runs. `final`: whether it is made as a task is decided. `version`: to a backend that speaks this revision
-    it goes as it is, with members that the revision does not have. The rest is the machine's own."""
+    """A request for the backend. `progress`: the caller wants its progress. `final`: whether it is made as a task is
+    decided. `version`: to a backend that speaks this revision it goes as it is, with members that the revision does not
+    have. The rest is the machine's own."""
 
     call: CallKey
     """None for a request of the link's own."""
     method: str
     params: Raw = EMPTY
     progress: bool = False
-    eligible: bool = False
     final: bool = False
     version: str = ""
     retried: bool = False
@@ -123,7 +122,6 @@ class Continued(Struct, frozen=True):
     call: CallKey
     method: str
     progress: bool
-    eligible: bool
     place: Place
     asked: tuple[RequestId, ...] = ()
 
@@ -137,28 +135,11 @@ class Incoming(Struct, frozen=True):
     status: int | None = None
 
 
-class Moved(Struct, frozen=True):
-    """A stream stands elsewhere, though nothing was said on it; `related` and `cursor` as in `FrameReceived`."""
-
-    related: RequestId | None
-    cursor: str | None
-
-
 class Listening(Struct, frozen=True):
     """The stream for unrelated messages is open, or the backend offers none; not `heard`: it can't be waited for any
     longer."""
 
     heard: bool = True
-
-
-class Missed(Struct, frozen=True):
-    """What the backend said unasked may not have come."""
-
-
-class Accepted(Struct, frozen=True):
-    """The frame with this tag reached the backend."""
-
-    tag: int
 
 
 class SendFailed(Struct, frozen=True):
@@ -169,12 +150,6 @@ class SendFailed(Struct, frozen=True):
     message: str
     executed: Literal["no", "unknown"]
     diagnostics: Diagnostics = NO_DIAGNOSTICS
-
-
-class SessionForgotten(Struct, frozen=True):
-    """The backend answered that it does not know our session; the request named was not executed."""
-
-    id: RequestId | None
 
 
 class Closed(Struct, frozen=True):
@@ -220,12 +195,12 @@ LinkEvent: TypeAlias = (
     | Started
     | ConnectRefused
     | Incoming
-    | Moved
-    | Missed
+    | Positioned
+    | EventsMissed
     | Listening
-    | Accepted
+    | FrameAccepted
     | SendFailed
-    | SessionForgotten
+    | SessionLost
     | Closed
     | ConnectExpired
     | RetryDue

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol import capabilities, codec, errors, payload, tasks
+from actors.protocol import capabilities, codec, errors, payload, tasks, transport
 from actors.protocol import link_calls as calls
 from actors.protocol import link_events as ev
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics, reason_of, refusal_of, told_by, without_addresses
@@ -190,7 +190,7 @@ def _greeted(link: Link, hello: ev.Hello) -> Link:
     return replace(link, hello=hello, runs_tasks=tasks.may_augment(server, hello.version, "tools/call"))
 
 
-def _confirmed(link: Link, event: ev.Accepted) -> Step:
+def _confirmed(link: Link, event: transport.FrameAccepted) -> Step:
     """The first request waits for this: some servers refuse requests until they have seen `initialized`. And for the
     stream on which the server may ask something because of it, where there is one."""
     if event.tag != link.tag or link.hello is None:
@@ -280,7 +280,7 @@ def _dropped(link: Link) -> Step:
     return replace(link, waiting=waiting, kept=False, missed=False, hello=None, picking=()), effects
 
 
-def _missed(link: Link, event: ev.Missed) -> Step:
+def _missed(link: Link, event: transport.EventsMissed) -> Step:
     """The stream has a hole. While LISTENING, it is announced as soon as there is somebody to hear it."""
     placed = ev.Placed(None, Place("", None))
     return (link, [placed, *_announced(link)]) if link.phase is Phase.READY else (replace(link, missed=True), [placed])
@@ -290,7 +290,7 @@ def _continued(link: Link, event: ev.Continued) -> Step:
     """The rest of an answer is fetched in a session that was kept, as soon as there is a transport."""
     if not link.kept:
         return _not_continued(link, event)
-    call = ev.Called(event.call, event.method, progress=event.progress, eligible=event.eligible)
+    call = ev.Called(event.call, event.method, progress=event.progress)
     asked: dict[RequestId, ev.CallKey | None] = dict.fromkeys(event.asked, event.call)
     link = replace(link, pending=link.pending.having(event.place.id, call), asked={**link.asked, **asked})
     if link.phase in (Phase.LISTENING, Phase.READY):
@@ -372,14 +372,14 @@ def _not_initialized(link: Link, event: ev.SendFailed) -> Step:
     return _fail(link, event.reason, event.message, diagnostics=event.diagnostics)
 
 
-def _not_found(link: Link, event: ev.SessionForgotten) -> Step:
+def _not_found(link: Link, event: transport.SessionLost) -> Step:
     """A 404 to `initialize`, or to `initialized`, means a wrong endpoint. Any other is about the session before."""
     if event.id not in link.pending if link.phase is Phase.INITIALIZING else event.id is not None:
         return link, [ev.Tally("late_failure")]
     return _fail(link, "not_found", f"{link.named} answered 404 to initialize", diagnostics=Diagnostics(404))
 
 
-def _no_stream(link: Link, event: ev.SessionForgotten) -> Step:
+def _no_stream(link: Link, event: transport.SessionLost) -> Step:
     """LISTENING: a 404 to the GET stream of a session that was accepted a moment ago is that of a server which has no
     such stream (where it should say 405). Of a session that an earlier link began it means what it says."""
     if event.id is None and not link.kept:
@@ -387,7 +387,7 @@ def _no_stream(link: Link, event: ev.SessionForgotten) -> Step:
     return _forgotten(link, event)
 
 
-def _forgotten(link: Link, event: ev.SessionForgotten) -> Step:
+def _forgotten(link: Link, event: transport.SessionLost) -> Step:
     """READY, 404: initialize anew without the old id; the refused request is sent once more, all others end (2025-11-25
     transports, "Session Management")."""
     if event.id is None and link.unheard and not link.kept:
@@ -456,19 +456,19 @@ _ROWS: tuple[tuple[type, tuple[Phase, ...], Handler], ...] = (
     (ev.Started, (*_AWAY, Phase.CLOSED), _started_in_vain),
     (ev.ConnectRefused, (Phase.CONNECTING,), _refused),
     (ev.Incoming, (Phase.INITIALIZING,), _message),
-    (ev.Accepted, (Phase.CONFIRMING,), _confirmed),
+    (transport.FrameAccepted, (Phase.CONFIRMING,), _confirmed),
     (ev.Listening, (Phase.LISTENING,), _listening),
     (ev.Listening, (Phase.READY,), _heard_of_late),
     (ev.SendFailed, _HELLO, _not_initialized),
-    (ev.SessionForgotten, _HELLO, _not_found),
-    (ev.SessionForgotten, (Phase.LISTENING,), _no_stream),
-    (ev.SessionForgotten, (Phase.READY,), _forgotten),
+    (transport.SessionLost, _HELLO, _not_found),
+    (transport.SessionLost, (Phase.LISTENING,), _no_stream),
+    (transport.SessionLost, (Phase.READY,), _forgotten),
     (ev.OtherEra, (Phase.INITIALIZING,), _other_era),
     # A session of an earlier link, and a later one.
     (ev.Continued, (*_AWAY, Phase.CONNECTING, *_UP), _continued),
     (ev.Continued, (*_HELLO, Phase.CLOSED), _not_continued),
-    (ev.Moved, _SPOKEN, calls.moved_on),
-    (ev.Missed, _UP, _missed),
+    (transport.Positioned, _SPOKEN, calls.positioned),
+    (transport.EventsMissed, _UP, _missed),
     # What the backend says.
     (ev.Incoming, _SPOKEN, calls.incoming),
     (ev.SendFailed, _UP, calls.send_failed),

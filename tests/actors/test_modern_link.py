@@ -14,7 +14,6 @@ from actors.links.eras import Eras
 from actors.links.link_messages import (
     Call,
     Cancel,
-    GiveAnswer,
     Join,
     LinkAsked,
     LinkOutcome,
@@ -23,6 +22,7 @@ from actors.links.link_messages import (
     LinkUnfit,
 )
 from actors.links.links import start_modern_link
+from actors.protocol.link_events import AnswerGiven
 from actors.protocol.modern.link_events import Caller
 from actors.protocol.payload import dumps, loads
 from actors.runtime import Actor, Ref
@@ -199,7 +199,7 @@ async def test_a_question_goes_to_the_caller_of_the_call_and_its_answer_back(aut
         needs(await backend.next(), "s", q=QUESTION)
         [asked] = await alice.of(LinkAsked)
         assert not await bob.of(LinkAsked)
-        asked.link.reply(GiveAnswer(asked.id, True, dumps({"action": "accept", "content": {}})))
+        asked.link.reply(AnswerGiven(asked.id, True, dumps({"action": "accept", "content": {}})))
         again = await backend.next()
         assert again.params["requestState"] == "s"
         again.text("done")

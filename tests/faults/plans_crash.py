@@ -124,10 +124,10 @@ PLANS = (
     _plan("the session, as it is rebuilt", _crash(SessionActor, "started", _rebuilt), "back"),
     _plan("the session, as it goes on", _crash(SessionActor, "started", _rebuilt, after=True), "goes on"),
     _plan("the front, as a call goes on", _crash(SessionEndpoint, "go_on", _front), "goes on"),
-    _plan("the link, as a call goes on", _crash(LinkActor, "receive", _link("Continue")), "goes on"),
+    _plan("the link, as a call goes on", _crash(LinkActor, "receive", _link("Continued")), "goes on"),
     _plan(
         "the link, after a call went on",
-        _crash(LinkActor, "receive", _link("Continue"), after=True),
+        _crash(LinkActor, "receive", _link("Continued"), after=True),
         "goes on",
     ),
     _plan("the link, as it is put down", _crash(LinkActor, "receive", _link("PutDown")), "back"),

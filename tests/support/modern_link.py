@@ -147,7 +147,7 @@ class Drive:
     def answer(self, ask: ev.Ask, result: Mapping[str, Any] | None) -> None:
         """An answer to a question; None: an error."""
         payload = json.dumps(result if result is not None else {"code": -1, "message": "rejected"})
-        self.step(mv.AnswerGiven(ask.id, result is not None, payload))
+        self.step(ev.AnswerGiven(ask.id, result is not None, payload))
 
     def inform(self, method: str, principal: str = "", **params: Any) -> None:
         """A notification of a client."""

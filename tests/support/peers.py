@@ -22,7 +22,6 @@ from actors.brokers.pool_messages import LinkParked, Resume
 from actors.links.link_messages import (
     Call,
     Cancel,
-    GiveAnswer,
     Join,
     Leave,
     LinkDown,
@@ -31,10 +30,9 @@ from actors.links.link_messages import (
     LinkTold,
     LinkUnfit,
     PeerNotified,
-    Warm,
 )
 from actors.protocol.bridge.input_required import Parked
-from actors.protocol.link_events import Hello
+from actors.protocol.link_events import AnswerGiven, Hello, Wanted
 from actors.protocol.table import BackendSpec
 from actors.runtime import SHUTDOWN, Actor, Down, DynamicSupervisor, Ref
 from tests.support.mcp_backend import EVERYTHING, LISTS, WAIT, tool
@@ -151,7 +149,7 @@ class FakeLink(Actor):
                 self.members.append(caller)
                 if self.up:
                     self._ready(caller)
-            case Warm():
+            case Wanted():
                 for caller in list(self.members):
                     self._connect(caller, ())
             case Call(caller=caller):
@@ -170,7 +168,7 @@ class FakeLink(Actor):
                 self._left(caller)
             case Down(ref=ref):
                 self._left(ref)
-            case GiveAnswer():
+            case AnswerGiven():
                 pass
             case Drained():
                 self.ctx.stop(SHUTDOWN)

@@ -22,7 +22,6 @@ from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.modern import headers, outcomes
 from actors.protocol.modern import link_listens as listens
 from actors.protocol.modern.link_events import (
-    AnswerGiven,
     Called,
     Caller,
     Effects,
@@ -462,7 +461,7 @@ def due(link: Link, call: ev.CallKey) -> Step:
 # Answers -----------------------------------------------------------------------------------------------------
 
 
-def answered(link: Link, event: AnswerGiven) -> Step:
+def answered(link: Link, event: ev.AnswerGiven) -> Step:
     """One answer of the client."""
     asking = next((asking for asking in link.asking.values() if event.id in asking.open), None)
     if asking is None:

@@ -69,14 +69,6 @@ class Left(Struct, frozen=True):
     caller: Hashable
 
 
-class AnswerGiven(Struct, frozen=True):
-    """The outcome of an `Ask`."""
-
-    id: RequestId
-    ok: bool
-    payload: Raw
-
-
 class Heard(Struct, frozen=True):
     """A message of the backend, decoded: on the stream of request `related`, with this HTTP status if it is a
     refusal."""
@@ -116,12 +108,12 @@ Event: TypeAlias = (
     | Notified
     | Joined
     | Left
-    | AnswerGiven
     | Heard
     | Failed
     | Spoke
     | TimerDue
     | Reconsidered
+    | ev.AnswerGiven
     | ev.Wanted
     | ev.Abandoned
     | ev.Started

@@ -276,7 +276,7 @@ TABLE: dict[tuple[Phase, type], Handler] = {
     (Phase.PROBING, mv.Notified): calls.notified_early,
     (Phase.READY, mv.Notified): calls.notified,
     **{(phase, ev.Abandoned): _abandoned for phase in _OPEN},
-    **{(phase, mv.AnswerGiven): calls.answered for phase in _OPEN},
+    **{(phase, ev.AnswerGiven): calls.answered for phase in _OPEN},
     **{(phase, mv.Joined): listens.joined for phase in _OPEN if phase is not Phase.UNFIT},
     **{(phase, mv.Left): listens.left for phase in _OPEN},
     # The connection.

@@ -16,6 +16,7 @@ from actors.protocol import link_events as le
 from actors.protocol.link_state import Link, Profile
 from actors.protocol.messages import EMPTY, Error, Message, Notification, Request, RequestId, Result
 from actors.protocol.session_state import Rules, Session
+from actors.protocol.transport import FrameAccepted
 from tests.support.schemas import assert_valid
 
 OLD, BATCHES, FORMS, NEWEST = "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"
@@ -259,16 +260,15 @@ class LinkDriver:
     def shake(self, hello: Any = None) -> list[Any]:
         """INITIALIZING to READY."""
         self.result(self.latest("initialize"), HELLO if hello is None else hello)
-        return self.step(le.Accepted(self.link.tag))
+        return self.step(FrameAccepted(self.link.tag))
 
     def latest(self, method: str) -> RequestId:
         """The upstream id of the newest request of this method."""
         return [id for id, (name, _) in self.wire.items() if name == method][-1]
 
     def call(self, key: Any, method: str = "tools/call", *, progress: bool = False, **params: Any) -> list[Any]:
-        eligible = method in ("tools/call", "prompts/get", "resources/read")
         value = params or ({"name": "t"} if method == "tools/call" else {})
-        return self.step(le.Called(key, method, raw(value) if value else EMPTY, progress, eligible))
+        return self.step(le.Called(key, method, raw(value) if value else EMPTY, progress))
 
     def receive(self, message: Message, related: RequestId | None = None) -> list[Any]:
         return self.step(le.Incoming(message, related))

@@ -9,6 +9,7 @@ from typing import Any
 
 from actors.protocol import link_events as le
 from actors.protocol.messages import Error, Message, Notification, Request, RequestId, Result
+from actors.protocol.transport import SessionLost
 from tests.protocol.machines.driving import HELLO, LinkDriver, decode, raw
 
 
@@ -73,7 +74,7 @@ class Server:
                 self.knows_us = True
                 self.say(Result(id, raw(HELLO)), id)
             case _ if not self.knows_us:
-                self.events.append(le.SessionForgotten(sent_as))
+                self.events.append(SessionLost(sent_as))
             case Request(id, "tools/call", params):
                 value = json.loads(bytes(params))
                 number = value["arguments"]["number"]

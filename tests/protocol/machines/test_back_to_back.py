@@ -20,6 +20,7 @@ from actors.protocol import events as ev
 from actors.protocol import link_events as le
 from actors.protocol.link_state import Link, Phase, Profile
 from actors.protocol.messages import Message, Notification, Request, RequestId, Result
+from actors.protocol.transport import FrameAccepted, SessionLost
 from tests.protocol.machines.driving import (
     BATCHES,
     CLIENT,
@@ -242,7 +243,7 @@ class World(RuleBasedStateMachine):
                 case le.Send(frame, id, tag):
                     server.frames.append((id, frame))
                     if tag is not None:
-                        server.events.append(le.Accepted(tag))
+                        server.events.append(FrameAccepted(tag))
                 case le.BackOff():
                     server.retry = True
                 case le.Finish(call, ok, payload):
@@ -387,6 +388,6 @@ class World(RuleBasedStateMachine):
         return False
 
 
-FROM_TRANSPORT = (le.Incoming, le.Accepted, le.Listening, le.SendFailed, le.SessionForgotten, le.Closed, le.Started)
+FROM_TRANSPORT = (le.Incoming, FrameAccepted, le.Listening, le.SendFailed, SessionLost, le.Closed, le.Started)
 
 TestWorld = World.TestCase

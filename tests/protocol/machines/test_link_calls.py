@@ -8,6 +8,7 @@ from actors.protocol import link_events as le
 from actors.protocol.link_calls import ASKED_MAX
 from actors.protocol.link_machine import UNSAID_BYTES, UNSAID_MAX
 from actors.protocol.messages import Error, Notification, Request, Result
+from actors.protocol.transport import SessionLost
 from tests.protocol.machines.driving import (
     HELLO,
     PROFILE,
@@ -370,5 +371,5 @@ def test_nobody_waits_for_a_call_that_is_due(pipe: LinkDriver) -> None:
 
 def test_what_was_refused_for_an_unknown_session_was_sent_and_is_not_held(http: LinkDriver) -> None:
     http.call("a")
-    http.step(le.SessionForgotten(http.latest("tools/call")))
+    http.step(SessionLost(http.latest("tools/call")))
     assert http.step(le.Hold("a")) == []

@@ -10,6 +10,7 @@ from actors.protocol.events import Place
 from actors.protocol.link_machine import TABLE
 from actors.protocol.link_state import LIVE, TRANSITIONS, Link, Phase
 from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
+from actors.protocol.transport import EventsMissed, FrameAccepted, Positioned, SessionLost
 from tests.protocol.machines.driving import (
     CLIENT,
     FORMS,
@@ -38,14 +39,14 @@ EVENTS: dict[type, Any] = {
     le.Notified: le.Notified("notifications/roots/list_changed"),
     le.Started: le.Started(False),
     le.ConnectRefused: le.ConnectRefused(raw({"code": -32603, "message": "down"})),
-    le.Continued: le.Continued("k", "tools/call", False, True, Place("d.1", "c")),
+    le.Continued: le.Continued("k", "tools/call", False, Place("d.1", "c")),
     le.Incoming: le.Incoming(Result("nobody", raw({}))),
-    le.Moved: le.Moved("nobody", "c"),
-    le.Missed: le.Missed(),
+    Positioned: Positioned("nobody", "c"),
+    EventsMissed: EventsMissed(),
     le.Listening: le.Listening(),
-    le.Accepted: le.Accepted(99),
+    FrameAccepted: FrameAccepted(99),
     le.SendFailed: le.SendFailed("nobody", "x", "x", "unknown"),
-    le.SessionForgotten: le.SessionForgotten("nobody"),
+    SessionLost: SessionLost("nobody"),
     le.Closed: le.Closed("gone", "gone"),
     le.ConnectExpired: le.ConnectExpired(),
     le.RetryDue: le.RetryDue(),
@@ -61,7 +62,7 @@ def listening(**link: Any) -> LinkDriver:
     driver.step(le.Called("k", "tools/list"))
     driver.step(le.Started(True, listens=True))
     driver.step(le.Incoming(Result("e.1", raw(HELLO))))
-    effects = driver.step(le.Accepted(1))
+    effects = driver.step(FrameAccepted(1))
     assert kinds(effects) == ["StopClock", "Listen"]
     assert driver.link.phase is Phase.LISTENING
     return driver
@@ -87,7 +88,7 @@ def test_a_stream_that_comes_after_all_changes_nothing() -> None:
 
 def test_a_server_that_has_no_such_stream_and_says_404_keeps_its_session() -> None:
     driver = listening()
-    effects = driver.step(le.SessionForgotten(None))
+    effects = driver.step(SessionLost(None))
     assert driver.link.phase is Phase.READY
     assert "Send" in kinds(effects)
     assert not driver.link.lost_once
@@ -96,9 +97,9 @@ def test_a_server_that_has_no_such_stream_and_says_404_keeps_its_session() -> No
 def test_so_does_one_that_says_so_after_calls_have_gone() -> None:
     driver = listening()
     driver.step(le.Listening(heard=False))
-    assert driver.step(le.SessionForgotten(None)) == []
+    assert driver.step(SessionLost(None)) == []
     assert driver.link.phase is Phase.READY
-    driver.step(le.SessionForgotten(None))
+    driver.step(SessionLost(None))
     assert driver.link.phase is Phase.INITIALIZING
 
 
@@ -106,17 +107,17 @@ def test_a_404_after_the_stream_was_there_is_a_lost_session() -> None:
     driver = listening()
     driver.step(le.Listening(heard=False))
     driver.step(le.Listening())
-    driver.step(le.SessionForgotten(None))
+    driver.step(SessionLost(None))
     assert driver.link.phase is Phase.INITIALIZING
 
 
 def test_a_call_that_is_sent_again_after_a_lost_session_waits_for_the_new_stream() -> None:
     driver = listening()
     [send] = all_of(le.Send, driver.step(le.Listening()))
-    driver.step(le.SessionForgotten(send.id))
+    driver.step(SessionLost(send.id))
     assert driver.link.phase is Phase.INITIALIZING
     driver.step(le.Incoming(Result("e.3", raw(HELLO))))
-    assert kinds(driver.step(le.Accepted(2))) == ["StopClock", "Listen"]
+    assert kinds(driver.step(FrameAccepted(2))) == ["StopClock", "Listen"]
     effects = driver.step(le.Listening())
     assert [plain(again.frame)["method"] for again in all_of(le.Send, effects)] == ["tools/list"]
 
@@ -143,7 +144,7 @@ def test_a_process_that_refuses_this_era_may_serve_the_other() -> None:
 
 def test_one_that_has_served_keeps_to_its_era() -> None:
     driver = in_phase(Phase.READY)
-    driver.step(le.SessionForgotten(None))
+    driver.step(SessionLost(None))
     effects = driver.step(le.OtherEra())
     assert any(isinstance(effect, le.Hang) for effect in effects)
     assert not any(isinstance(effect, le.HandOver) for effect in effects)
@@ -190,9 +191,9 @@ def in_phase(phase: Phase) -> LinkDriver:
             le.Wanted(),
             le.Started(True, listens=True),
             le.Incoming(Result("e.1", raw(HELLO))),
-            le.Accepted(1),
+            FrameAccepted(1),
         ],
-        Phase.READY: [le.Wanted(), le.Started(True), le.Incoming(Result("e.1", raw(HELLO))), le.Accepted(1)],
+        Phase.READY: [le.Wanted(), le.Started(True), le.Incoming(Result("e.1", raw(HELLO))), FrameAccepted(1)],
         Phase.WAITING: [le.Wanted(), EVENTS[le.Closed]],
         Phase.CLOSED: [le.Shut()],
     }
@@ -222,7 +223,7 @@ def test_an_event_is_served_or_dropped_without_touching_the_link(subtests: pytes
 
 
 def test_what_is_about_nothing_there_is_changes_nothing(subtests: pytest.Subtests) -> None:
-    about = (le.Abandoned, le.AnswerGiven, le.Incoming, le.SendFailed, le.SessionForgotten)
+    about = (le.Abandoned, le.AnswerGiven, le.Incoming, le.SendFailed, SessionLost)
     for phase, kind in product(Phase, about):
         with subtests.test(phase=phase.value, event=kind.__name__):
             driver = in_phase(phase)
@@ -258,8 +259,8 @@ def test_no_request_goes_out_before_initialized_is_accepted() -> None:
     assert kinds(effects) == ["UseVersion", "Send"]
     assert only(le.UseVersion, effects).version == FORMS
     assert (sent(effects)[0]["method"], only(le.Send, effects).tag) == ("notifications/initialized", 1)
-    assert kinds(driver.step(le.Accepted(0))) == ["Tally"]
-    effects = driver.step(le.Accepted(1))
+    assert kinds(driver.step(FrameAccepted(0))) == ["Tally"]
+    effects = driver.step(FrameAccepted(1))
     assert kinds(effects) == ["StopClock", "Listen", "Ready", "Send"]
     assert not only(le.Ready, effects).again
     assert sent(effects)[0]["method"] == "tools/call"
@@ -360,7 +361,7 @@ def test_a_wish_for_a_connection_is_never_left_without_an_answer() -> None:
 def test_a_404_in_the_handshake_is_a_wrong_endpoint(phase: Phase) -> None:
     driver = in_phase(phase)
     id = "e.1" if phase is Phase.INITIALIZING else None
-    assert only(le.Down, driver.step(le.SessionForgotten(id))).reason == "not_found"
+    assert only(le.Down, driver.step(SessionLost(id))).reason == "not_found"
 
 
 # Handshakes after a loss

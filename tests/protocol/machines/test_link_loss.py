@@ -8,6 +8,7 @@ import pytest
 from actors.protocol import link_events as le
 from actors.protocol.link_state import Phase
 from actors.protocol.messages import Request
+from actors.protocol.transport import SessionLost
 from tests.protocol.machines.driving import (
     LinkDriver,
     all_of,
@@ -62,7 +63,7 @@ def test_the_refused_request_is_sent_once_more_after_a_handshake_without_the_old
     http.call("refused")
     http.call("running")
     http.receive(Request(7, "roots/list"), related="e.3")
-    effects = http.step(le.SessionForgotten("e.2"))
+    effects = http.step(SessionLost("e.2"))
     assert kinds(effects) == ["StartClock", "Reset", "Finish", "Withdraw", "Send"]
     assert executed(effects) == {"running": "unknown"}
     assert sent(effects)[0]["method"] == "initialize"
@@ -75,16 +76,16 @@ def test_the_refused_request_is_sent_once_more_after_a_handshake_without_the_old
 def test_two_requests_that_are_refused_at_once_cause_one_handshake(http: LinkDriver) -> None:
     http.call("a")
     http.call("b")
-    effects = http.step(le.SessionForgotten("e.2"))
+    effects = http.step(SessionLost("e.2"))
     assert executed(effects) == {"b": "unknown"}
-    assert kinds(http.step(le.SessionForgotten("e.3"))) == ["Tally"]
-    assert kinds(http.step(le.SessionForgotten(None))) == ["Tally"]
+    assert kinds(http.step(SessionLost("e.3"))) == ["Tally"]
+    assert kinds(http.step(SessionLost(None))) == ["Tally"]
     assert [m["method"] for m in sent(http.shake())][-1:] == ["tools/call"]
 
 
 def test_a_session_lost_outside_of_a_request_is_made_anew(http: LinkDriver) -> None:
     http.call("running")
-    effects = http.step(le.SessionForgotten(None))
+    effects = http.step(SessionLost(None))
     assert executed(effects) == {"running": "unknown"}
     assert not [m for m in sent(http.shake()) if m["method"] == "tools/call"]
 
@@ -94,44 +95,44 @@ def test_calls_that_waited_for_the_lease_are_sent_after_it() -> None:
     driver.connect()
     driver.call("a")
     driver.call("b")
-    assert not finishes(driver.step(le.SessionForgotten("e.2")))
+    assert not finishes(driver.step(SessionLost("e.2")))
     assert [m["method"] for m in sent(driver.shake())] == ["tools/call"]
     assert list(finishes(driver.result(driver.latest("tools/call")))) == ["a"]
 
 
 def test_a_request_is_never_sent_a_third_time(http: LinkDriver) -> None:
     http.call("a")
-    http.step(le.SessionForgotten("e.2"))
+    http.step(SessionLost("e.2"))
     http.shake()
-    effects = http.step(le.SessionForgotten(http.latest("tools/call")))
+    effects = http.step(SessionLost(http.latest("tools/call")))
     assert executed(effects) == {"a": "no"}
     assert only(le.Down, effects).reason == "session_lost"
     assert http.link.phase is Phase.IDLE
 
 
 def test_a_backend_that_forgets_again_before_it_answered_a_call_is_down(http: LinkDriver) -> None:
-    http.step(le.SessionForgotten(None))
+    http.step(SessionLost(None))
     http.shake()
     http.call("running")
-    assert executed(http.step(le.SessionForgotten(None))) == {"running": "unknown"}
+    assert executed(http.step(SessionLost(None))) == {"running": "unknown"}
     assert http.link.phase is Phase.IDLE
 
 
 def test_a_backend_that_answers_in_between_may_forget_any_number_of_times(http: LinkDriver) -> None:
     for n in range(4):
         http.call(n)
-        http.step(le.SessionForgotten(http.latest("tools/call")))
+        http.step(SessionLost(http.latest("tools/call")))
         http.shake()
         assert list(finishes(http.result(http.latest("tools/call")))) == [n]
 
 
 def test_what_is_no_answer_of_the_backend_does_not_count_as_one(http: LinkDriver) -> None:
     http.call("a")
-    http.step(le.SessionForgotten("e.2"))
+    http.step(SessionLost("e.2"))
     http.shake()
     http.call("b")
     http.step(le.SendFailed(http.latest("tools/call"), "connection_lost", "lost", "unknown"))
-    effects = http.step(le.SessionForgotten(None))
+    effects = http.step(SessionLost(None))
     assert only(le.Down, effects).reason == "session_lost"
 
 
@@ -139,14 +140,14 @@ def test_a_late_404_for_a_request_that_has_ended_changes_nothing(http: LinkDrive
     http.call("a")
     http.step(le.Abandoned("a", "bored"))
     before = http.link
-    assert kinds(http.step(le.SessionForgotten("e.2"))) == ["Tally"]
+    assert kinds(http.step(SessionLost("e.2"))) == ["Tally"]
     assert http.link is before
 
 
 @pytest.mark.parametrize("phase", [Phase.INITIALIZING, Phase.CONFIRMING])
 def test_a_refused_request_that_can_not_be_sent_again_was_not_executed(http: LinkDriver, phase: Phase) -> None:
     http.call("a")
-    http.step(le.SessionForgotten("e.2"))
+    http.step(SessionLost("e.2"))
     if phase is Phase.CONFIRMING:
         http.result(http.latest("initialize"), {"protocolVersion": "2025-11-25"})
     assert http.link.phase is phase
@@ -155,27 +156,27 @@ def test_a_refused_request_that_can_not_be_sent_again_was_not_executed(http: Lin
 
 def test_a_retried_request_can_be_cancelled(http: LinkDriver) -> None:
     http.call("a")
-    http.step(le.SessionForgotten("e.2"))
+    http.step(SessionLost("e.2"))
     assert http.step(le.Abandoned("a", "bored")) == []
     assert not all_of(le.Send, [e for e in http.shake() if isinstance(e, le.Send) and e.id])
 
 
 def test_a_request_that_was_refused_twice_is_not_sent_again_though_others_were_answered(http: LinkDriver) -> None:
     http.call("a")
-    http.step(le.SessionForgotten("e.2"))
+    http.step(SessionLost("e.2"))
     http.shake()
     again = http.latest("tools/call")
     http.call("b")
     http.result(http.latest("tools/call"))
-    effects = http.step(le.SessionForgotten(again))
+    effects = http.step(SessionLost(again))
     assert executed(effects) == {"a": "no"}
     assert only(le.Down, effects).reason == "session_lost"
 
 
 def test_a_new_connection_may_lose_its_session_like_the_first(http: LinkDriver) -> None:
-    http.step(le.SessionForgotten(None))
+    http.step(SessionLost(None))
     http.shake()
-    http.step(le.SessionForgotten(None))
+    http.step(SessionLost(None))
     assert http.link.phase is Phase.IDLE
     http.connect()
-    assert kinds(http.step(le.SessionForgotten(None))) == ["StartClock", "Reset", "Send"]
+    assert kinds(http.step(SessionLost(None))) == ["StartClock", "Reset", "Send"]

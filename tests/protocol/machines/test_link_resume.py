@@ -6,6 +6,7 @@ from actors.protocol import link_events as le
 from actors.protocol.events import Place
 from actors.protocol.link_state import Link, Phase
 from actors.protocol.messages import Error, Notification, Request, Result
+from actors.protocol.transport import EventsMissed, FrameAccepted, Positioned, SessionLost
 from tests.protocol.machines.driving import (
     NEWEST,
     PROFILE,
@@ -37,7 +38,7 @@ def going_on(**more: Any) -> LinkDriver:
     return driver
 
 
-CONTINUED = le.Continued("k", "tools/call", True, True, Place("d.1", "c4"), (7,))
+CONTINUED = le.Continued("k", "tools/call", True, Place("d.1", "c4"), (7,))
 
 
 def test_no_handshake_is_made_and_nothing_is_announced_where_nothing_was_missed() -> None:
@@ -66,7 +67,7 @@ def test_calls_wait_for_the_stream_here_too_and_the_rest_of_answers_does_not() -
     driver.step(CONTINUED)
     driver.call("a")
     assert kinds(driver.step(le.Started(True, listens=True))) == ["StopClock", "Listen", "PickUp"]
-    assert kinds(driver.step(le.Missed())) == ["Placed"]
+    assert kinds(driver.step(EventsMissed())) == ["Placed"]
     effects = driver.step(le.Listening())
     assert kinds(effects) == ["Ready", "Tell", "Tell", "Tell", "Send"]
     assert not driver.link.missed
@@ -76,13 +77,13 @@ def test_a_404_to_its_stream_means_that_the_session_is_gone() -> None:
     driver = kept()
     driver.call("a")
     driver.step(le.Started(True, listens=True))
-    assert kinds(driver.step(le.SessionForgotten(None))) == ["StartClock", "Reset", "Send"]
+    assert kinds(driver.step(SessionLost(None))) == ["StartClock", "Reset", "Send"]
     assert driver.link.phase is Phase.INITIALIZING
     assert [pending.call for pending in driver.link.waiting] == ["a"]
 
 
 def test_a_hole_in_the_stream_is_said_too_and_it_has_no_place_any_more() -> None:
-    effects = going_on(subscriptions=("x:1",)).step(le.Missed())
+    effects = going_on(subscriptions=("x:1",)).step(EventsMissed())
     assert effects[0] == le.Placed(None, Place("", None))
     assert len(all_of(le.Tell, effects)) == 4
 
@@ -90,7 +91,7 @@ def test_a_hole_in_the_stream_is_said_too_and_it_has_no_place_any_more() -> None
 def test_a_session_that_the_backend_has_forgotten_begins_anew() -> None:
     driver = going_on(subscriptions=("x:1",), level="error")
     driver.call("a")
-    effects = driver.step(le.SessionForgotten(driver.latest("tools/call")))
+    effects = driver.step(SessionLost(driver.latest("tools/call")))
     assert kinds(effects) == ["StartClock", "Reset", "Send"]
     methods = [m["method"] for m in sent(driver.shake())]
     assert methods == ["logging/setLevel", "resources/subscribe", "tools/call"]
@@ -168,7 +169,7 @@ def test_a_session_that_its_owner_has_not_heard_of_ends_with_the_connection() ->
         le.Wanted(),
         le.Started(True, listens=True),
         le.Incoming(Result("e.1", raw(welcome))),
-        le.Accepted(1),
+        FrameAccepted(1),
     ):
         driver.step(event)
     assert driver.link.phase is Phase.LISTENING
@@ -185,7 +186,7 @@ def test_a_place_goes_with_what_was_said() -> None:
     log = Notification("notifications/message", raw({"level": "info", "data": 1}))
     assert driver.step(le.Incoming(log, id, "1"))[0].place == Place(id, "1")
     assert driver.step(le.Incoming(Request(1, "roots/list"), id, "2"))[0].place == Place(id, "2")
-    assert driver.step(le.Moved(id, "3")) == [le.Placed("a", Place(id, "3"))]
+    assert driver.step(Positioned(id, "3")) == [le.Placed("a", Place(id, "3"))]
     assert driver.step(le.Incoming(log, None, "g1"))[0].place == Place("", "g1")
 
 
@@ -206,7 +207,7 @@ def test_after_the_outcome_there_is_no_place() -> None:
     driver.call("a")
     id = driver.latest("tools/call")
     assert kinds(driver.step(le.Incoming(Error(id, raw({"code": 1, "message": ""})), id, "9"))) == ["Finish"]
-    assert driver.step(le.Moved(id, "10")) == []
+    assert driver.step(Positioned(id, "10")) == []
 
 
 # What is said before there is a transport

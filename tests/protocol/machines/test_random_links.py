@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from actors.protocol import link_events as le
+from actors.protocol import methods
 from actors.protocol.link_state import LIVE, Link, Phase, Profile
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
+from actors.protocol.transport import FrameAccepted, SessionLost
 from tests.protocol.machines.driving import CLIENT, HELLO, INFO, LinkDriver, finishes, plain, raw, sent
 
 METHODS = {
@@ -26,7 +28,6 @@ METHODS = {
     "resources/subscribe": {"uri": "x:1"},
     "resources/unsubscribe": {"uri": "x:1"},
 }
-ELIGIBLE = ("tools/call", "resources/read")
 
 own_ids = st.sampled_from([1, "1", 2, "r"])
 seldom = st.integers(0, 40).map(lambda n: n == 17)
@@ -145,7 +146,7 @@ class Links(RuleBasedStateMachine):
         self.numbers += 1
         self.calls[self.numbers] = Call(method)
         params = raw(METHODS[method]) if METHODS[method] else EMPTY
-        self.step(le.Called(self.numbers, method, params, progress, method in ELIGIBLE))
+        self.step(le.Called(self.numbers, method, params, progress))
 
     @rule()
     def wants(self) -> None:
@@ -242,12 +243,12 @@ class Links(RuleBasedStateMachine):
             hello = {"good": HELLO, "modern": {**HELLO, "protocolVersion": "2026-07-28"}, "odd": {"x": 1}}[how]
             self.driver_receive(Result(id, raw(hello)))
         if self.link.phase is Phase.CONFIRMING:
-            self.step(le.Accepted(self.link.tag))
+            self.step(FrameAccepted(self.link.tag))
 
     @precondition(lambda self: self.transport)
     @rule(tag=st.integers(0, 3))
     def accepts(self, tag: int) -> None:
-        self.step(le.Accepted(tag))
+        self.step(FrameAccepted(tag))
 
     @precondition(lambda self: self.link.pending and self.link.phase is Phase.READY)
     @rule(data=st.data(), related=st.booleans(), ok=st.booleans())
@@ -312,7 +313,7 @@ class Links(RuleBasedStateMachine):
         pending = self.link.pending.get(id) if id is not None else None
         if pending is not None and self.link.phase is Phase.READY and isinstance(pending.call, int):
             self.calls[pending.call].refused += 1
-        self.step(le.SessionForgotten(id))
+        self.step(SessionLost(id))
 
     @precondition(lambda self: self.transport)
     @rule(now=tiny)
@@ -357,10 +358,10 @@ class Links(RuleBasedStateMachine):
             assert self.backing_off
             assert link.subscriptions
         if link.phase is Phase.READY and self.leased and not self.related:
-            assert sum(p.eligible for p in link.pending.values()) <= 1
+            assert sum(p.method in methods.ELIGIBLE for p in link.pending.values()) <= 1
         elif link.phase is Phase.READY:
             assert all(p.held for p in link.waiting)
-        if link.phase is Phase.READY and not any(p.eligible for p in link.pending.values()):
+        if link.phase is Phase.READY and not any(p.method in methods.ELIGIBLE for p in link.pending.values()):
             assert any(p.due for p in link.waiting) or not link.waiting, "nobody asks for what could be sent"
         assert all(len(c.sent) <= 1 + min(c.refused, 1) for c in self.calls.values())
 
