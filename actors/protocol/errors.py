@@ -4,6 +4,7 @@ A backend's own error is not made here: it passes on as raw JSON, and on HTTP it
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -29,6 +30,8 @@ REQUEST_CANCELLED: Final = -32800
 USER_REJECTED: Final = -1
 REQUEST_TIMEOUT: Final = -32001
 """By which the official TypeScript SDK says that it waited for too long."""
+
+_NEWEST_FIRST: Final = VERSIONS[::-1]
 
 Executed = Literal["no", "unknown", "yes"]
 
@@ -213,21 +216,34 @@ def refusal(kind: str, detail: str | None = None, **data: Any) -> ProtocolError:
     return ProtocolError(rule.code, message, Raw(_encode(present)) if present else EMPTY, kind)
 
 
-def parse_error(detail: str | None = None) -> ProtocolError:
-    return refusal("parse", detail)
+# One for each kind that needs but a detail.
 
-
-def invalid_request(detail: str | None = None) -> ProtocolError:
-    return refusal("invalid_request", detail)
+invalid_request = partial(refusal, "invalid_request")
+invalid_params = partial(refusal, "invalid_params")
+batch_refused = partial(refusal, "batch_refused")
+missing_session = partial(refusal, "missing_session")
+session_not_found = partial(refusal, "session_not_found")
+"""For an unknown, an ended and a foreign session alike, so that none can be told from the others."""
+already_initialized = partial(refusal, "already_initialized")
+not_initialized = partial(refusal, "not_initialized")
+too_many_requests = partial(refusal, "too_many_requests")
+too_many_sessions = partial(refusal, "too_many_sessions")
+server_full = partial(refusal, "server_full")
+overloaded = partial(refusal, "overloaded")
+parse_error = partial(refusal, "parse")
+draining = partial(refusal, "draining")
+store_away = partial(refusal, "store_away")
+store_full = partial(refusal, "store_full")
+bad_event_id = partial(refusal, "bad_event_id")
+stream_conflict = partial(refusal, "stream_conflict")
+cancelled = partial(refusal, "cancelled")
+rejected = partial(refusal, "rejected")
+"""Sampling that the user, or the gateway in the user's place, refused."""
 
 
 def method_not_found(method: str) -> ProtocolError:
     """Also for a method whose capability was not declared (lifecycle, "Operation")."""
     return refusal("method_not_found", _shown(method))
-
-
-def invalid_params(detail: str | None = None, **data: Any) -> ProtocolError:
-    return refusal("invalid_params", detail, **data)
 
 
 def internal(
@@ -251,24 +267,13 @@ def too_large(limit: int) -> ProtocolError:
     return refusal("too_large", f"more than {limit} bytes")
 
 
-def batch_refused() -> ProtocolError:
-    return refusal("batch_refused")
-
-
-def missing_session() -> ProtocolError:
-    return refusal("missing_session")
-
-
-def session_not_found() -> ProtocolError:
-    """For an unknown, an ended and a foreign session alike, so that none can be told from the others."""
-    return refusal("session_not_found")
-
-
 def unsupported_version_header(version: str) -> ProtocolError:
-    return refusal("unsupported_version_header", _shown(version), supported=newest_first(), requested=_shown(version))
+    return refusal(
+        "unsupported_version_header", _shown(version), supported=list(VERSIONS[::-1]), requested=_shown(version)
+    )
 
 
-def unsupported_protocol_version(version: str, supported: Iterable[str] = VERSIONS[::-1]) -> ProtocolError:
+def unsupported_protocol_version(version: str, supported: Iterable[str] = _NEWEST_FIRST) -> ProtocolError:
     """A modern request names a revision that is not served (2026-07-28, versioning); `supported` are, newest first."""
     return refusal("unsupported_protocol_version", None, supported=list(supported), requested=_shown(version))
 
@@ -308,49 +313,9 @@ def for_modern(error: ProtocolError) -> ProtocolError:
     return msgspec.structs.replace(error, code=code, kind=kind)
 
 
-def already_initialized() -> ProtocolError:
-    return refusal("already_initialized")
-
-
-def not_initialized() -> ProtocolError:
-    return refusal("not_initialized")
-
-
-def too_many_requests(detail: str | None = None) -> ProtocolError:
-    return refusal("too_many_requests", detail)
-
-
-def too_many_sessions() -> ProtocolError:
-    return refusal("too_many_sessions")
-
-
-def server_full() -> ProtocolError:
-    return refusal("server_full")
-
-
-def overloaded(detail: str | None = None) -> ProtocolError:
-    return refusal("overloaded", detail)
-
-
 def actor_ended() -> ProtocolError:
     """For a request whose actor ended before it said anything of it."""
     return internal("the session's actor ended", reason="actor_ended", executed="unknown")
-
-
-def draining() -> ProtocolError:
-    return refusal("draining")
-
-
-def store_away() -> ProtocolError:
-    return refusal("store_away")
-
-
-def store_full() -> ProtocolError:
-    return refusal("store_full")
-
-
-def bad_event_id() -> ProtocolError:
-    return refusal("bad_event_id")
 
 
 def gap(reason: str) -> ProtocolError:
@@ -358,26 +323,8 @@ def gap(reason: str) -> ProtocolError:
     return refusal("gap", None, reason=reason)
 
 
-def stream_conflict() -> ProtocolError:
-    return refusal("stream_conflict")
-
-
 def resource_not_found(uri: str) -> ProtocolError:
     return refusal("resource_not_found", None, uri=uri)
-
-
-def cancelled() -> ProtocolError:
-    return refusal("cancelled")
-
-
-def rejected(detail: str | None = None) -> ProtocolError:
-    """Sampling that the user, or the gateway in the user's place, refused."""
-    return refusal("rejected", detail)
-
-
-def newest_first() -> list[str]:
-    """The versions that a client may choose from."""
-    return list(reversed(VERSIONS))
 
 
 def _shown(version: str) -> str:
