@@ -115,8 +115,6 @@ class Backends(Actor):
         self._services = services
         self._living = links
         self.status = status
-        self._trials: dict[str, Ref] = {}
-        """The links that make the one attempt for which a half-open breaker has let them through."""
         self._places: dict[Ref, str] = {}
         """The links that hold a place for a child process."""
         self._waiting: dict[Ref, str] = {}
@@ -227,8 +225,6 @@ class Backends(Actor):
         if breaker.state is not status.breaker.state:
             self._services.log.debug("backend_state", backend=backend, state=STATE_WORDS[breaker.state])
         status.breaker = breaker
-        if breaker.state is not br.BreakerState.HALF_OPEN:
-            self._trials.pop(backend, None)
         self._services.telemetry.gauge("stagedoor_backend_up", UP[breaker.state], (backend,))
 
     def _moved(self, link: Ref, state: tuple[str, str] | None) -> None:
@@ -248,20 +244,17 @@ class Backends(Actor):
     def _tried(self, backend: str, link: Ref) -> None:
         """This link tries no longer. It has said how the backend is, or says it next, or does not know it, as one that
         nobody needs any more, that speaks the wrong era, or that goes on in a session of before in silence."""
-        if self._trials.get(backend) is link:
-            del self._trials[backend]
-            if (status := self.status.get(backend)) is not None:
-                self._set(backend, br.undecided(status.breaker, self.ctx.now()))
+        status = self.status.get(backend)
+        if status is not None and status.breaker.trial is link:
+            self._set(backend, br.undecided(status.breaker, self.ctx.now(), link))
 
     # Permits
 
     def _ask(self, link: Ref, backend: str) -> None:
         status = self._of(backend)
-        breaker, allowed = br.attempt(status.breaker, self.ctx.now())
+        breaker, allowed = br.attempt(status.breaker, self.ctx.now(), link)
         self._set(backend, breaker)
-        if allowed and breaker.state is br.BreakerState.HALF_OPEN:
-            self._trials[backend] = link
-        if not allowed and self._trials.get(backend) is not link:
+        if not allowed:
             link.reply(Denied(unreachable(backend, status).raw))
             return
         spec = self._services.table.value.backends.get(backend)

@@ -4,6 +4,7 @@ CLOSED lets every attempt through. After a few failures in a row it is OPEN: att
 passed; then one attempt goes through (HALF_OPEN), and its outcome closes the breaker or opens it for longer.
 """
 
+from collections.abc import Hashable
 from enum import Enum
 
 from msgspec import Struct
@@ -26,11 +27,13 @@ class BreakerState(Enum):
 
 
 class Breaker(Struct, frozen=True):
-    """One breaker. `until`: when an open one lets an attempt through, on the caller's clock."""
+    """One breaker. `until`: when an open one lets an attempt through, on the caller's clock. `trial`: whose the one
+    attempt is while it is half open."""
 
     state: BreakerState = BreakerState.CLOSED
     failures: int = 0
     until: float = 0.0
+    trial: Hashable = None
 
 
 def delay(failures: int, jitter: float) -> float:
@@ -39,21 +42,19 @@ def delay(failures: int, jitter: float) -> float:
     return float(min(LONGEST_DELAY, exponential) * (0.5 + jitter / 2))
 
 
-def attempt(breaker: Breaker, now: float) -> tuple[Breaker, bool]:
-    """Whether an attempt may be made now."""
+def attempt(breaker: Breaker, now: float, who: Hashable) -> tuple[Breaker, bool]:
+    """Whether `who` may make an attempt now."""
     if breaker.state is BreakerState.CLOSED:
         return breaker, True
-    if breaker.state is BreakerState.OPEN and now >= breaker.until:
+    if now >= breaker.until:
         # If the outcome of this attempt never comes, another may be made after the longest delay.
-        return replace(breaker, state=BreakerState.HALF_OPEN, until=now + LONGEST_DELAY), True
-    if breaker.state is BreakerState.HALF_OPEN and now >= breaker.until:
-        return replace(breaker, until=now + LONGEST_DELAY), True
-    return breaker, False
+        return Breaker(BreakerState.HALF_OPEN, breaker.failures, now + LONGEST_DELAY, who), True
+    return breaker, breaker.trial == who
 
 
-def undecided(breaker: Breaker, now: float) -> Breaker:
-    """The one attempt ended, and it is not known how the backend is: another may be made at once."""
-    return replace(breaker, until=now) if breaker.state is BreakerState.HALF_OPEN else breaker
+def undecided(breaker: Breaker, now: float, who: Hashable) -> Breaker:
+    """An attempt ended, and it is not known how the backend is: if it was the one, another may be made at once."""
+    return replace(breaker, until=now, trial=None) if breaker.trial == who else breaker
 
 
 def succeeded(breaker: Breaker) -> Breaker:

@@ -30,7 +30,7 @@ def test_a_few_failures_in_a_row_open_it() -> None:
     breaker = Breaker()
     for _ in range(THRESHOLD - 1):
         breaker = failed(breaker, 0.0, 0.0)
-        assert (breaker.state, attempt(breaker, 0.0)) == (CLOSED, (breaker, True))
+        assert (breaker.state, attempt(breaker, 0.0, "a")) == (CLOSED, (breaker, True))
     assert failed(breaker, 0.0, 0.0).state is OPEN
     assert succeeded(breaker) == Breaker()
     assert failed(succeeded(breaker), 0.0, 0.0).state is CLOSED
@@ -38,19 +38,21 @@ def test_a_few_failures_in_a_row_open_it() -> None:
 
 def test_an_open_one_lets_one_attempt_through_when_its_time_has_come() -> None:
     breaker = opened()
-    assert attempt(breaker, breaker.until - 0.01) == (breaker, False)
-    probing, allowed = attempt(breaker, breaker.until)
+    assert attempt(breaker, breaker.until - 0.01, "a") == (breaker, False)
+    probing, allowed = attempt(breaker, breaker.until, "a")
     assert (probing.state, allowed) == (HALF_OPEN, True)
-    assert attempt(probing, breaker.until) == (probing, False)
+    assert attempt(probing, breaker.until, "b") == (probing, False)
+    assert attempt(probing, breaker.until, "a") == (probing, True), "whoever makes the attempt may ask again"
     assert succeeded(probing) == Breaker()
 
 
 def test_an_attempt_that_showed_nothing_may_be_followed_by_another_at_once() -> None:
     breaker = opened()
-    probing, _ = attempt(breaker, breaker.until)
-    assert attempt(undecided(probing, breaker.until), breaker.until)[1]
-    assert undecided(breaker, 0.0) == breaker
-    assert undecided(Breaker(), 0.0) == Breaker()
+    probing, _ = attempt(breaker, breaker.until, "a")
+    assert undecided(probing, breaker.until, "b") == probing, "it was another's"
+    assert attempt(undecided(probing, breaker.until, "a"), breaker.until, "b")[1]
+    assert undecided(breaker, 0.0, "a") == breaker
+    assert undecided(Breaker(), 0.0, "a") == Breaker()
 
 
 def test_a_failed_attempt_opens_it_for_longer() -> None:
@@ -58,7 +60,7 @@ def test_a_failed_attempt_opens_it_for_longer() -> None:
     for _ in range(10):
         waits.append(breaker.until - now)
         now = breaker.until
-        breaker = failed(attempt(breaker, now)[0], now, 0.0)
+        breaker = failed(attempt(breaker, now, "a")[0], now, 0.0)
         assert breaker.state is OPEN
     assert waits == sorted(waits)
     assert waits[0] == FIRST_DELAY / 2
@@ -71,9 +73,9 @@ def test_many_links_lost_in_one_outage_are_one_failure() -> None:
 
 
 def test_an_attempt_whose_outcome_never_comes_does_not_block_for_ever() -> None:
-    probing, _ = attempt(opened(), 1.0)
-    assert attempt(probing, 1.0 + LONGEST_DELAY - 0.01)[1] is False
-    assert attempt(probing, 1.0 + LONGEST_DELAY)[1] is True
+    probing, _ = attempt(opened(), 1.0, "a")
+    assert attempt(probing, 1.0 + LONGEST_DELAY - 0.01, "b")[1] is False
+    assert attempt(probing, 1.0 + LONGEST_DELAY, "b")[1] is True
 
 
 def test_success_of_a_healthy_one_is_no_change() -> None:
