@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
@@ -96,75 +96,22 @@ def allows(capabilities: Capabilities, method: Method | str, version: str = LATE
     return path is None or capabilities.has(path)
 
 
-class _Need(NamedTuple):
-    side: Literal["client", "server"]
-    path: Path
-    since: str | None = None
-
-
-_NEEDS: Final[dict[str, _Need]] = {
-    "roots": _Need("client", ("roots",)),
-    "roots.listChanged": _Need("client", ("roots", "listChanged")),
-    "sampling": _Need("client", ("sampling",)),
-    "sampling.tools": _Need("client", ("sampling", "tools"), "sampling_tools"),
-    "sampling.context": _Need("client", ("sampling", "context"), "sampling_context"),
-    "elicitation.form": _Need("client", _FORM, "elicitation"),
-    "elicitation.url": _Need("client", ("elicitation", "url"), "url_elicitation"),
-    "tools": _Need("server", ("tools",)),
-    "tools.listChanged": _Need("server", ("tools", "listChanged")),
-    "prompts": _Need("server", ("prompts",)),
-    "prompts.listChanged": _Need("server", ("prompts", "listChanged")),
-    "resources": _Need("server", ("resources",)),
-    "resources.subscribe": _Need("server", ("resources", "subscribe")),
-    "resources.listChanged": _Need("server", ("resources", "listChanged")),
-    "logging": _Need("server", ("logging",)),
-    "completions": _Need("server", ("completions",), "completions_capability"),
-}
-"""Features that need a declaration, and for some a revision."""
-
-
-class Negotiated(Struct, frozen=True):
-    """The outcome of a handshake."""
-
-    version: str
-    client: Capabilities = NOTHING
-    server: Capabilities = NOTHING
-
-    def can_use(self, feature: str) -> bool:
-        """Whether a feature is there: one that is declared, or one of `versions.FEATURES`. KeyError for any other."""
-        need = _NEEDS.get(feature)
-        if need is None:
-            return can_use(self.version, feature)
-        if need.since is not None and not can_use(self.version, need.since):
-            return False
-        path = need.path
-        if need.path[0] == "elicitation" and not can_use(self.version, "elicitation_modes"):
-            path = ("elicitation",)  # Without modes, any declaration means form.
-        return (self.client if need.side == "client" else self.server).has(path)
-
-    def allows(self, method: str) -> bool:
-        """Whether a method may be sent in this session by either end that may send it at all."""
-        row = METHODS.get(method)
-        if row is None or not row.is_of(self.version):
-            return False
-        return allows(self.client if row.client_capability else self.server, method, self.version)
-
-
 # ---------------------------------------------------------------------------------------------- what a client can do
 
 ClientBits: TypeAlias = frozenset[str]
 """What a client can be asked for, in words that mean the same in every revision: `roots`, `sampling`,
 `sampling.tools`, `sampling.context`, `elicit.form`, `elicit.url`, `ext:<id>=<settings as canonical JSON>`."""
 
-_BITS: Final = {
-    "roots": "roots",
-    "sampling": "sampling",
-    "sampling.tools": "sampling.tools",
+_BITS: Final[dict[str, tuple[Path, str | None]]] = {
+    "roots": (("roots",), None),
+    "sampling": (("sampling",), None),
+    "sampling.tools": (("sampling", "tools"), "sampling_tools"),
     # A client of an older revision may ignore `includeContext`, so for it this is not a bit.
-    "sampling.context": "sampling.context",
-    "elicit.form": "elicitation.form",
-    "elicit.url": "elicitation.url",
+    "sampling.context": (("sampling", "context"), "sampling_context"),
+    "elicit.form": (_FORM, "elicitation"),
+    "elicit.url": (("elicitation", "url"), "url_elicitation"),
 }
+"""What must be declared for each, and the feature that the revision must have."""
 _EXTENSION_ID: Final = re.compile(r"[A-Za-z0-9._/-]{1,128}")
 _EXTENSION_MAX: Final = 4096
 """Bytes of one extension's settings: they are part of a key. More counts as not declared."""
@@ -204,8 +151,12 @@ def client_bits(declared: Raw, version: str, extensions: Collection[str] | None 
 
 
 def _bits(client: Capabilities, version: str, extensions: Collection[str] | None) -> ClientBits:
-    negotiated = Negotiated(version, client=client)
-    bits = {bit for bit, feature in _BITS.items() if negotiated.can_use(feature)}
+    bits = set()
+    for bit, (path, feature) in _BITS.items():
+        # Without modes, any declaration of elicitation means form.
+        any_mode = path[0] == "elicitation" and not can_use(version, "elicitation_modes")
+        if client.has(path[:1] if any_mode else path) and (feature is None or can_use(version, feature)):
+            bits.add(bit)
     named = client.tree.get("extensions")
     if isinstance(named, dict):
         left = EXTENSIONS_BYTES

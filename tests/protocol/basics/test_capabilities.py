@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from actors.protocol import capabilities as caps
-from actors.protocol.capabilities import NOTHING, Negotiated, allows, bits_key, client_bits, declare, parse
+from actors.protocol.capabilities import NOTHING, allows, bits_key, client_bits, declare, parse
 from actors.protocol.methods import METHODS
-from actors.protocol.versions import FEATURES, VERSIONS, can_use
+from actors.protocol.versions import VERSIONS
 
 OLD, SSE_ERA, FORMS, NEWEST = VERSIONS
 
@@ -89,45 +89,11 @@ def test_completion_is_older_than_its_capability():
     assert not allows(NOTHING, "no/such/method")
 
 
-def test_a_session_gates_both_directions():
-    session = Negotiated(NEWEST, parse(raw({"roots": {}})), parse(raw({"tools": {"listChanged": True}})))
-    assert session.allows("tools/call")
-    assert session.allows("notifications/tools/list_changed")
-    assert not session.allows("prompts/get")
-    assert session.allows("roots/list")
-    assert not session.allows("notifications/roots/list_changed")
-    assert not session.allows("sampling/createMessage")
-    assert session.allows("ping")
-    assert not session.allows("no/such/method")
-
-
-def test_a_revision_without_a_method_forbids_it_whatever_is_declared():
-    client = parse(raw({"elicitation": {}}))
-    assert Negotiated(FORMS, client).allows("elicitation/create")
-    assert not Negotiated(SSE_ERA, client).allows("elicitation/create")
-
-
 def test_features_need_their_revision_and_their_declaration():
-    client = parse(raw({"sampling": {"tools": {}}, "elicitation": {"url": {}}, "roots": {"listChanged": True}}))
-    newest, older = Negotiated(NEWEST, client), Negotiated(FORMS, client)
-    assert newest.can_use("sampling.tools")
-    assert not older.can_use("sampling.tools")
-    assert newest.can_use("elicitation.url")
-    assert not newest.can_use("elicitation.form")
-    assert not older.can_use("elicitation.url")
-    assert older.can_use("elicitation.form"), "before modes any elicitation is a form"
-    assert not Negotiated(SSE_ERA, client).can_use("elicitation.form")
-    assert newest.can_use("roots.listChanged")
-    assert not newest.can_use("tools")
-    assert newest.can_use("priming")
-    assert not older.can_use("priming")
-
-
-def test_every_feature_of_a_revision_can_be_asked_for_and_no_other():
-    for feature in FEATURES:
-        assert Negotiated(NEWEST).can_use(feature) is can_use(NEWEST, feature)
-    with pytest.raises(KeyError):
-        Negotiated(NEWEST).can_use("no such feature")
+    client = raw({"sampling": {"tools": {}}, "elicitation": {"url": {}}, "roots": {"listChanged": True}})
+    assert client_bits(client, NEWEST) == {"roots", "sampling", "sampling.tools", "elicit.url"}
+    assert client_bits(client, FORMS) == {"roots", "sampling", "elicit.form"}, "before modes any elicitation is a form"
+    assert client_bits(client, SSE_ERA) == {"roots", "sampling"}
 
 
 # Bits
