@@ -39,6 +39,7 @@ from actors.protocol import link_events as ev
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.link_state import LIVE, Phase
 from actors.protocol.link_state import Link as LegacyLink
+from actors.protocol.messages import RequestId
 from actors.protocol.modern.link_state import Link as ModernLink
 from actors.protocol.table import BackendSpec, Replaced, Table, same_server
 from actors.runtime import NORMAL, Actor, Down, Ref, TaskEnded
@@ -342,6 +343,14 @@ class Connection(Actor):
             self._unreachable = True
             diagnostics = diagnosed(said.status, (), said.detail)
             self._backends.reply(Failure(self._backend, said.reason, said.message, diagnostics, True))
+
+    def _unreadable(self, malformed: errors.Malformed, related: RequestId | None) -> RequestId | None:
+        """Of what can't be read only the request fails that it belongs to, whichever side's it is, and the connection
+        stays: the id of ours, if it is that of one."""
+        self._drop("malformed")
+        self._services.log.warning("backend_malformed", backend=self._backend, error=str(malformed))
+        id = malformed.outcome_of if malformed.outcome_of in self._link.pending else related
+        return None if malformed.asks else id
 
     def _task_ended(self, ended: TaskEnded) -> None:
         """The transport's task: it has said so itself, unless it crashed."""

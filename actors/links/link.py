@@ -30,7 +30,7 @@ from actors.links.link_messages import (
     ToLink,
 )
 from actors.links.own_calls import OwnCalls, OwnDue
-from actors.links.resume import Resume, first_link
+from actors.links.resume import Resume
 from actors.links.task_driver import PollDue, TaskDriver
 from actors.named import Named
 from actors.protocol import codec, errors
@@ -52,12 +52,6 @@ PREFIX_BYTES = 8
 EMPTY_RESULT = json.dumps({})
 
 Message: TypeAlias = ToLink | FromTransport | OwnDue | PollDue | ev.Listening | CommonMessage
-
-
-def unguessable(profile: Profile) -> Profile:
-    """With ids that only the server at the other end of this connection ever sees: whoever else finds a way to say
-    something over it can't name a request, and answers none. The epoch stays in front, so that no id comes up again."""
-    return replace(profile, prefix=f"{profile.prefix}-{secrets.token_hex(PREFIX_BYTES)}")
 
 
 class LinkActor(Connection):
@@ -88,9 +82,16 @@ class LinkActor(Connection):
         kept = resume.kept if resume is not None else None
         super().__init__(spec, services, backends, shared=spec.sharing == "shared", kept=kept)
         self._profile = profile
-        first = unguessable(profile)
-        self._link = first_link(
-            first, resume, server=spec.name, level=level, subscriptions=subscriptions, attempt=attempt
+        self._link = replace(
+            self._renewed(),
+            phase=Phase.WAITING if subscriptions else Phase.IDLE,
+            hello=resume.hello if resume is not None else None,
+            connected_before=bool(subscriptions) or resume is not None,
+            attempt=attempt,
+            level=level,
+            subscriptions=subscriptions,
+            kept=kept is not None,
+            missed=kept is not None and kept.cursor is None,
         )
         self._phase = self._link.phase
         self._eras = eras
@@ -182,7 +183,10 @@ class LinkActor(Connection):
         return spec is not None and (spec.sharing == "shared") == self._subscribers.shared
 
     def _renewed(self) -> Link:
-        return Link(unguessable(self._profile), server=self._backend)
+        # With ids that only the server at the other end of this connection ever sees: whoever else finds a way to say
+        # something over it can't name a request, and answers none. The epoch stays in front: no id comes up again.
+        prefix = f"{self._profile.prefix}-{secrets.token_hex(PREFIX_BYTES)}"
+        return Link(replace(self._profile, prefix=prefix), server=self._backend)
 
     # The machine
 
@@ -250,17 +254,12 @@ class LinkActor(Connection):
                 self._step(ev.Incoming(message, said.related, cursor, said.status))
 
     def _malformed(self, malformed: errors.Malformed, related: RequestId | None) -> None:
-        """Only the request that it belongs to fails, whichever side's it is; the connection stays."""
-        self._drop("malformed")
-        self._services.log.warning("backend_malformed", backend=self._backend, error=str(malformed))
+        id = self._unreadable(malformed, related)
         if malformed.id is not None:
             self._send(ev.Send(codec.encode(Error(malformed.id, malformed.error.raw))))
-            return
-        id = malformed.outcome_of if malformed.outcome_of in self._link.pending else related
-        if id is not None and not malformed.asks:
-            self._step(
-                ev.SendFailed(id, "malformed", f"{self._link.named} answered with something malformed", "unknown")
-            )
+        elif id is not None:
+            text = f"{self._link.named} answered with something malformed"
+            self._step(ev.SendFailed(id, "malformed", text, "unknown"))
 
     # Effects
 

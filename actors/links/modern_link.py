@@ -262,11 +262,8 @@ class ModernLinkActor(Connection):
                 assert_never(said)
 
     def _malformed(self, malformed: errors.Malformed, said: ports.FrameReceived) -> None:
-        """Only the request that it belongs to fails, if it belongs to one."""
-        self._drop("malformed")
-        self._services.log.warning("backend_malformed", backend=self._backend, error=str(malformed))
-        id = malformed.outcome_of if malformed.outcome_of in self._link.pending else said.related
-        if id is not None and not malformed.asks:
+        id = self._unreadable(malformed, said.related)
+        if id is not None:
             text = "the backend answered with something malformed"
             self._step(mv.Failed(id, "malformed", text, "unknown", said.status))
 

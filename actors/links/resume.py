@@ -15,7 +15,6 @@ from msgspec import Raw
 from actors.links.link_messages import Census
 from actors.ports import Kept, Sealer, SessionKey
 from actors.protocol.link_events import Hello
-from actors.protocol.link_state import Link, Phase, Profile
 from actors.protocol.table import BackendSpec, HttpTarget, Replaced, Table, Target
 from actors.runtime import Actor, AtCapacity, DynamicSupervisor, SystemClosed, TaskEnded
 from actors.services import Services
@@ -34,39 +33,13 @@ class Resume:
     """Where the session is."""
 
 
-def first_link(
-    profile: Profile,
-    resume: Resume | None,
-    *,
-    server: str,
-    level: str | None,
-    subscriptions: tuple[str, ...],
-    attempt: int,
-) -> Link:
-    """What a link begins as: a new one, or (with subscriptions, or with `resume`) one in the place of another."""
-    lost = bool(subscriptions)
-    kept = resume.kept if resume is not None else None
-    return Link(
-        profile,
-        phase=Phase.WAITING if lost else Phase.IDLE,
-        hello=resume.hello if resume is not None else None,
-        connected_before=lost or resume is not None,
-        attempt=attempt,
-        level=level,
-        subscriptions=subscriptions,
-        kept=kept is not None,
-        missed=kept is not None and kept.cursor is None,
-        server=server,
-    )
-
-
 class _Field(msgspec.Struct, omit_defaults=True):
     version: str = ""
     capabilities: Raw = Raw(b"{}")
     session: str = ""
 
 
-_BOUND = msgspec.json.encode(_Field(capabilities=Raw(b"{}")))
+_BOUND = msgspec.json.encode(_Field())
 """There was a connection, and its session can't be had again."""
 
 
