@@ -68,6 +68,8 @@ class _UnbridgeableError(Exception):
 
 def result(method: str, payload: Raw, reader: str, sender: str = LATEST_HANDSHAKE, *, server_info: Raw = EMPTY) -> Raw:
     """A server's result. `server_info` is who says so, for readers of 2026-07-28 (EMPTY: nothing is said)."""
+    if reader == sender:
+        return payload
     payload = _translated("result", method, payload, reader, sender)
     if at_least(reader, MODERN) and not at_least(sender, MODERN):
         return _completed(method, payload, server_info)
@@ -76,7 +78,7 @@ def result(method: str, payload: Raw, reader: str, sender: str = LATEST_HANDSHAK
 
 def notification(method: str, params: Raw, reader: str, sender: str = LATEST_HANDSHAKE) -> Raw:
     """The params of a server's notification that `is_told`."""
-    return _translated("notification", method, params, reader, sender)
+    return params if reader == sender else _translated("notification", method, params, reader, sender)
 
 
 def is_told(method: str, reader: str) -> bool:
@@ -123,6 +125,8 @@ def client_request(
 ) -> Raw:
     """The params of a client's request; `tasks`: it may be made as a task. For readers of 2026-07-28 they are not
     stamped yet (`modern.meta.stamp`)."""
+    if reader == sender and not mentions(params, *_TASK):
+        return params
     return _translated("client_request", method, params, reader, sender, tasks)
 
 
