@@ -66,8 +66,11 @@ class TcpStream:
 
     async def send_all(self, data: memoryview) -> None:
         while data:
-            await trio.lowlevel.wait_writable(self._sock)
+            await self.wait_writable()
             data = data[self.send_nowait(data) :]
+
+    async def wait_writable(self) -> None:
+        await trio.lowlevel.wait_writable(self._sock)
 
     async def receive_some(self, at_most: int) -> bytes:
         while True:
@@ -106,14 +109,17 @@ class TlsStream:
     It is closed without the farewell of TLS, as HTTP allows: a response says itself whether it is whole.
     """
 
-    __slots__ = ("_incoming", "_outgoing", "_tcp", "_tls", "_unsent")
+    __slots__ = ("_begun", "_incoming", "_outgoing", "_tcp", "_tls", "_unsent")
 
     def __init__(self, tcp: TcpStream, context: ssl.SSLContext, host: str) -> None:
         self._tcp = tcp
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self._unsent = b""
-        """The rest of what was encrypted for `send_nowait` and did not fit: then all of it is for `send_all`."""
+        """What was encrypted and is not sent. It goes before all else, whoever was cancelled while he sent it: half a
+        record would spoil what follows."""
+        self._begun = False
+        """Whether that is the rest of what `send_nowait` was given, so that `send_all` has no more to do."""
 
     async def handshake(self) -> None:
         """Raises ssl.SSLError, and what the socket raises."""
@@ -136,14 +142,14 @@ class TlsStream:
                 rest = rest[self._tls.write(rest) :]
         except ssl.SSLError as error:
             raise trio.BrokenResourceError(error.reason) from error
-        encrypted = self._outgoing.read()
-        self._unsent = encrypted[self._tcp.send_nowait(encrypted) :]
-        return 0 if self._unsent else len(data)
+        self._send_nowait()
+        self._begun = bool(self._unsent)
+        return 0 if self._begun else len(data)
 
     async def send_all(self, data: memoryview) -> None:
-        if self._unsent:
-            unsent, self._unsent = self._unsent, b""
-            await self._tcp.send_all(memoryview(unsent))
+        if self._begun:
+            self._begun = False
+            await self._flush()
             return
         try:
             while data:
@@ -165,8 +171,13 @@ class TlsStream:
                 raise trio.BrokenResourceError(error.reason) from error
 
     async def _flush(self) -> None:
-        if data := self._outgoing.read():
-            await self._tcp.send_all(memoryview(data))
+        while self._unsent or self._outgoing.pending:
+            await self._tcp.wait_writable()
+            self._send_nowait()
+
+    def _send_nowait(self) -> None:
+        data = self._unsent + self._outgoing.read()
+        self._unsent = data[self._tcp.send_nowait(data) :]
 
     async def _fill(self) -> None:
         if data := await self._tcp.receive_some(RECORDS):
