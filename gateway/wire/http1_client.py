@@ -24,7 +24,10 @@ def encode_headers(headers: Iterable[tuple[str, str]]) -> bytes:
     """Header lines. HeaderError for what would break the framing."""
     lines = []
     for name, value in headers:
-        key, content = name.encode(), value.strip(" \t").encode()
+        try:
+            key, content = name.encode(), value.strip(" \t").encode()
+        except UnicodeEncodeError:  # half of a surrogate pair; the error would show the value
+            raise HeaderError("a header has characters that none may have") from None
         if not _NAME.fullmatch(key):
             raise HeaderError(f"not a header name: {name!r}")
         if not _VALUE.fullmatch(content):

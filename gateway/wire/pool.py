@@ -1,7 +1,8 @@
 """Outgoing HTTP/1.1 over connections that are kept alive.
 
 Guarantees:
-* A request is sent at most once. It is moved to another connection only when no byte of it was given to the first.
+* A request is sent at most once. It is moved to another connection only when no byte of it was given to the first, and
+  to a few at most, besides those that were idle.
 * A connection is used again only after a whole response on it that allows this, and if nothing came since. Whatever is
   cancelled, half-read or broken closes its own connection and harms no other; the pool stays usable.
 * Bounded: connections and waiting requests per origin, the time to wait, to connect, to write; the head of a response.
@@ -24,7 +25,7 @@ from typing import Self, TypeAlias
 
 import trio
 
-from actors.runtime.boundary import boundary
+from actors.runtime.boundary import boundary, thread_boundary
 from gateway.wire.errors import DeadlineError, PeerError, SizeError, WireError
 from gateway.wire.http1_client import ResponseParser, encode_headers, encode_request
 from gateway.wire.origins import OriginPool
@@ -32,9 +33,13 @@ from gateway.wire.streams import WireStream, dial
 from gateway.wire.url import Origin, Url, parse_url
 
 Dial: TypeAlias = Callable[[Origin, ssl.SSLContext | None, float], Awaitable[WireStream]]
+Acquire: TypeAlias = Callable[[], Awaitable["Connection"]]
+OnCrash: TypeAlias = Callable[[BaseException], object]
 
 CHUNK, MORE = 65536, 262144
 """Bytes of one read; and of the next one, if that was full."""
+TRIES: Final = 3
+"""Connections that a request is given, one after the other, if they break before a byte of it went out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +220,8 @@ class Response:
 
 class Exchange(ABC):
     """A request that was sent by `Pool.start`, and what is done with its answer. In the task of the connection one of
-    `answered` and `broke` is called, once; neither if it was cancelled before. `crashed` hears of a raise in them."""
+    `answered` and `broke` is called, once; neither if it was cancelled before. `crashed` hears of a raise in them; what
+    it raises itself harms nobody else, and the pool's `on_crash` hears of it."""
 
     __slots__ = ("scope",)
 
@@ -246,25 +252,28 @@ class Worker:
     """The task of a connection: waits for the answer to each exchange in turn, and stays while the connection is idle.
 
     `exchange` is None while there is nothing to wait for. Its first request is `data`, of which `sent` bytes were
-    written already, if it was begun; `get` is the connection, or how to come by one.
+    written already, if it was begun; `get` is the connection, or how to come by one. `on_crash` hears of a fault that
+    belongs to no exchange.
     """
 
-    __slots__ = ("_data", "_get", "_sent", "_within", "exchange", "scope")
+    __slots__ = ("_data", "_get", "_on_crash", "_sent", "_within", "exchange", "scope")
 
     def __init__(
         self,
         exchange: Exchange,
-        get: Connection | Callable[[], Awaitable[Connection]],
+        get: Connection | Acquire,
         data: bytes,
         sent: int | None,
         within: float,
+        on_crash: OnCrash,
     ) -> None:
         self.scope = trio.CancelScope()
         self.exchange: Exchange | None = None
-        self._get: Connection | Callable[[], Awaitable[Connection]] | None = get
+        self._get: Connection | Acquire | None = get
         self._data = data
         self._sent = sent
         self._within = within
+        self._on_crash = on_crash
         self.begin(exchange)
 
     def begin(self, exchange: Exchange) -> None:
@@ -273,40 +282,46 @@ class Worker:
         exchange.scope = self.scope
 
     async def run(self) -> None:
-        """Works as long as the connection is its own."""
+        """Works as long as the connection is its own. Raises nothing but cancellation: others live in this nursery."""
         with self.scope:
             crash = (await boundary(self._run)).error
             if crash is not None and self.exchange is not None:
-                self._done().crashed(crash)
+                crash = thread_boundary(self._done().crashed, crash).error
+            if crash is not None:
+                self._on_crash(crash)
 
     async def _run(self) -> None:
         try:
-            await self._work(await self._connected())
+            await self._work()
         except WireError as error:
             if self.exchange is not None:
                 self.exchange.broke(error)
                 self._done()
 
-    async def _connected(self) -> Connection:
+    async def _work(self) -> None:
         get, self._get = self._get, None
         assert get is not None
         if isinstance(get, Connection):
-            return get
+            await self._keep(get)
+            return
         # What was cancelled before it began is not sent: an idle connection may be had, and written to, at once.
         await trio.lowlevel.checkpoint_if_cancelled()
-        return await get()
+        for tries in range(TRIES, 0, -1):
+            try:
+                await self._keep(await get())
+            except PeerError as error:
+                if error.sent or tries == 1:
+                    raise
+            else:
+                return
 
-    async def _send(self, connection: Connection) -> None:
-        # It goes with this call: the worker lives as long as the connection, a request may be large.
-        data, self._data = self._data, b""
-        await connection.send(data, self._within, self._sent)
-
-    async def _work(self, connection: Connection) -> None:
+    async def _keep(self, connection: Connection) -> None:
         closes = True
         try:
             connection.give_to(self)
             connection.parser.expect()
-            await self._send(connection)
+            await connection.send(self._data, self._within, self._sent)
+            self._data = b""  # a request may be large, and the worker lives as long as the connection
             # One that was cancelled when its answer was whole already has no more to lose but its task.
             while connection.worker is self and not self.scope.cancel_called:
                 closes = True
@@ -343,22 +358,28 @@ def _system_trust() -> ssl.SSLContext:
     return context
 
 
+def _raised(error: BaseException) -> object:
+    raise error
+
+
 class Pool:
-    """See the module. `nursery` is where workers live, for `start`; `tls` replaces the system's authorities,
-    `connect` the way to a stream; `has_room` says whether a connection may be taken over from another pool, where
-    `connect` is not asked."""
+    """See the module. `nursery` is where workers live, for `start`, and `on_crash` hears of their faults that belong to
+    no exchange; `tls` replaces the system's authorities, `connect` the way to a stream; `has_room` says whether a
+    connection may be taken over from another pool, where `connect` is not asked."""
 
     def __init__(
         self,
         limits: PoolLimits | None = None,
         *,
         nursery: trio.Nursery | None = None,
+        on_crash: OnCrash = _raised,
         tls: ssl.SSLContext | None = None,
         connect: Dial = dial,
         has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         self._limits = limits or PoolLimits()
         self._nursery = nursery
+        self._on_crash = on_crash
         self._tls = tls
         self._dial = connect
         self._has_room = has_room
@@ -385,15 +406,17 @@ class Pool:
         # What was cancelled before it began is not sent: the fast path below has no other checkpoint before that.
         await trio.lowlevel.checkpoint_if_cancelled()
         data = encode_request(method.encode(), url.request_line_end, headers, body)
-        home = self._home(url.origin)
-        while (connection := home.take_idle()) is not None:
+        home, tries = self._home(url.origin), TRIES
+        while True:
+            connection = home.take_idle()
+            if connection is None:
+                tries -= 1
+                connection = await home.acquire(partial(self._connect, url.origin, home))
             try:
                 return await self._exchange(connection, data, answer_within)
             except PeerError as error:
-                if error.sent:
+                if error.sent or not tries:
                     raise
-        connection = await home.acquire(lambda: self._connect(url.origin, home))
-        return await self._exchange(connection, data, answer_within)
 
     def start(self, method: str, url: Url, headers: bytes, body: bytes | None, exchange: Exchange) -> None:
         """Sends a request without waiting for anything; the exchange hears of its answer. As in `request`, it is moved
@@ -413,10 +436,10 @@ class Pool:
                 worker.begin(exchange)
             else:
                 connection.give_to(None)
-                self._nursery.start_soon(Worker(exchange, connection, data, sent, within).run)
+                self._nursery.start_soon(Worker(exchange, connection, data, sent, within, self._on_crash).run)
             return
         connect = partial(home.acquire, partial(self._connect, url.origin, home))
-        self._nursery.start_soon(Worker(exchange, connect, data, None, within).run)
+        self._nursery.start_soon(Worker(exchange, connect, data, None, within, self._on_crash).run)
 
     @property
     def open(self) -> int:

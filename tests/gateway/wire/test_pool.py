@@ -3,6 +3,7 @@
 import gc
 import ipaddress
 import ssl
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from gateway.wire.errors import ConnectError, DeadlineError, PeerError, PoolFullError, SizeError
 from gateway.wire.pool import Exchange, Pool, PoolLimits
 from gateway.wire.url import parse_url
-from tests.support.exchanges import answer_to
+from tests.support.exchanges import Reading, answer_to
 from tests.support.garbage import uncollected
 from tests.support.patience import PATIENCE
 
@@ -622,3 +623,142 @@ async def test_for_a_request_that_was_cancelled_before_it_began_nobody_connects(
     await trio.testing.wait_all_tasks_blocked()
     assert dialled == []
     assert state(pool) == "open 0, idle 0, waiting 0"
+
+
+class Clumsy(Exchange):
+    """Fails at its answer, and when it is told so."""
+
+    async def answered(self, response):
+        raise RuntimeError("one bug")
+
+    def broke(self, error):
+        raise AssertionError
+
+    def crashed(self, error):
+        raise RuntimeError("another")
+
+
+async def test_a_fault_of_one_exchange_ends_no_connection_of_another(serve, nursery):
+    crashes = []
+    going = trio.Event()
+
+    async def handler(server, stream):
+        while request := await server.read_request(stream):
+            if request.endswith(b"slow"):
+                await going.wait()
+            await stream.send_all(OK)
+
+    async def slow():
+        answers.append(await answer_to(pool, server.url, b"slow"))
+
+    answers = []
+    pool = Pool(nursery=nursery, on_crash=crashes.append)
+    async with serve(handler) as server:
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as callers:
+                callers.start_soon(slow)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                pool.start("POST", parse_url(server.url), b"", b"x", Clumsy())
+                while not crashes:
+                    await trio.sleep(0.001)
+                going.set()
+            assert answers == [b"{}"]
+            assert await answer_to(pool, server.url, b"x") == b"{}"
+        assert [str(crash) for crash in crashes] == ["another"]
+        pool.close()
+
+
+class InMemory:
+    """A stream that answers each request at once, unless it is broken."""
+
+    def __init__(self, broken: bool) -> None:
+        self.broken = broken
+        self.closed = False
+        self.answers = 0
+
+    def send_nowait(self, data: bytes) -> int:
+        if self.broken:
+            raise trio.BrokenResourceError
+        self.answers += 1
+        return len(data)
+
+    async def receive_some(self, at_most: int) -> bytes:
+        await self.wait_readable()
+        self.answers -= 1
+        return OK
+
+    async def wait_readable(self) -> None:
+        await trio.lowlevel.checkpoint()
+        while not self.answers:
+            await trio.sleep(1)
+
+    def is_quiet(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def ask(pool: Pool) -> bytes:
+    with await pool.request("POST", "http://x/", body=b"x") as response:
+        return await response.read(10)
+
+
+async def start(pool: Pool) -> bytes | None:
+    exchange = Reading()
+    pool.start("POST", parse_url("http://x/"), b"", b"x", exchange)
+    await exchange.over.wait()
+    if exchange.error is not None:
+        raise exchange.error
+    return exchange.body
+
+
+@pytest.mark.parametrize("way", [ask, start])
+@pytest.mark.parametrize("broken", [0, 1, 2, 3, 4])
+async def test_a_connection_that_breaks_before_a_byte_went_out_is_replaced_a_few_times(
+    nursery, autojump_clock, way, broken
+):
+    streams = []
+
+    async def dial(origin, tls, within):
+        await trio.lowlevel.checkpoint()
+        streams.append(InMemory(len(streams) < broken))
+        return streams[-1]
+
+    pool = Pool(nursery=nursery, connect=dial)
+    if broken < 3:
+        assert await way(pool) == b"{}"
+    else:
+        with pytest.raises(PeerError) as caught:
+            await way(pool)
+        assert not caught.value.sent
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(streams) == min(broken + 1, 3)
+    assert [stream.closed for stream in streams[:broken]] == [True] * min(broken, 3)
+    assert state(pool) == f"open {int(broken < 3)}, idle {int(broken < 3)}, waiting 0"
+    pool.close()
+
+
+async def test_the_body_of_a_request_is_not_kept_while_its_connection_is(serve, replies, nursery):
+    size = 8_000_000
+    pool = Pool(nursery=nursery)
+    async with serve(replies(OK, OK)) as server:
+        server.requests = Forgetful()
+        with trio.fail_after(PATIENCE):
+            tracemalloc.start()
+            try:
+                assert await answer_to(pool, server.url, b"x" * size) == b"{}"
+                gc.collect()
+                kept, most = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+        assert (server.connections, state(pool)) == (1, "open 1, idle 1, waiting 0")
+        assert kept < size / 2 < size < most
+        pool.close()
+
+
+class Forgetful(list):
+    """Holds the last thing alone, and of that the first bytes."""
+
+    def append(self, data: bytes) -> None:
+        self[:] = [data[:100]]
