@@ -257,23 +257,25 @@ class Http1Protocol(H11Protocol):
     # From the app.
 
     def begin_response(self, status: int, fields: Headers) -> None:
-        """The head; it leaves with what comes next. ValueError for a header that breaks out of its line."""
+        """The head; it leaves with what comes next. ValueError for a header that breaks out of its line: then none has
+        begun."""
         request = self._head
         assert request is not None
         headers: Headers = []
         close = not request.keep_alive or self._ends_here()
         bodiless = request.method == "HEAD" or status in _BODILESS
+        owed, chunked = None, False
         for name, value in fields:
             if name == b"content-length":
-                self._owed = 0 if bodiless else int(value)
+                owed = 0 if bodiless else int(value)
             elif name == b"connection":
                 close = True
                 continue
             headers.append((name, value))
         headers.append((b"date", _date()))
-        if self._owed is None and not bodiless:
+        if owed is None and not bodiless:
             if request.version == "1.1":
-                self._chunked = True
+                chunked = True
                 headers.append((b"transfer-encoding", b"chunked"))
             else:
                 close = True
@@ -281,9 +283,10 @@ class Http1Protocol(H11Protocol):
             headers.append((b"connection", b"close"))
         elif request.version == "1.0":
             headers.append((b"connection", b"keep-alive"))
-        self._close = close
-        self.answering = True
         self._pending = encode_head(status, headers)
+        # Not before: an answer that was refused leaves nothing to the error that takes its place.
+        self._owed, self._chunked, self._close = owed, chunked, close
+        self.answering = True
 
     def _ends_here(self) -> bool:
         """Whether this is the connection's last response."""

@@ -349,6 +349,20 @@ async def test_a_crash_in_the_app_is_a_500_to_its_client_alone(door, make_app, r
     assert "a bug" in str(values["exc_info"])
 
 
+@pytest.mark.parametrize("request_of", [post, lambda: GET], ids=["whole", "piecemeal"])
+async def test_an_answer_whose_headers_cannot_be_written_is_a_500_that_is_whole(door, make_app, running, request_of):
+    source = door.stream(b"data: 1\n\n", headers=(("Mcp-Session-Id", "a\r\nInjected: 1"),))
+    async with running(make_app()) as server:
+        head, _, body = (await server.ask(request_of())).partition(b"\r\n\r\n")
+        assert await alive(server)
+    assert head.startswith(b"HTTP/1.1 500 ")
+    assert b"transfer-encoding" not in head
+    assert b"Injected" not in head
+    assert b"content-length: %d" % len(body) in head
+    assert json.loads(body)["error"]["message"] == "Internal error"
+    assert source.closed.is_set()
+
+
 async def test_a_crash_in_a_stream_cuts_it_so_that_the_client_can_tell(door, make_app, running):
     source = door.stream(b"data: 1\n\n")
 
