@@ -7,6 +7,7 @@ Composition builds the mapping, so that this folder does not know the adapters o
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from ssl import SSLContext
 from typing import Final, Literal
 
@@ -166,12 +167,14 @@ class HttpConnector:
             if pools is not None:
                 pools.close()
             calls, streams = self._pool_limits, self._pool_limits or PoolLimits(connections=STREAMS)
+            crashed = partial(self._crashed, spec.name)
             pools = _Pools(
                 spec.target,
-                Pool(calls, nursery=self._nursery, tls=self._tls, connect=self._dial),
+                Pool(calls, nursery=self._nursery, on_crash=crashed, tls=self._tls, connect=self._dial),
                 Pool(
                     streams,
                     nursery=self._nursery,
+                    on_crash=crashed,
                     tls=self._tls,
                     connect=self._dial_stream,
                     has_room=self._has_room_for_stream,
@@ -179,6 +182,9 @@ class HttpConnector:
             )
             self._pools[spec.name] = pools
         return pools
+
+    def _crashed(self, backend: str, error: BaseException) -> None:
+        self._log.error("backend_exchange_crashed", backend=backend, exc_info=error)
 
     async def _dial(self, origin: Origin, tls: SSLContext | None, within: float) -> WireStream:
         """Where all that may be open are, those that are idle give way, and then nobody: one waits for a connection of

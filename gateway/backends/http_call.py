@@ -1,20 +1,16 @@
-"""One request to a Streamable HTTP backend, from its POST to its outcome.
+"""One message to a Streamable HTTP backend, from its POST to its outcome."""
 
-Exactly one of these ends it: a frame that holds its outcome, SessionLost with its id, RequestFailed. The POST is made
-once, perhaps by an earlier transport; what is repeated is the GET for the rest of its answer (2025-11-25, transports,
-"Resumability").
-"""
-
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import trio
 
 from actors.ports import FrameAccepted, FrameReceived, Positioned, RequestFailed, SessionLost, TransportEvent
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
-from actors.runtime.boundary import boundary
+from actors.runtime.boundary import Boundary, boundary
 from gateway.backends.http_events import EventTrail, read_events
 from gateway.backends.http_rules import PASSING, Failed, Kind, Lost, answers, executed_by, judge, kind_of, read
 from gateway.backends.http_session import HttpSession
@@ -70,80 +66,149 @@ class Endpoint:
     emit: Callable[[TransportEvent], None]
 
 
-class HttpCall(Exchange):
-    """One request on its way. `over` is called once it has had its outcome, with what it crashed of, if it did; not for
-    one that was cancelled."""
+class HttpExchange(Exchange):
+    """One request on its way, of either era. It has one outcome, unless it was cancelled: a frame that holds it,
+    SessionLost with its id, or RequestFailed. `over` is called after it, with what the exchange crashed of, if it did;
+    not for one that was cancelled or could not be started."""
 
-    __slots__ = ("_answered", "_cancelled", "_end", "_outgoing", "_over", "_session", "_trail", "id")
+    __slots__ = ("_answered", "_cancelled", "_end", "_over", "id")
+
+    def __init__(self, end: Endpoint, id: RequestId, over: "Over") -> None:
+        super().__init__()
+        self._end = end
+        self._over = over
+        self.id = id
+        self._answered = False
+        self._cancelled = False
+
+    def start(self) -> BaseException | None:
+        """Sends it. What kept it from being sent, if anything did: then it has had its outcome."""
+        with Boundary() as inside:
+            self._send()
+        error = inside.exit.error
+        if isinstance(error, WireError):
+            self._fail_by(error)
+        elif error is not None:
+            self._fail_by_crash()
+        return error
+
+    def cancel(self) -> None:
+        """Gives it up: nothing more is said of it."""
+        self._cancelled = True
+        super().cancel()
+
+    async def answered(self, response: Response | None) -> None:
+        try:
+            await self._work(response)
+        except SizeError as error:
+            self._fail("too_large", f"{self._end.name} sent {error}", "unknown")
+        if not self._answered:
+            self._fail("no_response", f"{self._end.name} ended its answer without a response", "unknown")
+        self._over(self, None)
+
+    def broke(self, error: WireError) -> None:
+        self._fail_by(error)
+        self._over(self, None)
+
+    def crashed(self, error: BaseException) -> None:
+        self._answered = False  # twice told is better than never
+        try:
+            self._fail_by_crash()
+        finally:
+            self._over(self, error)
+
+    @abstractmethod
+    def _send(self) -> None:
+        """Makes the request."""
+
+    @abstractmethod
+    async def _work(self, response: Response | None) -> None:
+        """Takes the answer; None where its rest is to be fetched."""
+
+    async def _take_body(self, response: Response) -> None:
+        try:
+            body = await response.read(self._end.limits.message_bytes)
+        except SizeError:
+            raise
+        except WireError as error:
+            self._fail_by(error)
+            return
+        if body:
+            self._take(body)
+
+    @abstractmethod
+    def _take(self, frame: bytes) -> bool:
+        """Passes on what the server said; whether that was the outcome."""
+
+    def _emit(self, event: TransportEvent) -> None:
+        if not self._cancelled:
+            self._end.emit(event)
+
+    def _fail_by(self, error: WireError) -> None:
+        """Its address is for operators only."""
+        name = self._end.name
+        detail = f"{name}: {error.detail}" if error.origin else ""
+        self._fail(_reason_of(error), f"{name}: {error}", "unknown" if error.sent else "no", detail=detail)
+
+    def _fail_by_crash(self) -> None:
+        self._fail("crashed", f"the exchange with {self._end.name} crashed", "unknown")
+
+    def _fail(
+        self,
+        reason: str,
+        message: str,
+        executed: Literal["no", "unknown"],
+        status: int | None = None,
+        detail: str = "",
+    ) -> None:
+        if not self._answered:
+            self._answered = True
+            self._emit(RequestFailed(self.id, reason, message, executed, status, detail))
+
+
+Over: TypeAlias = Callable[[HttpExchange, BaseException | None], object]
+
+
+class HttpCall(HttpExchange):
+    """A request to a server with sessions. Its POST is made once, perhaps by an earlier transport; what is repeated is
+    the GET for the rest of its answer (2025-11-25, transports, "Resumability")."""
+
+    __slots__ = ("_outgoing", "_session", "_trail")
 
     def __init__(
         self,
         end: Endpoint,
         session: HttpSession,
         outgoing: Outgoing,
-        over: Callable[["HttpCall", BaseException | None], object],
+        over: "Over",
     ) -> None:
-        super().__init__()
         assert outgoing.id is not None
-        self._end = end
+        super().__init__(end, outgoing.id, over)
         self._session = session
         self._outgoing = outgoing
-        self._over = over
-        self.id: RequestId = outgoing.id
         self._trail = EventTrail()
         self._trail.last_id = outgoing.after
-        self._answered = False
-        self._cancelled = False
-
-    def start(self) -> None:
-        """Makes the call."""
-        end = self._end
-        end.calls.start("POST", end.url, self._session.post_headers(), self._outgoing.frame, self)
 
     async def pick_up(self) -> None:
         """Goes on with a call that was made before, in a task of its own."""
         with trio.CancelScope() as self.scope:
             if not self._cancelled:
-                outcome = await boundary(self._go_on)
+                outcome = await boundary(self.answered, None)
                 if outcome.error is not None:
                     self.crashed(outcome.error)
 
-    def cancel(self) -> None:
-        """Forgets it: nothing more is said of it."""
-        self._cancelled = True
-        super().cancel()
+    def _send(self) -> None:
+        end = self._end
+        end.calls.start("POST", end.url, self._session.post_headers(), self._outgoing.frame, self)
 
-    async def answered(self, response: Response) -> None:
-        try:
-            await self._take_response(response)
-            await self._to_its_end()
-        except SizeError as error:
-            self._fail_by_size(error)
-        self._over(self, None)
-
-    def broke(self, error: WireError) -> None:
-        self._fail_by(error, reason_of(error), "unknown" if error.sent else "no")
-        self._over(self, None)
-
-    def crashed(self, error: BaseException) -> None:
-        self._answered = False  # twice told is better than never
-        self._fail("crashed", f"the exchange with {self._end.name} crashed", "unknown")
-        self._over(self, error)
-
-    async def _go_on(self) -> None:
-        try:
+    async def _work(self, response: Response | None) -> None:
+        if response is None:
             await self._resume()
-            await self._to_its_end()
-        except SizeError as error:
-            self._fail_by_size(error)
-        self._over(self, None)
-
-    async def _to_its_end(self) -> None:
+        else:
+            await self._take_response(response)
         while not self._answered and self._may_resume():
             await trio.sleep(self._trail.wait())
             await self._resume()
-        if not self._answered:
-            self._fail("no_response", f"{self._end.name} ended its answer without a response", "unknown")
 
     def _may_resume(self) -> bool:
         return self._trail.last_id is not None and self._trail.failures < self._end.limits.resumes
@@ -160,10 +225,6 @@ class HttpCall(Exchange):
             else:
                 await self._take_body(response)
 
-    def _emit(self, event: TransportEvent) -> None:
-        if not self._cancelled:
-            self._end.emit(event)
-
     def _begin(self, response: Response) -> bool:
         """The head of an answer has come."""
         session = self._session
@@ -176,17 +237,6 @@ class HttpCall(Exchange):
         if self._outgoing.tag is not None:
             self._emit(FrameAccepted(self._outgoing.tag))
         return True
-
-    async def _take_body(self, response: Response) -> None:
-        try:
-            body = await response.read(self._end.limits.message_bytes)
-        except SizeError:
-            raise
-        except WireError as error:
-            self._fail_by(error, "connection_lost", "unknown")
-            return
-        if body:
-            self._take(body)
 
     async def _follow(self, response: Response) -> None:
         decoder = SseDecoder(self._end.limits.message_bytes)
@@ -214,7 +264,7 @@ class HttpCall(Exchange):
     async def _refused(self, response: Response) -> None:
         session = self._session
         accepted = 200 <= response.status < 300
-        body = b"" if accepted else await _refusal_body(response, self._end.limits.refusal)
+        body = b"" if accepted else await refusal_body(response, self._end.limits.refusal)
         may_guess = session.worked and not session.guessed_lost
         verdict = judge(response.status, body, has_session=session.id is not None, may_guess=may_guess)
         if isinstance(verdict, Lost):
@@ -244,26 +294,6 @@ class HttpCall(Exchange):
                 if status == 404 and session.id is not None:
                     self._emit(SessionLost(None))
 
-    def _fail_by_size(self, error: SizeError) -> None:
-        self._fail("too_large", f"{self._end.name} sent {error}", "unknown")
-
-    def _fail_by(self, error: WireError, reason: str, executed: Literal["no", "unknown"]) -> None:
-        """Its address is for operators only."""
-        name = self._end.name
-        self._fail(reason, f"{name}: {error}", executed, detail=f"{name}: {error.detail}" if error.origin else "")
-
-    def _fail(
-        self,
-        reason: str,
-        message: str,
-        executed: Literal["no", "unknown"],
-        status: int | None = None,
-        detail: str = "",
-    ) -> None:
-        if not self._answered:
-            self._answered = True
-            self._emit(RequestFailed(self.id, reason, message, executed, status, detail))
-
 
 class HttpPost:
     """A notification or a response on its way: it gets no answer, only accepted."""
@@ -284,7 +314,7 @@ class HttpPost:
             except WireError as error:
                 return error.detail
             with response:
-                body = await _refusal_body(response, end.limits.refusal)
+                body = await refusal_body(response, end.limits.refusal)
                 return self._settle(response.status, body)
         return f"not accepted within {end.limits.accept:g} s"
 
@@ -304,7 +334,7 @@ class HttpPost:
         return f"HTTP {status}, {executed_by(status)}"
 
 
-async def _refusal_body(response: Response, within: float) -> bytes:
+async def refusal_body(response: Response, within: float) -> bytes:
     try:
         with trio.move_on_after(within):
             return await response.read(ERROR_BODY)
@@ -313,7 +343,7 @@ async def _refusal_body(response: Response, within: float) -> bytes:
     return b""
 
 
-def reason_of(error: WireError) -> str:
+def _reason_of(error: WireError) -> str:
     """The reason that a request fails with which could not be sent, or got no answer."""
     if isinstance(error, ConnectError):
         return "connection_refused"

@@ -11,8 +11,6 @@ know.
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -25,33 +23,19 @@ from actors.protocol.sse import SseDecoder
 from actors.protocol.table import HttpTarget
 from actors.runtime.boundary import Boundary
 from gateway.backends.bound import BoundTransport
-from gateway.backends.http_call import ERROR_BODY, HttpLimits, reason_of
+from gateway.backends.http_call import Endpoint, HttpExchange, HttpLimits, Over, refusal_body
 from gateway.backends.http_events import EventTrail, read_events
 from gateway.backends.http_rules import OURS_ONLY, Kind, answers, error_code, executed_by, kind_of, read, worded
 from gateway.backends.http_session import OURS
 from gateway.backends.outbox import Outbox
 from gateway.backends.outbox import Outgoing as Notice
-from gateway.wire.errors import HeaderError, SizeError, WireError
+from gateway.wire.errors import WireError
 from gateway.wire.http1_client import encode_headers
-from gateway.wire.pool import Exchange, Pool, Response
-from gateway.wire.url import Url, parse_url
+from gateway.wire.pool import Pool, Response
+from gateway.wire.url import parse_url
 
 LISTEN: Final = ("Mcp-Method", "subscriptions/listen")
 """Marks the requests that stay open: they have connections of their own, and take no place from the others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """What all requests of one transport share."""
-
-    name: str
-    url: Url
-    own: bytes
-    """Headers that every request has."""
-    calls: Pool
-    streams: Pool
-    limits: HttpLimits
-    emit: Callable[[TransportEvent], None]
 
 
 class Outgoing(Struct, frozen=True):
@@ -85,7 +69,9 @@ class ModernHttpTransport(BoundTransport):
     ) -> None:
         """ValueError for a URL or headers that are none."""
         self._log = log
-        self._end = Endpoint(name, parse_url(target.url), _own(target.headers), calls, streams, limits, emit)
+        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit)
+        self._own = _own(target.headers)
+        """Headers that every request has."""
         self._nursery: trio.Nursery | None = None
         self._running: dict[RequestId, _Exchange] = {}
         self._listening: dict[RequestId, _Exchange] = {}
@@ -179,9 +165,15 @@ class ModernHttpTransport(BoundTransport):
         return outgoing.listens or len(self._running) < self._end.limits.shared
 
     def _start(self, outgoing: Outgoing) -> None:
-        exchange = _Exchange(self._end, outgoing, self._over)
-        (self._listening if outgoing.listens else self._running)[outgoing.id] = exchange
-        exchange.start()
+        going = self._listening if outgoing.listens else self._running
+        exchange = going[outgoing.id] = _Exchange(self._end, self._own, outgoing, self._over)
+        if (error := exchange.start()) is not None:
+            del going[outgoing.id]
+            self._unsent(error)
+
+    def _unsent(self, error: BaseException) -> None:
+        if not isinstance(error, WireError):
+            self._log.error("backend_exchange_crashed", backend=self._end.name, exc_info=error)
 
     def _start_waiting(self) -> None:
         while self._nursery is not None and self._waiting and self._has_room(self._waiting[0]):
@@ -189,12 +181,12 @@ class ModernHttpTransport(BoundTransport):
                 return
             self._start(self._waiting.popleft())
 
-    def _over(self, id: RequestId, exchange: "_Exchange", crash: BaseException | None) -> None:
+    def _over(self, exchange: HttpExchange, crash: BaseException | None) -> None:
         if crash is not None:
             self._log.error("backend_exchange_crashed", backend=self._end.name, exc_info=crash)
         for running in (self._running, self._listening):
-            if running.get(id) is exchange:
-                del running[id]
+            if running.get(exchange.id) is exchange:
+                del running[exchange.id]
         self._start_waiting()
 
     # Notifications
@@ -224,12 +216,11 @@ class ModernHttpTransport(BoundTransport):
         end = self._end
         with trio.move_on_after(end.limits.accept):
             try:
-                response = await end.calls.request("POST", end.url, end.own + _lines(notice.headers), notice.frame)
+                response = await end.calls.request("POST", end.url, self._own + _lines(notice.headers), notice.frame)
             except WireError as error:
                 return error.detail
             with response:
-                with trio.move_on_after(end.limits.refusal), suppress(WireError):
-                    await response.read(ERROR_BODY)  # so that the connection can be used again
+                await refusal_body(response, end.limits.refusal)  # so that the connection can be used again
                 return "" if 200 <= response.status < 300 else f"HTTP {response.status}"
         return f"not accepted within {end.limits.accept:g} s"
 
@@ -256,61 +247,29 @@ def _lines(headers: Headers) -> bytes:
 _usual = lru_cache(KNOWN)(encode_headers)
 
 
-class _Exchange(Exchange):
-    """One POST, from its head to the one event that is its outcome. `over` is called once it has had that, with what it
-    crashed of, if it did; not for one that was cancelled."""
+class _Exchange(HttpExchange):
+    """One request and its answer."""
 
-    __slots__ = ("_answered", "_cancelled", "_end", "_outgoing", "_over")
+    __slots__ = ("_outgoing", "_own")
 
     def __init__(
         self,
         end: Endpoint,
+        own: bytes,
         outgoing: Outgoing,
-        over: Callable[[RequestId, "_Exchange", BaseException | None], object],
+        over: Over,
     ) -> None:
-        super().__init__()
-        self._end = end
+        super().__init__(end, outgoing.id, over)
+        self._own = own
         self._outgoing = outgoing
-        self._over = over
-        self._answered = False
-        self._cancelled = False
 
-    def start(self) -> None:
-        """Makes the request."""
+    def _send(self) -> None:
         end, outgoing = self._end, self._outgoing
         pool = end.streams if outgoing.listens else end.calls
-        try:
-            headers = end.own + _lines(outgoing.headers)
-        except HeaderError as error:
-            self.broke(error)
-            return
-        pool.start("POST", end.url, headers, outgoing.frame, self)
+        pool.start("POST", end.url, self._own + _lines(outgoing.headers), outgoing.frame, self)
 
-    def cancel(self) -> None:
-        """Gives it up: nothing more is said of it."""
-        self._cancelled = True
-        super().cancel()
-
-    async def answered(self, response: Response) -> None:
-        end = self._end
-        try:
-            await self._take_response(response)
-        except SizeError as error:
-            self._fail("too_large", f"{end.name} sent {error}", "unknown")
-        if not self._answered:
-            self._fail("no_response", f"{end.name} ended its answer without a response", "unknown")
-        self._over(self._outgoing.id, self, None)
-
-    def broke(self, error: WireError) -> None:
-        self._fail_by(error, reason_of(error), "unknown" if error.sent else "no")
-        self._over(self._outgoing.id, self, None)
-
-    def crashed(self, error: BaseException) -> None:
-        self._answered = False  # twice told is better than never
-        self._fail("crashed", f"the exchange with {self._end.name} crashed", "unknown")
-        self._over(self._outgoing.id, self, error)
-
-    async def _take_response(self, response: Response) -> None:
+    async def _work(self, response: Response | None) -> None:
+        assert response is not None
         with response:
             match kind_of(response.status, response.header(b"content-type")):
                 case Kind.EVENTS:
@@ -320,10 +279,6 @@ class _Exchange(Exchange):
                 case Kind.REFUSED:
                     await self._refused(response)
 
-    def _emit(self, event: TransportEvent) -> None:
-        if not self._cancelled:
-            self._end.emit(event)
-
     async def _follow(self, response: Response) -> None:
         decoder = SseDecoder(self._end.limits.message_bytes)
         if await read_events(response, decoder, EventTrail(), self._take, lambda: None) and not response.whole:
@@ -331,23 +286,12 @@ class _Exchange(Exchange):
             with trio.move_on_after(self._end.limits.linger):
                 await read_events(response, decoder, EventTrail(), self._take_late, lambda: None)
 
-    async def _take_body(self, response: Response) -> None:
-        try:
-            body = await response.read(self._end.limits.message_bytes)
-        except SizeError:
-            raise
-        except WireError as error:
-            self._fail_by(error, "connection_lost", "unknown")
-            return
-        if body:
-            self._take(body)
-
     def _take(self, frame: bytes) -> bool:
         if self._answered:
             return True
         message = read(frame)
-        answered = self._answered = answers(message, self._outgoing.id)  # first, because the receiver may cancel this
-        self._emit(FrameReceived(frame, self._outgoing.id, read=message))
+        answered = self._answered = answers(message, self.id)  # first, because the receiver may cancel this
+        self._emit(FrameReceived(frame, self.id, read=message))
         return answered
 
     def _take_late(self, frame: bytes) -> bool:
@@ -358,28 +302,9 @@ class _Exchange(Exchange):
         if 200 <= status < 300:
             self._fail("protocol", f"{name} answered in no known media type (HTTP {status})", "unknown", status)
             return
-        body = b""
-        with trio.move_on_after(self._end.limits.refusal), suppress(WireError):
-            body = await response.read(ERROR_BODY)
+        body = await refusal_body(response, self._end.limits.refusal)
         if status not in OURS_ONLY and error_code(body) is not None:
             self._answered = True
-            self._emit(FrameReceived(body, self._outgoing.id, status=status))
+            self._emit(FrameReceived(body, self.id, status=status))
         else:
             self._fail("http_status", f"{name} answered with HTTP {worded(status)}", executed_by(status), status)
-
-    def _fail_by(self, error: WireError, reason: str, executed: Literal["no", "unknown"]) -> None:
-        """Its address is for operators only."""
-        name = self._end.name
-        self._fail(reason, f"{name}: {error}", executed, detail=f"{name}: {error.detail}" if error.origin else "")
-
-    def _fail(
-        self,
-        reason: str,
-        message: str,
-        executed: Literal["no", "unknown"],
-        status: int | None = None,
-        detail: str = "",
-    ) -> None:
-        if not self._answered:
-            self._answered = True
-            self._emit(RequestFailed(self._outgoing.id, reason, message, executed, status, detail))

@@ -30,8 +30,8 @@ from actors.protocol.diagnostics import without_addresses
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.protocol.table import HttpTarget
-from actors.runtime.boundary import Boundary
-from gateway.backends.http_call import Endpoint, HttpCall, HttpLimits, HttpPost
+from actors.runtime.boundary import Boundary, boundary
+from gateway.backends.http_call import Endpoint, HttpCall, HttpExchange, HttpLimits, HttpPost
 from gateway.backends.http_events import EventTrail, read_events
 from gateway.backends.http_rules import PASSING, Kind, kind_of
 from gateway.backends.http_session import HttpSession
@@ -248,10 +248,16 @@ class StreamableHttpTransport:
     def _start(self, nursery: trio.Nursery, outgoing: Outgoing) -> None:
         assert outgoing.id is not None
         call = self._calls[outgoing.id] = HttpCall(self._end, self._session, outgoing, self._call_over)
-        if outgoing.after is None:
-            call.start()
-        else:
-            nursery.start_soon(call.pick_up)
+        if outgoing.after is not None:
+            nursery.start_soon(self._pick_up, call)
+        elif (error := call.start()) is not None:
+            del self._calls[outgoing.id]
+            if not isinstance(error, WireError):
+                self._crashed("call", error)
+
+    async def _pick_up(self, call: HttpCall) -> None:
+        if (crash := (await boundary(call.pick_up)).error) is not None:
+            self._crashed("call", crash)
 
     def _start_waiting(self) -> None:
         if self._nursery is None or self._ending:
@@ -259,7 +265,7 @@ class StreamableHttpTransport:
         while self._waiting and len(self._calls) < self._end.limits.concurrent:
             self._start(self._nursery, self._waiting.pop(0))
 
-    def _call_over(self, call: HttpCall, crash: BaseException | None) -> None:
+    def _call_over(self, call: HttpExchange, crash: BaseException | None) -> None:
         if crash is not None:
             self._crashed("call", crash)
         if self._calls.get(call.id) is call:

@@ -394,3 +394,72 @@ async def test_a_port_where_nobody_listens_says_nothing(open_transport, events):
     await listener.aclose()
     open_transport(f"http://127.0.0.1:{port}/mcp").send(frame("p"), id="p", headers=HEADERS)
     assert await verdict(events) is Verdict.NONE
+
+
+# Each request has one outcome
+
+
+def outcomes(events) -> list[tuple[str, str, str]]:
+    return [(failed.id, failed.reason, failed.executed) for failed in events.of(RequestFailed)]
+
+
+async def closed_nursery() -> trio.Nursery:
+    async with trio.open_nursery() as nursery:
+        pass
+    return nursery
+
+
+async def test_what_cannot_be_started_by_a_fault_of_ours_has_its_outcome_too(backend, events, log, nursery):
+    connector = HttpConnector(log, await closed_nursery(), limits=HttpLimits(shared=2))
+    transport = connector.connect(BackendSpec("far", HttpTarget(backend.url, ())), events, True)
+    for id in ("a", "b"):
+        transport.send(frame(id), id=id, headers=HEADERS)
+    nursery.start_soon(transport.run)
+    await trio.testing.wait_all_tasks_blocked()
+    transport.send(frame("c"), id="c", headers=HEADERS)
+    transport.send(frame("l", "subscriptions/listen"), id="l", headers=LISTEN)
+    assert outcomes(events) == [(id, "crashed", "unknown") for id in ("a", "b", "c", "l")]
+    assert len(log.of("backend_exchange_crashed")) == 4
+    transport.close()
+    await events.next(TransportClosed)
+    assert len(events.all) == 5
+
+
+async def test_a_header_with_half_a_character_fails_its_request_alone(open_transport, backend, events, log):
+    async def answer(request) -> None:
+        await request.result({"ok": 1})
+
+    backend.handlers = [answer]
+    transport = open_transport(backend.url)
+    transport.send(frame("a"), id="a", headers=(*HEADERS, ("Mcp-Param-X", "\ud800")))
+    transport.send(frame("b"), id="b", headers=HEADERS)
+    assert (await events.next(FrameReceived)).related == "b"
+    assert outcomes(events) == [("a", "not_sent", "no")]
+    assert log.of("backend_exchange_crashed") == []
+
+
+async def test_any_number_of_requests_that_wait_may_fail_one_after_the_other(backend, events, log, nursery):
+    async def answer(request) -> None:
+        await request.result({"ok": 1})
+
+    backend.handlers = [answer]
+    connector = HttpConnector(log, nursery, limits=HttpLimits(shared=3000))
+    transport = connector.connect(BackendSpec("far", HttpTarget(backend.url, ())), events, True)
+    for n in range(2000):
+        transport.send(frame(str(n)), id=str(n), headers=(*HEADERS, ("", "x")))
+    transport.send(frame("last"), id="last", headers=HEADERS)
+    nursery.start_soon(transport.run)
+    with trio.fail_after(PATIENCE):
+        assert (await events.next(FrameReceived)).related == "last"
+    assert outcomes(events) == [(str(n), "not_sent", "no") for n in range(2000)]
+    connector.close()
+
+
+async def test_an_answer_for_what_was_not_asked_is_no_answer(open_transport, backend, events):
+    async def other(request) -> None:
+        await request.answer(200, json.dumps({"jsonrpc": "2.0", "id": "b", "result": {}}).encode())
+
+    backend.handlers = [other]
+    open_transport(backend.url).send(frame("a"), id="a", headers=HEADERS)
+    assert (await events.next()).related == "a"
+    assert (await events.next(RequestFailed)).reason == "no_response"

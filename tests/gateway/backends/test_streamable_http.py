@@ -922,3 +922,60 @@ async def test_an_answer_that_is_never_fetched_may_have_been_executed(connect, e
     await transport.run()
     failed = events.of(RequestFailed)
     assert [(f.id, f.executed) for f in failed] == [(1, "unknown")]
+
+
+# Each request has one outcome
+
+
+def outcomes(events):
+    return [(failed.id, failed.reason, failed.executed) for failed in events.of(RequestFailed)]
+
+
+async def test_what_cannot_be_started_by_a_fault_of_ours_has_its_outcome_too(backend, events, log, nursery):
+    async with trio.open_nursery() as closed:
+        pass
+    connector = HttpConnector(log, closed, limits=replace(LIMITS, concurrent=2))
+    transport = connector.connect(BackendSpec("demo", HttpTarget(backend.url, ())), events)
+    for id in (1, 2, 3):
+        transport.send(call(id), id=id)
+    nursery.start_soon(transport.run)
+    await trio.testing.wait_all_tasks_blocked()
+    transport.send(call(4), id=4)
+    assert outcomes(events) == [(id, "crashed", "unknown") for id in (1, 2, 3, 4)]
+    assert len(log.of("backend_exchange_crashed")) == 4
+
+
+async def test_any_number_of_requests_that_wait_may_fail_one_after_the_other(connect, events, nursery):
+    transport = connect(run=False, limits=replace(LIMITS, waiting=3000, concurrent=1))
+    for n in range(2000):
+        transport.send(call(n), id=n)
+    transport.negotiated("no\nversion")
+    nursery.start_soon(transport.run)
+    await trio.testing.wait_all_tasks_blocked()
+    assert outcomes(events) == [(n, "not_sent", "no") for n in range(2000)]
+
+
+async def test_a_fault_in_going_on_with_a_call_harms_no_other(connect, backend, events, log):
+    async def handle(request):
+        if request.method == "GET":
+            await request.answer(404)
+        else:
+            await request.result({})
+
+    def clumsy(event):
+        if isinstance(event, RequestFailed):
+            raise RuntimeError("a bug")
+        events(event)
+
+    transport = connect(handler=handle, session="s", emit=clumsy)
+    transport.pick_up(1, "e-1")
+    while not log.of("backend_exchange_crashed"):
+        await trio.sleep(0.001)
+    transport.send(call(2), id=2)
+    assert (await events.next(FrameReceived)).related == 2
+
+
+async def test_an_answer_for_what_was_not_asked_is_no_answer(connect, events):
+    connect(handler=lambda request: request.answer(200, done(2))).send(call(1), id=1)
+    assert (await events.next(FrameReceived)).related == 1
+    assert (await events.next()).reason == "no_response"
