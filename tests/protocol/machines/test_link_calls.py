@@ -55,6 +55,16 @@ def test_a_response_with_another_id_is_dropped(pipe: LinkDriver, id: Any) -> Non
     assert kinds(pipe.error(id)) == ["Tally"]
 
 
+@pytest.mark.parametrize("id", ["e.1", "e.9", "E.2", 2])
+def test_an_answer_for_what_was_not_asked_is_dropped_and_counted_on_whatever_stream_it_came(
+    http: LinkDriver, id: Any
+) -> None:
+    http.call("a")
+    for related in ("e.2", None):
+        assert http.receive(Result(id, raw({})), related) == [le.Tally("late_response")]
+    assert finishes(http.result("e.2")) == {"a": (True, {})}
+
+
 @pytest.mark.parametrize("id", [None, 5, "odd"])
 def test_an_error_that_could_not_read_the_id_belongs_to_the_post_it_answers(http: LinkDriver, id: Any) -> None:
     http.call("a")

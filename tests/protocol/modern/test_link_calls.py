@@ -4,6 +4,7 @@ import pytest
 from msgspec import Raw
 
 from actors.protocol import link_events as ev
+from actors.protocol.messages import Result
 from actors.protocol.modern import link_events as mv
 from actors.protocol.modern.link_calls import MIRRORS_MAX, UNSAID_BYTES, UNSAID_MAX
 from tests.support.modern_link import Drive, client
@@ -47,6 +48,19 @@ def test_progress_comes_by_a_token_of_ours(drive):
     drive.notify("notifications/progress", progressToken=token, progress=1)
     drive.notify("notifications/progress", progressToken=7, progress=1)
     assert drive.told == [(1, "notifications/progress", {"progressToken": token, "progress": 1})]
+
+
+@pytest.mark.parametrize("related", [True, False], ids=["on its stream", "elsewhere"])
+def test_an_answer_for_what_was_not_asked_is_dropped_and_counted(drive, related):
+    drive.call(1)
+    asked = drive.last("tools/call").id
+    for id in (asked + "0", "x", 7):
+        message = Result(id, Raw(b'{"resultType":"complete"}'))
+        drive.step(mv.Heard(message, asked if related else None, None))
+    assert drive.tallied == ["late_response"] * 3
+    assert drive.outcomes == {}
+    drive.result(asked, {"resultType": "complete"})
+    assert list(drive.outcomes) == [1]
 
 
 def test_headers_mirror_the_body(http):
