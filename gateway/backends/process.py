@@ -5,7 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
@@ -15,7 +15,11 @@ from trio.lowlevel import FdStream
 
 from actors.protocol.diagnostics import without_addresses
 from actors.protocol.table import StdioTarget
-from gateway.backends.environment import child_environment
+
+INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ")
+"""Of the gateway's own environment, which holds secrets of the gateway and of other backends: what the official SDKs
+pass on (HOME, LOGNAME, PATH, SHELL, TERM, USER), with locale, time zone and the directory for temporary files. Proxy
+settings may hold a password; a backend that needs them names them in its `env`."""
 
 
 class SpawnError(Exception):
@@ -60,6 +64,12 @@ class Child:
         self.stderr.close()
 
 
+def _environment(configured: Iterable[tuple[str, str]], own: Mapping[str, str]) -> dict[str, str]:
+    """The inherited variables of `own`, overlaid by the configured ones."""
+    inherited = {name: own[name] for name in INHERITED if name in own and not own[name].startswith("()")}
+    return inherited | dict(configured)
+
+
 async def spawn(target: StdioTarget, descriptors: tuple[int, int] | None = None) -> Child:
     """The running child, where the system allows with this limit of open files. Raises SpawnError."""
     try:
@@ -68,7 +78,7 @@ async def spawn(target: StdioTarget, descriptors: tuple[int, int] | None = None)
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=child_environment(target.env, os.environ),
+            env=_environment(target.env, os.environ),
             cwd=target.cwd,
             start_new_session=True,
         )

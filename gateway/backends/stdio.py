@@ -34,7 +34,6 @@ from gateway.backends.bound import BoundTransport
 from gateway.backends.guardian import Guardian
 from gateway.backends.outbox import FRAMES_PER_TURN, Outbox, Outgoing
 from gateway.backends.process import Child, Patience, SpawnError, describe_exit, end_group, spawn
-from gateway.backends.throttle import Throttle
 from gateway.wire.lines import Line, LineSplitter, LongLine
 
 CHUNK: Final = 65536
@@ -43,6 +42,33 @@ SHOWN: Final = 200
 """Bytes of a dropped line that are logged."""
 STDERR_CHARACTERS: Final = 300
 """Of one of the last lines of the standard error that are kept."""
+
+
+class Throttle:
+    """Keeps a talkative child from filling the log: `burst` at once, then `per_second`. Counts what it refuses."""
+
+    __slots__ = ("_burst", "_clock", "_rate", "_refused", "_seen", "_tokens")
+
+    def __init__(self, per_second: float, burst: int, clock: Callable[[], float] = trio.current_time) -> None:
+        self._rate = per_second
+        self._burst = float(burst)
+        self._clock = clock
+        self._tokens = float(burst)
+        self._seen: float | None = None
+        self._refused = 0
+
+    def admit(self) -> int | None:
+        """None to stay silent; else how many were refused since the last one that was admitted."""
+        now = self._clock()
+        if self._seen is not None:
+            self._tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
+        self._seen = now
+        if self._tokens < 1:
+            self._refused += 1
+            return None
+        self._tokens -= 1
+        refused, self._refused = self._refused, 0
+        return refused
 
 
 @dataclass(frozen=True, slots=True)
