@@ -71,16 +71,18 @@ TOGETHER = 65536
 """Bytes of a body that are copied to leave in one write with the head; more than that is dearer to copy."""
 
 
+def _last_words(status: int, reason: str) -> tuple[Headers, bytes]:
+    """The headers and the body of an error with which the connection ends."""
+    body = refusal(status, reason).body
+    length = b"%d" % len(body)
+    return [(b"content-type", b"application/json"), (b"content-length", length), (b"connection", b"close")], body
+
+
 class AppStream(HTTPStream):
     """One request and its answer, with a JSON-RPC error where the app crashed without a word."""
 
     async def _send_error_response(self, status_code: int) -> None:
-        body = refusal(status_code, "Internal error").body
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
-        ]
+        headers, body = _last_words(status_code, "Internal error")
         await self.send(Response(stream_id=self.stream_id, headers=headers, status_code=status_code))
         if not suppress_body(self.scope["method"], status_code):
             await self.send(Body(stream_id=self.stream_id, data=body))
@@ -169,14 +171,8 @@ class Http1Protocol(H11Protocol):
             await stream.handle(StreamClosed(STREAM_ID))
         if not self.answering:
             self.answering = True
-            body = refusal(status, reason).body
-            headers = [
-                (b"content-type", b"application/json"),
-                (b"content-length", b"%d" % len(body)),
-                (b"date", _date()),
-                (b"connection", b"close"),
-            ]
-            await self.wire.write(encode_head(status, headers) + body)
+            headers, body = _last_words(status, reason)
+            await self.wire.write(encode_head(status, [*headers, (b"date", _date())]) + body)
         await self.wire.finish()
 
     async def _advance(self) -> None:
@@ -394,9 +390,8 @@ class WholeStream:
     async def _app_returned(self) -> None:
         """Without having answered to the end."""
         if not self._begun:
-            body = refusal(500, "Internal error").body
-            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-            self._protocol.begin_response(500, [*headers, (b"connection", b"close")])
+            headers, body = _last_words(500, "Internal error")
+            self._protocol.begin_response(500, headers)
             await self._protocol.send_body(body, last=True)
         await self._protocol.end_request()
 
