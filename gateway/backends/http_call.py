@@ -186,8 +186,7 @@ class HttpCall(HttpExchange):
         super().__init__(end, outgoing.id, over)
         self._session = session
         self._outgoing = outgoing
-        self._trail = EventTrail()
-        self._trail.last_id = outgoing.after
+        self._trail = EventTrail(outgoing.after)
 
     async def pick_up(self) -> None:
         """Goes on with a call that was made before, in a task of its own."""

@@ -29,8 +29,8 @@ class EventTrail:
 
     __slots__ = ("failures", "last_id", "retry")
 
-    def __init__(self) -> None:
-        self.last_id: str | None = None
+    def __init__(self, last_id: str | None = None) -> None:
+        self.last_id = last_id
         self.retry: float | None = None
         self.failures = 0
 

@@ -5,6 +5,7 @@ Nothing of a refusal's headers is passed on: a challenge of the backend is meant
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, Literal
 
@@ -34,6 +35,7 @@ def media_type(content_type: bytes) -> bytes:
     return content_type.partition(b";")[0].strip().lower()
 
 
+@lru_cache(16)  # a server says the same of nearly all its answers
 def kind_of(status: int, content_type: bytes) -> Kind:
     """By the head alone."""
     if 200 <= status < 300 and status != ACCEPTED:

@@ -8,6 +8,8 @@ from gateway.wire.http1_client import encode_headers
 
 SESSION: Final = "Mcp-Session-Id"
 VERSION: Final = "MCP-Protocol-Version"
+MESSAGE: Final = "application/json, text/event-stream"
+"""What answers a message, either of the two."""
 OURS: Final = frozenset(
     {"accept", "accept-encoding", "connection", "content-length", "content-type", "expect", "host", "keep-alive"}
     | {"last-event-id", "mcp-protocol-version", "mcp-session-id", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -15,6 +17,14 @@ OURS: Final = frozenset(
 """Headers that the protocol or the framing needs; configuration does not replace them."""
 
 _SESSION_ID: Final = re.compile(rb"[\x21-\x7e]{1,1024}")
+
+
+def configured_headers(configured: Iterable[tuple[str, str]]) -> bytes:
+    """The header lines that every message has, less those that are ours. ValueError for headers that are none."""
+    kept = [(name, value) for name, value in configured if name.lower() not in OURS]
+    if "user-agent" not in {name.lower() for name, _ in kept}:
+        kept.append(("User-Agent", "stagedoor"))
+    return encode_headers(kept)
 
 
 class HttpSession:
@@ -28,10 +38,7 @@ class HttpSession:
 
     def __init__(self, configured: Iterable[tuple[str, str]], *, guessed_lost: bool = False) -> None:
         """ValueError for configured headers that are none."""
-        kept = [(name, value) for name, value in configured if name.lower() not in OURS]
-        if "user-agent" not in {name.lower() for name, _ in kept}:
-            kept.append(("User-Agent", "stagedoor"))
-        self._configured = encode_headers(kept)
+        self._configured = configured_headers(configured)
         self._headers: dict[str, bytes] = {}
         self.id: str | None = None
         self.version: str | None = None
@@ -65,7 +72,8 @@ class HttpSession:
 
     def post_headers(self) -> bytes:
         """For a message."""
-        return self._for("application/json, text/event-stream", ("Content-Type", "application/json"))
+        known = self._headers.get(MESSAGE)
+        return self._for(MESSAGE, ("Content-Type", "application/json")) if known is None else known
 
     def get_headers(self, last_event_id: str | None = None) -> bytes:
         """For a stream; with an id, for the rest of the stream that this event was on."""

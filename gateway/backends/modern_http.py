@@ -26,7 +26,7 @@ from gateway.backends.bound import BoundTransport
 from gateway.backends.http_call import Endpoint, HttpExchange, HttpLimits, Over, refusal_body
 from gateway.backends.http_events import EventTrail, read_events
 from gateway.backends.http_rules import OURS_ONLY, Kind, answers, error_code, executed_by, kind_of, read, worded
-from gateway.backends.http_session import OURS
+from gateway.backends.http_session import MESSAGE, configured_headers
 from gateway.backends.outbox import Outbox
 from gateway.backends.outbox import Outgoing as Notice
 from gateway.wire.errors import WireError
@@ -226,11 +226,9 @@ class ModernHttpTransport(BoundTransport):
 
 
 def _own(configured: Headers) -> bytes:
-    kept = [(n, v) for n, v in configured if n.lower() not in OURS and not n.lower().startswith("mcp-")]
-    if "user-agent" not in {name.lower() for name, _ in kept}:
-        kept.append(("User-Agent", "stagedoor"))
-    fixed = [("Accept", "application/json, text/event-stream"), ("Content-Type", "application/json")]
-    return encode_headers([*fixed, *kept])
+    fixed = [("Accept", MESSAGE), ("Content-Type", "application/json")]
+    kept = [(name, value) for name, value in configured if not name.lower().startswith("mcp-")]
+    return encode_headers(fixed) + configured_headers(kept)
 
 
 USUAL = 3
