@@ -334,6 +334,7 @@ class HttpPost:
 
 
 async def refusal_body(response: Response, within: float) -> bytes:
+    """What a refusal says, if that comes within so many seconds; once it is read the connection can be used again."""
     try:
         with trio.move_on_after(within):
             return await response.read(ERROR_BODY)

@@ -220,7 +220,7 @@ class ModernHttpTransport(BoundTransport):
             except WireError as error:
                 return error.detail
             with response:
-                await refusal_body(response, end.limits.refusal)  # so that the connection can be used again
+                await refusal_body(response, end.limits.refusal)
                 return "" if 200 <= response.status < 300 else f"HTTP {response.status}"
         return f"not accepted within {end.limits.accept:g} s"
 
