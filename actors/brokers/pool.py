@@ -15,7 +15,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.brokers import pool_messages as pm
-from actors.fronts.host import ASKABLE, Tree, profile_of, to_base36
+from actors.fronts.host import ASKABLE, Tree, profile_of
 from actors.links import link_messages as lm
 from actors.links.link import LinkActor
 from actors.links.links import start_link
@@ -30,7 +30,7 @@ from actors.protocol.capabilities import LEVELS, ClientBits
 from actors.protocol.link_calls import failure
 from actors.protocol.link_events import AnswerGiven, Hello, Wanted
 from actors.protocol.link_state import Profile
-from actors.protocol.messages import EMPTY
+from actors.protocol.messages import EMPTY, base36
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.modern import meta
 from actors.protocol.table import BackendSpec, Replaced, StdioTarget, same_server
@@ -414,7 +414,7 @@ class PoolActor(Evictable):
     @property
     def _incarnation(self) -> str:
         """Names this life in what a client holds."""
-        return f"{self._record.grant.owner}.{to_base36(self._record.grant.epoch)}"
+        return f"{self._record.grant.owner}.{base36(self._record.grant.epoch)}"
 
     def _cancelled(self, message: lm.Cancel) -> None:
         owner = (message.caller, message.call)
@@ -473,7 +473,7 @@ class PoolActor(Evictable):
         bits, epoch = self._key.bits, self._record.grant.epoch
         if spec.sharing == "shared":
             return profile_of(None, frozenset(), epoch, self._services.identity)
-        return Profile(capabilities.declare(bits), self._introduced(), leased(spec, bits), to_base36(epoch))
+        return Profile(capabilities.declare(bits), self._introduced(), leased(spec, bits), base36(epoch))
 
     def _introduced(self) -> Raw:
         own = Raw(self._services.identity)

@@ -21,6 +21,7 @@ from actors.protocol import events as ev
 from actors.protocol import payload as json
 from actors.protocol.link_events import Hello
 from actors.protocol.link_state import Profile
+from actors.protocol.messages import base36
 from actors.protocol.session_state import Client
 from actors.protocol.versions import can_use
 from actors.runtime import Context, DynamicSupervisor
@@ -144,7 +145,7 @@ def profile_of(
     """Of a client with these bits, in the life of its session with this epoch; None: of the gateway itself, for a
     shared connection, over which nothing may be asked since the answer would be anybody's. `version` is the client's
     revision, where the connection is its session's own: such a client may have tasks."""
-    prefix = to_base36(epoch)
+    prefix = base36(epoch)
     if client is None:
         return Profile(Raw(b"{}"), Raw(identity), False, f"{prefix}s")
     listens = client.capabilities.has(("roots", "listChanged"))
@@ -154,13 +155,3 @@ def profile_of(
         offered = json.members(tasks.offered(client.capabilities.raw)).get("tasks")
         declared = json.replace_members(declared, {"tasks": offered})
     return Profile(declared, client.info, bool(bits & ASKABLE), prefix, tasks=own)
-
-
-def to_base36(number: int) -> str:
-    """Digits and lower-case letters."""
-    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
-    out = ""
-    while number:
-        number, rest = divmod(number, 36)
-        out = digits[rest] + out
-    return out or "0"

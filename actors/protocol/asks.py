@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from actors.protocol import capabilities, codec, errors, payload, session_record, streams, tasks, translate
 from actors.protocol import effects as fx
 from actors.protocol import events as ev
-from actors.protocol.messages import Error, Result
+from actors.protocol.messages import Error, Result, base36
 from actors.protocol.methods import Sender, carried
 from actors.protocol.session_record import Changes, of_ask
 from actors.protocol.session_state import Ask, Session
@@ -33,7 +33,7 @@ def asked(session: Session, event: ev.Asked) -> Step:
     lowered = event.params if event.as_is else _lowered(session, event)
     if isinstance(lowered, translate.Unbridgeable):
         return session, [fx.AnswerBackend(event.backend, event.id, lowered.ok, lowered.payload)]
-    ask_id = f"{_base36(session.epoch)}.{session.next_ask}"
+    ask_id = f"{base36(session.epoch)}.{session.next_ask}"
     token = payload.progress_token(lowered)
     params = payload.with_progress_token(lowered, ask_id) if token is not None else lowered
     frame = codec.encode_request(ask_id, event.method, params)
@@ -63,15 +63,6 @@ def _refusal(session: Session, event: ev.Asked) -> errors.ProtocolError | None:
         return capabilities.client_refusal(session.client.bits, event.method, event.params)
     except errors.Malformed as malformed:
         return malformed.error
-
-
-def _base36(number: int) -> str:
-    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
-    out = ""
-    while number:
-        number, rest = divmod(number, 36)
-        out = digits[rest] + out
-    return out or "0"
 
 
 def _send(session: Session, ask_id: str, ask: Ask, event: ev.Asked) -> Step:
@@ -121,7 +112,7 @@ def was_issued(session: Session, id: int | str | None) -> bool:
     epoch, dot, number = id.partition(".")
     if not dot or not epoch.isalnum() or not (number.isascii() and number.isdigit() and len(number) <= ID_DIGITS):
         return False
-    return epoch != _base36(session.epoch) or int(number) < session.next_ask
+    return epoch != base36(session.epoch) or int(number) < session.next_ask
 
 
 def _forget(session: Session, ask_id: str, ask: Ask) -> Step:

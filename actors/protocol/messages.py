@@ -17,6 +17,16 @@ EMPTY = Raw(b"")
 """Stands for a member that was not there."""
 
 
+def base36(number: int) -> str:
+    """A number in digits and lower-case letters, as it stands in ids."""
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    out = ""
+    while number:
+        number, rest = divmod(number, 36)
+        out = digits[rest] + out
+    return out or "0"
+
+
 class Request(Struct, frozen=True):
     """A call that must be answered once. `params` is EMPTY when the member was absent."""
 
