@@ -7,12 +7,10 @@ is named by `MCP_CONFORMANCE_SCENARIO`; the revision is that of `MCP_CONFORMANCE
 from __future__ import annotations
 
 import json
+import logging
 import os
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,7 +23,7 @@ from mcp import Client, MCPError
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.patience import PATIENCE
-from tests.support.processes import STAGEDOOR, free_port
+from tests.support.processes import Programs
 
 SCENARIO = os.environ["MCP_CONFORMANCE_SCENARIO"]
 MODERN = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", "") >= "2026-07-28"
@@ -103,41 +101,35 @@ SCENARIOS: dict[str, Callable[[Client], Awaitable[None]]] = {
 
 
 async def run(url: str) -> None:
+    """Raises TimeoutError after `PATIENCE`: the suite would end this program without a word."""
     asked = {"sampling_callback": sample, "list_roots_callback": roots, "elicitation_callback": elicit}
-    async with Client(url, mode="auto" if MODERN else "legacy", **asked) as client:
-        await SCENARIOS[SCENARIO](client)
+    with anyio.fail_after(PATIENCE):
+        async with Client(url, mode="auto" if MODERN else "legacy", **asked) as client:
+            await SCENARIOS[SCENARIO](client)
 
 
 @contextmanager
 def gateway(url: str) -> Iterator[str]:
-    """A gateway in front of the server at URL, and the endpoint that stands for it."""
-    listen, admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    """A gateway in front of the server at URL, and the endpoint that stands for it. What it wrote comes to stderr."""
     with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "config.json"
-        config.write_text(json.dumps({"mcpServers": {"judge": {"type": "http", "url": url}}}))
-        command = [STAGEDOOR, "serve", "--config", config, "--listen", listen, "--admin", admin]
-        program = subprocess.Popen(command, stdout=sys.stderr, env={**os.environ, "XDG_STATE_HOME": folder})
+        programs = Programs(Path(folder))
         try:
-            _await(f"http://{admin}/readyz")
-            yield f"http://{listen}/mcp/judge"
-        finally:
-            program.terminate()
-            program.wait()
-
-
-def _await(url: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=PATIENCE).close()
-            return
-        except OSError:
-            if time.monotonic() > end:
+            started = programs.gateway({"mcpServers": {"judge": {"type": "http", "url": url}}})
+            try:
+                yield started.endpoint("judge")
+                started.program.stop()
+            except TimeoutError:
+                started.program.abort()
                 raise
-            time.sleep(0.05)
+            finally:
+                print(started.program.story(), file=sys.stderr)
+        finally:
+            programs.end()
 
 
 if __name__ == "__main__":
+    # Every request and answer, with its time: the last line of one that hangs says in what.
+    logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s %(message)s")
     if sys.argv[1] == "--direct":
         anyio.run(run, sys.argv[-1])
     else:

@@ -1,8 +1,9 @@
 """Real programs for the end-to-end tests: started in a group of their own, awaited until they answer, ended for sure.
 
 Nothing that a test starts outlives it: every program, and whatever it starts in turn, carries a mark in its
-environment, and all that bear the mark are killed at the end (Linux; elsewhere only the program's own group is).
-Output goes to a file, and is part of the message when a program does not come up or end as it should.
+environment, and all that bear the mark are killed at the end (Linux; elsewhere only the groups of programs that still
+run are). Output goes to a file, and is part of the message when a program does not come up or end as it should; a
+Python program that hangs says first where.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 import pytest
 
 from tests.support.patience import PATIENCE
+from tests.support.ports import free_port
 from tests.support.redis_server import RedisServer, installed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,14 +39,6 @@ STAGEDOOR = Path(sys.executable).with_name("stagedoor")
 LOOK_EVERY = 0.05  # seconds between two looks at a program that is starting or ending
 OUTPUT_SHOWN = 6000  # characters of output in a failure's message
 MARK = "STAGEDOOR_TEST_MARK"
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def accepts(port: int) -> Callable[[], bool]:
@@ -121,7 +115,7 @@ class Program:
         """Raises AssertionError, with the output, when it ends early or is never ready."""
         in_time = _until(lambda: self.status is not None or ready())
         assert self.status is None, f"{self.name} ended while starting. {self.story()}"
-        assert in_time, f"{self.name} was never ready. {self.story()}"
+        assert in_time, f"{self.name} was never ready. {self.abort()}"
 
     def wait_output(self, part: str) -> None:
         assert _until(lambda: part in self.output()), f"{part!r} was never printed. {self.story()}"
@@ -145,7 +139,14 @@ class Program:
         try:
             return self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} did not end after {number.name}. {self.story()}") from None
+            raise AssertionError(f"{self.name} did not end after {number.name}. {self.abort()}") from None
+
+    def abort(self) -> str:
+        """Ends a program that hangs; its story, with the stacks of its threads if it is Python."""
+        if self.status is None:
+            self.send(signal.SIGABRT)
+            _until(lambda: self.status is not None)
+        return self.story()
 
     def wait_alone(self) -> None:
         """Raises AssertionError when something that it started outlives it."""
@@ -153,7 +154,7 @@ class Program:
 
     def kill(self) -> None:
         """Kills it and all it started."""
-        with contextlib.suppress(ProcessLookupError):
+        if self.status is None:  # of one that has ended, the number may be another's by now
             os.killpg(self.pid, signal.SIGKILL)
         for pid in self.family():
             with contextlib.suppress(ProcessLookupError):
@@ -234,7 +235,7 @@ class Programs:
 def environment() -> dict[str, str]:
     """The environment for programs of a test: locked servers and the private node first on PATH."""
     path = os.pathsep.join((str(LOCKED_RUNNERS), str(NODE_PACKAGES / ".bin"), os.environ.get("PATH", "")))
-    return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+    return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "NO_COLOR": "1"}
 
 
 def need(there: bool, what: str) -> None:

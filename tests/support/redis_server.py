@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,19 +13,14 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.support.ports import free_port
+
 MISSING = "redis-server is not installed (Debian: apt-get install redis-server)"
 
 
 def installed() -> bool:
     """Whether there is a redis-server to start."""
     return shutil.which("redis-server") is not None
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class RedisServer:
