@@ -34,6 +34,17 @@ class Quota:
         most = self._anonymous if principal.anonymous else self._each
         return not most or self._of.get(principal.name, 0) + more <= most
 
+    def take(self, principal: Principal) -> bool:
+        """It has one more, if it may."""
+        most = self._anonymous if principal.anonymous else self._each
+        if most:
+            count = self._of.get(principal.name, 0)
+            if count >= most:
+                return False
+            self._of[principal.name] = count + 1
+        self.total += 1
+        return True
+
     def add(self, principal: Principal, change: int = 1) -> None:
         """It has so many more, or less."""
         self.total += change
@@ -67,19 +78,6 @@ class Quotas:
         """Requests without a session that are in flight; they are among `requests`."""
         self.streams: Counter[str] = Counter()
         """Connections that carry a stream: `post`, `get` or `listen`."""
-
-    def takes(self, principal: Principal) -> bool:
-        """Takes one request without a session, if this principal may have one more."""
-        if not self.requests.room(principal):
-            return False
-        self.modern_requests += 1
-        self.requests.add(principal)
-        return True
-
-    def gives_back(self, principal: Principal, requests: int = 1) -> None:
-        """So many requests without a session have their outcome."""
-        self.modern_requests -= requests
-        self.requests.add(principal, -requests)
 
 
 # --------------------------------------------------------------------------------------------- clients without sessions

@@ -321,7 +321,8 @@ class ExchangesActor(Evictable):
         for running in self.running.values():
             if running.connection is not None:
                 running.connection.cut(sse.encode_event(codec.encode_error(running.exchange.id, error)))
-        self.quotas.gives_back(self.principal, len(self.running))
+        self.quotas.modern_requests -= len(self.running)
+        self.quotas.requests.add(self.principal, -len(self.running))
         self.listens.cut()
         self.endpoint.let_go()
 
@@ -384,7 +385,10 @@ class ExchangesActor(Evictable):
             return errors.too_many_requests("subscriptions of this client") if full else None
         if quotas.modern_requests >= IN_FLIGHT_MAX:
             return errors.overloaded()
-        return None if quotas.takes(principal) else errors.too_many_requests("of this principal")
+        if not quotas.requests.take(principal):
+            return errors.too_many_requests("of this principal")
+        quotas.modern_requests += 1
+        return None
 
     def step(self, call: int, event: xv.ExchangeEvent) -> None:
         """Steps one machine and runs the effects."""
@@ -395,7 +399,8 @@ class ExchangesActor(Evictable):
         over = running.exchange.phase in OVER
         if over:
             del self.running[call]
-            self.quotas.gives_back(self.principal)
+            self.quotas.modern_requests -= 1
+            self.quotas.requests.add(self.principal, -1)
         for effect in effects:
             self._run_effect(call, running, effect)
         if over:
