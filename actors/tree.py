@@ -6,7 +6,7 @@ from dataclasses import replace
 from actors.brokers.pool import PoolKey
 from actors.brokers.pools import Pools
 from actors.exchanges.exchanges import ExchangesActor, Kind
-from actors.exchanges.modern_endpoint import TreePeers
+from actors.exchanges.modern_endpoint import Peers
 from actors.fronts.catalogue import Catalogue, Prestart
 from actors.fronts.host import Memo, Tree
 from actors.fronts.last_known import LastKnown
@@ -80,7 +80,7 @@ class GatewayActors:
             served = services.table.value.endpoints.get(kind.endpoint)
             merges = served is None or served.kind == "aggregate"
             bits = passed_on(kind.bits) if merges else capabilities.carried(kind.bits)
-            peers = TreePeers(PoolKey(kind.principal, bits, kind.affinity), services, tree, pools, registry)
+            peers = Peers(PoolKey(kind.principal, bits, kind.affinity), services, tree, pools, registry)
             return ExchangesActor(kind, services, tree, self.quotas, peers)
 
         return ModernActors(services, registry, self.modern_requests, make)

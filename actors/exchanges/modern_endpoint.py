@@ -67,48 +67,32 @@ FRESH_FOR = 60_000
 """Milliseconds for which a client may take it that several servers offer what they do, once all are known."""
 
 
-class Peers(Protocol):
-    """The connections that there are for this client. `link` and `broker` raise AtCapacity and SystemClosed."""
+class Peers:
+    """The connections that there are for one kind of client: the pools of legacy servers are those of its `key`."""
 
-    def modern(self, spec: BackendSpec) -> bool | None:
-        """Whether a server is known to be modern, or not to be; None: not known."""
-
-    def link(self, spec: BackendSpec) -> Ref:
-        """The connection without a session, which everybody shares."""
-
-    def broker(self, spec: BackendSpec) -> Ref:
-        """The broker of this client for a legacy server."""
-
-    def connected(self, spec: BackendSpec) -> bool:
-        """Whether such a broker has a connection now."""
-
-
-class TreePeers:
-    """Those of the running tree."""
-
-    def __init__(self, patron: PoolKey, services: Services, tree: Tree, brokers: Pools, registry: Registry) -> None:
-        self._patron = patron
+    def __init__(self, key: PoolKey, services: Services, tree: Tree, pools: Pools, registry: Registry) -> None:
+        self._key = key
         self._services = services
         self._tree = tree
-        self._brokers = brokers
+        self._pools = pools
         self._registry = registry
 
     def modern(self, spec: BackendSpec) -> bool | None:
-        """As in `Peers`."""
+        """Whether a server is known to be modern, or not to be; None: not known."""
         return self._tree.eras.modern(spec)
 
     def link(self, spec: BackendSpec) -> Ref:
-        """As in `Peers`."""
+        """The connection without a session, which everybody shares. Raises AtCapacity, SystemClosed."""
         tree = self._tree
         return start_modern_link(spec, self._services, tree.backends, tree.eras, self._registry, tree.links)
 
     def broker(self, spec: BackendSpec) -> Ref:
-        """As in `Peers`."""
-        return self._brokers.find(spec, self._patron)
+        """The pool of this client for a legacy server. Raises AtCapacity, SystemClosed."""
+        return self._pools.find(spec, self._key)
 
     def connected(self, spec: BackendSpec) -> bool:
-        """As in `Peers`."""
-        return self._brokers.connected(spec, self._patron)
+        """Whether such a pool has a connection."""
+        return self._pools.connected(spec, self._key)
 
 
 @dataclass(slots=True)
