@@ -607,9 +607,8 @@ class PoolActor(Evictable):
             self._drop("unwanted" if message.method in CHATTER else "unattributed")
             return
         ref, call = owner
-        waiting = ref.statistics()
         told = lm.LinkTold(self.ctx.ref, self._backend, call, message.method, message.params)
-        if waiting.ordinary * 2 >= waiting.size or not ref.cast(told):
+        if ref.crowded or not ref.cast(told):
             self._drop("notification_refused")
 
     def _tell_later(self) -> None:

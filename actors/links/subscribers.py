@@ -131,8 +131,7 @@ class Subscribers:
         return any(ref in interested and uri.startswith(of) for of, interested in self._interests.items())
 
     def _offer(self, ref: Ref, told: LinkTold) -> None:
-        waiting = ref.statistics()
-        if waiting.ordinary * 2 < waiting.size and ref.cast(told):
+        if not ref.crowded and ref.cast(told):
             return
         key = (ref, told.method, bytes(told.params))
         full = len(key[2]) > OWED_BYTES or (key not in self._owed and len(self._owed) >= MAX_OWED)

@@ -76,14 +76,28 @@ class Drain:
 class _TimerPlace(Place):
     """An actor's timer, and the place of its message once it has fired."""
 
-    __slots__ = ("_cell", "_key", "_message", "timer")
+    __slots__ = ("_cell", "_due", "_key", "_message", "timer")
 
     def __init__(self, cell: "Cell", key: Hashable, seconds: float, message: Any) -> None:
         self._cell, self._key, self._message = cell, key, message
+        self._due = trio.current_time() + seconds
         self.timer: Timer = cell.system.timers.start(seconds, self._fire)
 
+    def put_off(self, seconds: float, message: Any) -> bool:
+        """Takes the place of another timer that would be due later; False if this one has fired, or is due later. The
+        clock is not told: deadlines are put off with every sign of life, and hardly one of them ever comes."""
+        due = trio.current_time() + seconds
+        if due < self._due or not self.timer.armed:
+            return False
+        self._due, self._message = due, message
+        return True
+
     def _fire(self) -> None:
-        self._cell.put(self._message, self)
+        left = self._due - trio.current_time()
+        if left > 0:
+            self.timer = self._cell.system.timers.start(left, self._fire)
+        else:
+            self._cell.put(self._message, self)
 
     def taken(self) -> None:
         del self._cell.timers[self._key]
@@ -297,6 +311,11 @@ class Cell:
             monitor.drop()
         self.monitors.clear()
 
+    @property
+    def crowded(self) -> bool:
+        """See Ref."""
+        return self.mailbox.crowded
+
     def statistics(self) -> MailboxStatistics:
         """What is in the mailbox."""
         return self.mailbox.statistics()
@@ -323,7 +342,11 @@ class Cell:
 
     def set_timer(self, key: Hashable, seconds: float, message: Any) -> None:
         """See Context."""
-        self.cancel_timer(key)
+        set_before = self.timers.get(key)
+        if set_before is not None:
+            if set_before.put_off(seconds, message):
+                return
+            self.cancel_timer(key)
         if self.reason is None:
             self.timers[key] = _TimerPlace(self, key, seconds, message)
 

@@ -86,6 +86,11 @@ class Mailbox:
         return True
 
     @property
+    def crowded(self) -> bool:
+        """Whether half of the ordinary places are taken."""
+        return self._ordinary * 2 >= self.size
+
+    @property
     def urgent(self) -> bool:
         """Whether the urgent lane has a message."""
         return bool(self._urgent)

@@ -21,6 +21,7 @@ class Ended:
 
     __slots__ = ("reason",)
     actor = None
+    crowded = False
 
     def __init__(self, reason: Exit) -> None:
         self.reason = reason
@@ -115,6 +116,11 @@ class Ref:
     async def ended(self) -> Exit:
         """Waits until the actor has ended, its clean-up included."""
         return await self.cell.wait_ended()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether half of its ordinary places are taken: what may be lost, or told later, is not for it."""
+        return self.cell.crowded
 
     def statistics(self) -> MailboxStatistics:
         """What is in its mailbox."""
