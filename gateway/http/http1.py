@@ -4,7 +4,7 @@ It stands between hypercorn's connection (RawData, Closed, Updated) and hypercor
 speaks ASGI), as H11Protocol does, and differs in this: the parser is llhttp's; a request that is answered is whole, and
 what comes behind it waits unparsed and bounded, so that the end of the connection is still seen; head and body leave in
 one write; there is no upgrade, neither to HTTP/2 nor to anything else; a body that nobody read is dropped.
-`handle` never waits but for a `100 Continue` or an error to be written. A POST that came whole goes to the app by
+`handle` never waits but for a `100 Continue` or an error to be written. A request that came whole goes to the app by
 WholeStream, which is shorter than HTTPStream.
 """
 
@@ -67,6 +67,7 @@ class Wire(Protocol):
 
 
 _BODILESS = {204, 304}
+_DIRECT = {"POST", "GET", "DELETE"}
 TOGETHER = 65536
 """Bytes of a body that are copied to leave in one write with the head; more than that is dearer to copy."""
 
@@ -206,7 +207,7 @@ class Http1Protocol(H11Protocol):
         self._reset()
         self._head = head
         self._served += 1
-        if self.limits.whole and head.method == "POST" and (body := self.decoder.take_rest()) is not None:
+        if self.limits.whole and head.method in _DIRECT and (body := self.decoder.take_rest()) is not None:
             self._unread = 0
             self.stream = WholeStream(self, head, body)
             self._enter(Phase.WORK)
