@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from actors.protocol.errors import Malformed, ProtocolError, invalid_params, method_not_found
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, Method, Path
-from actors.protocol.payload import dumps, loads, members, mentions, text_or_none
+from actors.protocol.payload import KEPT_BYTES, KEPT_MAX, dumps, loads, members, mentions, text_or_none
 from actors.protocol.versions import LATEST_HANDSHAKE, can_use
 
 _FLAGS: Final = frozenset({"listChanged", "subscribe"})
@@ -71,6 +71,16 @@ def parse(raw: Raw) -> Capabilities:
     except Malformed:
         return NOTHING
     return Capabilities(raw, tree) if isinstance(tree, dict) else NOTHING
+
+
+def kept(raw: Raw) -> Capabilities:
+    """The same, to outlive the message (`payload.kept`)."""
+    return _kept(bytes(raw)) if len(raw) <= KEPT_BYTES else parse(Raw(bytes(raw)))
+
+
+@lru_cache(KEPT_MAX)
+def _kept(raw: bytes) -> Capabilities:
+    return parse(Raw(raw))
 
 
 def of_initialize_result(result: Raw) -> Capabilities:

@@ -135,7 +135,7 @@ def settle(session: Session, entry: ClientRequest, frame: bytes) -> Step:
         effects.append(fx.StopDeadline(entry.call))
     requests, calls = session.requests.copy(), session.calls.copy()
     del requests[entry.id], calls[entry.call]
-    session = replace(session, requests=requests, calls=calls)
+    session = replace(session, requests=requests or {}, calls=calls or {})  # an emptied dict keeps its table
     session, more = answer(session, entry.post, entry.id, frame)
     return session, effects + more
 
@@ -150,7 +150,7 @@ def answer(session: Session, post_id: ev.PostId, id: RequestId, frame: bytes) ->
         posts[post_id] = replace(post, open=rest, answers=kept)
     else:
         del posts[post_id]
-    session = replace(session, posts=posts)
+    session = replace(session, posts=posts or {})
     if post.stream is not None:
         return streams.put(session, post.stream, frame, finish=not rest, requests={request_key(id): None})
     if post.broken:

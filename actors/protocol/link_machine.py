@@ -177,8 +177,8 @@ def _welcomed(link: Link, raw: Raw) -> Step:
     if version not in VERSIONS:
         return _fail(link, "version", f"{link.named} speaks only revision {without_addresses(version[:40])!r}")
     # Raw values of one message share its buffer; what is kept must not keep that alive.
-    declared, info, whole = (Raw(bytes(part)) for part in (declared, answer.serverInfo, raw))
-    hello = ev.Hello(version, declared, info, answer.instructions, whole)
+    info, whole = Raw(bytes(answer.serverInfo)), Raw(bytes(raw))
+    hello = ev.Hello(version, payload.kept(declared), info, answer.instructions, whole)
     link = moved(_greeted(link, hello), "initialize answered")
     link = replace(link, pending=PersistentMap(), tag=link.tag + 1)
     frame = codec.encode_notification("notifications/initialized", EMPTY)
@@ -186,7 +186,7 @@ def _welcomed(link: Link, raw: Raw) -> Step:
 
 
 def _greeted(link: Link, hello: ev.Hello) -> Link:
-    server = capabilities.parse(hello.capabilities)
+    server = capabilities.kept(hello.capabilities)
     return replace(link, hello=hello, runs_tasks=tasks.may_augment(server, hello.version, "tools/call"))
 
 

@@ -5,7 +5,7 @@ skipped as a raw part once may still be too deep for a second look from further 
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -65,6 +65,23 @@ def mentions(raw: Raw, *names: bytes) -> bool:
     if 0x5C not in data:
         return False
     return data.find(b"\\u00") >= 0 or (data.find(b"\\/") >= 0 and any(name.find(b"/") >= 0 for name in names))
+
+
+KEPT_BYTES: Final = 1024
+"""Values up to this size that many sessions keep are kept once; so many of them are remembered."""
+KEPT_MAX: Final = 512
+
+
+def kept(raw: Raw) -> Raw:
+    """A copy that outlives the message it came in, whose buffer it does not hold. Short ones that are equal are one:
+    most sessions say the same of themselves."""
+    data = bytes(raw)
+    return _kept(data) if len(data) <= KEPT_BYTES else Raw(data)
+
+
+@lru_cache(KEPT_MAX)
+def _kept(data: bytes) -> Raw:
+    return Raw(data)
 
 
 def compact(raw: Raw) -> Raw:

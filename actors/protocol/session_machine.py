@@ -216,8 +216,8 @@ def client_of(declared: Raw, info: Raw, version: str) -> Client:
         raise errors.Malformed(errors.invalid_params("capabilities must be an object"))
     if len(declared) + len(info) > CLIENT_BYTES:
         raise errors.Malformed(errors.invalid_params("capabilities and clientInfo are too large"))
-    parsed = capabilities.parse(Raw(bytes(declared)))
-    return Client(parsed, capabilities.client_bits(parsed.raw, version), Raw(bytes(info)))
+    parsed, bits = capabilities.declared(bytes(declared), version)
+    return Client(parsed, bits, payload.kept(info))
 
 
 def _initialize_ended(session: Session, event: ev.CallEnded) -> Step:
@@ -227,7 +227,7 @@ def _initialize_ended(session: Session, event: ev.CallEnded) -> Step:
     if not event.ok:
         return _not_initialized(*inflight.ended(session, event))
     declared = capabilities.of_initialize_result(event.payload)
-    kept = capabilities.parse(Raw(bytes(declared.raw)))
+    kept = capabilities.kept(declared.raw)
     phase = TRANSITIONS[session.phase, "initialize answered"]
     return inflight.ended(replace(session, phase=phase, server=kept), event)
 

@@ -34,12 +34,12 @@ class HttpSession:
     of the session before this one, and no request has succeeded since.
     """
 
-    __slots__ = ("_configured", "_headers", "guessed_lost", "id", "version", "worked")
+    __slots__ = ("_configured", "_post", "guessed_lost", "id", "version", "worked")
 
     def __init__(self, configured: Iterable[tuple[str, str]], *, guessed_lost: bool = False) -> None:
         """ValueError for configured headers that are none."""
         self._configured = configured_headers(configured)
-        self._headers: dict[str, bytes] = {}
+        self._post: bytes | None = None
         self.id: str | None = None
         self.version: str | None = None
         self.worked = False
@@ -55,25 +55,26 @@ class HttpSession:
         if not _SESSION_ID.fullmatch(header):
             return False
         self.id = header.decode()
-        self._headers.clear()
+        self._post = None
         return True
 
     def take_version(self, version: str) -> None:
         """The revision that the handshake settled on."""
         self.version = version
-        self._headers.clear()
+        self._post = None
 
     def take_over(self, id: str | None, version: str) -> None:
         """Goes on with a session that worked before. An id that no header can carry is none."""
         self.id = id if id is not None and _SESSION_ID.fullmatch(id.encode("utf-8", "replace")) else None
         self.version = version
         self.worked = True
-        self._headers.clear()
+        self._post = None
 
     def post_headers(self) -> bytes:
         """For a message."""
-        known = self._headers.get(MESSAGE)
-        return self._for(MESSAGE, ("Content-Type", "application/json")) if known is None else known
+        if self._post is None:
+            self._post = self._for(MESSAGE, ("Content-Type", "application/json"))
+        return self._post
 
     def get_headers(self, last_event_id: str | None = None) -> bytes:
         """For a stream; with an id, for the rest of the stream that this event was on."""
@@ -87,12 +88,9 @@ class HttpSession:
         return self._for("*/*")
 
     def _for(self, accept: str, *more: tuple[str, str]) -> bytes:
-        known = self._headers.get(accept)
-        if known is None:
-            own = [("Accept", accept), *more]
-            if self.id is not None:
-                own.append((SESSION, self.id))
-            if self.version is not None:
-                own.append((VERSION, self.version))
-            known = self._headers[accept] = encode_headers(own) + self._configured
-        return known
+        own = [("Accept", accept), *more]
+        if self.id is not None:
+            own.append((SESSION, self.id))
+        if self.version is not None:
+            own.append((VERSION, self.version))
+        return encode_headers(own) + self._configured
