@@ -80,7 +80,7 @@ async def measure(running: Running, out: Path, count: int, top: int) -> None:
     warm = await client.open_clients(running.client, 50)
     await steady(warm, "echo", 0.5)
     await client.end_clients(warm)
-    await trio.sleep(SETTLE)
+    await trio.sleep(REST)  # until the connections that these have left idle are closed
     empty = Look(running.pid, out)
     held = await client.open_clients(running.client, count, keep_connections=False)
     await trio.sleep(SETTLE)
