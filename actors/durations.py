@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from actors.machines.session import events as ev
 from actors.ports import Telemetry
 from actors.protocol import errors
-from actors.protocol import events as ev
 from actors.protocol.methods import METHODS
 from actors.protocol.naming import build_names
 from actors.protocol.payload import BROKEN

@@ -11,22 +11,21 @@ from typing import assert_never
 
 from msgspec import Raw, Struct
 
-from actors.exchanges.exchanges import Begin, ExchangesActor, Inform, Kind
-from actors.named import LIVES, Named
+from actors.modern.requests import Begin, Inform, Kind, ModernRequests
+from actors.named import LIVES, NamedRef
 from actors.ports import UNAVAILABLE, Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
-from actors.protocol import capabilities, classify, errors
+from actors.protocol import capabilities, classify, classify_modern, errors, headers, modern_tasks
 from actors.protocol.codec import Frame
 from actors.protocol.errors import Malformed, ProtocolError
 from actors.protocol.messages import EMPTY, Message, Notification, Request, RequestId
-from actors.protocol.modern import headers, ladder, tasks
-from actors.protocol.modern.meta import names_version
+from actors.protocol.meta import names_version
 from actors.protocol.versions import MODERN_VERSIONS
 from actors.quotas import NoShareLeft, Shares
 from actors.runtime import ActorDown, AtCapacity, MailboxFull, NotTaken, Ref, Registry, SystemClosed
 from actors.runtime import Reply as PendingReply
 from actors.services import Services
+from actors.sessions.messages import EndSession, GetEvents, PostMessages, unanswered
 from actors.sessions.router import Activate, OpenSession, Sessions, session_key
-from actors.sessions.session_messages import EndSession, GetEvents, PostMessages, unanswered
 from actors.streams.follower import Follower
 
 SESSION_HEADER = "mcp-session-id"
@@ -43,7 +42,7 @@ class Gate:
         self,
         services: Services,
         sessions: Sessions,
-        router: Named,
+        router: NamedRef,
         modern: "ModernActors",
         overloaded: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -101,7 +100,7 @@ class Gate:
     async def _inform(self, post: Post, notification: Notification, *, one_server: bool) -> Reply:
         """A notification without a session. It passes where what it means is between the client and one server;
         elsewhere nobody could say whose it is, so that it is accepted and dropped. Nothing says what became of it."""
-        if not one_server or not ladder.between_peers(notification.method):
+        if not one_server or not classify_modern.between_peers(notification.method):
             self._services.telemetry.count("stagedoor_messages_dropped_total", ("unknown_notification",))
             return Answer(202)
         if self._overloaded():
@@ -266,7 +265,7 @@ def _modern_rung(
     body = frame.params if isinstance(frame, Request | Notification) else EMPTY
     if version not in MODERN_VERSIONS and names_version(body) is None:
         return classify.refuse_modern(frame, version)
-    return ladder.modern(frame, headers, extra_methods=tasks.METHODS, one_server=one_server)
+    return classify_modern.modern(frame, headers, extra_methods=modern_tasks.METHODS, one_server=one_server)
 
 
 def _with_session(reply: Reply, session_id: str) -> Reply:
@@ -314,7 +313,7 @@ class ModernActors:
     """The actors that serve modern requests; `make` makes one."""
 
     def __init__(
-        self, services: Services, registry: Registry, supervisor: Shares, make: Callable[[Kind], ExchangesActor]
+        self, services: Services, registry: Registry, supervisor: Shares, make: Callable[[Kind], ModernRequests]
     ) -> None:
         self._services = services
         self._registry = registry

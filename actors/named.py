@@ -11,7 +11,7 @@ LIVES = 2
 _ABSENT = Exit(ExitKind.SHUTDOWN, detail="not running")
 
 
-class Named:
+class NamedRef:
     """Looks the name up for each message. Between a crash and the restart messages go nowhere, and say so."""
 
     __slots__ = ("_system", "name")

@@ -80,7 +80,7 @@ class Quotas:
         """Connections that carry a stream: `post`, `get` or `listen`."""
 
 
-# --------------------------------------------------------------------------------------------- clients without sessions
+# --------------------------------------------------------------------------------------------- modern clients
 
 
 class NoShareLeft(AtCapacity):
@@ -109,11 +109,11 @@ class Evictable(Actor):
 
 
 class Shares(DynamicSupervisor):
-    """Supervises what is kept for clients without sessions; each child is somebody's.
+    """Supervises what is kept for modern clients; each child is somebody's.
 
-    A client without a session says itself which of its requests belong together, by what it can be asked and by a
-    header; each of its words is another client. So a principal passes for no more of them than it may have sessions.
-    The anonymous principal is everybody, and nobody of them is refused for what others do: so many of its idle ones are
+    A modern client says itself which of its requests belong together, by what it can be asked and by a header; each
+    of its words is another client. So a principal passes for no more of them than it may have sessions. The
+    anonymous principal is everybody, and nobody of them is refused for what others do: so many of its idle ones are
     kept, and of more the one that has been idle for longest is evicted.
     """
 
@@ -158,7 +158,7 @@ class Shares(DynamicSupervisor):
 
 
 PATIENCE = 60.0
-"""Seconds for which a call is suspended in any case, from its first question on."""
+"""Seconds for which a call is suspended in any case, from its first server request on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from actors.brokers.pool import PoolKey
-from actors.brokers.pools import Pools
-from actors.exchanges.exchanges import ExchangesActor, Kind
-from actors.exchanges.modern_endpoint import Peers
-from actors.fronts.catalogue import Catalogue, Prestart
-from actors.fronts.host import Memo, Tree
-from actors.fronts.last_known import LastKnown
-from actors.fronts.merged import passed_on
+from actors.endpoints.catalogue import Catalogue, Prestart
+from actors.endpoints.host import Memo, Tree
+from actors.endpoints.last_known import LastKnown
+from actors.endpoints.merged import passed_on
 from actors.gate import Gate, ModernActors
-from actors.links.backends import Backends
-from actors.named import Named
+from actors.modern.endpoint import UpstreamResolver
+from actors.modern.requests import Kind, ModernRequests
+from actors.named import NamedRef
+from actors.pools.pool import PoolKey
+from actors.pools.pools import Pools
 from actors.protocol import capabilities
 from actors.protocol.table import Replaced, Table, touches
 from actors.quotas import Quotas, Shares
@@ -21,9 +20,11 @@ from actors.runtime import Child, DynamicSupervisor, Supervisor, System
 from actors.services import Services
 from actors.sessions.expiry import Expiry
 from actors.sessions.router import Router, Sessions
+from actors.upstreams.backends import Backends
 
-LINKS_PER_SESSION = 4
-"""Room in the supervisor of links: more sessions than a quarter of it never have links of their own at once."""
+UPSTREAMS_PER_SESSION = 4
+"""Room in the supervisor of upstream connections: more sessions than a quarter of it never have upstream
+connections of their own at once."""
 
 
 class GatewayActors:
@@ -40,12 +41,12 @@ class GatewayActors:
         """`prestart`: connect to servers of aggregates of which nothing is known, before anybody asks."""
         self.sessions = Sessions()
         self.services = services
-        links = DynamicSupervisor(services.limits.sessions * LINKS_PER_SESSION)
-        self.backends = Backends(services, {}, links.children)
+        upstreams = DynamicSupervisor(services.limits.sessions * UPSTREAMS_PER_SESSION)
+        self.backends = Backends(services, {}, upstreams.children)
         supervisor = DynamicSupervisor(services.limits.sessions + 1)
-        expiry = Named(system, "expiry")
+        expiry = NamedRef(system, "expiry")
         known = LastKnown(services.lists, services.table)
-        tree = Tree(links, Named(system, "backends"), Named(system, "catalogue"), expiry, {}, Memo(), known)
+        tree = Tree(upstreams, NamedRef(system, "backends"), NamedRef(system, "catalogue"), expiry, {}, Memo(), known)
         tree = replace(tree, status=self.backends.status)
         self.tree = tree
         self.quotas = Quotas(services.limits)
@@ -53,35 +54,35 @@ class GatewayActors:
             Supervisor(
                 [
                     Child("backends", self._new_backends),
-                    Child("catalogue", lambda: Catalogue(services, links, tree)),
+                    Child("catalogue", lambda: Catalogue(services, upstreams, tree)),
                 ]
             ),
             "core",
         )
-        system.spawn(links, "links")
+        system.spawn(upstreams, "links")
         system.spawn(supervisor, "sessions")
         modern = self._modern_actors(system)
         router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, self.quotas))
-        ends = Child("expiry", lambda: Expiry(services, links))
+        ends = Child("expiry", lambda: Expiry(services, upstreams))
         system.spawn(Supervisor([router, ends]), "front")
-        self.door = Gate(services, self.sessions, Named(system, "router"), modern, overloaded)
+        self.door = Gate(services, self.sessions, NamedRef(system, "router"), modern, overloaded)
         if prestart:
             tree.catalogue.reply(Prestart())
 
     def _modern_actors(self, system: System) -> ModernActors:
-        """What serves clients without sessions: spawned after the links, which it uses, it ends before them."""
+        """What serves modern clients: spawned after the upstream connections, which it uses, it ends before them."""
         services, tree, registry = self.services, self.tree, system.registry
         self.pools, self.modern_requests = Shares(services.limits), Shares(services.limits)
         system.spawn(self.pools, "brokers")
         system.spawn(self.modern_requests, "exchanges")
         pools = Pools(services, registry, self.pools, tree)
 
-        def make(kind: Kind) -> ExchangesActor:
+        def make(kind: Kind) -> ModernRequests:
             served = services.table.value.endpoints.get(kind.endpoint)
             merges = served is None or served.kind == "aggregate"
             bits = passed_on(kind.bits) if merges else capabilities.carried(kind.bits)
-            peers = Peers(PoolKey(kind.principal, bits, kind.affinity), services, tree, pools, registry)
-            return ExchangesActor(kind, services, tree, self.quotas, peers)
+            resolver = UpstreamResolver(PoolKey(kind.principal, bits, kind.affinity), services, tree, pools, registry)
+            return ModernRequests(kind, services, tree, self.quotas, resolver)
 
         return ModernActors(services, registry, self.modern_requests, make)
 
@@ -93,8 +94,8 @@ class GatewayActors:
         message = Replaced(before)
         for actor in (self.tree.backends, self.tree.catalogue):
             actor.reply(message)
-        for link in self.tree.links.children():
-            link.reply(message)
+        for upstream in self.tree.upstreams.children():
+            upstream.reply(message)
         touched = {name for name in before.endpoints if touches(before, table, name)}
         for served in (*self.pools.children(), *self.modern_requests.children()):
             served.reply(message)
@@ -105,5 +106,5 @@ class GatewayActors:
         self.services.log.info("table_replaced", digest=table.digest, gone=gone, touched=sorted(touched))
 
     def _new_backends(self) -> Backends:
-        self.backends = Backends(self.services, self.backends.status, self.tree.links.children)
+        self.backends = Backends(self.services, self.backends.status, self.tree.upstreams.children)
         return self.backends

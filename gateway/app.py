@@ -7,8 +7,8 @@ from socket import socket
 
 import trio
 
+from actors.machines.upstream.breaker import BreakerState
 from actors.ports import Log, Store
-from actors.protocol.breaker import BreakerState
 from actors.runtime import System, SystemFailed, open_system
 from actors.tree import GatewayActors
 from gateway import descriptors, lifecycle

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import trio
 
-from actors.fronts.merged import MISSING
+from actors.endpoints.merged import MISSING
 from actors.ports import ANONYMOUS, Answer, Post, Reply, Streaming
 from actors.protocol import sse
 from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, Table

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from actors.protocol.breaker import BreakerState
+from actors.machines.upstream.breaker import BreakerState
 from actors.runtime import System
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ No credential is in it: neither variables nor headers nor arguments, and of a UR
 
 from typing import Any
 
-from actors.links.backends import Status
 from actors.protocol.table import BackendSpec, HttpTarget, StdioTarget
 from actors.protocol.versions import MODERN
 from actors.tree import GatewayActors
+from actors.upstreams.backends import Status
 from gateway.wire.url import parse_url
 
 

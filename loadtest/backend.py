@@ -144,10 +144,10 @@ async def handle(connection: ServerConnection) -> None:
             await connection.answer(b"200 OK")
 
 
-class Asked:
+class ServerRequested:
     """A question on its way, by whose id its answer is known."""
 
-    waiting: dict[int | str | None, Asked] = {}
+    waiting: dict[int | str | None, ServerRequested] = {}
     _numbers = itertools.count(1)
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class Asked:
 
 
 def take_answer(message: Message) -> None:
-    asked = Asked.waiting.pop(message.id, None)
+    asked = ServerRequested.waiting.pop(message.id, None)
     if asked is not None:
         asked.answer = message.result
         asked.answered.set()
@@ -166,7 +166,7 @@ def take_answer(message: Message) -> None:
 
 async def ask(connection: ServerConnection, message: Message) -> None:
     """Asks on the stream of the call, and answers the call there."""
-    asked = Asked()
+    asked = ServerRequested()
     await connection.start_events()
     question = {"jsonrpc": "2.0", "id": asked.id, "method": "elicitation/create", "params": QUESTION}
     await connection.piece(b"data: %b\n\n" % encode(question))

@@ -27,10 +27,10 @@ import trio
 
 from loadtest import client, proc, shapes, table
 from loadtest.client import Client
-from loadtest.shapes import Tally
+from loadtest.shapes import Count
 from loadtest.targets import OTHER_CPU, ROOT, TARGETS, Bench, Running
 
-Shape = Callable[[list[Client], str, float], Awaitable[Tally]]
+Shape = Callable[[list[Client], str, float], Awaitable[Count]]
 RESULTS = ROOT / "loadtest" / "results"
 WARM_UP = 0.2  # of the measured time, before it
 SETTLE = 1.0  # seconds between the last change and a look at memory

@@ -14,7 +14,7 @@ from loadtest.client import ANSWER_WITHIN, BROKEN, Client, Session, WrongAnswerE
 
 
 @dataclass
-class Tally:
+class Count:
     """What a load has seen: seconds of each call, and errors by their text."""
 
     seconds: list[float] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Tally:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-async def _timed(client: Client, tool: str, tally: Tally) -> None:
+async def _timed(client: Client, tool: str, tally: Count) -> None:
     began = time.perf_counter()
     try:
         with trio.fail_after(ANSWER_WITHIN):
@@ -48,9 +48,9 @@ async def _timed(client: Client, tool: str, tally: Tally) -> None:
     tally.seconds.append(time.perf_counter() - began)
 
 
-async def steady(clients: list[Client], tool: str, seconds: float) -> Tally:
+async def steady(clients: list[Client], tool: str, seconds: float) -> Count:
     """Every client calls again as soon as it has its answer."""
-    tally, end = Tally(), time.perf_counter() + seconds
+    tally, end = Count(), time.perf_counter() + seconds
 
     async def caller(client: Client) -> None:
         while time.perf_counter() < end:
@@ -62,9 +62,9 @@ async def steady(clients: list[Client], tool: str, seconds: float) -> Tally:
     return tally
 
 
-async def bursty(clients: list[Client], tool: str, seconds: float, every: float = 0.1) -> Tally:
+async def bursty(clients: list[Client], tool: str, seconds: float, every: float = 0.1) -> Count:
     """All clients call in the same moment, again and again."""
-    tally, end = Tally(), time.perf_counter() + seconds
+    tally, end = Count(), time.perf_counter() + seconds
     while time.perf_counter() < end:
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -74,7 +74,7 @@ async def bursty(clients: list[Client], tool: str, seconds: float, every: float 
     return tally
 
 
-async def stalled(clients: list[Client], tool: str, seconds: float, stuck: int = 8) -> Tally:
+async def stalled(clients: list[Client], tool: str, seconds: float, stuck: int = 8) -> Count:
     """Some clients have calls and streams that they do not read; the tally is of the others."""
     streams = []
     for client in clients[:stuck]:
@@ -86,9 +86,9 @@ async def stalled(clients: list[Client], tool: str, seconds: float, stuck: int =
     return tally
 
 
-async def reconnecting(clients: list[Client], _tool: str, seconds: float, wait: float = 0.3) -> Tally:
+async def reconnecting(clients: list[Client], _tool: str, seconds: float, wait: float = 0.3) -> Count:
     """Every session starts a slow call, loses its connection, and resumes; a lost answer is an error."""
-    tally, end = Tally(), time.perf_counter() + seconds
+    tally, end = Count(), time.perf_counter() + seconds
 
     async def caller(session: Session) -> None:
         while time.perf_counter() < end:
@@ -108,9 +108,9 @@ async def reconnecting(clients: list[Client], _tool: str, seconds: float, wait: 
     return tally
 
 
-async def opening(clients: list[Client], _tool: str, seconds: float) -> Tally:
+async def opening(clients: list[Client], _tool: str, seconds: float) -> Count:
     """Every client ends its session and opens another; the tally is of these."""
-    tally, end = Tally(), time.perf_counter() + seconds
+    tally, end = Count(), time.perf_counter() + seconds
 
     async def opener(client: Client) -> None:
         while time.perf_counter() < end:

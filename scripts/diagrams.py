@@ -1,4 +1,4 @@
-"""Draws the state diagrams of actors/protocol/README.md from the tables of the machines. A test keeps the two equal."""
+"""Draws the state diagrams of actors/machines/README.md from the tables of the machines. A test keeps the two equal."""
 
 import sys
 from collections.abc import Mapping
@@ -8,22 +8,29 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from actors.protocol import link_state, session_state  # noqa: E402 - the tree must be on the path first
-from actors.protocol.bridge import parking, task_drive  # noqa: E402 - the same
-from actors.protocol.modern import exchange, subscription  # noqa: E402 - the same
-from actors.protocol.modern import link_state as modern_link  # noqa: E402 - the same
+from actors.machines.modern import request as exchange  # noqa: E402 - the same
+from actors.machines.modern import (  # noqa: E402
+    subscription,
+    suspended_calls,
+)
+from actors.machines.session import state as session_state  # noqa: E402 - the tree must be on the path first
+from actors.machines.upstream import (  # noqa: E402
+    legacy_state,
+    task_drive,
+)
+from actors.machines.upstream import modern_state as modern_link  # noqa: E402 - the same
 
-DOCUMENT = ROOT / "actors" / "protocol" / "README.md"
+DOCUMENT = ROOT / "actors" / "machines" / "README.md"
 
 Table = Mapping[tuple[Enum, str], Enum]
 
 DIAGRAMS: dict[str, tuple[Table, Enum]] = {
     "session": (session_state.TRANSITIONS, session_state.SessionPhase.NEW),
-    "link": (link_state.TRANSITIONS, link_state.Phase.IDLE),
-    "link without sessions": (modern_link.TRANSITIONS, modern_link.Phase.IDLE),
-    "exchange": (exchange.TRANSITIONS, exchange.Phase.RECEIVED),
+    "upstream connection to a legacy server": (legacy_state.TRANSITIONS, legacy_state.Phase.IDLE),
+    "upstream connection to a modern server": (modern_link.TRANSITIONS, modern_link.Phase.IDLE),
+    "modern request": (exchange.TRANSITIONS, exchange.Phase.RECEIVED),
     "subscription": (subscription.TRANSITIONS, subscription.Phase.RECEIVED),
-    "parked call": (parking.TRANSITIONS, parking.Phase.WAITING),
+    "suspended call": (suspended_calls.TRANSITIONS, suspended_calls.Phase.WAITING),
     "task drive": (task_drive.TRANSITIONS, task_drive.Phase.CREATING),
 }
 """By name: the table, and where a life begins."""

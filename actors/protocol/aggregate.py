@@ -125,7 +125,8 @@ def expose_items(method: str, backend: str, items: Iterable[Raw], naming: Naming
 
 
 def expose_result(method: str, backend: str, result: Raw, naming: Naming) -> Raw:
-    """A backend's result: URIs of resources, links and embedded resources. The same object if there is none."""
+    """A backend's result: URIs of resources, upstream connections and embedded resources. The same object if there
+    is none."""
     names = NAMES_IN_RESULTS.get(method)
     if names is None or not mentions(result, *names):
         return result

@@ -135,7 +135,7 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 _KNOWN: Final = 512
 _KNOWN_BYTES: Final = 1024
-"""Declarations that are remembered, and the size of each: clients without sessions say the same with each request."""
+"""Declarations that are remembered, and the size of each: modern clients say the same with each request."""
 
 
 def short(bits: ClientBits) -> bool:
@@ -230,7 +230,7 @@ def _declare(bits: ClientBits, version: str, roots_list_changed: bool) -> Raw:
 
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
-"""The extension, of servers without sessions."""
+"""The extension, of modern servers."""
 _TASKS_BIT: Final = f"ext:{TASKS}="
 
 
@@ -317,7 +317,7 @@ def transparent_client(client: Capabilities, declared: Raw, *, as_is: bool) -> R
 
 
 def carried(bits: ClientBits) -> ClientBits:
-    """What of a client a backend with sessions may hear: not that it knows tasks of the other era."""
+    """What of a client a legacy backend may hear: not that it knows tasks of the other era."""
     tasks = [bit for bit in bits if bit.startswith(_TASKS_BIT)]
     return bits.difference(tasks) if tasks else bits
 

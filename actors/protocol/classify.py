@@ -13,7 +13,7 @@ from actors.protocol import errors
 from actors.protocol.codec import Batch, Frame, Malformed, decode_frame
 from actors.protocol.errors import ProtocolError
 from actors.protocol.messages import Notification, Request, RequestId, Response
-from actors.protocol.modern.meta import Envelope, names_version
+from actors.protocol.meta import Envelope, names_version
 from actors.protocol.payload import id_fits
 from actors.protocol.versions import MODERN_VERSIONS, SERVED, VERSIONS
 
@@ -51,7 +51,7 @@ class LegacyBatch(Struct, frozen=True):
 
 
 class ModernRequest(Struct, frozen=True):
-    """A request of the era without sessions, all of whose headers and envelope are in order."""
+    """A request of the modern era, all of whose headers and envelope are in order."""
 
     request: Request
     envelope: Envelope
@@ -59,7 +59,7 @@ class ModernRequest(Struct, frozen=True):
 
 class ModernNotification(Struct, frozen=True):
     """A notification of that era. On HTTP the revision has none that means anything; what it does not know may mean
-    something to the one server behind an endpoint (`ladder.between_peers`)."""
+    something to the one server behind an endpoint (`classify_modern.between_peers`)."""
 
     notification: Notification
 

@@ -147,7 +147,7 @@ class Malformed(Refusal):
 
     `id` is that of a request to answer, `outcome_of` that of our own request, which gets no better response than
     this. (The two number independently: an error that echoes `outcome_of` would answer a request of the peer's.)
-    `asks`: it can be told to be a request or a notification, so it is no request's outcome.
+    `session/server_requests`: it can be told to be a request or a notification, so it is no request's outcome.
     """
 
     def __init__(
@@ -307,7 +307,7 @@ _MODERN_KINDS: Final = {
 
 
 def for_modern(error: ProtocolError) -> ProtocolError:
-    """An error of ours with the status, and the code, that it has in the era without sessions."""
+    """An error of ours with the status, and the code, that it has in the modern era."""
     kind = _MODERN_KINDS.get(error.kind, error.kind)
     code = KINDS[kind].code if kind != error.kind else INTERNAL if error.code == OVERLOADED else error.code
     return msgspec.structs.replace(error, code=code, kind=kind)

@@ -70,7 +70,7 @@ class Method:
     """The member of a list's result that holds the items."""
     repeatable: bool = False
     """Sending it once more changes nothing at the backend."""
-    eligible: bool = False
+    may_ask_back: bool = False
     """While it runs, the backend may ask the client (2026-07-28, patterns/mrtr, "Supported Requests")."""
 
     kind: Kind = field(init=False)
@@ -122,14 +122,14 @@ _ROWS: Final = (
     Method("completion/complete", _CLIENT, _ROUTED, _COMPLETIONS, repeatable=True),
     # Tools.
     Method("tools/list", _CLIENT, _MERGED, _TOOLS, items="tools", repeatable=True),
-    Method("tools/call", _CLIENT, _ROUTED, _TOOLS, eligible=True),
+    Method("tools/call", _CLIENT, _ROUTED, _TOOLS, may_ask_back=True),
     # Prompts.
     Method("prompts/list", _CLIENT, _MERGED, _PROMPTS, items="prompts", repeatable=True),
-    Method("prompts/get", _CLIENT, _ROUTED, _PROMPTS, repeatable=True, eligible=True),
+    Method("prompts/get", _CLIENT, _ROUTED, _PROMPTS, repeatable=True, may_ask_back=True),
     # Resources.
     Method("resources/list", _CLIENT, _MERGED, _RESOURCES, items="resources", repeatable=True),
     Method("resources/templates/list", _CLIENT, _MERGED, _RESOURCES, items="resourceTemplates", repeatable=True),
-    Method("resources/read", _CLIENT, _ROUTED, _RESOURCES, repeatable=True, eligible=True),
+    Method("resources/read", _CLIENT, _ROUTED, _RESOURCES, repeatable=True, may_ask_back=True),
     Method(SUBSCRIBE, _CLIENT, _ROUTED, _SUBSCRIBE, last=_SESSIONS, repeatable=True),
     Method(UNSUBSCRIBE, _CLIENT, _ROUTED, _SUBSCRIBE, last=_SESSIONS, repeatable=True),
     Method(UPDATED, _SERVER, _RELAYED, _SUBSCRIBE),
@@ -154,7 +154,7 @@ _ROWS: Final = (
 
 METHODS: Final[dict[str, Method]] = {row.name: row for row in _ROWS}
 
-ELIGIBLE: Final = frozenset(row.name for row in _ROWS if row.eligible)
+ELIGIBLE: Final = frozenset(row.name for row in _ROWS if row.may_ask_back)
 
 CHANGED: Final = {
     row.name: LIST_CHANGED[row.server_capability[0]] for row in _ROWS if row.items and row.server_capability

@@ -1,12 +1,12 @@
-"""Tasks of 2025-11-25 (experimental), carried between a client and servers with sessions, in both directions: either
+"""Tasks of 2025-11-25 (experimental), carried between a client and legacy servers, in both directions: either
 end may run what the other one asks for as a task, and is then polled by it.
 
-Where several servers are behind one endpoint, the client knows the task of a server as `<backend>:<its id>`; nothing is
-kept for that, so a task outlives the session's process as it does its server's connection. A task that the client runs
-keeps its id, and belongs to the backend that asked for it: no other may look at it.
+Where several servers are behind one endpoint, the client knows the task of a server as `<backend>:<its id>`;
+nothing is kept for that, so a task outlives the session's process as it does its server's connection. A task that
+the client runs keeps its id, and belongs to the backend that asked for it: no other may look at it.
 
-`tasks/list` is never offered: servers see the gateway's credential only, and cannot tell whose tasks they list (tasks,
-"Security Considerations").
+`tasks/list` is never offered: servers see the gateway's credential only, and cannot tell whose tasks they list
+(tasks, "Security Considerations").
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -19,7 +19,7 @@ from actors.protocol import errors
 from actors.protocol.capabilities import Capabilities, parse
 from actors.protocol.errors import Malformed, ProtocolError, Refusal
 from actors.protocol.messages import EMPTY
-from actors.protocol.modern.meta import RELATED_TASK_KEY
+from actors.protocol.meta import RELATED_TASK_KEY
 from actors.protocol.naming import Owner
 from actors.protocol.payload import dumps, is_object, members, mentions, meta_of, replace_members, text_or_none
 from actors.protocol.versions import can_use

@@ -1,16 +1,16 @@
 """What one peer says, in the words of another's revision.
 
-One table for the five revisions, 2026-07-28 among them. A row belongs to a feature (`versions.FEATURES`), and counts
-where the sender's revision has that feature and the reader's has not: then it takes the feature out of the payload, or
-puts in its place what the reader's revision has. So a feature that came in with a revision is lowered for older
-readers, and one that went with the sessions is left out for newer ones.
+One table for the five revisions, 2026-07-28 among them. A row belongs to a feature (`versions.FEATURES`), and
+counts where the sender's revision has that feature and the reader's has not: then it takes the feature out of the
+payload, or puts in its place what the reader's revision has. So a feature that came in with a revision is lowered
+for older readers, and one that went with the sessions is left out for newer ones.
 
-Only what a revision would misread is touched; unknown members stay, since every revision has readers that ignore them
-(titles, icons, annotations). Where nothing needs doing, the same object comes back, after a search for a few names in
-the bytes. A payload of an unexpected shape passes as it is: its reader judges it.
+Only what a revision would misread is touched; unknown members stay, since every revision has readers that ignore
+them (titles, icons, annotations). Where nothing needs doing, the same object comes back, after a search for a few
+names in the bytes. A payload of an unexpected shape passes as it is: its reader judges it.
 
-Where a sender is not named, it speaks the newest revision with sessions. Links bring what servers of 2026-07-28 say
-into that form, and sessions do the rest for their clients: each end knows its own peer's revision.
+Where a sender is not named, it speaks the newest revision with sessions. Upstream connections bring what servers of
+2026-07-28 say into that form, and sessions do the rest for their clients: each end knows its own peer's revision.
 """
 
 from collections.abc import Callable
@@ -23,15 +23,8 @@ from actors.protocol import errors
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.errors import Malformed, ProtocolError
 from actors.protocol.messages import EMPTY
-from actors.protocol.modern.meta import (
-    ENVELOPE_KEYS,
-    PREFIX,
-    RELATED_TASK_KEY,
-    RETRY_MEMBERS,
-    SERVER_KEY,
-    SUBSCRIPTION_KEY,
-)
-from actors.protocol.modern.outcomes import CACHEABLE, COMPLETE
+from actors.protocol.meta import ENVELOPE_KEYS, PREFIX, RELATED_TASK_KEY, RETRY_MEMBERS, SERVER_KEY, SUBSCRIPTION_KEY
+from actors.protocol.outcomes import CACHEABLE, COMPLETE
 from actors.protocol.pages import Outcome, in_words, sent_away
 from actors.protocol.payload import (
     compact,
@@ -66,13 +59,15 @@ class _UnbridgeableError(Exception):
 # ------------------------------------------------------------------------------------------------- servers to clients
 
 
-def result(method: str, payload: Raw, reader: str, sender: str = LATEST_HANDSHAKE, *, server_info: Raw = EMPTY) -> Raw:
-    """A server's result. `server_info` is who says so, for readers of 2026-07-28 (EMPTY: nothing is said)."""
+def result(
+    method: str, payload: Raw, reader: str, sender: str = LATEST_HANDSHAKE, *, implementation: Raw = EMPTY
+) -> Raw:
+    """A server's result. `implementation` is who says so, for readers of 2026-07-28 (EMPTY: nothing is said)."""
     if reader == sender:
         return payload
     payload = _translated("result", method, payload, reader, sender)
     if at_least(reader, MODERN) and not at_least(sender, MODERN):
-        return _completed(method, payload, server_info)
+        return _completed(method, payload, implementation)
     return payload
 
 
@@ -82,7 +77,7 @@ def notification(method: str, params: Raw, reader: str, sender: str = LATEST_HAN
 
 
 def is_told(method: str, reader: str) -> bool:
-    """Whether the reader's revision has a notification that a server with sessions sends."""
+    """Whether the reader's revision has a notification that a legacy server sends."""
     return method not in _GONE or not at_least(reader, MODERN)
 
 
@@ -95,8 +90,8 @@ def server_request(
     tasks: bool = False,
     elicitation_id: str = "",
 ) -> Raw | Unbridgeable:
-    """The params of a server's request. `tasks`: it may be made as a task. A question that sends the user to a URL gets
-    `elicitation_id`, by which its end is announced, from a server whose revision has none."""
+    """The params of a server's request. `tasks`: it may be made as a task. A server request that sends the user to
+    a URL gets `elicitation_id`, by which its end is announced, from a server whose revision has none."""
     if elicitation_id and method == "elicitation/create" and _is_url(params):
         params = replace_members(params, {"elicitationId": dumps(elicitation_id)})
     try:
@@ -106,7 +101,7 @@ def server_request(
 
 
 def outcome(method: str, ok: bool, payload: Raw, reader: str, bits: ClientBits | None = None) -> Outcome:
-    """The outcome of a server with sessions for a client with a session, which has these bits (None: not looked at).
+    """The outcome of a legacy server for a client with a session, which has these bits (None: not looked at).
 
     -32042 means something only to a client that can be sent to a URL; any other is told the URL in words.
     """
@@ -341,16 +336,16 @@ def _object_structured(payload: Raw, reader: str) -> Raw:
     return payload if structured is None or is_object(structured) else _unstructured(payload, reader)
 
 
-def _completed(method: str, payload: Raw, server_info: Raw) -> Raw:
-    """A result of a server with sessions as 2026-07-28 has them: complete, stale at once and nobody else's, whatever it
+def _completed(method: str, payload: Raw, implementation: Raw) -> Raw:
+    """A result of a legacy server as 2026-07-28 has them: complete, stale at once and nobody else's, whatever it
     says itself, for these members mean nothing where it comes from (basic, "ResultType"; caching)."""
     try:
         present: dict[str, Any] = {**members(payload), "resultType": COMPLETE}
         if method in CACHEABLE:
             present |= {"ttlMs": 0, "cacheScope": "private"}
-        if server_info:
+        if implementation:
             meta = present.get("_meta", EMPTY)
-            present["_meta"] = {**(members(meta) if is_object(meta) else {}), SERVER_KEY: server_info}
+            present["_meta"] = {**(members(meta) if is_object(meta) else {}), SERVER_KEY: implementation}
         return dumps(present)
     except Malformed:
         return payload

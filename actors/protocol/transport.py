@@ -1,4 +1,5 @@
-"""Transports, by which link actors reach backends: what a transport does, and what it says. Ports of `actors.ports`."""
+"""Transports, by which upstream connection actors reach backends: what a transport does, and what it says. Ports of
+`actors.ports`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -98,7 +99,7 @@ TransportEvent: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Resumable:
     """What another transport needs to go on with a backend's session. The id (None: the backend gave none) is a bearer
     secret: it is sealed wherever it is written. `cursor`: where the GET stream goes on."""
 
@@ -122,7 +123,7 @@ class Transport(Protocol):
     """Whether it goes on with a process that an earlier transport has handed over."""
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> Resumable | None:
         """What it takes to go on with the backend's session elsewhere, once the handshake is over; None: the session is
         bound to this transport."""
 
@@ -154,7 +155,7 @@ class Transport(Protocol):
     def restart(self) -> None:
         """Drops the backend's session id, its streams and version, so that a new `initialize` can be sent (HTTP)."""
 
-    def resume(self, kept: Kept) -> None:
+    def resume(self, kept: Resumable) -> None:
         """Goes on with a session of an earlier transport, in place of `initialize`. Called first, if at all."""
 
     def pick_up(self, id: RequestId, cursor: str) -> None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import TypeAlias, assert_never
 
-from actors.links.resume import farewell, read_kept
 from actors.ports import UNAVAILABLE, Failed, Grant, Record, SessionKey, ignore
 from actors.runtime import Actor, DynamicSupervisor
 from actors.services import Services
+from actors.upstreams.resume import delete_upstream, read_resumable
 
 ACTIVE = "active"
 GRAIN = 1.0
@@ -44,13 +44,13 @@ def remaining(fields: Mapping[str, bytes], services: Services) -> float:
 
 
 def end(
-    key: SessionKey, grant: Grant, record: Record, reason: str, services: Services, links: DynamicSupervisor
+    key: SessionKey, grant: Grant, record: Record, reason: str, services: Services, upstreams: DynamicSupervisor
 ) -> None:
     """Ends a session that nobody will rebuild, with the sessions of its backends."""
     table = services.table.value
-    for backend, resume in read_kept(record.fields, key, services.sealer, table).items():
+    for backend, resume in read_resumable(record.fields, key, services.sealer, table).items():
         if resume.kept is not None:
-            farewell(services, links, table.backends[backend], resume.kept)
+            delete_upstream(services, upstreams, table.backends[backend], resume.kept)
     services.store.end(key, grant, reason, ignore)
 
 
@@ -101,9 +101,9 @@ class Expiry(Actor):
 
     mailbox_size = 8192
 
-    def __init__(self, services: Services, links: DynamicSupervisor) -> None:
+    def __init__(self, services: Services, upstreams: DynamicSupervisor) -> None:
         self._services = services
-        self._links = links
+        self._upstreams = upstreams
         self._slots: dict[int, set[bytes]] = {}
         self._due: dict[bytes, int] = {}
         self._queue: OrderedDict[SessionKey, None] = OrderedDict()
@@ -189,7 +189,7 @@ class Expiry(Actor):
         if isinstance(outcome, Failed):
             self._failed(key, outcome)
         else:
-            end(key, *outcome, "idle", self._services, self._links)
+            end(key, *outcome, "idle", self._services, self._upstreams)
             self._services.telemetry.count("stagedoor_sessions_ended_total", ("idle",))
 
     def _failed(self, key: SessionKey, failed: Failed) -> None:

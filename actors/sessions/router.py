@@ -9,9 +9,10 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
-from actors.fronts.host import Tree
+from actors.endpoints.host import Tree
+from actors.machines.session import record as session_record
 from actors.ports import Failed, Grant, Principal, Record, Refused, SessionKey
-from actors.protocol import errors, session_record
+from actors.protocol import errors
 from actors.protocol.errors import ProtocolError
 from actors.quotas import Quotas
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, ExitKind, Ref, Reply, SystemClosed
@@ -255,7 +256,7 @@ class Router(Actor):
             self._services.telemetry.count("stagedoor_restarts_total", ("SessionActor",))
         identity = Identity(claimed.key, claimed.principal, claimed.endpoint)
         if record.tries >= 3:
-            end(claimed.key, grant, record, "poisoned", self._services, self._tree.links)
+            end(claimed.key, grant, record, "poisoned", self._services, self._tree.upstreams)
             self._settle(claimed.key, errors.session_not_found())
             return
         self._services.log.info("session_activated", session=handle(claimed.key), epoch=grant.epoch, reason=reason)
@@ -292,7 +293,7 @@ class Router(Actor):
         def claimed(outcome: Any) -> None:
             if not isinstance(outcome, Failed):
                 grant, record = outcome
-                end(key, grant, record, "poisoned", self._services, self._tree.links)
+                end(key, grant, record, "poisoned", self._services, self._tree.upstreams)
 
         def read(outcome: Any) -> None:
             if not isinstance(outcome, Failed):

@@ -1,13 +1,13 @@
 """The session actor: owns one session's state, steps its machine, and runs the effects.
 
-It never waits: answers go to the replies that edges wait on, events to the recorder, calls to the front's links. What
-it must not forget is in the session's record; a crash ends this life, and the next message begins another from the
-record, at a higher epoch.
+It never waits: answers go to the replies that edges wait on, events to the recorder, calls to the endpoint's
+upstream connections. What it must not forget is in the session's record; a crash ends this life, and the next
+message begins another from the record, at a higher epoch.
 
-A session that nobody is heard of leaves memory after a while, and ends after a longer one. With connections that live
-and die with this process it stays where it is, and lets go of what can be had again. Any other is given back to the
-store, and what comes meanwhile waits for the outcome; the object goes when that is known and nothing has come. Its
-backends' sessions stay, for its next life.
+A session that nobody is heard of leaves memory after a while, and ends after a longer one. With connections that
+live and die with this process it stays where it is, and lets go of what can be had again. Any other is given back
+to the store, and what comes meanwhile waits for the outcome; the object goes when that is known and nothing has
+come. Its backends' sessions stay, for its next life.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,27 +18,26 @@ from typing import Any, TypeAlias, assert_never
 import msgspec
 
 from actors.durations import Durations
-from actors.fronts.catalogue import CatalogueChanged, Listed
-from actors.fronts.host import Tree
-from actors.fronts.listing import GatherDue
-from actors.fronts.merged import ChangeDue
-from actors.fronts.session_endpoint import SessionEndpoint
-from actors.links import link_messages as lm
-from actors.links.own_calls import OwnDue
-from actors.links.resume import KeptLinks
+from actors.endpoints.catalogue import CatalogueChanged, Listed
+from actors.endpoints.host import Tree
+from actors.endpoints.listing import GatherDue
+from actors.endpoints.merged import ChangeDue
+from actors.endpoints.session_endpoint import SessionEndpoint
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session import rebuild
+from actors.machines.session import record as session_record
+from actors.machines.session.machine import step
+from actors.machines.session.state import TRANSITIONS, UNRECORDED, Client, Rules, Session, SessionPhase
 from actors.ports import UNAVAILABLE, Answer, Failed, Grant, Principal, Record, Refused, SessionKey, Streaming
-from actors.protocol import effects as fx
-from actors.protocol import errors, session_rebuild, session_record
-from actors.protocol import events as ev
+from actors.protocol import errors
 from actors.protocol.messages import Request
-from actors.protocol.session_machine import step
-from actors.protocol.session_state import TRANSITIONS, UNRECORDED, Client, Rules, Session, SessionPhase
 from actors.protocol.table import Replaced, Table
 from actors.quotas import Quotas
 from actors.record import Fields, OwnedRecord, SaveDue, Stored
 from actors.runtime import NORMAL, SHUTDOWN, Actor, Down, Exit, Reply
 from actors.services import DRAIN_MARGIN, Services
-from actors.sessions import session_messages as sm
+from actors.sessions import messages as sm
 from actors.sessions.expiry import Passivated, Returned, last_activity
 from actors.streams.connection import Connection
 from actors.streams.follower import Follower
@@ -47,8 +46,11 @@ from actors.streams.recorder import (
     Recorder,
     handle,
 )
+from actors.upstreams import messages as um
+from actors.upstreams.own_calls import OwnDue
+from actors.upstreams.resume import ResumableUpstreams
 
-KEPT_FIRST = ("resources/subscribe", "resources/unsubscribe", "logging/setLevel")
+RESUMABLE_FIRST = ("resources/subscribe", "resources/unsubscribe", "logging/setLevel")
 """What the record must hold before the client is told that it is done."""
 
 SHEDDABLE = ("notifications/progress", "notifications/message")
@@ -61,14 +63,14 @@ SeldomMessage: TypeAlias = (
     sm.EdgeMessage
     | ev.PostBroken
     | ev.Detached
-    | lm.LinkPlaced
-    | lm.LinkHeld
-    | lm.LinkDue
-    | lm.LinkAsked
-    | lm.LinkWithdrew
-    | lm.LinkReady
-    | lm.LinkDown
-    | lm.LinkUnfit
+    | um.UpstreamPlaced
+    | um.UpstreamHeld
+    | um.UpstreamDue
+    | um.UpstreamRequest
+    | um.UpstreamWithdrew
+    | um.UpstreamReady
+    | um.UpstreamDown
+    | um.UpstreamWrongEra
     | Listed
     | CatalogueChanged
     | Replaced
@@ -81,7 +83,7 @@ OwnMessage: TypeAlias = (
     | ev.StreamFailed
     | ev.StreamTurnDue
     | ev.CallCleared
-    | ev.AskExpired
+    | ev.ServerRequestExpired
     | Stored
     | SaveDue
     | LogDue
@@ -91,10 +93,10 @@ OwnMessage: TypeAlias = (
 )
 """What a session caused itself."""
 
-FROM_OUTSIDE = (sm.PostMessages, sm.GetEvents, sm.EndSession, lm.LinkTold)
+FROM_OUTSIDE = (sm.PostMessages, sm.GetEvents, sm.EndSession, um.UpstreamNotification)
 """What others may send any number of; what a session receives besides is bounded by what it has in hand."""
 
-SessionMessage: TypeAlias = sm.PostMessages | lm.LinkOutcome | lm.LinkTold | SeldomMessage | OwnMessage
+SessionMessage: TypeAlias = sm.PostMessages | um.UpstreamOutcome | um.UpstreamNotification | SeldomMessage | OwnMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +157,8 @@ class SessionActor(Actor):
         rules = Rules(limits.requests_per_session, limits.get_streams_per_session, limits.box_events, not transparent)
         self._state = Session(grant.epoch, rules)
         self._grant = grant
-        self.front = SessionEndpoint(self, identity.endpoint, services, tree, merged=not transparent)
-        self._kept = self.front.kept = KeptLinks(identity.key, services.sealer, self.save, self._note)
+        self.endpoint = SessionEndpoint(self, identity.endpoint, services, tree, merged=not transparent)
+        self._kept = self.endpoint.kept = ResumableUpstreams(identity.key, services.sealer, self.save, self._note)
 
     def __repr__(self) -> str:
         state = self._state
@@ -164,9 +166,9 @@ class SessionActor(Actor):
 
     def statistics(self) -> dict[str, int]:
         """How much is under way."""
-        return {**self.front.statistics(), "running": len(self.running), "asks": len(self._state.asks)}
+        return {**self.endpoint.statistics(), "running": len(self.running), "asks": len(self._state.asks)}
 
-    # What the front sees of it
+    # What the endpoint sees of it
 
     @property
     def epoch(self) -> int:
@@ -217,7 +219,7 @@ class SessionActor(Actor):
         before = self._state
         if type(event) is ev.CallEnded:
             entry = before.called(event.call) if event.ok and not recorded else None
-            if entry is not None and entry.method in KEPT_FIRST:
+            if entry is not None and entry.method in RESUMABLE_FIRST:
                 if entry.level is not None:
                     self.save(session_record.level(entry.level))
                 self.record.then(lambda: self.event(event, recorded=True))
@@ -250,12 +252,12 @@ class SessionActor(Actor):
         self.tree.expiry.reply(Returned(self.identity.key))
         self._kept.load(record.fields, self.services.table.value)
         self.recorder.load(record.streams)
-        self._state, effects = session_rebuild.rebuild(record, self._state, self.ctx.now(), self._kept.reachable)
+        self._state, effects = rebuild.rebuild(record, self._state, self.ctx.now(), self._kept.reachable)
         self._quotas.requests.add(self.principal, len(self._state.requests))
         # A first write of this life: it clears the count of rebuilds that never got so far.
         self.save(session_record.handshake(self._state) | last_activity(None))
-        self.front.recall(record.fields)
-        self.front.restored(self._state.subscriptions)
+        self.endpoint.recall(record.fields)
+        self.endpoint.restored(self._state.subscriptions)
         self._recorded_under(record.fields)
         self._run(effects)
 
@@ -267,7 +269,7 @@ class SessionActor(Actor):
                 self._settle()
         elif len(self._parked) < self.mailbox_size or not isinstance(message, FROM_OUTSIDE):
             self._parked.append(message)
-        elif isinstance(message, lm.LinkTold):
+        elif isinstance(message, um.UpstreamNotification):
             self.services.telemetry.count("stagedoor_messages_dropped_total", ("overflow",))
         else:
             message.reply.answer(Answer.refusing(errors.overloaded()))
@@ -287,9 +289,9 @@ class SessionActor(Actor):
         """What calls come to. (A match that fails on a Struct costs as much as three comparisons of its type.)"""
         if type(message) is sm.PostMessages:
             self._post(message)
-        elif type(message) is lm.LinkOutcome:
-            self.front.outcome(message)
-        elif type(message) is lm.LinkTold:
+        elif type(message) is um.UpstreamOutcome:
+            self.endpoint.outcome(message)
+        elif type(message) is um.UpstreamNotification:
             self._told(message)
         else:
             self._handle_seldom(message)
@@ -297,8 +299,8 @@ class SessionActor(Actor):
     def _handle_seldom(self, message: SeldomMessage | OwnMessage) -> None:
         """What else comes from outside."""
         match message:
-            case lm.LinkAsked():
-                self.front.asked(message)
+            case um.UpstreamRequest():
+                self.endpoint.asked(message)
             case sm.GetEvents():
                 self._get(message)
             case ev.Detached():
@@ -311,26 +313,26 @@ class SessionActor(Actor):
             case sm.EndSession():
                 self._ending.append(message.reply)
                 self.event(ev.Ended(message.reason))
-            case lm.LinkPlaced():
+            case um.UpstreamPlaced():
                 self._placed(message)
-            case lm.LinkHeld():
+            case um.UpstreamHeld():
                 self.event(ev.CallHeld(message.call))
-            case lm.LinkDue():
-                self.leave(message.call, lambda: self.front.release(message.call))
-            case lm.LinkWithdrew():
-                self.front.withdrew(message)
-            case lm.LinkReady():
-                self.front.ready(message)
-            case lm.LinkDown():
-                self.front.upstreams.down(message)
-            case lm.LinkUnfit():
-                self.front.upstreams.unfit(message)
+            case um.UpstreamDue():
+                self.leave(message.call, lambda: self.endpoint.release(message.call))
+            case um.UpstreamWithdrew():
+                self.endpoint.withdrew(message)
+            case um.UpstreamReady():
+                self.endpoint.ready(message)
+            case um.UpstreamDown():
+                self.endpoint.upstreams.down(message)
+            case um.UpstreamWrongEra():
+                self.endpoint.upstreams.wrong_era(message)
             case Listed() | CatalogueChanged():
-                self.front.about_lists(message)
+                self.endpoint.about_lists(message)
             case Replaced():
                 self._reconfigured(message.before)
             case Down():
-                self.front.link_ended(message.ref)
+                self.endpoint.upstream_ended(message.ref)
             case _:
                 self._handle_own(message)
 
@@ -350,9 +352,11 @@ class SessionActor(Actor):
                 self._releases.pop(message.call, None)  # of a call that is over
             case ev.StreamFailed():
                 self.event(message)
-                for ask_id in [i for i, ask in self._state.asks.items() if ask.stream == message.stream]:
-                    self.event(ev.AskExpired(ask_id))  # nobody saw it, or can be expected to answer it
-            case ev.StreamTurnDue() | ev.AskExpired():
+                for server_request_id in [i for i, ask in self._state.asks.items() if ask.stream == message.stream]:
+                    self.event(
+                        ev.ServerRequestExpired(server_request_id)
+                    )  # nobody saw it, or can be expected to answer it
+            case ev.StreamTurnDue() | ev.ServerRequestExpired():
                 self.event(message)
             case LogDue():
                 self.recorder.retry(message.stream)
@@ -365,11 +369,11 @@ class SessionActor(Actor):
             case sm.DrainDue():
                 self._drain_due()
             case sm.DeadlineDue():
-                self.event(ev.CallExpired(message.call, self.front.calls.get(message.call)))
+                self.event(ev.CallExpired(message.call, self.endpoint.calls.get(message.call)))
             case ChangeDue() | GatherDue():
-                self.front.about_lists(message)
+                self.endpoint.about_lists(message)
             case OwnDue():
-                self.front.upstreams.overdue(message.call)
+                self.endpoint.upstreams.overdue(message.call)
             case _:
                 assert_never(message)
 
@@ -388,7 +392,7 @@ class SessionActor(Actor):
             seconds = self.ctx.now() - self._began
             labels = ("", "http", self._state.version)
             self.services.telemetry.observe("mcp_server_session_duration_seconds", seconds, labels)
-        self.front.let_go()
+        self.endpoint.let_go()
 
     # The client
 
@@ -427,26 +431,26 @@ class SessionActor(Actor):
 
     # The backends
 
-    def _placed(self, message: lm.LinkPlaced) -> None:
+    def _placed(self, message: um.UpstreamPlaced) -> None:
         if message.call is None:
             self._kept.moved(message.backend, message.place.cursor)
         else:
             self.event(ev.CallPlaced(message.backend, message.call, message.place))
 
-    def _told(self, message: lm.LinkTold) -> None:
+    def _told(self, message: um.UpstreamNotification) -> None:
         if message.call is None and message.place is not None:
             # Before what comes of it, which takes it along into the store.
             self._kept.moved(message.backend, message.place.cursor)
         if message.method in SHEDDABLE and self.recorder.pressed():
             self.services.telemetry.count("stagedoor_events_shed_total", (message.method.split("/")[-1],))
             return
-        self.front.told(message)
+        self.endpoint.told(message)
 
     def _recorded(self, message: sm.StreamRecorded) -> None:
         """From here on the record can say of them that they were not sent."""
         for call in message.calls:
             if call in self._state.calls and self.recorder.records(message.stream):
-                self.front.hold(call)
+                self.endpoint.hold(call)
 
     # Effects
 
@@ -458,7 +462,7 @@ class SessionActor(Actor):
                 self.ctx.set_timer(("turn", effect.post), seconds, ev.StreamTurnDue(effect.post))
             elif type(effect) is fx.Dispatch:
                 self.running.began(effect.call, effect.method, effect.params, self._active)
-                self.front.dispatch(effect)
+                self.endpoint.dispatch(effect)
             elif type(effect) is fx.StopTurnClock:
                 self.ctx.cancel_timer(("turn", effect.post))
             elif type(effect) is fx.AnswerPost:
@@ -493,30 +497,30 @@ class SessionActor(Actor):
             case fx.CancelCall():
                 self.running.forget(effect.call)
                 self._releases.pop(effect.call, None)
-                self.front.cancel(effect.call, effect.reason)
+                self.endpoint.cancel(effect.call, effect.reason)
             case fx.Continue():
                 self.services.telemetry.count("stagedoor_requests_continued_total", (effect.backend,))
-                self.front.go_on(effect)
+                self.endpoint.go_on(effect)
             case fx.Release():
                 for act in self._releases.pop(effect.call, ()):
                     act()
             case fx.Broadcast():
-                self.front.broadcast(effect.method, effect.params)
-            case fx.TellBackend():
-                self.front.tell(effect.backend, effect.method, effect.params)
+                self.endpoint.broadcast(effect.method, effect.params)
+            case fx.NotifyBackend():
+                self.endpoint.tell(effect.backend, effect.method, effect.params)
             case fx.AnswerBackend():
-                self.front.answer(effect.backend, effect.id, effect.ok, effect.payload)
+                self.endpoint.answer(effect.backend, effect.id, effect.ok, effect.payload)
             case fx.UseLevel():
-                self.front.use_level(effect.level)
-            case fx.StartAskClock():
+                self.endpoint.use_level(effect.level)
+            case fx.StartServerRequestClock():
                 limits = self.services.limits
                 seconds = limits.request_deadline if effect.stream else limits.server_request_wait
-                self.ctx.set_timer(("ask", effect.ask), seconds, ev.AskExpired(effect.ask))
-            case fx.StopAskClock():
+                self.ctx.set_timer(("ask", effect.ask), seconds, ev.ServerRequestExpired(effect.ask))
+            case fx.StopServerRequestClock():
                 self.ctx.cancel_timer(("ask", effect.ask))
             case fx.Save():
                 self.save(effect.fields)
-            case fx.Tally():
+            case fx.Count():
                 self.services.telemetry.count("stagedoor_messages_dropped_total", (effect.what,))
             case fx.End():
                 self._end(effect.reason)
@@ -526,14 +530,14 @@ class SessionActor(Actor):
     def _open_stream(self, effect: fx.OpenStream) -> None:
         number = effect.post if effect.post is not None else effect.connection
         assert number is not None
-        posts, gets, recorder, front = self._posts, self._gets, self.recorder, self.front
+        posts, gets, recorder, endpoint = self._posts, self._gets, self.recorder, self.endpoint
         post = posts.get(number)
-        owed = [m.id for m in post.messages if isinstance(m, Request)] if post is not None else []
+        pending_replies = [m.id for m in post.messages if isinstance(m, Request)] if post is not None else []
 
         def opened(connection: Connection) -> None:
             # Perhaps after the end of the actor, which has dropped what it held.
             if effect.calls and recorder.records(effect.stream):
-                calls = tuple(call for call in effect.calls if front.may_wait(call))
+                calls = tuple(call for call in effect.calls if endpoint.may_wait(call))
                 if calls:
                     self.ctx.ref.reply(sm.StreamRecorded(effect.stream, calls))
             post = posts.pop(number, None)
@@ -541,7 +545,7 @@ class SessionActor(Actor):
             if reply is None or not reply.answer(Streaming(connection)):
                 connection.close()
 
-        recorder.open(effect, number, opened, owed)
+        recorder.open(effect, number, opened, pending_replies)
 
     def _follow(self, effect: fx.Follow) -> None:
         reply = self._gets.pop(effect.connection, None)
@@ -562,13 +566,13 @@ class SessionActor(Actor):
 
     def _start_deadline(self, effect: fx.StartDeadline) -> None:
         latest = effect.accepted + self.services.limits.request_deadline_cap
-        due = min(effect.since + self.front.upstreams.deadline(effect.call), latest)
+        due = min(effect.since + self.endpoint.upstreams.deadline(effect.call), latest)
         self.ctx.set_timer(("deadline", effect.call), max(0.0, due - self.ctx.now()), sm.DeadlineDue(effect.call))
 
     def _end(self, reason: str) -> None:
-        """The machine is closed: record, links and actor go. A session that is another's goes on there, and its
-        backends' sessions with it."""
-        (self.front.upstreams.put_down if reason == Refused.FENCED.value else self.front.say_farewell)()
+        """The machine is closed: record, upstream connections and actor go. A session that is another's goes on
+        there, and its backends' sessions with it."""
+        (self.endpoint.upstreams.put_down if reason == Refused.FENCED.value else self.endpoint.delete_upstreams)()
         ending, ref = self._ending, self.ctx.ref
 
         def done(outcome: Any) -> None:
@@ -610,10 +614,10 @@ class SessionActor(Actor):
             self.event(ev.Ended("idle"))
         elif idle < leave:
             self._watch(min(leave, end) - idle)
-        elif unfinished or self.front.upstreams.bound:
+        elif unfinished or self.endpoint.upstreams.bound:
             if self._active > self.record.touched:
                 self.record.keep()  # it is not looked at again before the end, and the record must last as long
-            self.front.shrink()
+            self.endpoint.shrink()
             self._watch(end - idle)
         else:
             self._parked = []
@@ -633,7 +637,7 @@ class SessionActor(Actor):
             self.services.store.claim(key, None, grant.epoch, nonce, lambda out: ref.reply(sm.Reclaimed(out)))
 
     def _go(self) -> None:
-        self.front.upstreams.put_down()
+        self.endpoint.upstreams.put_down()
         left = self.services.limits.idle_ttl - (self.ctx.now() - self._active)
         self.tree.expiry.reply(Passivated(self.identity.key, left))
         self.ctx.stop()
@@ -656,9 +660,9 @@ class SessionActor(Actor):
         self._stay()
 
     def _stay(self) -> None:
-        parked, self._parked = self._parked or [], None
+        suspended, self._parked = self._parked or [], None
         self.save(last_activity(None))
-        for message in parked:
+        for message in suspended:
             # As in a mailbox: a request whose client is gone by now was never begun.
             if not (isinstance(message, sm.PostMessages | sm.GetEvents) and message.reply.abandoned):
                 self._handle(message)
@@ -686,20 +690,20 @@ class SessionActor(Actor):
         self._draining = False
         self.record.release(last_activity(self.services.wall()))
         if self.services.store.durable:
-            self.front.upstreams.put_down()
+            self.endpoint.upstreams.put_down()
         self.ctx.stop(SHUTDOWN)
 
     # Another configuration: what the client was shown may be no more, or not all, or under other names
 
     def _reconfigured(self, before: Table) -> None:
         """The table was replaced while the session lived."""
-        if self.front.reconfigured(before):
+        if self.endpoint.reconfigured(before):
             self.save({**session_record.configuration(self.services.table.value)})
 
     def _recorded_under(self, fields: Mapping[str, bytes]) -> None:
         """The session was rebuilt from a record with these fields, perhaps in a process with another configuration."""
         table = self.services.table.value
-        current, merged = session_record.configuration(table), self.front.merged
+        current, merged = session_record.configuration(table), self.endpoint.merged
         if merged is not None and fields.get("table") != current["table"]:
             key, endpoint = self.identity.key, self.identity.endpoint
             self.services.log.info("session_reconfigured", session=handle(key), endpoint=endpoint)

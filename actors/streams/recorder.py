@@ -15,6 +15,8 @@ import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
 from actors.ports import (
     NO_DELTAS,
     UNAVAILABLE,
@@ -26,8 +28,6 @@ from actors.ports import (
     ignore,
 )
 from actors.protocol import codec, errors, sse
-from actors.protocol import effects as fx
-from actors.protocol import events as ev
 from actors.protocol.messages import Error, RequestId, Result
 from actors.record import RETRY, OwnedRecord
 from actors.runtime import Context
@@ -45,7 +45,7 @@ class LogDue(Struct, frozen=True):
     stream: str
 
 
-StreamMessage: TypeAlias = ev.StreamFailed | ev.Detached | ev.CallCleared | ev.AskExpired | LogDue
+StreamMessage: TypeAlias = ev.StreamFailed | ev.Detached | ev.CallCleared | ev.ServerRequestExpired | LogDue
 """What the recorder tells its actor: what happens to the session, and LogDue, which goes back to `retry`."""
 
 
@@ -100,12 +100,12 @@ class Entry:
 class Track:
     """Up to `acked` is in the log; `pending` is on its way, in order.
 
-    `recorded`: the stream is in the log; else its events go out at once, without ids. `stalled`: the store is away, and
-    nothing is on its way until it is tried again. `attempt` tells late outcomes of an earlier try. `opened` is to be
-    called when the stream is open. `written`: what went out on the last connection. `leaving`: the connection ends with
-    these bytes as soon as its client has an id.
-    `fence`: the first event that must stay as long as the stream of a POST is live, if there is one; it brings an
-    answer. `owed`: the requests whose outcome is not on its way yet, of a client that may have no id to come back with.
+    `recorded`: the stream is in the log; else its events go out at once, without ids. `stalled`: the store is away,
+    and nothing is on its way until it is tried again. `attempt` tells late outcomes of an earlier try. `opened` is
+    to be called when the stream is open. `written`: what went out on the last connection. `leaving`: the connection
+    ends with these bytes as soon as its client has an id. `fence`: the first event that must stay as long as the
+    stream of a POST is live, if there is one; it brings an answer. `pending_replies`: the requests whose outcome is
+    not on its way yet, of a client that may have no id to come back with.
     """
 
     acked: int = 0
@@ -119,7 +119,7 @@ class Track:
     written: int = 0
     fence: int = 0
     leaving: bytes | None = None
-    owed: dict[RequestId, None] = field(default_factory=dict)
+    pending_replies: dict[RequestId, None] = field(default_factory=dict)
     opened: Callable[[], None] | None = None
     asked: dict[str, bytes | None] = field(default_factory=dict)
     """Changes of the record that came with events which were dropped: they go with the next one."""
@@ -139,15 +139,17 @@ class Track:
     def answered(self, effect: fx.Append) -> None:
         """Takes down what is on its way. (The last of several requests, like an only one, has the last event.)"""
         if effect.finish:
-            self.owed.clear()
-        elif len(self.owed) > 1 and effect.data:
+            self.pending_replies.clear()
+        elif len(self.pending_replies) > 1 and effect.data:
             message = codec.decode_message(effect.data)
             if isinstance(message, Result | Error) and message.id is not None:
-                self.owed.pop(message.id, None)
+                self.pending_replies.pop(message.id, None)
 
     def words(self) -> bytes:
         """The last events for a client that can't resume, because it never got an id."""
-        return b"".join(sse.encode_event(codec.encode_error(id, errors.actor_ended()), None) for id in self.owed)
+        return b"".join(
+            sse.encode_event(codec.encode_error(id, errors.actor_ended()), None) for id in self.pending_replies
+        )
 
     def held(self) -> int:
         """Bytes that wait."""
@@ -155,8 +157,9 @@ class Track:
 
 
 class Recorder:
-    """The streams of one session in one life. All methods are synchronous; what comes of them is a StreamMessage to the
-    actor of `ctx`. `streams` counts the connections by kind; `open_asks` gives the questions that are open."""
+    """The streams of one session in one life. All methods are synchronous; what comes of them is a StreamMessage to
+    the actor of `ctx`. `streams` counts the connections by kind; `open_asks` gives the server requests that are
+    open."""
 
     def __init__(
         self,
@@ -178,7 +181,7 @@ class Recorder:
         self._open_asks = open_asks
         self._tracks: dict[str, Track] = {}
         self._usage = Usage(services.limits)
-        # Of questions whose end is not in the log: their stream, and the event.
+        # Of server requests whose end is not in the log: their stream, and the event.
         self._asked: dict[str, tuple[str, int]] = {}
         self._live = True
 
@@ -189,12 +192,12 @@ class Recorder:
         effect: fx.OpenStream,
         connection: int,
         opened: Callable[[Connection], None],
-        owed: Iterable[RequestId] = (),
+        pending_replies: Iterable[RequestId] = (),
     ) -> None:
-        """Opens the stream in the log; `opened` runs when that is acknowledged, or the stream goes unrecorded. `owed`:
-        the requests of its POST."""
-        carrier = self._connect(connection, effect.stream)
-        track = Track(connection=carrier, opened=lambda: opened(carrier), owed=dict.fromkeys(owed))
+        """Opens the stream in the log; `opened` runs when that is acknowledged, or the stream goes unrecorded.
+        `pending_replies`: the requests of its POST."""
+        slot = self._connect(connection, effect.stream)
+        track = Track(connection=slot, opened=lambda: opened(slot), pending_replies=dict.fromkeys(pending_replies))
         self._tracks[effect.stream] = track
         if effect.first is not None:
             track.next = 2
@@ -240,7 +243,7 @@ class Recorder:
             if full:
                 self._make_room(1.0)
             self._issue(track, entry)
-        if effect.finish or len(track.owed) > 1:
+        if effect.finish or len(track.pending_replies) > 1:
             track.answered(effect)
 
     def records(self, stream: str) -> bool:
@@ -258,10 +261,10 @@ class Recorder:
         track = self._tracks.setdefault(effect.stream, Track(acked=effect.head, next=effect.head + 1, fence=1))
         if track.connection is not None:
             track.connection.cut()  # the newest attach wins, though the machine may have done with the stream
-        carrier = self._connect(connection, effect.stream, effect.seq)
-        track.connection, track.leaving = carrier, None
-        track.owed.clear()  # who comes back has an id
-        return carrier, track.acked
+        slot = self._connect(connection, effect.stream, effect.seq)
+        track.connection, track.leaving = slot, None
+        track.pending_replies.clear()  # who comes back has an id
+        return slot, track.acked
 
     def retry(self, stream: str) -> None:
         """The store may be back: everything once more, in order. What was done before all the same is not done
@@ -274,24 +277,24 @@ class Recorder:
     def close(self, connection: int, retry: int | None) -> None:
         """Closes a connection of ours; with a hint when to come back it is left, so that its client has an id to come
         back with."""
-        carrier = self.connections.get(connection)
-        if carrier is not None and retry is not None:
-            self._leave(carrier, sse.encode_retry(retry))
-        elif carrier is not None:
-            carrier.cut()
+        slot = self.connections.get(connection)
+        if slot is not None and retry is not None:
+            self._leave(slot, sse.encode_retry(retry))
+        elif slot is not None:
+            slot.cut()
 
     def stop(self, *, crashed: bool = False) -> None:
         """The life is over: streams that have their last event still bring it to the reader, all others are left. After
         a crash nothing is trusted to come any more."""
         self._live = False
-        for carrier in list(self.connections.values()):
-            track = self._tracks.get(carrier.stream)
-            if track is None or track.connection is not carrier:
-                carrier.end()
+        for slot in list(self.connections.values()):
+            track = self._tracks.get(slot.stream)
+            if track is None or track.connection is not slot:
+                slot.end()
             elif crashed or track.stalled:
-                self._rescue(track, carrier)
+                self._rescue(track, slot)
             elif not track.finished:
-                self._leave(carrier)
+                self._leave(slot)
 
     @property
     def busy(self) -> bool:
@@ -335,8 +338,9 @@ class Recorder:
                 self._asked[ask] = (stream, entry.seq)
 
     def _reached(self, stream: str) -> int:
-        """Up to which event a live stream may be trimmed: what was written. Of a POST's, whose client could come back
-        for nothing else, its answers and open questions stay. (What an earlier life has written nobody knows.)"""
+        """Up to which event a live stream may be trimmed: what was written. Of a POST's, whose client could come
+        back for nothing else, its answers and open server requests stay. (What an earlier life has written nobody
+        knows.)"""
         track = self._tracks.get(stream)
         if track is None:
             return 0
@@ -359,16 +363,16 @@ class Recorder:
 
     def _pass(self, track: Track, entry: Entry) -> None:
         """Past the log: at once, and without an id."""
-        effect, carrier = entry.effect, track.connection
-        if carrier is None and effect.finish:
+        effect, slot = entry.effect, track.connection
+        if slot is None and effect.finish:
             self._telemetry.count("stagedoor_answers_dropped_total", ("unrecorded",))
-        if carrier is None or effect.data is None:
+        if slot is None or effect.data is None:
             return
         frame = sse.encode_event(effect.data, None)
-        if carrier.put(0, frame):
+        if slot.put(0, frame):
             return
         if entry.answers or effect.asked:
-            carrier.put(0, frame, urgent=True)  # its client can't come back for it
+            slot.put(0, frame, urgent=True)  # its client can't come back for it
         else:
             self._telemetry.count("stagedoor_events_shed_total", ("unread",))
 
@@ -402,10 +406,10 @@ class Recorder:
         opened, track.opened = track.opened, None
         if isinstance(outcome, Failed):
             if outcome.reason in LOST:
-                carrier = track.connection
+                slot = track.connection
                 self._give_up(effect.stream, track, outcome)
-                if carrier is not None:
-                    carrier.close()  # nobody was given it
+                if slot is not None:
+                    slot.close()  # nobody was given it
                 return
             self._go_unrecorded(effect.stream, track)
         elif effect.first is not None:
@@ -473,7 +477,7 @@ class Recorder:
         self._usage.take_back(entry.effect.stream, entry.size)
         for ask, stream in entry.effect.asked.items():
             if stream is not None:
-                self._tell(ev.AskExpired(ask))
+                self._tell(ev.ServerRequestExpired(ask))
 
     def _give_up(self, stream: str, track: Track, outcome: Failed) -> None:
         self._log.warning(
@@ -489,41 +493,41 @@ class Recorder:
         if self._live:
             self._tell(ev.StreamFailed(stream, outcome.reason.value))
 
-    def _rescue(self, track: Track, carrier: Connection) -> None:
+    def _rescue(self, track: Track, slot: Connection) -> None:
         """Nothing more can be had from the log. A client that has no id gets what is there and what is owed, for it
         can't come back."""
         there = b"".join(sse.encode_event(e.effect.data, None) for e in track.pending if e.effect.data is not None)
-        carrier.end(b"" if carrier.numbered else there + track.words())
+        slot.end(b"" if slot.numbered else there + track.words())
 
-    def _leave(self, carrier: Connection, hint: bytes = b"") -> None:
+    def _leave(self, slot: Connection, hint: bytes = b"") -> None:
         """Ends a connection whose stream goes on. A client that has an id, or gets one from what is on its way, comes
         back for the rest, by this hint; any other can't, and is told so."""
-        track = self._tracks.get(carrier.stream)
-        if carrier.numbered or track is None or track.connection is not carrier:
-            carrier.end(hint)
+        track = self._tracks.get(slot.stream)
+        if slot.numbered or track is None or track.connection is not slot:
+            slot.end(hint)
         elif track.recorded and not track.stalled and track.next > track.acked + 1:
             track.leaving = track.leaving or hint
         else:
-            carrier.end(track.words())
+            slot.end(track.words())
 
     def _tell(self, message: StreamMessage) -> None:
         self._ctx.ref.reply(message)
 
     def _advance(self, stream: str, track: Track, seq: int, data: bytes | None) -> None:
         """This event is in the log, and goes to who reads; without data only the record was changed."""
-        over, carrier = self._over(stream, track), track.connection
+        over, slot = self._over(stream, track), track.connection
         if data is not None:
             track.acked = seq
-        if carrier is None:
+        if slot is None:
             return
         if data is not None:
             event = sse.encode_event(data, f"{stream}:{self._record.grant.epoch}-{seq}")
-            if not carrier.put(seq, event, last=over):
-                self._slow(carrier)
+            if not slot.put(seq, event, last=over):
+                self._slow(slot)
             elif track.leaving is not None:
-                carrier.end(track.leaving)
+                slot.end(track.leaving)
         elif over:
-            carrier.end()
+            slot.end()
 
     def _slow(self, connection: Connection) -> None:
         """A reader that does not read: let go, counted, logged once; the log has what it missed."""
@@ -546,10 +550,10 @@ class Recorder:
 
     def _connect(self, id: int, stream: str, after: int | None = None) -> Connection:
         limits = (self._limits.outbox_events, self._limits.outbox_bytes)
-        carrier = Connection(id, stream, limits, self._on_close, after)
-        self.connections[id] = carrier
+        slot = Connection(id, stream, limits, self._on_close, after)
+        self.connections[id] = slot
         self._streams[kind_of(stream)] += 1
-        return carrier
+        return slot
 
     def _on_close(self, connection: Connection, whole: bool) -> None:
         if self.connections.pop(connection.id, None) is not None:

@@ -1,6 +1,6 @@
 """What transports have in common whose session lives and dies with the process they speak to."""
 
-from actors.ports import Kept
+from actors.ports import Resumable
 from actors.protocol.messages import RequestId
 
 
@@ -16,11 +16,11 @@ class BoundTransport:
         return ()
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> Resumable | None:
         """Nothing."""
         return None
 
-    def resume(self, kept: Kept) -> None:
+    def resume(self, kept: Resumable) -> None:
         """Never called: there is nothing to resume."""
 
     def pick_up(self, id: RequestId, cursor: str) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from actors.protocol import breaker
+from actors.machines.upstream import breaker
 from actors.protocol.sse import SseDecoder, SseEvent, SseTooLargeError
 from gateway.backends.outbox import FRAMES_PER_TURN
 from gateway.wire.errors import PeerError, SizeError

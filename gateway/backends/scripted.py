@@ -16,10 +16,10 @@ from actors.ports import (
     FrameAccepted,
     FrameReceived,
     Headers,
-    Kept,
     Listening,
     Positioned,
     RequestFailed,
+    Resumable,
     SessionLost,
     Spoke,
     TransportClosed,
@@ -79,7 +79,7 @@ class ScriptedTransport:
         self.restarts = 0
         self.session: str | None = f"scripted-{id(self)}"
         """What the backend calls this session, over HTTP."""
-        self.resumed: Kept | None = None
+        self.resumed: Resumable | None = None
         self.picked_up: list[tuple[RequestId, str]] = []
         self.let_go_of = False
         """It was closed, and the backend's session kept."""
@@ -138,10 +138,12 @@ class ScriptedTransport:
     stderr: tuple[str, ...] = ()
 
     @property
-    def kept(self) -> Kept | None:
-        return Kept(self.session, self.versions[-1], self._cursor) if self.kind == "http" and self.versions else None
+    def kept(self) -> Resumable | None:
+        return (
+            Resumable(self.session, self.versions[-1], self._cursor) if self.kind == "http" and self.versions else None
+        )
 
-    def resume(self, kept: Kept) -> None:
+    def resume(self, kept: Resumable) -> None:
         self.resumed, self.session, self._cursor = kept, kept.session, kept.cursor
         self.versions.append(kept.version)
 

@@ -17,11 +17,11 @@ from actors.ports import (
     EventsMissed,
     FrameReceived,
     Headers,
-    Kept,
     Listening,
     Log,
     Positioned,
     RequestFailed,
+    Resumable,
     SessionLost,
     TransportClosed,
     TransportEvent,
@@ -96,12 +96,12 @@ class StreamableHttpTransport:
         return ()
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> Resumable | None:
         """The session, once its revision is settled."""
         session = self._session
-        return Kept(session.id, session.version, self._trail.last_id) if session.version is not None else None
+        return Resumable(session.id, session.version, self._trail.last_id) if session.version is not None else None
 
-    def resume(self, kept: Kept) -> None:
+    def resume(self, kept: Resumable) -> None:
         """Takes the place of the handshake."""
         self._session.take_over(kept.session, kept.version)
         self._trail.last_id = kept.cursor

@@ -48,8 +48,8 @@ async def test_a_server_that_comes_and_goes_changes_no_list_and_announces_nothin
         before = await listed(client)
         for _ in range(5):
             alpha.down = True
-            for link in alpha.open:
-                link.die()
+            for upstream in alpha.open:
+                upstream.die()
             await trio.sleep(2)
             assert await listed(client) == before
             alpha.down = False
@@ -77,7 +77,7 @@ async def test_a_server_that_says_it_has_changed_and_has_not_is_looked_at_and_no
             random.Random(seed).shuffle(alpha.lists["tools/list"])
             alpha.lists["tools/list"][0] = dict(reversed(alpha.lists["tools/list"][0].items()))
             for kind in KINDS:
-                alpha.link.notify(changed(kind))
+                alpha.upstream.notify(changed(kind))
             await trio.sleep(40)
         assert events.messages == []
         assert await listed(client) == before
@@ -98,7 +98,7 @@ async def test_a_definition_that_is_another_one_is_announced_once_and_moves_noth
         alpha.lists["tools/list"] = [tool("c"), tool("b", title="B"), tool("a")]
         for _ in range(3):
             for kind in KINDS:
-                alpha.link.notify(changed(kind))
+                alpha.upstream.notify(changed(kind))
         await trio.sleep(10)
         assert [m["method"] for m in events.messages] == [changed("tools")]
         assert await client.names() == ["alpha__a", "alpha__b", "alpha__c", "beta__echo"]
@@ -112,7 +112,7 @@ async def test_what_a_filter_hides_may_change_unheard(autojump_clock: Any) -> No
         events = client.listen()
         assert await client.names() == ["alpha__get"]
         alpha.lists["tools/list"][1] = tool("set", title="other")
-        alpha.link.notify(changed("tools"))
+        alpha.upstream.notify(changed("tools"))
         await trio.sleep(10)
         assert events.messages == []
 
@@ -125,7 +125,7 @@ async def test_changes_of_several_servers_in_one_moment_are_one_notification(aut
         await client.names()
         for backend in backends:
             backend.lists["tools/list"].append(tool("new"))
-            backend.link.notify(changed("tools"))
+            backend.upstream.notify(changed("tools"))
         await trio.sleep(10)
         assert [m["method"] for m in events.messages] == [changed("tools")]
 
@@ -136,7 +136,7 @@ async def test_a_server_that_never_stops_saying_so_is_asked_less_and_less(autoju
         client = await gateway.connect()
         await client.names()
         for _ in range(600):
-            alpha.link.notify(changed("tools"))
+            alpha.upstream.notify(changed("tools"))
             await trio.sleep(0.1)
         assert len(alpha.asked_for("tools/list")) < 15
         alpha.lists["tools/list"].append(tool("new"))
@@ -171,7 +171,7 @@ async def test_one_clients_look_at_a_list_does_not_keep_its_change_from_another(
         for client in clients:
             await client.names()
         alpha.lists["tools/list"].append(tool("new"))
-        alpha.link.notify(changed("tools"))
+        alpha.upstream.notify(changed("tools"))
         assert await clients[0].names() == ["alpha__echo", "alpha__new"]
         await trio.sleep(10)
         assert [[m["method"] for m in events.messages] for events in streams] == [[], [changed("tools")]]
@@ -192,7 +192,7 @@ async def test_a_list_whose_request_was_cancelled_is_announced_for_its_client_do
         asked = len(alpha.asked_for("tools/list"))
         alpha.lists["tools/list"].append(tool("new"))
         alpha.mute.add("tools/list")
-        alpha.link.notify(changed("tools"))
+        alpha.upstream.notify(changed("tools"))
         await gateway.settle()
         pending = client.begin("tools/list")
         await gateway.settle()
@@ -214,7 +214,7 @@ async def test_a_look_that_finds_nothing_new_is_one_look_also_where_the_server_n
         await client.tool("alpha__echo")
         await client.call("prompts/list")
         await trio.sleep(5)
-        alpha.link.notify(changed("prompts"))
+        alpha.upstream.notify(changed("prompts"))
         await trio.sleep(5)
         assert (said(gateway, "sent"), said(gateway, "spared")) == (0, 1)
 
@@ -255,13 +255,13 @@ async def test_over_a_connection_of_its_own_a_session_is_given_things_in_the_ord
 async def test_long_lists_that_are_others_each_time_do_not_fill_the_memory(
     autojump_clock: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("actors.fronts.host.MEMO_BYTES", 1_000_000)
+    monkeypatch.setattr("actors.endpoints.host.MEMO_BYTES", 1_000_000)
     alpha = Backend("alpha", tools=("a",))
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect()
         for n in range(30):
             alpha.lists["tools/list"] = [tool("a", description="x" * 100_000 + str(n))]
-            alpha.link.notify(changed("tools")) if alpha.links else None
+            alpha.upstream.notify(changed("tools")) if alpha.upstreams else None
             await gateway.settle()
             (item,) = (await client.call("tools/list"))["tools"]
             assert item["description"].endswith(f"x{n}")
@@ -281,12 +281,12 @@ async def test_a_session_that_was_not_in_memory_is_told_of_what_changed_meanwhil
         assert gateway.left()["sessions"] == 0
         if meanwhile:
             alpha.lists["tools/list"].append(tool("new"))
-            alpha.link.notify(changed("tools"))
+            alpha.upstream.notify(changed("tools"))
         events = client.listen()
         await trio.sleep(20)
         assert [m["method"] for m in events.messages] == [changed("tools")] * meanwhile
         alpha.lists["tools/list"].append(tool("newer"))
-        alpha.link.notify(changed("tools"))
+        alpha.upstream.notify(changed("tools"))
         await trio.sleep(20)
         assert [m["method"] for m in events.messages] == [changed("tools")] * (1 + meanwhile)
 

@@ -11,35 +11,38 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from actors.brokers import pool, pool_messages
-from actors.fronts import catalogue
-from actors.links import link, link_messages, modern_link
-from actors.links.link_messages import ToBackends, ToLink
-from actors.protocol import link_events as legacy
-from actors.protocol.bridge import parking
+from actors.endpoints import catalogue
+from actors.machines.modern import suspended_calls
+from actors.machines.session.events import Place
+from actors.machines.upstream import events as legacy
+from actors.machines.upstream import modern_events as modern
+from actors.machines.upstream.events import AnswerGiven, Continued, Hold, Notified, Released, Wanted
+from actors.machines.upstream.legacy_state import Phase
+from actors.pools import messages as pool_messages
+from actors.pools import pool
 from actors.protocol.diagnostics import NO_DIAGNOSTICS
-from actors.protocol.events import Place
-from actors.protocol.link_events import AnswerGiven, Continued, Hold, Notified, Released, Wanted
-from actors.protocol.link_state import Phase
-from actors.protocol.modern import link_events as modern
 from actors.runtime import Actor, Ref
+from actors.upstreams import legacy as upstream
+from actors.upstreams import messages as link_messages
+from actors.upstreams import modern as modern_link
+from actors.upstreams.messages import ToBackends, ToUpstream
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
 
 FROM_LINK = {
-    link_messages.LinkReady,
-    link_messages.LinkDown,
-    link_messages.LinkUnfit,
-    link_messages.LinkOutcome,
-    link_messages.LinkHeld,
-    link_messages.LinkDue,
-    link_messages.LinkAsked,
-    link_messages.LinkWithdrew,
-    link_messages.LinkTold,
-    link_messages.LinkPlaced,
+    link_messages.UpstreamReady,
+    link_messages.UpstreamDown,
+    link_messages.UpstreamWrongEra,
+    link_messages.UpstreamOutcome,
+    link_messages.UpstreamHeld,
+    link_messages.UpstreamDue,
+    link_messages.UpstreamRequest,
+    link_messages.UpstreamWithdrew,
+    link_messages.UpstreamNotification,
+    link_messages.UpstreamPlaced,
 }
 
-FOR_RECORDS = {link_messages.LinkHeld, link_messages.LinkDue}
+FOR_RECORDS = {link_messages.UpstreamHeld, link_messages.UpstreamDue}
 """Told only to those who ask a connection to hold calls."""
 
 
@@ -67,7 +70,7 @@ def one_of_each(caller: Ref) -> list[Any]:
         m.PeerNotified("notifications/x"),
         m.Granted(),
         m.Denied(Raw(b'{"code":1,"message":""}')),
-        m.Census(),
+        m.Recount(),
         m.Leave(caller),
         m.PutDown(caller),
     ]
@@ -76,10 +79,10 @@ def one_of_each(caller: Ref) -> list[Any]:
 def for_backends(caller: Ref) -> list[Any]:
     m = link_messages
     return [
-        m.AskPermit(caller, "alpha"),
+        m.RequestPermit(caller, "alpha"),
         m.Connected("alpha"),
         m.Failure("alpha", "x", "x", NO_DIAGNOSTICS),
-        m.LinkMoved(caller, "alpha", Phase.READY),
+        m.UpstreamMoved(caller, "alpha", Phase.READY),
         m.Returned(caller),
         m.Present(caller, "alpha", Phase.READY, False, False),
     ]
@@ -87,47 +90,50 @@ def for_backends(caller: Ref) -> list[Any]:
 
 class Caller(Actor):
     def __init__(self) -> None:
-        self.outcomes: list[link_messages.LinkOutcome] = []
+        self.outcomes: list[link_messages.UpstreamOutcome] = []
 
     def receive(self, message: Any) -> None:
-        if isinstance(message, link_messages.LinkOutcome):
+        if isinstance(message, link_messages.UpstreamOutcome):
             self.outcomes.append(message)
 
 
 def a_connection(gateway: Gateway, era: str) -> Ref:
     spec, services, tree = gateway.services.table.value.backends["alpha"], gateway.services, gateway.actors.tree
     if era == "modern":
-        return tree.links.start_child(modern_link.ModernLinkActor(spec, services, tree.backends, tree.eras))
-    profile = link.Profile(Raw(b"{}"), Raw(b"{}"), False, "p")
-    return tree.links.start_child(link.LinkActor(spec, profile, services, tree.backends))
+        return tree.upstreams.start_child(modern_link.ModernUpstream(spec, services, tree.backends, tree.eras))
+    profile = upstream.Profile(Raw(b"{}"), Raw(b"{}"), False, "p")
+    return tree.upstreams.start_child(upstream.LegacyUpstream(spec, profile, services, tree.backends))
 
 
 def test_every_message_of_connections_is_in_a_union() -> None:
-    told = set(get_args(ToLink)) | set(get_args(ToBackends))
+    told = set(get_args(ToUpstream)) | set(get_args(ToBackends))
     assert defined_in(link_messages) <= told | FROM_LINK
 
 
 def test_every_event_and_effect_of_both_machines_is_in_its_union() -> None:
-    values = {legacy.Hello}
-    assert defined_in(legacy) - values <= set(get_args(legacy.LinkEvent)) | set(get_args(legacy.LinkEffect))
+    values = {legacy.ServerInfo}
+    assert defined_in(legacy) - values <= set(get_args(legacy.UpstreamEvent)) | set(get_args(legacy.UpstreamEffect))
     assert defined_in(modern) - {modern.Caller} <= set(get_args(modern.Event)) | set(get_args(modern.Effect))
 
 
 def test_a_connection_of_either_era_does_whatever_its_machine_wants() -> None:
-    assert set(get_args(legacy.LinkEffect)) <= link.EFFECTS.keys()
+    assert set(get_args(legacy.UpstreamEffect)) <= upstream.EFFECTS.keys()
     assert set(get_args(modern.Effect)) <= modern_link.EFFECTS.keys()
 
 
 def test_a_pool_knows_every_message_that_it_may_be_told() -> None:
-    own = defined_in(pool_messages) - {pool_messages.LinkParked}
+    own = defined_in(pool_messages) - {pool_messages.UpstreamSuspended}
     assert own | (FROM_LINK - FOR_RECORDS) <= set(get_args(pool.PoolMessage))
 
 
 def test_every_event_and_effect_of_a_pool_is_in_its_union() -> None:
-    events, values = set(get_args(parking.ParkingEvent)), {parking.Rules, parking.Question, parking.Held, parking.Calls}
-    assert defined_in(parking) - values == events | set(get_args(parking.ParkingEffect))
-    assert parking.OF_CALLS.keys() | parking.OF_ALL.keys() == events
-    assert pool.EFFECTS.keys() == set(get_args(parking.ParkingEffect))
+    events, values = (
+        set(get_args(suspended_calls.SuspensionEvent)),
+        {suspended_calls.Rules, suspended_calls.Question, suspended_calls.Held, suspended_calls.Calls},
+    )
+    assert defined_in(suspended_calls) - values == events | set(get_args(suspended_calls.SuspensionEffect))
+    assert suspended_calls.OF_CALLS.keys() | suspended_calls.OF_ALL.keys() == events
+    assert pool.EFFECTS.keys() == set(get_args(suspended_calls.SuspensionEffect))
 
 
 def test_the_catalogue_knows_every_message_that_it_may_be_told() -> None:
@@ -144,7 +150,7 @@ async def test_a_connection_knows_every_message_that_one_may_be_told(autojump_cl
         caller = Caller()
         me = gateway.system.spawn(caller)
         messages = one_of_each(me)
-        assert {type(message) for message in messages} == set(get_args(ToLink))
+        assert {type(message) for message in messages} == set(get_args(ToUpstream))
         ref = a_connection(gateway, era)
         for message in messages:
             ref.reply(message)

@@ -8,14 +8,16 @@ from typing import Any, get_args
 
 import msgspec
 
-from actors.brokers import pool_messages
-from actors.exchanges import exchanges, subscriptions
-from actors.fronts import catalogue
-from actors.links import link_messages as lm
-from actors.protocol import effects, events
-from actors.protocol.modern import exchange, subscription
-from actors.sessions import session_messages
+from actors.endpoints import catalogue
+from actors.machines.modern import request as exchange
+from actors.machines.modern import subscription
+from actors.machines.session import effects, events
+from actors.modern import requests as exchanges
+from actors.modern import subscriptions
+from actors.pools import messages as pool_messages
+from actors.sessions import messages as session_messages
 from actors.sessions.session import SessionActor, SessionMessage
+from actors.upstreams import messages as um
 from tests.support.harness import open_gateway
 from tests.support.mcp_backend import Backend
 
@@ -52,14 +54,14 @@ async def test_a_message_that_a_session_does_not_know_does_not_vanish(autojump_c
 # Modern requests --------------------------------------------------------------------------------------------
 
 TOLD = {
-    lm.LinkReady,
-    lm.LinkDown,
-    lm.LinkUnfit,
-    lm.LinkOutcome,
-    lm.LinkAsked,
-    lm.LinkWithdrew,
-    lm.LinkTold,
-    pool_messages.LinkParked,
+    um.UpstreamReady,
+    um.UpstreamDown,
+    um.UpstreamWrongEra,
+    um.UpstreamOutcome,
+    um.UpstreamRequest,
+    um.UpstreamWithdrew,
+    um.UpstreamNotification,
+    pool_messages.UpstreamSuspended,
     catalogue.Listed,
     catalogue.CatalogueChanged,
 }
@@ -72,9 +74,9 @@ def test_every_message_of_modern_requests_is_one_that_their_actor_takes() -> Non
 
 
 def test_every_effect_and_every_event_of_a_modern_request_is_in_its_union() -> None:
-    effects = set(get_args(exchange.ExchangeEffect))
+    effects = set(get_args(exchange.ModernRequestEffect))
     own = {kind for kind in defined_in(exchange) if not kind.__name__.startswith("_")}
-    assert own - {exchange.Exchange} == effects | set(get_args(exchange.ExchangeEvent))
+    assert own - {exchange.ModernRequest} == effects | set(get_args(exchange.ModernRequestEvent))
 
 
 def test_every_effect_and_every_event_of_a_subscription_is_in_its_union() -> None:

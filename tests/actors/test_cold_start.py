@@ -188,8 +188,8 @@ async def test_what_can_not_be_read_any_more_is_learned_anew(autojump_clock: Any
 
 
 async def test_what_is_kept_is_bounded(autojump_clock: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("actors.fronts.last_known.MAX_ENTRIES", 3)
-    monkeypatch.setattr("actors.fronts.last_known.ENTRY_BYTES", 10_000)
+    monkeypatch.setattr("actors.endpoints.last_known.MAX_ENTRIES", 3)
+    monkeypatch.setattr("actors.endpoints.last_known.ENTRY_BYTES", 10_000)
     disk, big = Disk(), Backend("big", tools=[tool("big", description="x" * 20_000)])
     async with open_gateway(Backend("alpha"), big, lists=disk) as gateway:
         for name in "abcdef":
@@ -275,12 +275,12 @@ async def test_a_client_that_comes_while_a_server_starts_waits_for_that_start_an
             events = client.listen()
             assert await client.names() == ["quick__echo"]
             await trio.sleep(10)
-            assert len(slow.links) == 1
+            assert len(slow.upstreams) == 1
             await events.next(CHANGED)
             assert trio.current_time() < 16
             assert await client.names() == ["slow__echo", "quick__echo"]
             await trio.sleep(60)
-            assert len(slow.links) == connections
+            assert len(slow.upstreams) == connections
             assert len(events.messages) == 1
         nursery.cancel_scope.cancel()
 
@@ -290,7 +290,7 @@ async def test_a_client_sees_what_its_own_capabilities_bring_though_the_server_w
 ) -> None:
     alpha = Backend("alpha")
     alpha.results["tools/list"] = lambda r: {
-        "tools": [tool("echo"), *([tool("asks")] if r.link.declared["capabilities"] else [])]
+        "tools": [tool("echo"), *([tool("asks")] if r.upstream.declared["capabilities"] else [])]
     }
     async with open_gateway(alpha, lists=Disk(), prestart=True) as gateway:
         await trio.sleep(1)
@@ -307,7 +307,7 @@ async def test_what_is_known_is_not_started_ahead_and_the_bound_on_processes_hol
     await first_run(disk, again(servers[0]))
     async with open_gateway(*servers, lists=disk, prestart=True, child_processes=16) as gateway:
         await trio.sleep(30)
-        assert [len(server.links) for server in servers] == [0, 1, 1, 1, 1, 1, 1, 1, 1, 0]
+        assert [len(server.upstreams) for server in servers] == [0, 1, 1, 1, 1, 1, 1, 1, 1, 0]
         client = await gateway.connect()
         assert await client.tool("s9__echo") == "s9: echo"
 
@@ -381,8 +381,8 @@ async def test_a_list_that_was_held_for_the_first_connection_is_looked_after_lik
         events.messages.clear()
         alpha.lists["tools/list"].append(tool("new"))
         alpha.results["tools/list"] = lambda request: {"tools": "out of order"}
-        for link in alpha.open:
-            link.notify(CHANGED)
+        for upstream in alpha.open:
+            upstream.notify(CHANGED)
         await trio.sleep(5)
         alpha.results.clear()
         await events.next(CHANGED)
@@ -392,7 +392,7 @@ async def test_a_list_that_was_held_for_the_first_connection_is_looked_after_lik
 async def test_a_list_that_was_held_for_a_connection_that_was_let_go_is_fetched_all_the_same(
     autojump_clock: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("actors.fronts.catalogue.MAX_ENTRIES", 4)
+    monkeypatch.setattr("actors.endpoints.catalogue.MAX_ENTRIES", 4)
     alpha, beta, gamma = Backend("alpha", mute={"initialize"}), Backend("beta"), Backend("gamma")
     groups = {"one": ("alpha",), "more": ("beta", "gamma")}
     async with open_gateway(alpha, beta, gamma, lists=Disk(), prestart=True, groups=groups) as gateway:

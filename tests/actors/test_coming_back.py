@@ -12,7 +12,7 @@ from actors.sessions.expiry import Overdue
 from gateway.store.memory import MemoryStore
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_gateway
-from tests.support.mcp_backend import Backend, Link, Request
+from tests.support.mcp_backend import Backend, Request, Upstream
 
 QUIET = 70.0
 """Seconds after which a session without messages has left memory."""
@@ -25,9 +25,11 @@ def http(name: str = "alpha", **more: Any) -> Backend:
     return Backend(name, kind="http", **more)
 
 
-def ended(backend: Backend) -> list[Link]:
+def ended(backend: Backend) -> list[Upstream]:
     """Those over which the backend was told that its session is over."""
-    return [link for link in backend.links if link.transport.closed and not link.transport.let_go_of]
+    return [
+        upstream for upstream in backend.upstreams if upstream.transport.closed and not upstream.transport.let_go_of
+    ]
 
 
 async def leaves(gateway: Gateway) -> None:
@@ -40,7 +42,7 @@ async def working(client: Client, alpha: Backend) -> tuple[Pending, Request]:
     call = client.begin("tools/call", {"name": "work"}, progress="mine")
     request = await alpha.next()
     params = {"progressToken": request.token, "progress": 1}
-    alpha.link.notify("notifications/progress", params, related=request.id, cursor="c1")
+    alpha.upstream.notify("notifications/progress", params, related=request.id, cursor="c1")
     await call.next("notifications/progress")
     return call, request
 
@@ -55,7 +57,9 @@ async def test_the_answer_that_brings_a_session_back_reaches_its_backend(autojum
     async with open_gateway(alpha, store=store) as first:
         before = await first.connect("alpha", capabilities={"sampling": {"tools": {}}})
         call, request = await working(before, alpha)
-        alpha.link.ask("sampling/createMessage", {"messages": [], "maxTokens": 1}, 7, related=request.id, cursor="c2")
+        alpha.upstream.ask(
+            "sampling/createMessage", {"messages": [], "maxTokens": 1}, 7, related=request.id, cursor="c2"
+        )
         question = await call.next("sampling/createMessage")
     async with open_gateway(alpha, store=store) as second:
         client = second.client("alpha")
@@ -64,7 +68,7 @@ async def test_the_answer_that_brings_a_session_back_reaches_its_backend(autojum
         await client.respond(question, {"role": "assistant", "model": "m", "content": [text]})
         await alpha.connected(2)
         await second.settle()
-        [answer] = [m for m in alpha.link.messages if "method" not in m]
+        [answer] = [m for m in alpha.upstream.messages if "method" not in m]
         assert (answer["id"], answer["result"]["content"]) == (7, text)
 
 
@@ -80,7 +84,7 @@ async def test_the_cancel_that_brings_a_session_back_reaches_its_backend(autojum
         await client.cancel(call)
         await alpha.connected(2)
         await second.settle()
-        assert alpha.link.params_of("notifications/cancelled")[0]["requestId"] == request.id
+        assert alpha.upstream.params_of("notifications/cancelled")[0]["requestId"] == request.id
         assert second.actors.quotas.requests.total == 0
 
 
@@ -90,13 +94,13 @@ async def test_a_notification_that_brings_a_session_back_reaches_its_backends(au
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha", capabilities=ROOTS)
         await client.tool("echo")
-        session = alpha.link.transport.session
+        session = alpha.upstream.transport.session
         await leaves(gateway)
         await client.notify("notifications/roots/list_changed")
         await gateway.settle()
-        assert alpha.link.transport.session == session
-        assert "initialize" not in alpha.link.methods
-        assert "notifications/roots/list_changed" in alpha.link.methods
+        assert alpha.upstream.transport.session == session
+        assert "initialize" not in alpha.upstream.methods
+        assert "notifications/roots/list_changed" in alpha.upstream.methods
 
 
 # Room ---------------------------------------------------------------------------------------------------------
@@ -197,7 +201,7 @@ async def test_a_session_that_is_another_processs_keeps_its_backends_sessions(au
         client.begin("logging/setLevel", {"level": "error"})
         await trio.sleep(10)
         assert not gateway.actors.sessions.table
-        assert not gateway.actors.tree.links.children()
+        assert not gateway.actors.tree.upstreams.children()
         assert not ended(alpha)
 
 
@@ -212,14 +216,14 @@ async def test_a_session_that_is_kept_is_not_shown_to_an_address_that_comes_whil
         await client.tool("beta__echo")
         await leaves(gateway)
         await client.tool("beta__echo")
-        seen = len(alpha.links)
+        seen = len(alpha.upstreams)
         specs = gateway.services.table.value.backends
         gateway.change(backends={**specs, "alpha": replace(specs["alpha"], target=HttpTarget("http://other.test/mcp"))})
         await client.tool("alpha__echo")
         assert await client.delete() == 200
         await trio.sleep(10)
-        assert len(alpha.links) > seen
-        assert not [link for link in alpha.links[seen:] if link.transport.resumed is not None]
+        assert len(alpha.upstreams) > seen
+        assert not [upstream for upstream in alpha.upstreams[seen:] if upstream.transport.resumed is not None]
 
 
 async def test_a_session_ends_well_though_a_server_that_it_was_to_go_back_to_is_gone(autojump_clock):
@@ -239,11 +243,11 @@ async def test_a_session_that_ends_before_its_connections_are_back_ends_at_its_b
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         await client.call("resources/subscribe", {"uri": "test:///a"})
-        session = alpha.link.transport.session
+        session = alpha.upstream.transport.session
         await leaves(gateway)
         assert await client.delete() == 200
         await trio.sleep(10)
-        assert [link.transport.session for link in ended(alpha)] == [session]
+        assert [upstream.transport.session for upstream in ended(alpha)] == [session]
 
 
 async def test_nothing_that_goes_on_holds_up_the_end_of_those_whose_time_is_over(autojump_clock):

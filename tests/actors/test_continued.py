@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import trio
 
-from actors.links.link_messages import PutDown
 from actors.ports import Failed, Refused
 from actors.protocol.table import Limits
 from actors.runtime.cell import Drain
+from actors.upstreams.messages import PutDown
 from gateway.store.memory import MemoryStore
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_gateway
@@ -29,22 +29,22 @@ class Story:
 
     def progress(self, value: float, cursor: str) -> None:
         params = {"progressToken": self.request.token, "progress": value}
-        self.backend.link.notify("notifications/progress", params, related=self.request.id, cursor=cursor)
+        self.backend.upstream.notify("notifications/progress", params, related=self.request.id, cursor=cursor)
 
     def log(self, data: str, cursor: str) -> None:
         params = {"level": "info", "data": data}
-        self.backend.link.notify("notifications/message", params, related=self.request.id, cursor=cursor)
+        self.backend.upstream.notify("notifications/message", params, related=self.request.id, cursor=cursor)
 
     def result(self, text: str, cursor: str = "last") -> None:
         result = {"content": [{"type": "text", "text": text}]}
-        self.backend.link.transport.deliver({"id": self.request.id, "result": result}, self.request.id, cursor)
+        self.backend.upstream.transport.deliver({"id": self.request.id, "result": result}, self.request.id, cursor)
 
 
 async def begun(client: Client, backend: Backend, name: str) -> tuple[Pending, Story]:
     """A call that has become a stream, of which one event was seen."""
     call = client.begin("tools/call", {"name": name}, progress="mine")
     story = Story(backend, await backend.next())
-    backend.link.transport.prime("c0", story.request.id)
+    backend.upstream.transport.prime("c0", story.request.id)
     story.progress(1, "c1")
     await call.next("notifications/progress")
     return call, story
@@ -84,9 +84,9 @@ async def test_it_goes_on_after_a_crash_of_the_sessions_actor(autojump_clock, en
         call, story = await begun(client, alpha, "work" if endpoint else "alpha__work")
         await crash(gateway, client)
         rest = back(client, call)
-        await alpha.connected(2 if endpoint else len(alpha.links))
+        await alpha.connected(2 if endpoint else len(alpha.upstreams))
         await gateway.settle()
-        assert alpha.link.transport.picked_up == [(story.request.id, "c1")]
+        assert alpha.upstream.transport.picked_up == [(story.request.id, "c1")]
         story.progress(2, "c2")
         story.result("done")
         answer = await rest.response()
@@ -119,9 +119,9 @@ async def test_it_goes_on_in_the_next_process(autojump_clock):
         rest = back(client, call)
         await alpha.connected(2)
         await gateway.settle()
-        assert alpha.link.transport.resumed is not None
-        assert "initialize" not in alpha.link.methods
-        assert alpha.link.transport.picked_up == [(story.request.id, "c1")]
+        assert alpha.upstream.transport.resumed is not None
+        assert "initialize" not in alpha.upstream.methods
+        assert alpha.upstream.transport.picked_up == [(story.request.id, "c1")]
         story.log("still there", "c2")
         story.result("done")
         await rest.response()
@@ -143,7 +143,7 @@ async def test_it_may_go_on_more_than_once(autojump_clock):
         await crash(gateway, client)
         rest = back(client, call)
         await gateway.settle()
-        assert alpha.link.transport.picked_up == [(story.request.id, "c2")]
+        assert alpha.upstream.transport.picked_up == [(story.request.id, "c2")]
         story.result("done")
         await rest.response()
         assert told(rest) == [2, "outcome"]
@@ -169,7 +169,7 @@ async def test_a_call_whose_rest_the_backend_no_longer_has_gets_one_error(autoju
         rest = back(client, call)
         await alpha.connected(2)
         await gateway.settle()
-        alpha.link.transport.fail(story.request.id)
+        alpha.upstream.transport.fail(story.request.id)
         answer = await rest.response()
         assert answer["error"]["data"]["executed"] == "unknown"
 
@@ -180,8 +180,8 @@ async def test_a_backend_that_has_forgotten_the_session_means_one_error_and_a_ne
         rest = back(client, call)
         await alpha.connected(2)
         await gateway.settle()
-        alpha.link.transport.fail(story.request.id)
-        alpha.link.lose_session()
+        alpha.upstream.transport.fail(story.request.id)
+        alpha.upstream.lose_session()
         assert (await rest.response())["error"]["data"]["executed"] == "unknown"
         assert await client.tool("echo") == "alpha: echo"
         assert alpha.methods.count("initialize") == 2
@@ -193,7 +193,7 @@ async def test_its_deadline_runs(autojump_clock):
         rest = back(client, call)
         answer = await rest.response()
         assert answer["error"]["data"]["reason"] == "timeout"
-        assert "notifications/cancelled" in alpha.link.methods
+        assert "notifications/cancelled" in alpha.upstream.methods
 
 
 async def test_its_client_can_cancel_it(autojump_clock):
@@ -203,7 +203,7 @@ async def test_its_client_can_cancel_it(autojump_clock):
         await client.cancel(call)
         assert (await rest.response())["error"]["code"] == -32800
         await gateway.settle()
-        assert alpha.link.params_of("notifications/cancelled")[0]["requestId"] == story.request.id
+        assert alpha.upstream.params_of("notifications/cancelled")[0]["requestId"] == story.request.id
 
 
 def asks(alpha: Backend) -> Callable[[Client], Awaitable[tuple[Pending, Story, Any]]]:
@@ -212,7 +212,7 @@ def asks(alpha: Backend) -> Callable[[Client], Awaitable[tuple[Pending, Story, A
     async def act(client: Client) -> tuple[Pending, Story, Any]:
         call, story = await begun(client, alpha, "work")
         form = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
-        alpha.link.ask("elicitation/create", form, 7, related=story.request.id, cursor="c2")
+        alpha.upstream.ask("elicitation/create", form, 7, related=story.request.id, cursor="c2")
         return call, story, await call.next("elicitation/create")
 
     return act
@@ -226,7 +226,7 @@ async def test_a_question_that_was_open_can_be_answered_in_the_next_process(auto
         await alpha.connected(2)
         await client.respond(question, {"action": "accept", "content": {}})
         await gateway.settle()
-        [answer] = [m for m in alpha.link.messages if "method" not in m]
+        [answer] = [m for m in alpha.upstream.messages if "method" not in m]
         assert (answer["id"], answer["result"]["action"]) == (7, "accept")
         story.result("thanks")
         await rest.response()
@@ -237,7 +237,7 @@ async def test_ids_of_two_lives_are_never_the_same(autojump_clock):
     alpha = Backend("alpha", **WORK)
     async with killed_after(alpha, lambda client: begun(client, alpha, "work")) as (client, (_, story), _):
         await client.tool("echo")
-        ids = [m["id"] for link in alpha.links for m in link.messages if "method" in m and "id" in m]
+        ids = [m["id"] for upstream in alpha.upstreams for m in upstream.messages if "method" in m and "id" in m]
         assert len(ids) == len(set(ids))
         assert story.request.id in ids
 
@@ -273,26 +273,26 @@ async def test_a_drain_that_overtakes_the_word_of_a_session_leaves_its_backend_s
     async with open_gateway(alpha, store=LastingStore(Limits(), trio.current_time)) as gateway:
         client = await gateway.connect("alpha")
         assert await client.tool("echo") == "alpha: echo"
-        [link] = [ref for ref in gateway.system.registry if ref.name.startswith("LinkActor")]
+        [upstream] = [ref for ref in gateway.system.registry if ref.name.startswith("LegacyUpstream")]
         [session] = [ref for ref in gateway.system.registry if ref.name.startswith("SessionActor")]
-        link.reply(PutDown(session))
-        link.urgent(Drain(trio.current_time() + 8))
+        upstream.reply(PutDown(session))
+        upstream.urgent(Drain(trio.current_time() + 8))
         await trio.sleep(1)
-        assert alpha.link.transport.let_go_of
+        assert alpha.upstream.transport.let_go_of
 
 
 async def test_at_the_deadline_of_a_drain_it_is_left_for_the_next_process(autojump_clock):
     alpha = Backend("alpha", **WORK)
     async with drained_after(alpha, lambda client: begun(client, alpha, "work")) as (client, (call, story), gateway):
         assert told(call) == [1]
-        [put_down] = alpha.links
+        [put_down] = alpha.upstreams
         assert put_down.transport.let_go_of
         assert "notifications/cancelled" not in put_down.methods
         rest = back(client, call)
         await alpha.connected(2)
         await gateway.settle()
-        assert alpha.link.transport.picked_up == [(story.request.id, "c1")]
-        assert "initialize" not in alpha.link.methods
+        assert alpha.upstream.transport.picked_up == [(story.request.id, "c1")]
+        assert "initialize" not in alpha.upstream.methods
         story.progress(2, "c2")
         story.result("done")
         await rest.response()
@@ -329,12 +329,12 @@ async def test_at_the_deadline_of_a_drain_its_question_stays_open(autojump_clock
     alpha = Backend("alpha", **WORK)
 
     async with drained_after(alpha, asks(alpha), capabilities=ASKING) as (client, (call, story, question), gateway):
-        assert not [m for m in alpha.link.messages if "method" not in m], "the server was told that nobody answers"
+        assert not [m for m in alpha.upstream.messages if "method" not in m], "the server was told that nobody answers"
         rest = back(client, call)
         await alpha.connected(2)
         await client.respond(question, {"action": "accept", "content": {}})
         await gateway.settle()
-        [answer] = [m for m in alpha.link.messages if "method" not in m]
+        [answer] = [m for m in alpha.upstream.messages if "method" not in m]
         assert (answer["id"], answer["result"]["action"]) == (7, "accept")
         story.result("thanks")
         await rest.response()

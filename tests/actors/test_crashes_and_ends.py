@@ -18,7 +18,7 @@ async def test_a_crash_in_one_connections_actor_is_an_error_for_its_callers_and_
     async with open_gateway(alpha, beta) as gateway:
         client = await gateway.connect()
         await client.call("resources/subscribe", {"uri": "alpha+test:///a"})
-        own = alpha.link
+        own = alpha.upstream
         call = client.begin("tools/call", {"name": "alpha__work"})
         request = await alpha.next()
         spared = client.begin("tools/call", {"name": "beta__work"})
@@ -29,7 +29,7 @@ async def test_a_crash_in_one_connections_actor_is_an_error_for_its_callers_and_
         await spared.result()
         events = client.listen()
         assert (await events.next("notifications/resources/updated"))["params"]["uri"] == "alpha+test:///a"
-        assert alpha.link is not own
+        assert alpha.upstream is not own
         assert own.transport.closed
         assert await client.tool("alpha__echo") == "alpha: echo"
         request.text("nobody hears this")
@@ -57,7 +57,7 @@ async def test_a_connection_that_crashes_again_and_again_is_replaced_ever_more_s
         start = trio.current_time()
         for _ in range(5):
             crash_link(gateway, "alpha")
-            await alpha.connected(len(alpha.links) + 1)
+            await alpha.connected(len(alpha.upstreams) + 1)
             await gateway.settle()
         assert trio.current_time() - start > 3.5
         gateway.crashes.clear()
@@ -65,7 +65,7 @@ async def test_a_connection_that_crashes_again_and_again_is_replaced_ever_more_s
 
 def crash_link(gateway: Gateway, backend: str) -> None:
     """The session's own link to this backend, the newest."""
-    refs = [ref for ref in gateway.system.registry if ref.name.startswith("LinkActor")]
+    refs = [ref for ref in gateway.system.registry if ref.name.startswith("LegacyUpstream")]
     ref = [ref for ref in refs if backend in repr(ref.cell.actor)][-1]
     ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
     ref.reply("anything")
@@ -97,7 +97,7 @@ async def test_a_link_ends_with_its_session_and_closes_gracefully(autojump_clock
         before = gateway.left()
         client = await gateway.connect(principal=Principal("ann"))
         await client.tool("alpha__echo")
-        own = alpha.link
+        own = alpha.upstream
         assert await client.delete() == 200
         await trio.sleep(10)
         assert own.transport.closed
@@ -123,9 +123,9 @@ async def test_a_drain_closes_every_connection_gracefully(autojump_clock):
         await client.tool("alpha__echo")
         await client.tool("beta__echo")
         await gateway.system.drain(8)
-        for link in (*alpha.links, *beta.links):
-            assert link.transport.ended is not None
-            assert link.transport.ended.reason == "closed"
+        for upstream in (*alpha.upstreams, *beta.upstreams):
+            assert upstream.transport.ended is not None
+            assert upstream.transport.ended.reason == "closed"
 
 
 @pytest.mark.parametrize(("reason", "status"), [(SHUTDOWN, 200), (Exit(ExitKind.CRASHED, ValueError("of this")), 503)])

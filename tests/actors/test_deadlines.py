@@ -22,7 +22,7 @@ from trio.testing import MockClock
 from actors.runtime import System
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_gateway
-from tests.support.mcp_backend import Backend, Link, Request
+from tests.support.mcp_backend import Backend, Request, Upstream
 from tests.support.modern_backend import ModernBackend, needs
 from tests.support.modern_client import ModernClient
 
@@ -114,14 +114,14 @@ class Scene:
             )
         return client.begin("resources/read", {"uri": self.uri("test:///a")})
 
-    async def closed(self, link: Link) -> None:
+    async def closed(self, upstream: Upstream) -> None:
         with trio.fail_after(HOUR):
-            await link.transport.wait_closed()
+            await upstream.transport.wait_closed()
 
     async def told_to_cancel(self, request: Request) -> None:
         """By a notification, or by the end of its stream."""
         await self.gateway.settle()
-        assert request.cancelled.is_set() or request.id in request.link.transport.forgotten
+        assert request.cancelled.is_set() or request.id in request.upstream.transport.forgotten
 
 
 @dataclass(frozen=True)
@@ -304,8 +304,8 @@ async def connection_again(scene: Scene) -> None:
     """What it lists and which era it speaks is known."""
     client = await scene.ready()
     scene.alpha.silent = True
-    for link in scene.alpha.open:
-        link.die()
+    for upstream in scene.alpha.open:
+        upstream.die()
     await scene.gateway.settle()
     watch = Stopwatch()
     error = await scene.call(client, "echo").error()
@@ -317,8 +317,8 @@ async def connection_again(scene: Scene) -> None:
 async def get_stream(scene: Scene) -> None:
     client = await scene.ready()
     scene.alpha.holds_stream = True
-    for link in scene.alpha.open:
-        link.die()
+    for upstream in scene.alpha.open:
+        upstream.die()
     await scene.gateway.settle()
     watch = Stopwatch()
     await scene.call(client, "echo").result()
@@ -345,7 +345,7 @@ async def discovery_begun(scene: Scene) -> None:
     await scene.alpha.next("server/discover")
     await trio.sleep(20)
     watch = Stopwatch()
-    scene.alpha.link.notify("notifications/message", {"level": "info", "data": "ready"})
+    scene.alpha.upstream.notify("notifications/message", {"level": "info", "data": "ready"})
     await call.result()
     watch.shows(5)
 
@@ -400,7 +400,7 @@ async def input_page(scene: Scene) -> None:
 async def question_without_a_stream(scene: Scene) -> None:
     await scene.ready(**MAY_ALL)
     watch = Stopwatch()
-    outcome = await scene.alpha.link.ask("roots/list", {}).outcome()
+    outcome = await scene.alpha.upstream.ask("roots/list", {}).outcome()
     watch.shows(5)
     assert outcome["error"]["code"] == -32603
 
@@ -411,7 +411,7 @@ async def question(scene: Scene) -> None:
     assert isinstance(client, Client)
     events = client.listen()
     await scene.gateway.settle()
-    asked = scene.alpha.link.ask("roots/list", {})
+    asked = scene.alpha.upstream.ask("roots/list", {})
     said = await events.next("roots/list")
     watch = Stopwatch()
     assert (await asked.outcome())["error"]["code"] == -32603
@@ -438,8 +438,8 @@ async def question_of_a_call(scene: Scene) -> None:
         assert "error" in await answer.outcome()
 
 
-async def parked(scene: Scene) -> None:
-    client, first, asked, answer = await park(scene)
+async def suspended(scene: Scene) -> None:
+    client, first, asked, answer = await suspend(scene)
     watch = Stopwatch()
     scene.gateway.nursery.start_soon(reporting, asked)
     await asked.cancelled.wait()
@@ -454,7 +454,7 @@ async def parked(scene: Scene) -> None:
     assert (await client.begin("tools/call", retry).error()).code == -32602
 
 
-async def park(scene: Scene) -> tuple[ModernClient, dict[str, Any], Request, Any]:
+async def suspend(scene: Scene) -> tuple[ModernClient, dict[str, Any], Request, Any]:
     """A call that waits for its client."""
     client = await scene.ready(**MAY_ALL)
     assert isinstance(client, ModernClient)
@@ -474,14 +474,14 @@ async def ping(scene: Scene) -> None:
     call.drop()
     await asked.cancelled.wait()
     watch = Stopwatch()
-    await scene.closed(asked.link)
+    await scene.closed(asked.upstream)
     watch.shows(5)
 
 
 async def unused(scene: Scene) -> None:
     await scene.ready()
     watch = Stopwatch()
-    await scene.closed(scene.alpha.link)
+    await scene.closed(scene.alpha.upstream)
     watch.shows(15 * MINUTE, late=2)
 
 
@@ -517,7 +517,7 @@ async def finished_log(scene: Scene) -> None:
 
 async def idle(scene: Scene) -> None:
     client = await scene.ready()
-    own = scene.alpha.link
+    own = scene.alpha.upstream
     sessions = scene.gateway.actors.sessions.table
     await trio.sleep(59)
     assert len(sessions) == 1
@@ -527,7 +527,9 @@ async def idle(scene: Scene) -> None:
     def ended() -> bool:
         """Whether the server's session was, and not only a connection to it."""
         closed = [
-            link.transport for link in scene.alpha.links if link.transport.closed and not link.transport.let_go_of
+            upstream.transport
+            for upstream in scene.alpha.upstreams
+            if upstream.transport.closed and not upstream.transport.let_go_of
         ]
         return any(transport.session == own.transport.session for transport in closed)
 
@@ -613,7 +615,7 @@ class Row:
     by: tuple[Proof | str, ...]
 
 
-BROKERS = "tests/actors/test_brokers.py::"
+BROKERS = "tests/actors/test_pools.py::"
 ROWS: Mapping[str, Row] = {
     "a client's message in a mailbox": Row((2,), (Proof(mailbox),)),
     "an answer, before it becomes a stream": Row((0.25, 15), (Proof(stream),)),
@@ -650,7 +652,7 @@ ROWS: Mapping[str, Row] = {
     "a suspended call for its client's answers": Row(
         (10 * MINUTE,),
         (
-            Proof(parked, needs_broker),
+            Proof(suspended, needs_broker),
             BROKERS + "test_a_call_that_is_parked_for_long_gives_way_to_one_that_waits",
             BROKERS + "test_beyond_that_the_one_that_is_parked_longest_gives_way",
         ),

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import trio
 
-from tests.support.broker_client import BrokerClient, brokers_of
 from tests.support.harness import open_gateway
 from tests.support.mcp_backend import Backend
+from tests.support.pool_client import PoolClient, pools_of
 from tests.support.task_backend import RELATED, TaskBackend
 
 MAY = {"elicitation": {"form": {}}}
@@ -54,7 +54,7 @@ async def test_the_list_is_asked_for_once_and_again_when_it_has_changed(autojump
             await client.tool("may")
         assert len(alpha.asked_for("tools/list")) == 1
         alpha.lists["tools/list"][1]["execution"] = {"taskSupport": "required"}
-        alpha.link.notify("notifications/tools/list_changed")
+        alpha.upstream.notify("notifications/tools/list_changed")
         call = client.begin("tools/call", {"name": "may"})
         (await alpha.task()).complete("as a task")
         assert (await call.result())["content"][0]["text"] == "as a task"
@@ -84,7 +84,7 @@ async def test_a_question_of_the_task_on_no_calls_stream_is_of_its_call(autojump
         call = client.begin("tools/call", {"name": "must"})
         task = await alpha.task()
         await gateway.settle()
-        asked = alpha.link.ask("elicitation/create", {**FORM, **task.related})
+        asked = alpha.upstream.ask("elicitation/create", {**FORM, **task.related})
         await call.next("elicitation/create")
         task.complete("done")
         assert (await call.result())["content"][0]["text"] == "done"
@@ -102,7 +102,7 @@ async def test_a_cancel_of_the_call_cancels_the_task(autojump_clock: Any) -> Non
         await call.response()
         await gateway.settle()
         assert task.status == "cancelled"
-        assert not any(m == "notifications/cancelled" for m in alpha.link.methods)
+        assert not any(m == "notifications/cancelled" for m in alpha.upstream.methods)
 
 
 async def test_a_call_that_takes_too_long_ends_at_its_deadline_and_its_task_with_it(autojump_clock: Any) -> None:
@@ -169,11 +169,11 @@ async def test_a_lost_connection_does_not_lose_the_task(autojump_clock: Any, kin
         task = await alpha.task()
         task.status = "input_required"
         await task.wanted()
-        alpha.link.die()
+        alpha.upstream.die()
         await gateway.settle()
         task.complete("still there")
         assert (await call.result())["content"][0]["text"] == "still there"
-        assert len(alpha.links) >= 2
+        assert len(alpha.upstreams) >= 2
         assert len(alpha.asked_for("tools/call")) == 1
 
 
@@ -189,15 +189,15 @@ async def test_a_client_that_runs_tasks_itself_gets_the_servers_own_answer(autoj
 async def test_over_a_broker_it_is_driven_and_its_questions_are_parked(autojump_clock: Any, kind: Any) -> None:
     alpha = TaskBackend(kind=kind)
     async with open_gateway(alpha) as gateway:
-        client = BrokerClient(gateway, brokers_of(gateway), "alpha", {"elicit.form"})
+        client = PoolClient(gateway, pools_of(gateway), "alpha", {"elicit.form"})
         call = client.tool("must")
         task = await alpha.task()
         task.status = "input_required"
         asked = (await task.wanted()).ask("elicitation/create", {**FORM, **task.related})
-        parked = await client.parked(call)
-        assert RELATED.encode() not in bytes(parked.requests[0].params)
+        suspended = await client.suspended(call)
+        assert RELATED.encode() not in bytes(suspended.requests[0].params)
         await trio.sleep(60)
-        call = client.accept(parked)
+        call = client.accept(suspended)
         assert (await asked.outcome())["result"]["action"] == "accept"
         task.complete("done")
         assert await client.text(call) == "done"
@@ -207,7 +207,7 @@ async def test_over_a_broker_it_is_driven_and_its_questions_are_parked(autojump_
 async def test_over_a_broker_a_cancel_cancels_the_task(autojump_clock: Any) -> None:
     alpha = TaskBackend()
     async with open_gateway(alpha) as gateway:
-        client = BrokerClient(gateway, brokers_of(gateway), "alpha", set())
+        client = PoolClient(gateway, pools_of(gateway), "alpha", set())
         call = client.tool("must")
         task = await alpha.task()
         await trio.sleep(1)

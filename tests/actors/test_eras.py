@@ -1,7 +1,7 @@
 """What is known of the eras of servers, and what a contradiction makes of it."""
 
-from actors.links.eras import Eras
 from actors.protocol.table import BackendSpec, StdioTarget
+from actors.upstreams.eras import Eras
 
 ALPHA = BackendSpec("alpha", StdioTarget("alpha"))
 

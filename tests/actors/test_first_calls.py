@@ -11,10 +11,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.links.link import LISTEN_WITHIN
+from actors.upstreams.legacy import LISTEN_WITHIN
 from tests.support.door_client import Client
 from tests.support.harness import Gateway, open_gateway
-from tests.support.mcp_backend import Backend, Link, Request
+from tests.support.mcp_backend import Backend, Request, Upstream
 from tests.support.modern_client import ModernClient
 
 LATENCY = 0.15
@@ -31,24 +31,24 @@ class Interviewer(Backend):
         self.nursery = nursery
         self.latency = latency
         self.forgotten = forgotten
-        self.attached: set[Link] = set()
+        self.attached: set[Upstream] = set()
         self.lost = 0
 
     def connect(self, *args: Any, **more: Any) -> Any:
         transport = super().connect(*args, **more)
         transport.holds_stream = True
-        self.nursery.start_soon(self._serve, self.links[-1])
+        self.nursery.start_soon(self._serve, self.upstreams[-1])
         return transport
 
-    async def _serve(self, link: Link) -> None:
+    async def _serve(self, upstream: Upstream) -> None:
         """The stream of each session in turn."""
         served = 0
-        while not link.transport.closed:
-            if link.transport.listens > served:
-                served = link.transport.listens
+        while not upstream.transport.closed:
+            if upstream.transport.listens > served:
+                served = upstream.transport.listens
                 await trio.sleep(self.latency)
-                self.attached.add(link)
-                link.transport.attach()
+                self.attached.add(upstream)
+                upstream.transport.attach()
             await trio.sleep(0.01)
 
     def came(self, request: Request) -> None:
@@ -57,17 +57,17 @@ class Interviewer(Backend):
             return
         if self.forgotten:
             self.forgotten -= 1
-            self.attached.discard(request.link)
-            request.link.lose_session(request)
+            self.attached.discard(request.upstream)
+            request.upstream.lose_session(request)
         else:
             self.nursery.start_soon(self._ask, request)
 
     async def _ask(self, request: Request) -> None:
-        if request.link not in self.attached:
+        if request.upstream not in self.attached:
             self.lost += 1
             return
         with trio.move_on_after(100):
-            await request.link.ask("elicitation/create", FORM).outcome()
+            await request.upstream.ask("elicitation/create", FORM).outcome()
             request.text("asked")
 
 
@@ -103,7 +103,7 @@ async def test_a_call_that_is_sent_again_to_a_server_without_our_session_waits_t
         alpha = Interviewer(nursery, forgotten=1)
         async with open_gateway(alpha) as gateway:
             assert await called(gateway) == "asked"
-        assert (alpha.lost, alpha.link.transport.listens) == (0, 2)
+        assert (alpha.lost, alpha.upstream.transport.listens) == (0, 2)
         nursery.cancel_scope.cancel()
 
 
@@ -152,11 +152,11 @@ async def test_a_server_that_says_late_that_it_has_no_stream_keeps_its_session(a
         client = await gateway.connect("alpha")
         call = client.begin("tools/call", {"name": "work"})
         running = await alpha.next()
-        running.link.lose_session()  # a 404 to the GET
+        running.upstream.lose_session()  # a 404 to the GET
         await gateway.settle()
         running.text("done")
         assert (await call.result())["content"][0]["text"] == "done"
         assert alpha.methods.count("initialize") == 1
-        running.link.lose_session()  # and one to something else
+        running.upstream.lose_session()  # and one to something else
         await gateway.settle()
         assert alpha.methods.count("initialize") == 2

@@ -52,7 +52,7 @@ async def busy(gateway: Gateway, backend: Backend, endpoint: str = "") -> tuple[
     await client.respond(question, {"role": "assistant", "model": "m", "content": {"type": "text", "text": "y"}})
     request.text("done")
     await call.result()
-    backend.link.notify("notifications/tools/list_changed")
+    backend.upstream.notify("notifications/tools/list_changed")
     await trio.sleep(1)
     return client, stream
 
@@ -79,7 +79,7 @@ async def deleted_in_the_middle_of_a_call(gateway: Gateway, backend: Backend) ->
 async def deleted_while_lists_are_fetched(gateway: Gateway, backend: Backend) -> None:
     client, _ = await busy(gateway, backend)
     backend.mute = {"tools/list"}
-    backend.link.notify("notifications/tools/list_changed")
+    backend.upstream.notify("notifications/tools/list_changed")
     client.begin("tools/list")
     await backend.next("tools/list")
     await client.delete()
@@ -104,7 +104,7 @@ async def crashed(gateway: Gateway, backend: Backend) -> None:
 
 async def whose_server_died(gateway: Gateway, backend: Backend) -> None:
     client, _ = await busy(gateway, backend)
-    backend.link.die()
+    backend.upstream.die()
     await trio.sleep(5)
     await client.tool("alpha__echo")
     await client.delete()
@@ -112,9 +112,9 @@ async def whose_server_died(gateway: Gateway, backend: Backend) -> None:
 
 async def whose_link_crashed(gateway: Gateway, backend: Backend) -> None:
     client, _ = await busy(gateway, backend)
-    for link in gateway.actors.tree.links.children():
-        link.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
-        link.cast(None)
+    for upstream in gateway.actors.tree.upstreams.children():
+        upstream.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
+        upstream.cast(None)
     await trio.sleep(5)
     gateway.crashes.clear()
     await client.delete()
@@ -136,9 +136,9 @@ async def measured(scenario: Scenario, *backends: Backend, **limits: Any) -> Non
             gateway.log.lines.clear()
             gateway.telemetry.observed.clear()
             for backend in backends:
-                for link in backend.links:
-                    vars(link).clear()
-                backend.links.clear()
+                for upstream in backend.upstreams:
+                    vars(upstream).clear()
+                backend.upstreams.clear()
                 backend.requests.clear()
                 backend.taken.clear()
             await gateway.settle()
@@ -202,13 +202,13 @@ async def listening(gateway: Gateway, backend: Backend) -> None:
     client = modern(gateway)
     stream = client.listen("alpha+test:///a", tools=True)
     await stream.next("notifications/subscriptions/acknowledged")
-    backend.link.notify("notifications/tools/list_changed")
+    backend.upstream.notify("notifications/tools/list_changed")
     await trio.sleep(1)
     stream.drop()
     await stream.end()
 
 
-async def parked(gateway: Gateway, backend: Backend) -> None:
+async def suspended(gateway: Gateway, backend: Backend) -> None:
     if isinstance(backend, ModernBackend):
         return
     client = modern(gateway, "alpha")
@@ -232,7 +232,7 @@ async def crashed_without_a_session(gateway: Gateway, backend: Backend) -> None:
 
 @pytest.mark.parametrize("backend", [Backend, ModernBackend], ids=["server with sessions", "server without"])
 @pytest.mark.parametrize(
-    "scenario", [answered, disconnected, listening, parked, crashed_without_a_session], ids=lambda s: s.__name__
+    "scenario", [answered, disconnected, listening, suspended, crashed_without_a_session], ids=lambda s: s.__name__
 )
 async def test_what_served_a_client_without_a_session_is_freed_when_it_is_over(autojump_clock, scenario, backend):
     """The actor of exchanges, its subscriptions, its broker, the connections of both."""
@@ -252,8 +252,8 @@ async def test_twenty_thousand_sessions_that_came_and_went_leave_no_memory_behin
     """In ten rounds; what their clients declared alone would be 400 MB."""
     ann, revision = Principal("ann"), "2025-11-25"
     may = {**MAY, "experimental": {"pad": {"x": "x" * 20_000}}}
-    hello = {"protocolVersion": revision, "capabilities": may, "clientInfo": {"name": "t", "version": "1"}}
-    initialize = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}).encode()
+    server_info = {"protocolVersion": revision, "capabilities": may, "clientInfo": {"name": "t", "version": "1"}}
+    initialize = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": server_info}).encode()
     initialized = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
     async with open_gateway(Backend("alpha", kind="http")) as gateway:
         door = gateway.actors.door

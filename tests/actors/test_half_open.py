@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.protocol.breaker import FIRST_DELAY, THRESHOLD
+from actors.machines.upstream.breaker import FIRST_DELAY, THRESHOLD
 from actors.protocol.table import Limits
 from gateway.store.memory import MemoryStore
 from tests.support.door_client import RpcError
@@ -60,8 +60,8 @@ async def test_a_process_that_ends_with_the_probe_is_followed_by_another(autojum
         """Its process lives as long as nothing but `initialize` was asked first."""
 
         def came(self, request: Request) -> None:
-            if request.method == "initialize" and request.link.transport.warm:
-                request.link.die()
+            if request.method == "initialize" and request.upstream.transport.warm:
+                request.upstream.die()
             else:
                 super().came(request)
 
@@ -79,8 +79,8 @@ async def test_a_trial_that_was_given_up_keeps_nobody_away(autojump_clock: MockC
     alpha = Backend("alpha")
     async with open_gateway(alpha) as gateway:
         first, second = await gateway.connect("alpha"), await gateway.connect("alpha")
-        for link in alpha.open:
-            link.die()
+        for upstream in alpha.open:
+            upstream.die()
         await down(gateway, alpha, lambda: first.tool("echo"))
         alpha.down, alpha.mute = False, {"initialize"}
         await trio.sleep(FIRST_DELAY)
@@ -101,7 +101,7 @@ async def test_a_connection_that_goes_on_in_silence_keeps_nobody_away(autojump_c
         await before.call("resources/subscribe", {"uri": "test:///a"})
     async with open_gateway(alpha, store=store) as gateway:
         other = await gateway.connect("alpha")
-        alpha.link.die()
+        alpha.upstream.die()
         await down(gateway, alpha, lambda: other.tool("echo"))
         alpha.down = False
         await trio.sleep(FIRST_DELAY)
@@ -109,5 +109,5 @@ async def test_a_connection_that_goes_on_in_silence_keeps_nobody_away(autojump_c
         again.session, again.version = before.session, before.version
         again.listen()
         await trio.sleep(1)
-        assert alpha.link.transport.resumed is not None
+        assert alpha.upstream.transport.resumed is not None
         assert await other.tool("echo") == "alpha: echo"

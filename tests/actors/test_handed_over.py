@@ -17,7 +17,7 @@ class Offering(Backend):
     """Its transports end when they are taken over, as those of processes do."""
 
     def connect(self, *args: Any, **more: Any) -> Any:
-        before = self.links[-1].transport if self.links else None
+        before = self.upstreams[-1].transport if self.upstreams else None
         transport = super().connect(*args, **more)
 
         def hand_over() -> None:
@@ -41,7 +41,7 @@ async def test_the_process_of_a_server_with_sessions_serves_a_client_without(aut
         result = await client.call("tools/call", {"name": "echo"})
         assert result["content"][0]["text"] == "alpha: echo"
         assert trio.current_time() - began < 0.5
-        assert [link.transport.warm for link in alpha.links] == [False, True]
+        assert [upstream.transport.warm for upstream in alpha.upstreams] == [False, True]
 
 
 async def test_the_process_of_a_server_without_sessions_serves_a_client_with_one(autojump_clock: MockClock) -> None:
@@ -51,5 +51,5 @@ async def test_the_process_of_a_server_without_sessions_serves_a_client_with_one
         client = await gateway.connect("alpha")
         assert await client.tool("echo") == "alpha: echo"
         assert trio.current_time() - began < 0.5
-        assert [link.transport.warm for link in alpha.links] == [False, True]
+        assert [upstream.transport.warm for upstream in alpha.upstreams] == [False, True]
         assert gateway.telemetry.gauges["stagedoor_child_processes", ("alpha",)] == 1

@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from actors.gate import parse_event_id
+from actors.machines.session.machine import CLIENT_BYTES
 from actors.ports import ANONYMOUS, Principal
 from actors.protocol import codec, errors
-from actors.protocol.session_machine import CLIENT_BYTES
 from gateway.lifecycle import KEY_BYTES, key_file
 from gateway.observability.metrics import LABEL_MAX, Metrics
 from tests.support.door_client import RpcError
@@ -49,8 +49,8 @@ async def test_made_up_extensions_do_not_make_views_of_their_own(autojump_clock)
         for n in range(5):
             client = await gateway.connect(capabilities={"extensions": {f"made.up/{n}": {"n": n}}})
             assert await client.names()
-        assert {key.principal for key in gateway.actors.tree.hellos} == {ANONYMOUS.name}
-        assert len(gateway.actors.tree.hellos) == 1
+        assert {key.principal for key in gateway.actors.tree.server_infos} == {ANONYMOUS.name}
+        assert len(gateway.actors.tree.server_infos) == 1
 
 
 async def test_a_second_member_of_the_same_name_does_not_get_past_a_filter(autojump_clock):
@@ -59,7 +59,7 @@ async def test_a_second_member_of_the_same_name_does_not_get_past_a_filter(autoj
         client = await gateway.connect("alpha")
         doubled = b'{"name":"env","name":"echo","arguments":{}}'
         await client.post(b'{"jsonrpc":"2.0","id":"twice","method":"tools/call","params":%s}' % doubled).end()
-        (called,) = [sent.frame for sent in alpha.link.transport.sent if b'"tools/call"' in sent.frame]
+        (called,) = [sent.frame for sent in alpha.upstream.transport.sent if b'"tools/call"' in sent.frame]
         assert json.loads(called)["params"]["name"] == "echo"
         assert called.count(b'"name":') == 1
 

@@ -43,7 +43,7 @@ async def test_after_an_idle_close_many_may_ask_while_the_backend_is_being_conne
     async with open_gateway(alpha, idle_ttl=7200.0) as gateway:
         client = await gateway.connect()
         await client.names()
-        alpha.link.notify("notifications/tools/list_changed")
+        alpha.upstream.notify("notifications/tools/list_changed")
         await trio.sleep(1)
         await client.names()
         await trio.sleep(400)
@@ -83,15 +83,15 @@ async def test_who_was_told_of_a_change_never_gets_the_list_from_before_it(autoj
         events = client.listen()
         await client.names()
         alpha.lists["tools/list"] = [tool("later")]
-        alpha.link.notify("notifications/tools/list_changed")
+        alpha.upstream.notify("notifications/tools/list_changed")
         await events.next("notifications/tools/list_changed")
-        alpha.link.die()
+        alpha.upstream.die()
         await gateway.settle()
         assert await client.names() == ["alpha__later"]
 
 
 async def test_the_lists_kept_are_bounded_in_bytes_and_those_not_used_go_first(autojump_clock, monkeypatch):
-    monkeypatch.setattr("actors.fronts.catalogue.MAX_BYTES", 10_000)
+    monkeypatch.setattr("actors.endpoints.catalogue.MAX_BYTES", 10_000)
     alpha = Backend("alpha", tools=[tool("big", description="x" * 4000)])
     async with open_gateway(alpha) as gateway:
         clients = [await gateway.connect(principal=Principal(name)) for name in "abcd"]

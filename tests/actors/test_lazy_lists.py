@@ -18,7 +18,7 @@ async def test_lists_need_no_connection_of_the_session_and_all_sessions_share_on
             client = await gateway.connect()
             assert await client.names() == ["alpha__echo", "beta__echo"]
             assert await client.names("prompts/list") == ["alpha__hello", "beta__hello"]
-        assert (len(alpha.links), len(beta.links)) == (1, 1)
+        assert (len(alpha.upstreams), len(beta.upstreams)) == (1, 1)
         assert len(alpha.asked_for("tools/list")) == 1
         assert gateway.left()["links"] == 2
 
@@ -31,13 +31,13 @@ async def test_one_connection_for_each_principal_and_each_set_of_client_capabili
             for capabilities in ({}, SAMPLING, {"roots": {}}, SAMPLING):
                 client = await gateway.connect(principal=principal, capabilities=capabilities)
                 await client.names()
-        declared = [link.declared["capabilities"] for link in alpha.links]
+        declared = [upstream.declared["capabilities"] for upstream in alpha.upstreams]
         assert declared == [{}, SAMPLING, {"roots": {}}] * 2
 
 
 async def test_nothing_of_one_principals_lists_is_seen_by_another(autojump_clock):
     def mine(request):
-        who = request.link.declared["clientInfo"]["name"]
+        who = request.upstream.declared["clientInfo"]["name"]
         return {"tools": [tool(f"of-{who}")]}
 
     alpha = Backend("alpha")
@@ -58,9 +58,9 @@ async def test_an_extension_that_is_not_passed_on_makes_no_view_of_its_own(autoj
         for extensions in ({}, other, ui, {**ui, **other}):
             client = await gateway.connect(capabilities={"extensions": extensions})
             await client.names()
-        assert [link.declared["capabilities"] for link in alpha.links] == [{}, {"extensions": ui}]
+        assert [upstream.declared["capabilities"] for upstream in alpha.upstreams] == [{}, {"extensions": ui}]
         await gateway.connect("alpha", capabilities={"extensions": other})
-        assert alpha.link.declared["capabilities"] == {"extensions": other}
+        assert alpha.upstream.declared["capabilities"] == {"extensions": other}
 
 
 async def test_many_who_ask_at_once_wait_for_one_fetch(autojump_clock):
@@ -87,16 +87,18 @@ async def test_a_sessions_own_connection_starts_with_its_first_call_read_or_subs
         ):
             client = await gateway.connect()
             await client.names()
-            before = len(alpha.links)
+            before = len(alpha.upstreams)
             await use(client)
-            assert len(alpha.links) == before + 1
+            assert len(alpha.upstreams) == before + 1
             await use(client)
-            assert len(alpha.links) == before + 1
+            assert len(alpha.upstreams) == before + 1
 
 
 async def test_if_the_own_connection_lists_other_things_the_client_is_told_once(autojump_clock):
     alpha = Backend("alpha")
-    alpha.results["tools/list"] = lambda r: {"tools": [tool("echo"), tool(f"extra-{alpha.links.index(r.link)}")]}
+    alpha.results["tools/list"] = lambda r: {
+        "tools": [tool("echo"), tool(f"extra-{alpha.upstreams.index(r.upstream)}")]
+    }
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect()
         events = client.listen()
@@ -131,7 +133,7 @@ async def test_a_change_that_the_backend_announces_reaches_all_who_looked_and_is
             await client.names()
         alpha.lists["tools/list"].append(tool("new"))
         for _ in range(10):
-            alpha.link.notify("notifications/tools/list_changed")
+            alpha.upstream.notify("notifications/tools/list_changed")
         for client, events in zip(clients, streams, strict=True):
             await events.next("notifications/tools/list_changed")
             assert await client.names() == ["alpha__echo", "alpha__new"]
@@ -148,7 +150,7 @@ async def test_changes_that_never_stop_are_announced_all_the_same(autojump_clock
         await client.names()
         for n in range(50):
             alpha.lists["tools/list"].append(tool(f"t{n}"))
-            alpha.link.notify("notifications/tools/list_changed")
+            alpha.upstream.notify("notifications/tools/list_changed")
             await trio.sleep(0.05)
         assert len(events.seen("notifications/tools/list_changed")) >= 5
 
@@ -164,10 +166,10 @@ async def test_a_change_while_its_list_is_being_fetched_is_found_and_announced(a
         assert await client.names() == ["alpha__echo"]
         alpha.mute.add("tools/list")
         before = len(alpha.asked_for("tools/list"))
-        alpha.link.notify("notifications/tools/list_changed")
+        alpha.upstream.notify("notifications/tools/list_changed")
         await trio.sleep(1)
         [request] = alpha.asked_for("tools/list")[before:]
-        request.link.notify("notifications/tools/list_changed")
+        request.upstream.notify("notifications/tools/list_changed")
         await gateway.settle()
         alpha.mute.clear()
         alpha.lists["tools/list"].append(tool("new"))
@@ -193,7 +195,7 @@ async def test_the_catalogues_connection_closes_when_nobody_has_asked_for_a_whil
         assert gateway.left()["links"] == 0
         assert await client.names() == ["alpha__echo"]
         await gateway.settle()
-        assert len(alpha.links) == 2
+        assert len(alpha.upstreams) == 2
         assert len(alpha.open) == 1
 
 
@@ -203,7 +205,7 @@ async def test_the_last_known_list_is_served_while_the_backend_is_away(autojump_
         client = await gateway.connect()
         await client.names()
         alpha.down = True
-        alpha.link.die()
+        alpha.upstream.die()
         before = trio.current_time()
         for _ in range(5):
             assert await client.names() == ["alpha__echo", "beta__echo"]
@@ -280,9 +282,9 @@ async def test_nobody_asks_for_a_dead_backend_when_no_session_is_left(autojump_c
         await client.names()
         await client.delete()
         await trio.sleep(60)
-        tried = len(alpha.links)
+        tried = len(alpha.upstreams)
         await trio.sleep(3600)
-        assert len(alpha.links) == tried
+        assert len(alpha.upstreams) == tried
 
 
 async def test_if_no_backend_can_be_asked_that_is_an_error_and_not_an_empty_list(autojump_clock):
@@ -326,9 +328,9 @@ async def test_a_crash_of_the_catalogue_costs_a_fetch(autojump_clock):
         await client.names()
         await crash_catalogue(gateway)
         assert await client.names() == ["alpha__echo"]
-        assert len(alpha.links) == 2
+        assert len(alpha.upstreams) == 2
         alpha.lists["tools/list"].append(tool("new"))
-        alpha.link.notify("notifications/tools/list_changed")
+        alpha.upstream.notify("notifications/tools/list_changed")
         await events.next("notifications/tools/list_changed")
         await trio.sleep(10)
         assert len(alpha.open) == 1  # the one that the crash left behind has ended

@@ -33,7 +33,7 @@ async def test_its_callers_are_told_at_once_and_nobody_else_notices(autojump_clo
         his = other.begin("tools/call", {"name": "alpha__work"})
         survivors = [await beta.next(), await alpha.next()]
         before = trio.current_time()
-        lost.link.die("signal 9")
+        lost.upstream.die("signal 9")
         for call in dying:
             error = await call.error()
             assert error.code == -32603
@@ -53,7 +53,7 @@ async def test_it_comes_back_with_the_next_call(autojump_clock, kind):
         client = await gateway.connect()
         for _ in range(4):
             assert await client.tool("alpha__echo") == "alpha: echo"
-            alpha.link.die()
+            alpha.upstream.die()
             await gateway.settle()
 
 
@@ -66,7 +66,7 @@ async def test_with_a_subscription_it_comes_back_by_itself_subscribes_again_and_
         events = client.listen()
         await client.call("logging/setLevel", {"level": "error"})
         await client.call("resources/subscribe", {"uri": "alpha+test:///a"})
-        own = alpha.link
+        own = alpha.upstream
         alpha.down = True
         own.die()
         await trio.sleep(20)
@@ -75,20 +75,20 @@ async def test_with_a_subscription_it_comes_back_by_itself_subscribes_again_and_
         assert update["params"]["uri"] == "alpha+test:///a"
         for kind in ("tools", "prompts", "resources"):
             await events.next(f"notifications/{kind}/list_changed")
-        assert alpha.link.params_of("resources/subscribe") == [{"uri": "test:///a"}]
-        assert alpha.link.params_of("logging/setLevel") == [{"level": "error"}]
-        methods = alpha.link.methods
+        assert alpha.upstream.params_of("resources/subscribe") == [{"uri": "test:///a"}]
+        assert alpha.upstream.params_of("logging/setLevel") == [{"level": "error"}]
+        methods = alpha.upstream.methods
         assert methods.index("logging/setLevel") < methods.index("resources/subscribe")
-        assert len([link for link in alpha.links if link is not own]) < 12
+        assert len([upstream for upstream in alpha.upstreams if upstream is not own]) < 12
 
 
 async def test_without_a_subscription_nobody_calls_it_back(autojump_clock):
     alpha = Backend("alpha")
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
-        alpha.link.die()
+        alpha.upstream.die()
         await trio.sleep(600)
-        assert len(alpha.links) == 1
+        assert len(alpha.upstreams) == 1
         assert await client.tool("echo") == "alpha: echo"
 
 
@@ -99,9 +99,9 @@ async def test_an_unsubscribed_resource_is_not_asked_for_again(autojump_clock):
         await client.call("resources/subscribe", {"uri": "test:///a"})
         await client.call("resources/subscribe", {"uri": "test:///b"})
         await client.call("resources/unsubscribe", {"uri": "test:///a"})
-        alpha.link.die()
+        alpha.upstream.die()
         await trio.sleep(5)
-        assert alpha.link.params_of("resources/subscribe") == [{"uri": "test:///b"}]
+        assert alpha.upstream.params_of("resources/subscribe") == [{"uri": "test:///b"}]
 
 
 async def test_a_subscription_that_the_backend_refused_is_none(autojump_clock):
@@ -114,9 +114,9 @@ async def test_a_subscription_that_the_backend_refused_is_none(autojump_clock):
         cancelled = client.begin("resources/subscribe", {"uri": "test:///b"})
         await alpha.next("resources/subscribe")
         await client.cancel(cancelled)
-        alpha.link.die()
+        alpha.upstream.die()
         await trio.sleep(60)
-        assert len(alpha.links) == 1
+        assert len(alpha.upstreams) == 1
 
 
 async def test_subscriptions_of_one_session_are_bounded(autojump_clock):
@@ -156,12 +156,12 @@ async def test_a_backend_that_forgot_the_session_gets_the_refused_call_once_more
         await client.call("resources/subscribe", {"uri": "alpha+test:///a"})
         call = client.begin("tools/call", {"name": "alpha__work"})
         request = await alpha.next()
-        request.link.lose_session(request)
+        request.upstream.lose_session(request)
         again = await alpha.next()
-        assert again.link is request.link
-        assert request.link.transport.restarts == 1
-        assert request.link.methods.count("initialize") == 2
-        assert request.link.params_of("resources/subscribe") == [{"uri": "test:///a"}] * 2
+        assert again.upstream is request.upstream
+        assert request.upstream.transport.restarts == 1
+        assert request.upstream.methods.count("initialize") == 2
+        assert request.upstream.params_of("resources/subscribe") == [{"uri": "test:///a"}] * 2
         again.text("at last")
         assert (await call.result())["content"][0]["text"] == "at last"
         assert gateway.telemetry.total("stagedoor_backend_sessions_lost_total", "alpha") == 1
@@ -174,7 +174,7 @@ async def test_a_backend_that_keeps_forgetting_is_an_error(autojump_clock):
         call = client.begin("tools/call", {"name": "alpha__work"})
         for _ in range(2):
             request = await alpha.next()
-            request.link.lose_session(request)
+            request.upstream.lose_session(request)
         error = await call.error()
         assert error.code == -32603
         assert error.data["reason"] == "session_lost"
@@ -196,7 +196,7 @@ async def test_a_backend_that_never_gets_ready_fails_after_the_connect_deadline_
         assert 30 <= trio.current_time() - before < 31
         assert error.data == {"reason": "connect_timeout", "executed": "no", "backend": "alpha"}
         await gateway.settle()
-        assert alpha.link.transport.closed
+        assert alpha.upstream.transport.closed
 
 
 async def test_after_repeated_failures_it_fails_fast_and_is_tried_again_later(autojump_clock):
@@ -207,7 +207,7 @@ async def test_after_repeated_failures_it_fails_fast_and_is_tried_again_later(au
         alpha.down = True
         for _ in range(20):
             await failure(gateway, client, "alpha__echo")
-        tried = len(alpha.links)
+        tried = len(alpha.upstreams)
         assert tried <= 6
         error = await failure(gateway, client, "alpha__echo")
         assert error.data["reason"] == "backend_down"
@@ -227,7 +227,7 @@ async def test_a_connection_that_refuses_calls_counts_and_one_that_answers_again
         for _ in range(5):
             call = client.begin("tools/call", {"name": "alpha__work"})
             request = await alpha.next()
-            request.link.transport.say(refused(request.id))
+            request.upstream.transport.say(refused(request.id))
             assert (await call.error()).data["executed"] == "no"
         assert gateway.telemetry.gauges["stagedoor_backend_up", ("alpha",)] == 0.0
         assert await client.tool("alpha__echo") == "alpha: echo"
@@ -266,7 +266,7 @@ async def test_a_place_is_kept_for_who_restarts_its_own_process(autojump_clock):
     async with open_gateway(alpha, child_processes=1) as gateway:
         client = await gateway.connect("alpha")
         for _ in range(3):
-            alpha.link.die()
+            alpha.upstream.die()
             await gateway.settle()
             assert await client.tool("echo") == "alpha: echo"
 
@@ -290,5 +290,5 @@ async def test_a_place_that_comes_too_late_starts_no_process(autojump_clock):
         assert error.data["reason"] == "connect_timeout"
         await holder.delete()
         await trio.sleep(30)
-        assert len(alpha.links) == 1
+        assert len(alpha.upstreams) == 1
         assert gateway.left()["links"] == 0

@@ -60,7 +60,7 @@ async def test_a_group_holds_its_backends_and_no_others(autojump_clock):
         assert await client.names() == ["gamma__echo", "alpha__echo"]
         error = await refused(client, "tools/call", {"name": "beta__echo"})
         assert error.code == -32602
-        assert backends[1].links == []
+        assert backends[1].upstreams == []
 
 
 # Filters ------------------------------------------------------------------------------------------------------
@@ -153,9 +153,9 @@ async def test_a_cursor_is_good_for_its_list_its_method_and_its_principal_only(a
         ):
             assert (await refused(client, method, {"cursor": token})).code == -32602
         alpha.lists["tools/list"].append(tool("more"))
-        alpha.link.notify("notifications/tools/list_changed")
-        for link in alpha.links:
-            link.notify("notifications/tools/list_changed")
+        alpha.upstream.notify("notifications/tools/list_changed")
+        for upstream in alpha.upstreams:
+            upstream.notify("notifications/tools/list_changed")
         await gateway.settle()
         assert (await refused(ann, "tools/list", {"cursor": cursor})).code == -32602
 
@@ -165,11 +165,11 @@ async def test_a_page_that_fails_does_not_shorten_a_list_that_was_known_whole(au
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect()
         assert len(await client.names()) == 10
-        alpha.link.notify("notifications/tools/list_changed")
+        alpha.upstream.notify("notifications/tools/list_changed")
         alpha.mute.add("tools/list")
         asked = client.begin("tools/list")
         first = await alpha.next("tools/list")
-        while first.params.get("cursor") is not None or first.link.backend.asked_for("tools/list")[-1] is not first:
+        while first.params.get("cursor") is not None or first.upstream.backend.asked_for("tools/list")[-1] is not first:
             first = await alpha.next("tools/list")
         first.result({"tools": [tool("t0")], "nextCursor": "x"})
         (await alpha.next("tools/list")).error(-32603, "broken")
@@ -211,7 +211,7 @@ async def test_a_tool_that_is_new_can_be_called_before_anybody_heard_of_the_chan
         client = await gateway.connect()
         await client.names()
         alpha.lists["tools/list"].append(tool("fresh"))
-        alpha.link.notify("notifications/tools/list_changed")
+        alpha.upstream.notify("notifications/tools/list_changed")
         assert await client.tool("alpha__fresh") == "alpha: fresh"
 
 
@@ -333,8 +333,8 @@ async def test_links_and_embedded_resources_in_results_are_prefixed(autojump_clo
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect()
         result = await client.call("tools/call", {"name": "alpha__echo"})
-        link, embedded, text = result["content"]
-        assert link["uri"] == "alpha+test:///x"
+        upstream, embedded, text = result["content"]
+        assert upstream["uri"] == "alpha+test:///x"
         assert embedded["resource"] == {"uri": "alpha+test:///y", "text": "test:///y"}
         assert text["text"] == "test:///z"
         assert result["structuredContent"] == {"uri": "test:///s"}
@@ -347,7 +347,7 @@ async def test_updates_reach_the_subscriber_also_for_a_part_of_what_it_subscribe
         events, others = client.listen(), other.listen()
         await client.call("resources/subscribe", {"uri": "alpha+test:///dir"})
         assert alpha.asked_for("resources/subscribe")[0].params["uri"] == "test:///dir"
-        alpha.link.notify("notifications/resources/updated", {"uri": "test:///dir/part"})
+        alpha.upstream.notify("notifications/resources/updated", {"uri": "test:///dir/part"})
         update = await events.next("notifications/resources/updated")
         assert update["params"]["uri"] == "alpha+test:///dir/part"
         await client.call("resources/unsubscribe", {"uri": "alpha+test:///dir"})

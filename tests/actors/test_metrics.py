@@ -13,7 +13,7 @@ from tests.support.modern_client import ModernClient
 OPERATION = "mcp_client_operation_duration_seconds"
 
 
-def links(gateway: Gateway, backend: str) -> dict[str, float]:
+def upstreams(gateway: Gateway, backend: str) -> dict[str, float]:
     """How many connections are in which state."""
     gauges = gateway.telemetry.gauges.items()
     return {
@@ -59,27 +59,27 @@ async def test_connections_are_counted_by_backend_and_state(autojump_clock):
     async with open_gateway(alpha, link_idle=50.0) as gateway:
         client = await gateway.connect()
         await client.tool("alpha__echo")
-        assert links(gateway, "alpha") == {"ready": 2.0}
+        assert upstreams(gateway, "alpha") == {"ready": 2.0}
         await client.call("resources/subscribe", {"uri": "alpha+test:///a"})
         alpha.down = True
-        alpha.links[1].die()
-        alpha.links[0].die()
+        alpha.upstreams[1].die()
+        alpha.upstreams[0].die()
         await gateway.settle()
-        assert links(gateway, "alpha") == {"idle": 1.0, "waiting": 1.0}
+        assert upstreams(gateway, "alpha") == {"idle": 1.0, "waiting": 1.0}
         alpha.down = False
         alpha.silent = True
         await trio.sleep(20)
-        assert links(gateway, "alpha") == {"idle": 1.0, "connecting": 1.0}
+        assert upstreams(gateway, "alpha") == {"idle": 1.0, "connecting": 1.0}
         await client.delete()
         await trio.sleep(100)
-        assert links(gateway, "alpha") == {}
+        assert upstreams(gateway, "alpha") == {}
 
 
 async def test_failures_are_counted_by_backend_and_reason(autojump_clock):
     alpha = Backend("alpha")
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
-        alpha.link.die()
+        alpha.upstream.die()
         await gateway.settle()
         assert gateway.telemetry.total("stagedoor_backend_failures_total", "alpha", "exited") == 1
         alpha.down = True
@@ -112,7 +112,7 @@ async def test_operators_see_the_last_error_and_how_often_it_connected(autojump_
     alpha = Backend("alpha")
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
-        alpha.link.die("segmentation fault")
+        alpha.upstream.die("segmentation fault")
         await gateway.settle()
         status = gateway.actors.backends.status["alpha"]
         assert (status.connections, status.last_error) == (1, "segmentation fault")

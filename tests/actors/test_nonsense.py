@@ -38,7 +38,7 @@ async def test_nonsense_between_two_messages_harms_no_call(autojump_clock, kind,
         client = await gateway.connect()
         call = client.begin("tools/call", {"name": "alpha__work"})
         request = await alpha.next()
-        request.link.garbage(frame)
+        request.upstream.garbage(frame)
         request.text("fine")
         assert (await call.result())["content"][0]["text"] == "fine"
         assert len(alpha.open) == 2
@@ -52,7 +52,7 @@ async def test_a_malformed_answer_fails_its_own_call_only(autojump_clock):
         lost = await alpha.next()
         second = client.begin("tools/call", {"name": "alpha__work"})
         kept = await alpha.next()
-        lost.link.garbage(
+        lost.upstream.garbage(
             b'{"jsonrpc":"2.0","id":"%s","result":{},"error":{"code":1,"message":"both"}}' % str(lost.id).encode()
         )
         error = await first.error()
@@ -76,7 +76,7 @@ async def test_a_malformed_notification_on_the_stream_of_a_call_is_counted_and_f
         client = await gateway.connect()
         call = client.begin("tools/call", {"name": "alpha__work"})
         request = await alpha.next()
-        request.link.garbage(frame, related=request.id)
+        request.upstream.garbage(frame, related=request.id)
         request.text("fine")
         assert (await call.result())["content"][0]["text"] == "fine"
         assert gateway.telemetry.total("stagedoor_messages_dropped_total", "malformed") == 1
@@ -90,7 +90,7 @@ async def test_an_unreadable_frame_on_the_stream_of_a_call_fails_that_call_at_on
         call = client.begin("tools/call", {"name": "alpha__work"})
         request = await alpha.next()
         before = trio.current_time()
-        request.link.garbage(frame, related=request.id)
+        request.upstream.garbage(frame, related=request.id)
         assert (await call.error()).data == {"reason": "malformed", "executed": "unknown", "backend": "alpha"}
         assert trio.current_time() - before < 1
 
@@ -102,9 +102,9 @@ async def test_a_question_under_an_id_that_is_too_long_is_refused(autojump_clock
         client = await gateway.connect()
         call = client.begin("tools/call", {"name": "alpha__work"})
         request = await alpha.next()
-        request.link.garbage(b'{"jsonrpc":"2.0","id":"%s","method":"roots/list"}' % (b"x" * 2000))
+        request.upstream.garbage(b'{"jsonrpc":"2.0","id":"%s","method":"roots/list"}' % (b"x" * 2000))
         await gateway.settle()
-        (answer,) = [message for message in request.link.messages if "error" in message]
+        (answer,) = [message for message in request.upstream.messages if "error" in message]
         assert (answer["id"], answer["error"]["code"]) == ("x" * 2000, -32600)
         request.text("fine")
         await call.result()
@@ -133,9 +133,9 @@ async def test_a_malformed_question_is_answered_with_an_error_whatever_its_id(au
         client = await gateway.connect()
         call = client.begin("tools/call", {"name": "alpha__work"})
         request = await alpha.next()
-        request.link.garbage(b'{"jsonrpc":"2.0","id":"%s","method":5}' % str(request.id).encode())
+        request.upstream.garbage(b'{"jsonrpc":"2.0","id":"%s","method":5}' % str(request.id).encode())
         await gateway.settle()
-        (answer,) = [message for message in request.link.messages if "error" in message]
+        (answer,) = [message for message in request.upstream.messages if "error" in message]
         assert (answer["id"], answer["error"]["code"]) == (request.id, -32600)
         request.text("fine")
         await call.result()
@@ -146,7 +146,7 @@ async def test_an_error_that_answers_something_else_is_no_refusal_of_the_handsha
     class Late(Backend):
         def came(self, request):
             if request.method == "initialize":
-                request.link.garbage(b'{"jsonrpc":"2.0","id":"else","error":{"code":-32601,"message":"no"}}')
+                request.upstream.garbage(b'{"jsonrpc":"2.0","id":"else","error":{"code":-32601,"message":"no"}}')
             super().came(request)
 
     alpha = Late("alpha", kind=kind)
@@ -154,7 +154,7 @@ async def test_an_error_that_answers_something_else_is_no_refusal_of_the_handsha
         client = await gateway.connect("alpha")
         assert await client.tool("echo") == "alpha: echo"
     assert "server/discover" not in alpha.methods
-    assert len(alpha.links) == 1
+    assert len(alpha.upstreams) == 1
 
 
 async def test_a_second_answer_is_dropped_and_counted(autojump_clock):

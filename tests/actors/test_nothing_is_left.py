@@ -5,10 +5,10 @@ import gc
 import pytest
 import trio
 
-from actors.fronts.session_endpoint import SessionEndpoint
-from actors.links.link import LinkActor
+from actors.endpoints.session_endpoint import SessionEndpoint
 from actors.ports import Principal
 from actors.sessions.session import SessionActor
+from actors.upstreams.legacy import LegacyUpstream
 from tests.support.cancel import Scenario, cancel_everywhere
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, tool
@@ -25,9 +25,9 @@ def session_of(gateway: Gateway) -> SessionActor:
     return actor
 
 
-def link_actors(gateway: Gateway) -> list[LinkActor]:
+def link_actors(gateway: Gateway) -> list[LegacyUpstream]:
     cells = (ref.cell for ref in gateway.system.registry)
-    return [cell.actor for cell in cells if isinstance(cell.actor, LinkActor)]
+    return [cell.actor for cell in cells if isinstance(cell.actor, LegacyUpstream)]
 
 
 # Cancel everywhere --------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def cut(endpoint: str, prefix: str, kind: str) -> Scenario:
                     await client.call("logging/setLevel", {"level": "info"})
                     await client.call("resources/subscribe", {"uri": "alpha+test:///a" if prefix else "test:///a"})
                     call = client.begin("tools/call", {"name": f"{prefix}work"}, progress=1)
-                    alpha.links[-1].notify("notifications/tools/list_changed")
+                    alpha.upstreams[-1].notify("notifications/tools/list_changed")
                     await call.result()
                     cancelled = client.begin("tools/call", {"name": f"{prefix}work"})
                     await client.cancel(cancelled)
@@ -79,7 +79,7 @@ def cut(endpoint: str, prefix: str, kind: str) -> Scenario:
 
 def kept_by(actor: object) -> dict[str, int]:
     assert isinstance(actor, SessionActor)
-    return {name: n for name, n in actor.front.statistics().items() if n}
+    return {name: n for name, n in actor.endpoint.statistics().items() if n}
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ async def test_a_thousand_calls_of_every_kind_of_end_leave_nothing_in_session_an
                     request.ask("roots/list", {})
                     request.text("done")
                 case 4:
-                    request.link.die()
+                    request.upstream.die()
             await call.response()
             unknown = client.begin("tools/call", {"name": f"alpha__unknown{n}"})
             await unknown.error()
         await gateway.settle()
-        assert not any(session_of(gateway).front.statistics().values())
-        assert not any(n for link in link_actors(gateway) for n in link.statistics().values())
+        assert not any(session_of(gateway).endpoint.statistics().values())
+        assert not any(n for upstream in link_actors(gateway) for n in upstream.statistics().values())
         assert gateway.left()["timers"] <= timers + 2
 
 
@@ -148,13 +148,13 @@ async def test_lists_that_a_backend_never_answers_do_not_pile_up(autojump_clock)
         client = await gateway.connect()
         await client.tool("alpha__echo")  # a connection of its own
         alpha.mute.add("tools/list")
-        for link in alpha.links:
-            link.notify("notifications/tools/list_changed")
+        for upstream in alpha.upstreams:
+            upstream.notify("notifications/tools/list_changed")
         for _ in range(30):
             assert await client.names() == ["alpha__echo"]
         assert len(alpha.asked_for("tools/list")) <= 5
-        front = session_of(gateway).front
-        assert len(front.calls) <= 1
+        endpoint = session_of(gateway).endpoint
+        assert len(endpoint.calls) <= 1
         alpha.mute.clear()
         await trio.sleep(301)  # the request deadline: what is not answered by then is asked again
         alpha.lists["tools/list"].append(tool("new"))
@@ -170,7 +170,7 @@ async def test_subscriptions_that_are_cancelled_do_not_pile_up(autojump_clock):
             await alpha.next("resources/subscribe")
             await client.cancel(call)
             await call.error()
-        assert not any(session_of(gateway).front.statistics().values())
+        assert not any(session_of(gateway).endpoint.statistics().values())
 
 
 async def test_sessions_that_come_and_go_leave_nothing(autojump_clock):
@@ -214,19 +214,19 @@ async def test_a_backend_that_talks_without_end_fills_no_mailbox_and_stops_no_ot
         for endpoint, prefix in (("", "alpha__"), ("alpha", "")):
             client = await gateway.connect(endpoint)
             await client.tool(f"{prefix}echo")
-            link = alpha.link
+            upstream = alpha.upstream
             for _ in range(5000):
-                link.notify(method, members)
+                upstream.notify(method, members)
             for _ in range(20):
                 other = await gateway.connect("beta")
                 assert await other.tool("echo") == "beta: echo"
             assert await client.tool(f"{prefix}echo") == "alpha: echo"
             await gateway.settle()
             await trio.sleep(5)
-            front = session_of_client(gateway, client)
-            statistics = front.host.ctx.ref.statistics()
+            endpoint = session_of_client(gateway, client)
+            statistics = endpoint.host.ctx.ref.statistics()
             assert statistics.ordinary + statistics.reserved == 0
-            assert not any(front.statistics().values())
+            assert not any(endpoint.statistics().values())
 
 
 async def test_updates_of_ever_new_things_are_bounded(autojump_clock):
@@ -234,18 +234,18 @@ async def test_updates_of_ever_new_things_are_bounded(autojump_clock):
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         for n in range(20_000):
-            alpha.link.notify("notifications/resources/updated", {"uri": f"test:///{n}"})
+            alpha.upstream.notify("notifications/resources/updated", {"uri": f"test:///{n}"})
         await trio.sleep(5)
         assert await client.tool("echo") == "alpha: echo"
-        [link] = link_actors(gateway)
-        assert not any(link.statistics().values())
+        [upstream] = link_actors(gateway)
+        assert not any(upstream.statistics().values())
 
 
 async def test_a_backend_that_asks_without_end_is_refused(autojump_clock):
     alpha = Backend("alpha")
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha", capabilities=MAY)
-        asked = [alpha.link.ask("roots/list", {}) for _ in range(1000)]
+        asked = [alpha.upstream.ask("roots/list", {}) for _ in range(1000)]
         for one in asked:
             assert "error" in await one.outcome()
         assert await client.tool("echo") == "alpha: echo"
@@ -256,4 +256,4 @@ def session_of_client(gateway: Gateway, client) -> SessionEndpoint:
 
     actor = gateway.actors.sessions.table[session_key(client.session)].ref.cell.actor
     assert isinstance(actor, SessionActor)
-    return actor.front
+    return actor.endpoint

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from actors.fronts.host import MEMO_SIZE, Memo
-from actors.fronts.upstreams import Upstreams
-from actors.links.link_messages import LinkTold
-from actors.links.paging import MAX_ITEMS, MAX_PAGES, Paging
-from actors.links.subscribers import MAX_OWED, Subscribers, Subscriptions
+from actors.endpoints.host import MEMO_SIZE, Memo
+from actors.endpoints.upstreams import Upstreams
 from actors.protocol.methods import SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.payload import dumps
 from actors.protocol.table import BackendSpec, HttpTarget, Table
 from actors.runtime import Actor, AtCapacity, Ref, open_system
 from actors.services import TableCell
+from actors.upstreams.messages import UpstreamNotification
+from actors.upstreams.paging import MAX_ITEMS, MAX_PAGES, Paging
+from actors.upstreams.subscribers import MAX_PENDING_REPLIES, Subscribers, Subscriptions
 
 
 def items(*values: object) -> tuple[Raw, ...]:
@@ -143,7 +143,7 @@ class Deaf(Actor):
     mailbox_size = 8
 
     def __init__(self) -> None:
-        self.heard: list[LinkTold] = []
+        self.heard: list[UpstreamNotification] = []
 
     def receive(self, message: Any) -> None:
         self.heard.append(message)
@@ -157,7 +157,7 @@ async def test_what_has_no_room_is_told_later_once_for_each_thing_and_chatter_is
         audience = Subscribers(False, dropped.append, lambda: None)
         audience.members[ref] = None
         told = [
-            LinkTold(ref, "alpha", None, method, dumps({"n": n}))
+            UpstreamNotification(ref, "alpha", None, method, dumps({"n": n}))
             for n in range(3)
             for method in ("notifications/x", "notifications/message")
         ]
@@ -181,10 +181,10 @@ async def test_what_is_owed_is_bounded_and_goes_with_its_member(autojump_clock):
         ref = system.spawn(Deaf())
         audience = Subscribers(False, dropped.append, lambda: None)
         audience.members[ref] = None
-        for n in range(2 * MAX_OWED):
-            audience.tell(LinkTold(ref, "alpha", None, "notifications/x", dumps({"n": n})), None)
-        audience.tell(LinkTold(ref, "alpha", None, "notifications/x", dumps({"n": "x" * 5000})), None)
-        assert audience.backlog == MAX_OWED
+        for n in range(2 * MAX_PENDING_REPLIES):
+            audience.tell(UpstreamNotification(ref, "alpha", None, "notifications/x", dumps({"n": n})), None)
+        audience.tell(UpstreamNotification(ref, "alpha", None, "notifications/x", dumps({"n": "x" * 5000})), None)
+        assert audience.backlog == MAX_PENDING_REPLIES
         audience.leave(ref)
         assert not audience.backlog
         assert audience.only() is None
@@ -205,9 +205,11 @@ async def test_a_shared_connections_members_have_interests_of_their_own(autojump
         for ref in refs:
             audience.members[ref] = None
         audience.take_interest(refs[0], "test:///a")
-        audience.tell(LinkTold(refs[0], "alpha", None, "notifications/resources/updated", dumps({"uri": uri})), None)
-        audience.tell(LinkTold(refs[0], "alpha", 1, "notifications/message", dumps({})), refs[0])
-        audience.tell(LinkTold(refs[0], "alpha", None, "notifications/unknown", dumps({})), None)
+        audience.tell(
+            UpstreamNotification(refs[0], "alpha", None, "notifications/resources/updated", dumps({"uri": uri})), None
+        )
+        audience.tell(UpstreamNotification(refs[0], "alpha", 1, "notifications/message", dumps({})), refs[0])
+        audience.tell(UpstreamNotification(refs[0], "alpha", None, "notifications/unknown", dumps({})), None)
         await system_settled()
         assert (len(ann.heard), len(bob.heard)) == (1, 0)
         assert audience.leave(refs[0]) == ["test:///a"]
@@ -236,9 +238,9 @@ async def test_whoever_waits_for_a_connection_is_told_when_it_ended_and_no_other
 
         def receive(self, message: object) -> None:
             if message == "wait":
-                self.upstreams.when_ready("alpha", lambda hello, error: self.told.append((hello, error)))
+                self.upstreams.when_ready("alpha", lambda server_info, error: self.told.append((server_info, error)))
             elif message == "call":
-                assert self.upstreams.link("alpha") is None
+                assert self.upstreams.connection("alpha") is None
 
     def refuses() -> Ref:
         raise AtCapacity("no room")
@@ -253,5 +255,5 @@ async def test_whoever_waits_for_a_connection_is_told_when_it_ended_and_no_other
         while ends.alive:
             await trio.lowlevel.checkpoint()
         asks.receive("call")  # before the actor has heard that the connection is gone
-        assert [hello for hello, _ in asks.told] == [None]
+        assert [server_info for server_info, _ in asks.told] == [None]
         assert b"no_link" in bytes(asks.told[0][1])

@@ -10,7 +10,7 @@ from actors.sessions.session import SessionActor
 from gateway.store.memory import MemoryStore
 from tests.support.door_client import Client
 from tests.support.harness import Gateway, open_gateway
-from tests.support.mcp_backend import Backend, Link
+from tests.support.mcp_backend import Backend, Upstream
 
 QUIET = 70.0
 """Seconds after which a session without messages has left memory."""
@@ -39,9 +39,9 @@ def record(gateway: Gateway) -> Mapping[str, bytes]:
     return session.fields
 
 
-def ended(link: Link) -> bool:
+def ended(upstream: Upstream) -> bool:
     """Whether the backend was told that its session is over."""
-    return link.transport.closed and not link.transport.let_go_of
+    return upstream.transport.closed and not upstream.transport.let_go_of
 
 
 async def leaves(gateway: Gateway, client: Client) -> None:
@@ -57,17 +57,17 @@ async def test_a_session_goes_on_with_its_backends_session_and_without_a_handsha
         client = await gateway.connect(endpoint)
         tool = "echo" if endpoint else "alpha__echo"
         await client.tool(tool)
-        own = alpha.link
+        own = alpha.upstream
         await leaves(gateway, client)
         assert own.transport.let_go_of
         assert await client.tool(tool) == "alpha: echo"
-        link = alpha.link
-        assert link is not own
-        assert link.transport.resumed is not None
-        assert link.transport.resumed.session == own.transport.session
-        assert "initialize" not in link.methods
-        assert link.transport.listens == 1
-        ids = [m["id"] for each in (own, link) for m in each.messages if "method" in m and "id" in m]
+        upstream = alpha.upstream
+        assert upstream is not own
+        assert upstream.transport.resumed is not None
+        assert upstream.transport.resumed.session == own.transport.session
+        assert "initialize" not in upstream.methods
+        assert upstream.transport.listens == 1
+        ids = [m["id"] for each in (own, upstream) for m in each.messages if "method" in m and "id" in m]
         assert len(ids) == len(set(ids))
 
 
@@ -78,7 +78,7 @@ async def test_its_level_is_in_force_again(autojump_clock):
         await client.call("logging/setLevel", {"level": "error"})
         await leaves(gateway, client)
         await client.tool("echo")
-        assert alpha.link.params_of("logging/setLevel") == [{"level": "error"}]
+        assert alpha.upstream.params_of("logging/setLevel") == [{"level": "error"}]
 
 
 async def test_it_may_leave_and_come_back_again_and_again(autojump_clock):
@@ -90,7 +90,10 @@ async def test_it_may_leave_and_come_back_again_and_again(autojump_clock):
             assert await client.tool("echo") == "alpha: echo"
             await leaves(gateway, client)
         assert alpha.methods.count("initialize") == 1
-        assert len({link.transport.session for link in alpha.links if link.methods[:1] != ["initialize"]}) == 1
+        assert (
+            len({upstream.transport.session for upstream in alpha.upstreams if upstream.methods[:1] != ["initialize"]})
+            == 1
+        )
         assert gateway.left()["actors"] < before["actors"]
 
 
@@ -109,7 +112,7 @@ async def test_what_was_missed_is_announced_once(autojump_clock):
             "notifications/resources/updated",
             "notifications/tools/list_changed",
         ]
-        assert "resources/subscribe" not in alpha.link.methods
+        assert "resources/subscribe" not in alpha.upstream.methods
 
 
 async def test_where_the_backend_can_say_what_came_nothing_is_announced(autojump_clock):
@@ -117,13 +120,13 @@ async def test_where_the_backend_can_say_what_came_nothing_is_announced(autojump
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         await client.call("resources/subscribe", {"uri": "test:///a"})
-        alpha.link.notify("notifications/resources/updated", {"uri": "test:///a"}, cursor="g-7")
+        alpha.upstream.notify("notifications/resources/updated", {"uri": "test:///a"}, cursor="g-7")
         await leaves(gateway, client)
         assert record(gateway)["e:alpha"] == b"g-7"
         events = client.listen()
         await trio.sleep(5)
         assert [m["method"] for m in events.messages] == ["notifications/resources/updated"]
-        assert alpha.link.transport.resumed.cursor == "g-7"
+        assert alpha.upstream.transport.resumed.cursor == "g-7"
 
 
 async def test_a_backend_that_has_forgotten_it_gets_a_handshake_and_the_request_once_more(autojump_clock):
@@ -136,10 +139,10 @@ async def test_a_backend_that_has_forgotten_it_gets_a_handshake_and_the_request_
         call = client.begin("tools/call", {"name": "echo"})
         refused = await alpha.next()
         alpha.mute.clear()
-        refused.link.lose_session(refused)
+        refused.upstream.lose_session(refused)
         assert (await call.result())["content"][0]["text"] == "alpha: echo"
-        assert alpha.link.methods[:2] == ["tools/call", "initialize"]
-        assert alpha.link.params_of("resources/subscribe") == [{"uri": "test:///a"}]
+        assert alpha.upstream.methods[:2] == ["tools/call", "initialize"]
+        assert alpha.upstream.params_of("resources/subscribe") == [{"uri": "test:///a"}]
 
 
 @pytest.mark.parametrize("kind", ["stdio", "inproc"])
@@ -150,12 +153,12 @@ async def test_with_a_connection_of_this_process_it_stays_where_it_is(autojump_c
         await client.names()
         await client.tool("alpha__echo")
         await client.tool("beta__echo")
-        own, other = alpha.link, beta.link
+        own, other = alpha.upstream, beta.upstream
         await trio.sleep(QUIET)
         assert in_memory(gateway) == 1
         assert await client.tool("alpha__echo") == "alpha: echo"
         assert await client.names() == ["alpha__echo", "beta__echo"]
-        assert (alpha.link, beta.link) == (own, other)
+        assert (alpha.upstream, beta.upstream) == (own, other)
         await trio.sleep(OVER + 10)
         assert in_memory(gateway) == 0
         assert ended(own)
@@ -180,11 +183,11 @@ async def test_after_its_idle_time_it_is_unknown_and_its_backends_are_told(autoj
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         await client.tool("echo")
-        session = alpha.link.transport.session
+        session = alpha.upstream.transport.session
         await trio.sleep(OVER - 30)
-        assert not [link for link in alpha.links if ended(link)]
+        assert not [upstream for upstream in alpha.upstreams if ended(upstream)]
         await trio.sleep(40)
-        [told] = [link for link in alpha.links if ended(link)]
+        [told] = [upstream for upstream in alpha.upstreams if ended(upstream)]
         assert told.transport.resumed.session == session
         assert told.messages == []
         assert await client.begin("tools/list").head() == 404
@@ -200,12 +203,12 @@ async def test_after_its_idle_time_the_store_has_nothing_of_it(autojump_clock, l
         if life == "event stream cut":
             events = client.listen()
             await gateway.settle()
-            alpha.link.notify("notifications/tools/list_changed")
+            alpha.upstream.notify("notifications/tools/list_changed")
             await gateway.settle()
             events.drop()
         elif life == "server lost its session":
             await client.tool("echo")
-            alpha.link.die("the server was killed")
+            alpha.upstream.die("the server was killed")
         elif life == "asked in vain":
             call = client.begin("tools/call", {"name": "ask"})
             (await alpha.next()).ask("elicitation/create", {"message": "?", "requestedSchema": {"type": "object"}})
@@ -242,7 +245,7 @@ async def test_what_comes_while_it_leaves_is_bounded_and_may_be_given_up(autojum
         release(*held.pop())
         for call in waiting[1:]:
             assert "result" in await call.response()
-        assert sum(link.methods.count("tools/call") for link in alpha.links) == 8
+        assert sum(upstream.methods.count("tools/call") for upstream in alpha.upstreams) == 8
 
 
 @pytest.mark.parametrize("step", ["read", "claim"])
@@ -259,7 +262,7 @@ async def test_its_end_waits_for_a_store_that_is_away(autojump_clock, step):
         setattr(gateway.store, step, done)
         await trio.sleep(10)
         assert not records(gateway)
-        assert [link for link in alpha.links if ended(link)]
+        assert [upstream for upstream in alpha.upstreams if ended(upstream)]
 
 
 async def test_what_is_heard_meanwhile_puts_its_end_off(autojump_clock):
@@ -270,7 +273,7 @@ async def test_what_is_heard_meanwhile_puts_its_end_off(autojump_clock):
             await client.tool("echo")
             await trio.sleep(OVER - 100)
         assert await client.tool("echo") == "alpha: echo"
-        assert not [link for link in alpha.links if ended(link)]
+        assert not [upstream for upstream in alpha.upstreams if ended(upstream)]
 
 
 async def test_a_record_that_is_over_can_not_be_brought_back(autojump_clock):
@@ -289,7 +292,7 @@ async def test_a_record_that_is_over_can_not_be_brought_back(autojump_clock):
         assert record(gateway)
         assert await client.begin("tools/list").head() == 404
         await trio.sleep(1)
-        assert [link for link in alpha.links if ended(link)]
+        assert [upstream for upstream in alpha.upstreams if ended(upstream)]
         assert not records(gateway)
 
 
@@ -298,12 +301,12 @@ async def test_a_session_that_is_deleted_right_after_it_came_back_ends_at_its_ba
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         await client.tool("echo")
-        own = alpha.link
+        own = alpha.upstream
         await leaves(gateway, client)
         assert await client.delete() == 200
         await trio.sleep(5)
-        assert ended(alpha.link)
-        assert alpha.link.transport.resumed.session == own.transport.session
+        assert ended(alpha.upstream)
+        assert alpha.upstream.transport.resumed.session == own.transport.session
 
 
 async def test_the_sessions_of_backends_are_in_no_log_and_in_no_record(autojump_clock):
@@ -311,13 +314,13 @@ async def test_the_sessions_of_backends_are_in_no_log_and_in_no_record(autojump_
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         await client.tool("echo")
-        secret = alpha.link.transport.session
+        secret = alpha.upstream.transport.session
         await leaves(gateway, client)
         fields = record(gateway)
         assert "b:alpha" in fields
         assert secret.encode() not in b"".join(fields.values())
         await client.tool("echo")
-        assert alpha.link.transport.resumed.session == secret
+        assert alpha.upstream.transport.resumed.session == secret
         assert secret not in repr(gateway.log.lines)
 
 
@@ -331,8 +334,8 @@ async def test_a_session_that_is_kept_is_not_shown_to_another_address(autojump_c
         spec = gateway.services.table.value.backends["alpha"]
         gateway.change(backends={"alpha": type(spec)("alpha", moved.spec.target)})
         assert await client.tool("echo") == "alpha: echo"
-        assert alpha.link.transport.resumed is None
-        assert alpha.link.methods[0] == "initialize"
+        assert alpha.upstream.transport.resumed is None
+        assert alpha.upstream.methods[0] == "initialize"
 
 
 async def test_a_backend_that_is_away_when_it_comes_back_costs_the_call_and_not_the_session(autojump_clock):
@@ -340,7 +343,7 @@ async def test_a_backend_that_is_away_when_it_comes_back_costs_the_call_and_not_
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         await client.tool("echo")
-        session = (await alpha.next()).link.transport.session
+        session = (await alpha.next()).upstream.transport.session
         await leaves(gateway, client)
         alpha.mute.add("tools/call")
         call = client.begin("tools/call", {"name": "echo"})
@@ -348,4 +351,4 @@ async def test_a_backend_that_is_away_when_it_comes_back_costs_the_call_and_not_
         assert (await call.error()).data["executed"] == "no"
         alpha.mute.clear()
         assert await client.tool("echo") == "alpha: echo"
-        assert alpha.link.transport.session == session
+        assert alpha.upstream.transport.session == session

@@ -59,7 +59,7 @@ async def test_a_question_without_params_gets_none_in_the_words_of_either_era(au
         call = client.begin("tools/call", {"name": "ask"})
         request = await alpha.next()
         if server is Backend:
-            request.link.transport.deliver({"id": "q", "method": "roots/list"}, request.id)
+            request.upstream.transport.deliver({"id": "q", "method": "roots/list"}, request.id)
         else:
             needs(request, q={"method": "roots/list"})
         if sessions:
@@ -73,7 +73,7 @@ async def test_a_question_without_params_gets_none_in_the_words_of_either_era(au
         assert question.get("params", {}) == {}
         if server is Backend:
             await gateway.settle()
-            assert request.link.messages[-1]["result"] == roots
+            assert request.upstream.messages[-1]["result"] == roots
         else:
             request = await alpha.next()
             assert request.params["inputResponses"] == {"q": roots}
@@ -87,7 +87,7 @@ async def test_what_the_client_did_not_declare_is_refused_at_once(autojump_clock
         client = await gateway.connect()
         client.begin("tools/call", {"name": "alpha__ask"})
         request = await alpha.next()
-        assert request.link.declared["capabilities"] == {}
+        assert request.upstream.declared["capabilities"] == {}
         for method, params in (("sampling/createMessage", SAMPLE), ("elicitation/create", FORM), ("roots/list", {})):
             assert (await request.ask(method, params).outcome())["error"]["code"] == -32601
 
@@ -98,12 +98,12 @@ async def test_a_question_outside_any_call_goes_to_the_get_stream_or_is_refused_
         client = await gateway.connect(capabilities=MAY_ALL)
         await client.tool("alpha__echo")
         before = trio.current_time()
-        asked = alpha.link.ask("roots/list", {})
+        asked = alpha.upstream.ask("roots/list", {})
         assert (await asked.outcome())["error"]["code"] == -32603
         assert 5 <= trio.current_time() - before < 6
         events = client.listen()
         await gateway.settle()
-        asked = alpha.link.ask("roots/list", {})
+        asked = alpha.upstream.ask("roots/list", {})
         await client.respond(await events.next("roots/list"), {"roots": [{"uri": "file:///w"}]})
         assert (await asked.outcome())["result"] == {"roots": [{"uri": "file:///w"}]}
 
@@ -142,7 +142,7 @@ async def test_the_catalogues_connection_has_nobody_to_ask(autojump_clock):
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect(capabilities=MAY_ALL)
         await client.names()
-        asked = alpha.link.ask("roots/list", {})
+        asked = alpha.upstream.ask("roots/list", {})
         assert (await asked.outcome())["error"]["code"] == -32601
 
 
@@ -186,7 +186,7 @@ async def test_a_backend_that_dies_takes_its_questions_along(autojump_clock):
         request = await alpha.next()
         request.ask("sampling/createMessage", SAMPLE)
         question = await call.next("sampling/createMessage")
-        request.link.die()
+        request.upstream.die()
         assert (await call.next("notifications/cancelled"))["params"]["requestId"] == question["id"]
         assert (await call.error()).data["executed"] == "unknown"
 
@@ -257,7 +257,7 @@ async def test_the_level_reaches_every_connection_with_logging_also_one_made_lat
     async with open_gateway(alpha, beta, mute, late) as gateway:
         client = await gateway.connect()
         await client.tool("alpha__echo")
-        own = alpha.link
+        own = alpha.upstream
         await client.tool("mute__echo")
         beta.mute.add("initialize")
         begun = client.begin("tools/call", {"name": "beta__echo"})
@@ -267,8 +267,8 @@ async def test_the_level_reaches_every_connection_with_logging_also_one_made_lat
         handshake.result({"protocolVersion": "2025-11-25", "capabilities": {"logging": {}, "tools": {}}})
         await begun.result()
         await client.tool("late__echo")
-        for link in (own, beta.link, late.link):
-            assert link.params_of("logging/setLevel") == [{"level": "error"}]
+        for upstream in (own, beta.upstream, late.upstream):
+            assert upstream.params_of("logging/setLevel") == [{"level": "error"}]
         assert "logging/setLevel" not in mute.methods
 
 
@@ -279,9 +279,9 @@ async def test_after_a_loss_the_level_is_told_again(autojump_clock):
         await client.tool("alpha__echo")
         await client.call("logging/setLevel", {"level": "error"})
         await gateway.settle()
-        alpha.link.die()
+        alpha.upstream.die()
         await client.tool("alpha__echo")
-        assert alpha.link.params_of("logging/setLevel") == [{"level": "error"}]
+        assert alpha.upstream.params_of("logging/setLevel") == [{"level": "error"}]
 
 
 async def test_a_level_that_a_backend_did_not_take_is_told_again_on_its_next_connection(autojump_clock):
@@ -291,9 +291,9 @@ async def test_a_level_that_a_backend_did_not_take_is_told_again_on_its_next_con
         await client.tool("alpha__echo")
         await client.call("logging/setLevel", {"level": "error"})
         await gateway.settle()
-        alpha.link.die()
+        alpha.upstream.die()
         await client.tool("alpha__echo")
-        assert alpha.link.params_of("logging/setLevel") == [{"level": "error"}]
+        assert alpha.upstream.params_of("logging/setLevel") == [{"level": "error"}]
 
 
 async def test_an_unknown_level_is_refused_and_told_nobody(autojump_clock):
@@ -312,12 +312,12 @@ async def test_a_change_of_roots_is_told_to_every_backend_that_is_connected(auto
         client = await gateway.connect(capabilities=MAY_ALL)
         await client.tool("alpha__echo")
         await client.tool("beta__echo")
-        own = (alpha.link, beta.link)
+        own = (alpha.upstream, beta.upstream)
         await client.notify("notifications/roots/list_changed")
         await gateway.settle()
-        for link in own:
-            assert link.declared["capabilities"]["roots"] == {"listChanged": True}
-            assert link.methods.count("notifications/roots/list_changed") == 1
+        for upstream in own:
+            assert upstream.declared["capabilities"]["roots"] == {"listChanged": True}
+            assert upstream.methods.count("notifications/roots/list_changed") == 1
         assert "notifications/roots/list_changed" not in gamma.methods
 
 
@@ -333,7 +333,7 @@ async def test_progress_of_the_client_on_a_question_goes_back_under_the_backends
         assert token != "theirs"
         await client.notify("notifications/progress", {"progressToken": token, "progress": 1})
         await gateway.settle()
-        assert request.link.params_of("notifications/progress") == [{"progressToken": "theirs", "progress": 1}]
+        assert request.upstream.params_of("notifications/progress") == [{"progressToken": "theirs", "progress": 1}]
 
 
 async def test_that_an_elicitation_is_complete_reaches_the_session_that_was_asked_and_no_other(autojump_clock):
@@ -342,7 +342,7 @@ async def test_that_an_elicitation_is_complete_reaches_the_session_that_was_aske
         client = await gateway.connect(capabilities=MAY_ALL)
         other = await gateway.connect(capabilities=MAY_ALL)
         await client.tool("alpha__echo")
-        mine = alpha.link
+        mine = alpha.upstream
         await other.tool("alpha__echo")
         events, others = client.listen(), other.listen()
         await gateway.settle()

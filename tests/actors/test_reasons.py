@@ -31,7 +31,7 @@ async def test_servers_that_are_dead_are_one_line_each_and_later_lines_say_how_o
         clients = [await gateway.connect(backend.name) for backend in backends]
         for backend in backends:
             backend.down = True
-            backend.link.die()
+            backend.upstream.die()
         began = trio.current_time()
         while trio.current_time() < began + 10:
             for client in clients:
@@ -61,7 +61,7 @@ async def test_a_server_that_works_again_is_told_with_how_often_it_had_failed(au
     alpha = Backend("alpha")
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
-        alpha.link.die()
+        alpha.upstream.die()
         await gateway.settle()
         assert await client.tool("echo") == "alpha: echo"
         assert gateway.log.events("backend_recovered") == [{"backend": "alpha", "failures": 1}]
@@ -74,7 +74,7 @@ async def test_states_are_plain_words(autojump_clock):
         status = gateway.actors.backends.status
         assert status["alpha"].state == "healthy"
         alpha.down = True
-        alpha.link.die()
+        alpha.upstream.die()
         await gateway.settle()
         assert status["alpha"].state == "failing"
         for _ in range(5):
@@ -90,12 +90,12 @@ async def test_what_a_process_wrote_before_it_was_ready_is_in_the_error_without_
     alpha = Backend("alpha")
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
-        alpha.link.die()
+        alpha.upstream.die()
         alpha.silent = True
         call = client.begin("tools/call", {"name": "echo"})
-        while len(alpha.links) < 2:
+        while len(alpha.upstreams) < 2:
             await trio.sleep(0.1)
-        alpha.link.transport.end("exited", "alpha exited with status 1", stderr=LINES)
+        alpha.upstream.transport.end("exited", "alpha exited with status 1", stderr=LINES)
         error = await call.error()
         assert error.data["stderr"] == ["Error: no database at [address]", "giving up"]
         assert error.data["executed"] == "no"
@@ -110,11 +110,11 @@ async def test_what_a_process_wrote_while_it_served_somebody_is_for_operators_al
         call = hers.begin("tools/call", {"name": "slow"})
         request = await alpha.next("tools/call")
         alpha.down = True
-        request.link.transport.end("exited", "alpha exited with status 1", stderr=("her secret",))
+        request.upstream.transport.end("exited", "alpha exited with status 1", stderr=("her secret",))
         assert "stderr" not in (await call.error()).data
         assert gateway.actors.backends.status["alpha"].failure.diagnostics.stderr == ("her secret",)
-        for link in alpha.links:
-            link.transport.end("exited", "alpha exited with status 1", stderr=("his secret",))
+        for upstream in alpha.upstreams:
+            upstream.transport.end("exited", "alpha exited with status 1", stderr=("his secret",))
         await gateway.settle()
         for _ in range(5):
             for client in (hers, his):
@@ -133,7 +133,7 @@ async def test_the_status_that_a_server_answers_with_is_in_the_error_and_in_that
             other = gateway.client("alpha")
             call = other.begin("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": INFO})
             await gateway.settle()
-            transport = alpha.link.transport
+            transport = alpha.upstream.transport
             if not transport.closed and transport.sent:
                 refusal = RequestFailed(transport.sent[0].id, "http_status", "alpha answered 401", "no", 401, "detail")
                 transport.say(refusal)
@@ -165,15 +165,15 @@ async def test_with_every_server_dead_a_list_says_why_each_of_them_is(autojump_c
         """One exits, the other one answers 401, as often as they are asked."""
         while True:
             for backend in (alpha, beta):
-                for link in backend.open:
-                    for sent in link.transport.sent:
+                for upstream in backend.open:
+                    for sent in upstream.transport.sent:
                         if backend is beta:
                             said = "beta answered 401"
-                            link.transport.say(
+                            upstream.transport.say(
                                 RequestFailed(sent.id, "http_status", said, "no", 401, f"http://10.0.0.7: {said}")
                             )
                         else:
-                            link.transport.end("exited", "alpha exited with status 1", stderr=LINES)
+                            upstream.transport.end("exited", "alpha exited with status 1", stderr=LINES)
             await trio.sleep(0.05)
 
     async with open_gateway(alpha, beta) as gateway, trio.open_nursery() as nursery:
@@ -200,8 +200,8 @@ async def test_what_a_list_says_of_dead_servers_is_bounded_however_many_and_talk
     async def fails():
         while True:
             for backend in backends:
-                for link in backend.open:
-                    link.transport.end("exited", f"{backend.name} exited with status 1", stderr=("x" * 1000,) * 50)
+                for upstream in backend.open:
+                    upstream.transport.end("exited", f"{backend.name} exited with status 1", stderr=("x" * 1000,) * 50)
             await trio.sleep(0.05)
 
     async with open_gateway(*backends) as gateway, trio.open_nursery() as nursery:
@@ -222,7 +222,7 @@ async def test_what_a_server_wrote_while_it_served_others_is_in_no_list_of_reaso
     async with open_gateway(alpha, groups={"all": ("alpha",)}) as gateway:
         await gateway.connect("alpha")
         alpha.down = True
-        alpha.link.transport.end("exited", "alpha exited with status 1", stderr=("somebody's secret",))
+        alpha.upstream.transport.end("exited", "alpha exited with status 1", stderr=("somebody's secret",))
         await gateway.settle()
         assert "secret" in str(gateway.actors.backends.status["alpha"].failure)
         async with lister(gateway, era, "all") as ask:
@@ -257,7 +257,7 @@ async def test_an_error_that_comes_with_a_status_has_both_in_the_reason(autojump
         for method in ("initialize", "server/discover", "initialize"):
             request = await alpha.next(method)
             refusal = {"jsonrpc": "2.0", "id": request.id, "error": {"code": -32001, "message": "no seat left"}}
-            request.link.transport.say(FrameReceived(json.dumps(refusal).encode(), request.id, status=418))
+            request.upstream.transport.say(FrameReceived(json.dumps(refusal).encode(), request.id, status=418))
         error = await call.error()
         assert "no seat left (error -32001)" in error.message
         assert (error.data["backend"], error.data["status"]) == ("alpha", 418)

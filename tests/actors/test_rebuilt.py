@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from actors.links.link_messages import LinkOutcome
 from actors.protocol.table import Endpoint
+from actors.upstreams.messages import UpstreamOutcome
 from tests.support.door_client import Client, RpcError
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, tool
@@ -33,7 +33,7 @@ async def test_its_subscriptions_and_its_level_are_in_force_again(autojump_clock
         for uri in uris:
             await client.call("resources/subscribe", {"uri": uri})
         await client.call("logging/setLevel", {"level": "error"})
-        before = set(alpha.links)
+        before = set(alpha.upstreams)
         await rebuild(gateway, client)
         events = client.listen()
         if sharing == "session":
@@ -41,11 +41,13 @@ async def test_its_subscriptions_and_its_level_are_in_force_again(autojump_clock
                 update = await events.next("notifications/resources/updated")
                 assert update["params"]["uri"] in uris
         await gateway.settle()
-        [link] = [link for link in alpha.open if link.params_of("resources/subscribe")]
+        [upstream] = [upstream for upstream in alpha.open if upstream.params_of("resources/subscribe")]
         if sharing == "session":
-            assert link not in before
-            assert "logging/setLevel" not in link.methods or link.params_of("logging/setLevel") == [{"level": "error"}]
-        link.notify("notifications/resources/updated", {"uri": "test:///a"})
+            assert upstream not in before
+            assert "logging/setLevel" not in upstream.methods or upstream.params_of("logging/setLevel") == [
+                {"level": "error"}
+            ]
+        upstream.notify("notifications/resources/updated", {"uri": "test:///a"})
         assert (await events.next("notifications/resources/updated"))["params"]["uri"] in uris
 
 
@@ -56,7 +58,7 @@ async def test_the_level_is_told_to_connections_of_the_new_life(autojump_clock):
         await client.call("logging/setLevel", {"level": "error"})
         await rebuild(gateway, client)
         await client.tool("alpha__echo")
-        assert alpha.link.params_of("logging/setLevel") == [{"level": "error"}]
+        assert alpha.upstream.params_of("logging/setLevel") == [{"level": "error"}]
 
 
 async def test_the_links_of_the_old_life_end_and_ids_are_never_repeated(autojump_clock):
@@ -64,12 +66,12 @@ async def test_the_links_of_the_old_life_end_and_ids_are_never_repeated(autojump
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         await client.tool("echo")
-        old = alpha.link
+        old = alpha.upstream
         await rebuild(gateway, client)
         await client.tool("echo")
         await gateway.settle()
         assert old.transport.closed
-        ids = [m["id"] for link in alpha.links for m in link.messages if "method" in m and "id" in m]
+        ids = [m["id"] for upstream in alpha.upstreams for m in upstream.messages if "method" in m and "id" in m]
         assert len(ids) == len(set(ids))
 
 
@@ -84,7 +86,7 @@ async def test_a_subscription_is_asked_for_again_also_if_the_backend_is_away_at_
         await alpha.connected(4)
         alpha.down = False
         await events.next("notifications/resources/updated")
-        assert alpha.link.params_of("resources/subscribe") == [{"uri": "test:///a"}]
+        assert alpha.upstream.params_of("resources/subscribe") == [{"uri": "test:///a"}]
 
 
 # A table that is replaced --------------------------------------------------------------------------------------
@@ -126,10 +128,10 @@ async def test_a_connection_is_made_as_it_is_configured_then(autojump_clock):
         client = await gateway.connect("alpha")
         other = Backend("alpha", timeout=7.0).spec
         gateway.change(backends={"alpha": other})
-        alpha.link.die()
+        alpha.upstream.die()
         await gateway.settle()
         await client.tool("echo")
-        assert alpha.link.transport.spec is other
+        assert alpha.upstream.transport.spec is other
 
 
 async def test_names_of_one_configuration_are_not_taken_for_those_of_another(autojump_clock):
@@ -141,8 +143,8 @@ async def test_names_of_one_configuration_are_not_taken_for_those_of_another(aut
         assert await client.names() == ["alpha-t"]
         assert await client.tool("alpha-t") == "alpha: t"
         alpha.lists["tools/list"] = [tool("u")]
-        alpha.link.notify("notifications/tools/list_changed")
-        alpha.links[0].notify("notifications/tools/list_changed")
+        alpha.upstream.notify("notifications/tools/list_changed")
+        alpha.upstreams[0].notify("notifications/tools/list_changed")
         await gateway.settle()
         assert await client.names() == ["alpha-u"]
 
@@ -155,7 +157,7 @@ async def test_a_late_outcome_is_not_taken_for_that_of_the_request_whose_id_is_e
         pending = client.begin("logging/setLevel", {"level": "error"}, id="")
         request = await alpha.next("logging/setLevel")
         [(key, alive)] = gateway.actors.sessions.table.items()
-        alive.ref.reply(LinkOutcome("alpha", 4711, True, Raw(b"{}")))  # as of a call that was cancelled meanwhile
+        alive.ref.reply(UpstreamOutcome("alpha", 4711, True, Raw(b"{}")))  # as of a call that was cancelled meanwhile
         await gateway.settle()
         request.error(-32602, "no such level")
         assert (await pending.error()).code == -32602

@@ -244,7 +244,7 @@ def numbers(pending: Pending) -> list[int]:
 async def talk(backend: Backend, begin: int, end: int) -> None:
     """Logs so many numbers, sixty a second."""
     for number in range(begin, end):
-        backend.link.notify("notifications/message", {"level": "info", "data": number})
+        backend.upstream.notify("notifications/message", {"level": "info", "data": number})
         await trio.sleep(1 / 60)
 
 

@@ -198,7 +198,7 @@ async def test_a_cancel_reaches_the_server(autojump_clock, kind):
         request = await alpha.next()
         await client.cancel(call)
         await gateway.settle()
-        assert request.id in request.link.transport.forgotten
+        assert request.id in request.upstream.transport.forgotten
 
 
 @KINDS
@@ -264,7 +264,7 @@ async def test_a_dead_process_is_an_error_and_comes_back(autojump_clock):
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         call = client.begin("tools/call", {"name": "slow"})
-        (await alpha.next()).link.die()
+        (await alpha.next()).upstream.die()
         error = await call.error()
         assert (error.code, error.data["executed"]) == (-32603, "unknown")
         assert await client.tool("echo") == "alpha: echo"

@@ -20,7 +20,7 @@ async def test_all_sessions_call_over_one_connection_at_the_same_time_and_each_g
             for n, client in enumerate(clients)
         ]
         requests = [await alpha.next() for _ in clients]
-        assert len({request.link for request in requests}) == 1
+        assert len({request.upstream for request in requests}) == 1
         assert len({request.id for request in requests}) == len({request.token for request in requests}) == 5
         for request in reversed(requests):
             request.progress(request.params["arguments"]["n"] + 1)
@@ -37,9 +37,9 @@ async def test_it_is_told_of_no_client_and_may_ask_none(autojump_clock):
         events = client.listen()
         call = client.begin("tools/call", {"name": "alpha__work"})
         request = await alpha.next()
-        assert request.link.declared["capabilities"] == {}
-        assert request.link.declared["clientInfo"]["name"] == "stagedoor"
-        for asked in (request.ask("sampling/createMessage", {}), request.link.ask("roots/list", {})):
+        assert request.upstream.declared["capabilities"] == {}
+        assert request.upstream.declared["clientInfo"]["name"] == "stagedoor"
+        for asked in (request.ask("sampling/createMessage", {}), request.upstream.ask("roots/list", {})):
             assert (await asked.outcome())["error"]["code"] == -32601
         request.text("done")
         await call.result()
@@ -59,7 +59,7 @@ async def test_its_logs_go_to_nobody(autojump_clock):
             call = client.begin("tools/call", {"name": "alpha__work"})
             request = await alpha.next()
             request.log("secret of another")
-            request.link.notify("notifications/message", {"level": "error", "data": "x"})
+            request.upstream.notify("notifications/message", {"level": "error", "data": "x"})
             request.text("done")
             await call.result()
             assert len(call.messages) == 1
@@ -77,8 +77,8 @@ async def test_updates_reach_those_who_subscribed_and_changes_of_lists_everybody
         await bob.tool("alpha__echo")
         await gateway.settle()
         alpha.lists["tools/list"].append(tool("new"))
-        alpha.link.notify("notifications/resources/updated", {"uri": "test:///a/part"})
-        alpha.link.notify("notifications/tools/list_changed")
+        alpha.upstream.notify("notifications/resources/updated", {"uri": "test:///a/part"})
+        alpha.upstream.notify("notifications/tools/list_changed")
         await anns.next("notifications/resources/updated")
         await anns.next("notifications/tools/list_changed")
         await bobs.next("notifications/tools/list_changed")
@@ -96,15 +96,15 @@ async def test_the_last_one_to_unsubscribe_or_to_leave_unsubscribes(autojump_clo
         bobs = bob.listen()
         assert await ann.call("resources/unsubscribe", uri) == {}
         assert alpha.asked_for("resources/unsubscribe") == []
-        alpha.link.notify("notifications/resources/updated", {"uri": "test:///a"})
+        alpha.upstream.notify("notifications/resources/updated", {"uri": "test:///a"})
         await bobs.next("notifications/resources/updated")
         await bob.delete()
         unsubscribed = await alpha.next("resources/unsubscribe")
         assert unsubscribed.params == {"uri": "test:///a"}
-        alpha.link.die()
+        alpha.upstream.die()
         await gateway.settle()
         await eve.tool("alpha__echo")
-        assert alpha.link.params_of("resources/subscribe") == []
+        assert alpha.upstream.params_of("resources/subscribe") == []
 
 
 async def test_a_session_that_joins_a_connection_which_is_up_is_served_at_once(autojump_clock):
@@ -116,7 +116,7 @@ async def test_a_session_that_joins_a_connection_which_is_up_is_served_at_once(a
             assert await client.tool("echo") == "alpha: echo"
         listing = await gateway.connect()
         assert await listing.names() == ["alpha__echo", "alpha__work"]
-        assert len(alpha.links) == 1
+        assert len(alpha.upstreams) == 1
 
 
 async def test_the_connection_ends_with_the_last_session_and_a_later_one_begins_anew(autojump_clock):
@@ -160,7 +160,7 @@ async def test_when_it_dies_every_caller_is_told_and_it_serves_again(autojump_cl
         calls = [client.begin("tools/call", {"name": "alpha__work"}) for client in clients]
         for _ in calls:
             request = await alpha.next()
-        request.link.die()
+        request.upstream.die()
         for call in calls:
             assert (await call.error()).data["executed"] == "unknown"
         assert [await client.tool("alpha__echo") for client in clients] == ["alpha: echo"] * 3

@@ -6,10 +6,10 @@ from contextlib import suppress
 import pytest
 import trio
 
-from actors.links.link import LinkActor
 from actors.runtime import Ref
 from actors.sessions.router import session_key
 from actors.sessions.session import SessionActor
+from actors.upstreams.legacy import LegacyUpstream
 from tests.support.door_client import Client, Pending, RpcError
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, Request, tool
@@ -37,7 +37,7 @@ class Play:
 
     def open_requests(self) -> list[Request]:
         found = [r for b in self.backends for r in b.requests if r.method == "tools/call" and id(r) not in self.done]
-        return [r for r in found if r.params["name"] == "work" and not r.link.transport.closed]
+        return [r for r in found if r.params["name"] == "work" and not r.upstream.transport.closed]
 
     async def step(self) -> None:
         await self.random.choice(
@@ -147,7 +147,7 @@ class Play:
 
     async def accident(self) -> None:
         backend = self.random.choice(self.backends)
-        link = self.random.choice(backend.open) if backend.open else None
+        upstream = self.random.choice(backend.open) if backend.open else None
         match self.random.randrange(10):
             case 0:
                 backend.down = not backend.down
@@ -155,24 +155,24 @@ class Play:
                 backend.silent = not backend.silent
             case 2:
                 backend.mute ^= {self.random.choice(("tools/list", "initialize", "resources/subscribe"))}
-            case 3 if link:
-                link.lose_session()
-            case 4 if link:
-                link.garbage()
+            case 3 if upstream:
+                upstream.lose_session()
+            case 4 if upstream:
+                upstream.garbage()
             case 5:
                 backend.lists["tools/list"] = [tool("echo"), tool("work"), tool(f"t{self.random.randrange(3)}")]
                 for one in backend.open:
                     one.notify("notifications/tools/list_changed")
             case 6:
                 self.crash()
-            case _ if link:
-                link.die()
+            case _ if upstream:
+                upstream.die()
 
     def crash(self) -> None:
         registry = self.gateway.system.registry
-        links = [ref for ref in registry if isinstance(ref.cell.actor, LinkActor)]
-        if links:
-            break_actor(self.random.choice(links))
+        upstreams = [ref for ref in registry if isinstance(ref.cell.actor, LegacyUpstream)]
+        if upstreams:
+            break_actor(self.random.choice(upstreams))
 
     def heal(self) -> None:
         for backend in self.backends:
@@ -191,7 +191,7 @@ def leftovers(gateway: Gateway) -> list[str]:
     found = []
     for ref in gateway.system.registry:
         actor = ref.cell.actor
-        if isinstance(actor, (SessionActor, LinkActor)):
+        if isinstance(actor, (SessionActor, LegacyUpstream)):
             found += [f"{actor!r} {name}: {n}" for name, n in actor.statistics().items() if n]
     return found
 

@@ -117,7 +117,7 @@ async def test_a_backend_that_leaves_the_endpoint_alone_is_left_with_an_error_fo
         lost = client.begin("tools/call", {"name": "beta__work"})
         kept = other.begin("tools/call", {"name": "work"})
         first, second = await beta.next(), await beta.next()
-        mine, running = (first, second) if first.link is not beta.links[0] else (second, first)
+        mine, running = (first, second) if first.upstream is not beta.upstreams[0] else (second, first)
         endpoints = gateway.services.table.value.endpoints
         gateway.change(endpoints={**endpoints, "": Endpoint("", "aggregate", ("alpha",))})
         error = await lost.error()
@@ -127,7 +127,7 @@ async def test_a_backend_that_leaves_the_endpoint_alone_is_left_with_an_error_fo
         await kept.result()
         assert await client.names() == ["alpha__echo", "alpha__work"]
         await trio.sleep(10)
-        assert mine.link.transport.closed
+        assert mine.upstream.transport.closed
         assert await other.tool("echo") == "beta: echo"
 
 
@@ -138,7 +138,7 @@ async def test_subscriptions_do_not_bring_a_backend_back_that_is_gone(autojump_c
         await client.call("resources/subscribe", {"uri": "beta+test:///a"})
         use(gateway, alpha)
         await trio.sleep(300)
-        assert (len(beta.links), beta.open) == (1, [])
+        assert (len(beta.upstreams), beta.open) == (1, [])
 
 
 async def test_a_backend_with_another_target_is_connected_anew(autojump_clock):
@@ -149,7 +149,7 @@ async def test_a_backend_with_another_target_is_connected_anew(autojump_clock):
         await client.call("resources/subscribe", {"uri": "alpha+test:///a"})
         call = client.begin("tools/call", {"name": "alpha__work"})
         await alpha.next()
-        old = alpha.link
+        old = alpha.upstream
         alpha.lists["tools/list"] = [tool("other")]
         spec = replace(alpha.spec, target=StdioTarget("other"))
         gateway.change(backends={"alpha": spec})
@@ -157,7 +157,7 @@ async def test_a_backend_with_another_target_is_connected_anew(autojump_clock):
         assert await client.names() == ["alpha__other"]
         assert await client.tool("alpha__other") == "alpha: other"
         assert old.transport.closed
-        assert alpha.link.params_of("resources/subscribe") == [{"uri": "test:///a"}]
+        assert alpha.upstream.params_of("resources/subscribe") == [{"uri": "test:///a"}]
         await trio.sleep(5)
         changed = {"notifications/prompts/list_changed", "notifications/resources/list_changed"}
         assert set(told(events)) == {*changed, "notifications/resources/updated"}  # its tools, it was just given
@@ -170,7 +170,7 @@ async def test_a_shared_connection_follows_its_target_too(autojump_clock):
         clients = [await gateway.connect() for _ in range(3)]
         for client in clients:
             assert await client.tool("alpha__echo") == "alpha: echo"
-        old = alpha.link
+        old = alpha.upstream
         gateway.change(backends={"alpha": replace(alpha.spec, target=StdioTarget("other"))})
         for client in clients:
             assert await client.tool("alpha__echo") == "alpha: echo"
@@ -184,7 +184,7 @@ async def test_another_filter_changes_what_is_listed_and_what_can_be_called(auto
         client = await gateway.connect()
         events = client.listen()
         await client.tool("alpha__other")
-        own = alpha.link
+        own = alpha.upstream
         gateway.change(backends={"alpha": replace(alpha.spec, disabled_tools=("oth*",))})
         await events.next("notifications/tools/list_changed")
         assert await client.names() == ["alpha__echo"]
@@ -251,7 +251,7 @@ async def test_what_a_backend_says_in_the_moment_in_which_it_goes_harms_no_sessi
         call = client.begin("tools/call", {"name": "alpha__work"})
         request = await alpha.next()
         request.result({"content": [{"type": "resource_link", "uri": "test:///a", "name": "a"}]})
-        request.link.notify("notifications/resources/updated", {"uri": "test:///a"})
+        request.upstream.notify("notifications/resources/updated", {"uri": "test:///a"})
         use(gateway, beta)
         response = await call.response()
         assert "result" in response or response["error"]["data"]["reason"] == "unconfigured"

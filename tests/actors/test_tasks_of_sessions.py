@@ -81,7 +81,7 @@ async def test_a_question_of_a_task_comes_on_the_stream_of_whoever_waits_for_its
         for task in (await alpha.task(), await alpha.task()):
             await task.wanted()
         for task, wait, made in zip(alpha.tasks, waits, (first, second), strict=True):
-            asked = alpha.link.ask("elicitation/create", {**FORM, **task.related})  # on any stream
+            asked = alpha.upstream.ask("elicitation/create", {**FORM, **task.related})  # on any stream
             question = await wait.next("elicitation/create")
             assert question["params"]["_meta"] == {RELATED: {"taskId": made["taskId"]}}
             meta = {RELATED: {"taskId": made["taskId"]}}
@@ -198,7 +198,7 @@ async def test_a_client_runs_a_question_as_a_task_of_the_server_that_asked(
         events = client.listen()
         call = client.begin("tools/call", {"name": named(prefix, "ask", "__")})
         request = await alpha.next()
-        assert request.link.declared["capabilities"]["tasks"] == {k: v for k, v in RUNS.items() if k != "list"}
+        assert request.upstream.declared["capabilities"]["tasks"] == {k: v for k, v in RUNS.items() if k != "list"}
         asked = request.ask("elicitation/create", {**FORM, "task": {"ttl": 1000}})
         question = await call.next("elicitation/create")
         assert question["params"]["task"] == {"ttl": 1000}
@@ -208,12 +208,12 @@ async def test_a_client_runs_a_question_as_a_task_of_the_server_that_asked(
         request.text("done")
         await call.result()
         for method, result in (("tasks/get", task), ("tasks/result", {"action": "accept"}), ("tasks/cancel", task)):
-            asked = alpha.link.ask(method, {"taskId": "mine"})
+            asked = alpha.upstream.ask(method, {"taskId": "mine"})
             question = await events.next(method)
             assert question["params"] == {"taskId": "mine"}
             await client.respond(question, result)
             assert (await asked.outcome())["result"] == result
-        asked = alpha.link.ask("tasks/list", {})
+        asked = alpha.upstream.ask("tasks/list", {})
         assert (await asked.outcome())["error"]["code"] == -32601
 
 
@@ -229,11 +229,11 @@ async def test_no_other_server_may_look_at_a_task_of_the_client_or_hear_of_it(au
         task = {"taskId": "mine", "status": "working"}
         await client.respond(await call.next("elicitation/create"), {"task": task})
         for method in ("tasks/get", "tasks/result", "tasks/cancel"):
-            assert (await beta.link.ask(method, {"taskId": "mine"}).outcome())["error"]["code"] == -32602
+            assert (await beta.upstream.ask(method, {"taskId": "mine"}).outcome())["error"]["code"] == -32602
         await client.notify(STATUS, {**task, "status": "completed"})
         await client.notify(STATUS, {**task, "taskId": "other"})
         await gateway.settle()
-        assert alpha.link.params_of(STATUS) == [{**task, "status": "completed"}]
+        assert alpha.upstream.params_of(STATUS) == [{**task, "status": "completed"}]
         assert STATUS not in beta.methods
 
 
@@ -243,7 +243,7 @@ async def test_a_server_cannot_ask_for_tasks_of_a_client_without_any(autojump_cl
         client = await gateway.connect(capabilities=MAY)
         call = client.begin("tools/call", {"name": "alpha__ask"})
         request = await alpha.next()
-        assert "tasks" not in request.link.declared["capabilities"]
+        assert "tasks" not in request.upstream.declared["capabilities"]
         request.ask("elicitation/create", {**FORM, "task": {}})
         assert "task" not in (await call.next("elicitation/create"))["params"]
         assert (await request.ask("tasks/get", {"taskId": "x"}).outcome())["error"]["code"] in (-32601, -32602)

@@ -25,8 +25,8 @@ async def test_the_answer_to_initialize_is_the_backends_own_less_tasks(autojump_
         expected = {**ODD, "protocolVersion": "2025-11-25"}
         expected["capabilities"] = {k: v for k, v in ODD["capabilities"].items() if k != "tasks"}
         assert client.server == expected
-        assert alpha.link.declared["clientInfo"] == {"name": "me", "version": "3"}
-        assert alpha.link.declared["capabilities"] == {"roots": {}}
+        assert alpha.upstream.declared["clientInfo"] == {"name": "me", "version": "3"}
+        assert alpha.upstream.declared["capabilities"] == {"roots": {}}
 
 
 async def test_each_side_has_its_own_revision(autojump_clock):
@@ -34,7 +34,7 @@ async def test_each_side_has_its_own_revision(autojump_clock):
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha", version="2025-06-18")
         assert client.server["protocolVersion"] == "2025-06-18"
-        assert alpha.link.transport.versions == ["2025-03-26"]
+        assert alpha.upstream.transport.versions == ["2025-03-26"]
         assert await client.tool("echo") == "alpha: echo"
 
 
@@ -88,7 +88,7 @@ async def test_bytes_of_a_result_are_not_touched(autojump_clock):
         call = client.begin("tools/call", {"name": "raw"})
         request = await alpha.next()
         result = b'{"content": [],  "n":1.0e2 , "s":"\\u00e9"}'
-        request.link.transport.deliver(
+        request.upstream.transport.deliver(
             b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (json.dumps(request.id).encode(), result)
         )
         await call.result()
@@ -133,9 +133,9 @@ async def test_uris_and_names_are_the_backends_own(autojump_clock):
         read = await client.call("resources/read", {"uri": "test:///a"})
         assert read["contents"][0]["uri"] == "test:///a"
         await client.call("resources/subscribe", {"uri": "test:///a"})
-        alpha.link.notify("notifications/resources/updated", {"uri": "test:///a", "future": 1})
+        alpha.upstream.notify("notifications/resources/updated", {"uri": "test:///a", "future": 1})
         assert (await events.next())["params"] == {"uri": "test:///a", "future": 1}
-        alpha.link.notify("notifications/custom", {"z": 1})
+        alpha.upstream.notify("notifications/custom", {"z": 1})
         assert (await events.next("notifications/custom"))["params"] == {"z": 1}
 
 
@@ -180,11 +180,11 @@ async def test_after_a_loss_the_same_session_goes_on_over_a_new_connection(autoj
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         await client.call("logging/setLevel", {"level": "error"})
-        alpha.link.die()
+        alpha.upstream.die()
         await gateway.settle()
         assert await client.tool("echo") == "alpha: echo"
-        assert len(alpha.links) == 2
-        assert alpha.link.params_of("logging/setLevel") == [{"level": "error"}]
+        assert len(alpha.upstreams) == 2
+        assert alpha.upstream.params_of("logging/setLevel") == [{"level": "error"}]
 
 
 async def test_a_backend_that_is_taken_out_of_the_configuration_is_an_error(autojump_clock):

@@ -36,8 +36,8 @@ async def test_a_fresh_get_repeats_the_changes_that_an_older_one_never_wrote(aut
         client = await gateway.connect("alpha")
         await client.call("resources/subscribe", {"uri": "test:///a"})
         async with stalled(gateway, client):
-            alpha.link.notify(CHANGED)
-            alpha.link.notify(UPDATED, {"uri": "test:///a"})
+            alpha.upstream.notify(CHANGED)
+            alpha.upstream.notify(UPDATED, {"uri": "test:///a"})
             await gateway.settle()
         await trio.sleep(pause)
         fresh = client.listen()
@@ -51,7 +51,7 @@ async def test_a_change_that_was_written_is_not_repeated(autojump_clock):
         client = await gateway.connect("alpha")
         events = client.listen()
         await gateway.settle()
-        alpha.link.notify(CHANGED)
+        alpha.upstream.notify(CHANGED)
         await events.next(CHANGED)
         events.drop()
         await gateway.settle()
@@ -67,7 +67,7 @@ async def test_an_aggregate_of_passivated_sessions_repeats_them_too(autojump_clo
         await client.names()
         alpha.lists["tools/list"].append(tool("new"))
         async with stalled(gateway, client):
-            alpha.link.notify(CHANGED)
+            alpha.upstream.notify(CHANGED)
             await trio.sleep(1)
         await trio.sleep(120)
         assert gateway.left()["sessions"] == 0
@@ -80,7 +80,7 @@ async def test_who_resumes_gets_them_from_the_log_and_once(autojump_clock):
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         async with stalled(gateway, client) as reply:
-            alpha.link.notify(CHANGED)
+            alpha.upstream.notify(CHANGED)
             await gateway.settle()
             [event] = parse_events(await reply.source.receive() or b"")
         resumed = client.listen(str(event.id).rsplit("-", 1)[0] + "-1")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
+from actors.machines.session import effects as fx
+from actors.machines.session.record import read_request
 from actors.ports import Deltas, Failed, Record, Refused, SessionKey
-from actors.protocol import effects as fx
-from actors.protocol.session_record import read_request
 from actors.protocol.table import Limits
 from actors.streams.recorder import Entry
 from gateway.store.memory import MemoryStore
@@ -75,7 +75,7 @@ async def stream(gateway: Gateway, call: Pending) -> None:
 
 async def waits_for_a_connection(gateway: Gateway, client: Client, alpha: Backend) -> Pending:
     """A call while the server, whose connection was lost, starts."""
-    alpha.link.die()
+    alpha.upstream.die()
     await gateway.settle()
     alpha.mute.add("initialize")
     call = client.begin("tools/call", {"name": "echo" if client.endpoint else "alpha__echo"})
@@ -161,7 +161,7 @@ async def test_a_call_that_waited_is_sent_after_its_record_says_so_no_more(autoj
             await stream(gateway, call)
         store.slow = True
         alpha.mute.clear()
-        for request in [r for r in alpha.asked_for("initialize") if not r.link.transport.closed]:
+        for request in [r for r in alpha.asked_for("initialize") if not r.upstream.transport.closed]:
             alpha.answer(request)
         await trio.sleep(1)
         await gateway.settle()

@@ -87,7 +87,7 @@ def test_what_documents_name_of_the_tree_is_there() -> None:
 
 
 def test_the_limits_in_the_guarantees_are_the_defaults() -> None:
-    from actors.protocol.modern.link_calls import UNSAID_MAX
+    from actors.machines.upstream.modern_calls import UNSENT_MAX
     from actors.protocol.table import Limits
 
     text = (ROOT / "docs" / "guarantees.md").read_text()
@@ -106,7 +106,7 @@ def test_the_limits_in_the_guarantees_are_the_defaults() -> None:
         (int(limits.link_connect), r"a connection to a server \| {} s"),
         (int(limits.server_request_wait), r"without a stream to carry it \| {} s"),
         (int(limits.drain_deadline), r"the drain \| {} s"),
-        (UNSAID_MAX, r"{} notifications of clients"),
+        (UNSENT_MAX, r"{} notifications of clients"),
     ]:
         assert re.search(words.format(number), text), words.format(number)
 

@@ -13,7 +13,7 @@ from actors.protocol.codec import dumps, loads
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec
 from gateway.backends.scripted import ScriptedTransport, Sent
-from tests.support.mcp_backend import Asked, Link
+from tests.support.mcp_backend import ServerRequested, Upstream
 
 if TYPE_CHECKING:
     from tests.faults.server import Server
@@ -30,7 +30,7 @@ class Memory:
     said: dict[Key, list[Any]] = field(default_factory=lambda: defaultdict(list))
     readers: dict[Key, LastingTransport] = field(default_factory=dict)
     broken: set[Key] = field(default_factory=set)
-    questions: dict[int | str, Asked] = field(default_factory=dict)
+    questions: dict[int | str, ServerRequested] = field(default_factory=dict)
     rest: Callable[[LastingTransport, RequestId], bool] = lambda transport, id: False
 
 
@@ -73,7 +73,7 @@ class LastingTransport(ScriptedTransport):
         ScriptedTransport.fail(self._memory.readers.get(key, self), id, executed, status)
 
 
-class LastingLink(Link):
+class LastingLink(Upstream):
     """What a server sees of one."""
 
     def __init__(
@@ -82,12 +82,15 @@ class LastingLink(Link):
         super().__init__(backend, spec, emit)
         self.transport = LastingTransport(memory, spec, emit, self._script, backend.kind)
         self._questions = memory.questions
-        self._next = 1000 * len(backend.links) + 1  # an id of its own for each question, on all connections
+        self._next = 1000 * len(backend.upstreams) + 1  # an id of its own for each question, on all connections
 
     def _script(self, transport: ScriptedTransport, sent: Sent) -> None:
         super()._script(transport, sent)
         message = dict(loads(dumps(sent.message)))
         if message.get("method") == "notifications/cancelled":
             for request in self.backend.requests:
-                if (request.link.transport.session, request.id) == (transport.session, message["params"]["requestId"]):
+                if (request.upstream.transport.session, request.id) == (
+                    transport.session,
+                    message["params"]["requestId"],
+                ):
                     request.cancelled.set()

@@ -13,7 +13,7 @@ from tests.faults.lasting import LastingTransport
 from tests.faults.play import Plan
 from tests.faults.server import FORM, PATIENCE, key_of
 from tests.faults.world import World
-from tests.support.mcp_backend import Asked, Request
+from tests.support.mcp_backend import Request, ServerRequested
 
 Fault = Callable[[World, Request], None]
 
@@ -64,12 +64,12 @@ def _after_progress(fault: Fault) -> Fault:
 
 
 def die(world: World, request: Request) -> None:
-    request.link.die()
+    request.upstream.die()
 
 
 def half_a_message(world: World, request: Request) -> None:
-    request.link.garbage(b'{"jsonrpc":"2.0","id":')
-    request.link.die()
+    request.upstream.garbage(b'{"jsonrpc":"2.0","id":')
+    request.upstream.die()
 
 
 def fail(world: World, request: Request) -> None:
@@ -103,15 +103,15 @@ NONSENSE = (
 
 def nonsense(world: World, request: Request) -> None:
     for frame in NONSENSE:
-        request.link.garbage(frame)
-    request.link.notify("notifications/progress", {"progressToken": "nobody's", "progress": 1})
+        request.upstream.garbage(frame)
+    request.upstream.notify("notifications/progress", {"progressToken": "nobody's", "progress": 1})
     request.text(f"sense {key_of(request)}")
 
 
 def nonsense_for_an_answer(world: World, request: Request) -> None:
     """Half of it; where streams relate messages to requests, it is known which request that was."""
     frame = json.dumps({"jsonrpc": "2.0", "id": request.id}).encode()[:-1] + b',"result":'
-    request.link.transport.deliver(frame, request.id)
+    request.upstream.transport.deliver(frame, request.id)
 
 
 def wrong_result(world: World, request: Request) -> None:
@@ -124,11 +124,11 @@ def nothing(world: World, request: Request) -> None:
 
 def lose_session(world: World, request: Request) -> None:
     world.alpha.executions[key_of(request)] -= 1  # a 404 comes before execution
-    request.link.lose_session(request)
+    request.upstream.lose_session(request)
 
 
 def lose_session_later(world: World, request: Request) -> None:
-    request.link.lose_session()
+    request.upstream.lose_session()
 
 
 def flood(world: World, request: Request) -> None:
@@ -144,14 +144,14 @@ def flood(world: World, request: Request) -> None:
 
 def flood_unrelated(world: World, request: Request) -> None:
     for _ in range(2000):
-        request.link.notify("notifications/resources/updated", {"uri": "test:///victim"})
-        request.link.notify("notifications/tools/list_changed")
+        request.upstream.notify("notifications/resources/updated", {"uri": "test:///victim"})
+        request.upstream.notify("notifications/tools/list_changed")
     request.text(f"flooded {key_of(request)}")
 
 
 def ask_and_die(world: World, request: Request) -> None:
     _ask(request)
-    request.link.die()
+    request.upstream.die()
 
 
 def ask_and_answer(world: World, request: Request) -> None:
@@ -159,7 +159,7 @@ def ask_and_answer(world: World, request: Request) -> None:
     request.text(f"asked {key_of(request)}")
 
 
-def _ask(request: Request) -> Asked:
+def _ask(request: Request) -> ServerRequested:
     return request.ask("elicitation/create", {**FORM, "message": key_of(request)})
 
 
@@ -297,7 +297,7 @@ def forgotten(world: World) -> None:
     """The session that is gone on with is unknown there."""
 
     def look(request: Request) -> bool:
-        if world.fired or not key_of(request) or request.link.transport.resumed is None:
+        if world.fired or not key_of(request) or request.upstream.transport.resumed is None:
             return False
         world.fire(key_of(request))
         lose_session(world, request)

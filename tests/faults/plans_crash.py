@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actors.fronts import catalogue
-from actors.fronts.catalogue import Catalogue
-from actors.fronts.session_endpoint import SessionEndpoint
-from actors.links.backends import Backends
-from actors.links.link import LinkActor
-from actors.links.link_messages import AskPermit, Connected, LinkAsked, LinkOutcome, LinkTold
-from actors.protocol.events import StreamTurnDue
+from actors.endpoints import catalogue
+from actors.endpoints.catalogue import Catalogue
+from actors.endpoints.session_endpoint import SessionEndpoint
+from actors.machines.session.events import StreamTurnDue
+from actors.sessions import messages as sm
 from actors.sessions import router
-from actors.sessions import session_messages as sm
 from actors.sessions.expiry import Expiry, Passivated
 from actors.sessions.router import Router
 from actors.sessions.session import SessionActor
 from actors.streams.recorder import Recorder
+from actors.upstreams.backends import Backends
+from actors.upstreams.legacy import LegacyUpstream
+from actors.upstreams.messages import Connected, RequestPermit, UpstreamNotification, UpstreamOutcome, UpstreamRequest
 from gateway.native.session import Session as NativeSession
 from tests.faults.play import Plan
 from tests.faults.world import World
@@ -58,7 +58,7 @@ def _session(*kinds: type) -> Which:
     return lambda world, self, args: isinstance(args[0], kinds) and world.is_victims(self.identity.key)
 
 
-def _link(*kinds: str) -> Which:
+def _upstream(*kinds: str) -> Which:
     def which(world: World, self: Any, args: tuple[Any, ...]) -> bool:
         bystander = world.bystanders_actor
         return type(args[0]).__name__ in kinds and bystander not in self._subscribers.members
@@ -109,14 +109,14 @@ def _native(world: World, self: Any, args: tuple[Any, ...]) -> bool:
 PLANS = (
     _plan("the session, at a POST", _crash(SessionActor, "receive", _session(sm.PostMessages))),
     _plan("the session, after a POST", _crash(SessionActor, "receive", _session(sm.PostMessages), after=True)),
-    _plan("the session, at an outcome", _crash(SessionActor, "receive", _session(LinkOutcome)), "answers"),
+    _plan("the session, at an outcome", _crash(SessionActor, "receive", _session(UpstreamOutcome)), "answers"),
     _plan(
         "the session, after an outcome",
-        _crash(SessionActor, "receive", _session(LinkOutcome), after=True),
+        _crash(SessionActor, "receive", _session(UpstreamOutcome), after=True),
         "answers",
     ),
-    _plan("the session, at a notification", _crash(SessionActor, "receive", _session(LinkTold)), "report"),
-    _plan("the session, at a question", _crash(SessionActor, "receive", _session(LinkAsked)), "ask"),
+    _plan("the session, at a notification", _crash(SessionActor, "receive", _session(UpstreamNotification)), "report"),
+    _plan("the session, at a question", _crash(SessionActor, "receive", _session(UpstreamRequest)), "ask"),
     _plan("the session, when an answer takes long", _crash(SessionActor, "receive", _session(StreamTurnDue)), "slow"),
     _plan("the session, at a GET", _crash(SessionActor, "receive", _session(sm.GetEvents)), "get"),
     _plan("the session, at a resumption", _crash(SessionActor, "receive", _session(sm.GetEvents)), "resume"),
@@ -124,24 +124,24 @@ PLANS = (
     _plan("the session, as it is rebuilt", _crash(SessionActor, "started", _rebuilt), "back"),
     _plan("the session, as it goes on", _crash(SessionActor, "started", _rebuilt, after=True), "goes on"),
     _plan("the front, as a call goes on", _crash(SessionEndpoint, "go_on", _front), "goes on"),
-    _plan("the link, as a call goes on", _crash(LinkActor, "receive", _link("Continued")), "goes on"),
+    _plan("the link, as a call goes on", _crash(LegacyUpstream, "receive", _upstream("Continued")), "goes on"),
     _plan(
         "the link, after a call went on",
-        _crash(LinkActor, "receive", _link("Continued"), after=True),
+        _crash(LegacyUpstream, "receive", _upstream("Continued"), after=True),
         "goes on",
     ),
-    _plan("the link, as it is put down", _crash(LinkActor, "receive", _link("PutDown")), "back"),
+    _plan("the link, as it is put down", _crash(LegacyUpstream, "receive", _upstream("PutDown")), "back"),
     _plan("the expiry, at a session that leaves", _crash(Expiry, "receive", _any(Passivated)), "back"),
-    _plan("the link, at a call", _crash(LinkActor, "receive", _link("Call")), "call"),
-    _plan("the link, after a call", _crash(LinkActor, "receive", _link("Call"), after=True), "call"),
-    _plan("the link, at what the server says", _crash(LinkActor, "receive", _link("FromTransport")), "call"),
+    _plan("the link, at a call", _crash(LegacyUpstream, "receive", _upstream("Call")), "call"),
+    _plan("the link, after a call", _crash(LegacyUpstream, "receive", _upstream("Call"), after=True), "call"),
+    _plan("the link, at what the server says", _crash(LegacyUpstream, "receive", _upstream("FromTransport")), "call"),
     _plan("the catalogue, at a question", _crash(Catalogue, "receive", _any(catalogue.Consult)), "lists"),
-    _plan("the catalogue, at a list", _crash(Catalogue, "receive", _any(LinkOutcome)), "lists"),
+    _plan("the catalogue, at a list", _crash(Catalogue, "receive", _any(UpstreamOutcome)), "lists"),
     _plan("the router, at a new session", _crash(Router, "receive", _any(router.OpenSession)), "new"),
     _plan("the router, after a new session", _crash(Router, "receive", _any(router.OpenSession), after=True), "new"),
     _plan("the router, at an activation", _crash(Router, "receive", _any(router.Activate)), "back"),
     _plan("the router, at a claim", _crash(Router, "receive", _any(router.Claimed)), "back"),
-    _plan("the backends, at a permit", _crash(Backends, "receive", _any(AskPermit)), "connects", within=31.0),
+    _plan("the backends, at a permit", _crash(Backends, "receive", _any(RequestPermit)), "connects", within=31.0),
     _plan("the backends, at a success", _crash(Backends, "receive", _any(Connected)), "connects"),
     _plan("the front, at a call", _crash(SessionEndpoint, "send", _front), "call"),
     _plan("the front, at an outcome", _crash(SessionEndpoint, "outcome", _front), "answers"),

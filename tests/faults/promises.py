@@ -183,8 +183,8 @@ async def check_nothing_left(world: World) -> None:
     assert not left, f"left over: {left}, {[ref.name for ref in life.gateway.system.registry]}"
     assert not life.connections.open, "connections are open"
     assert not life.connections.working, "something is being answered"
-    links = [link for server in (world.alpha, world.beta) for link in server.open]
-    assert not links, f"connections to servers are open: {links}"
+    upstreams = [upstream for server in (world.alpha, world.beta) for upstream in server.open]
+    assert not upstreams, f"connections to servers are open: {upstreams}"
     tasks = trio.lowlevel.current_statistics().tasks_living - life.tasks
     assert tasks <= 0, f"{tasks} more tasks than at first"
     world.store.inner.sweep(trio.current_time() + 10 * world.limits.idle_ttl)

@@ -16,7 +16,7 @@ from actors.ports import TransportEvent
 from actors.protocol.table import BackendSpec
 from gateway.backends.scripted import ScriptedTransport
 from tests.faults.lasting import LastingLink, Memory
-from tests.support.mcp_backend import Backend, Kind, Link, Request
+from tests.support.mcp_backend import Backend, Kind, Request, Upstream
 
 TICK = 0.2
 """Seconds between two things that a tool does."""
@@ -40,7 +40,7 @@ class Server(Backend):
         resources = tuple(f"test:///{who}" for who in people)
         super().__init__(name, tools=(*TOOLS,), resources=resources, kind=kind)
         self.executions: Counter[str] = Counter()
-        self.served: dict[Link, set[str]] = {}
+        self.served: dict[Upstream, set[str]] = {}
         self.fault: Callable[[Request], bool] = lambda request: False
         self.memory: Memory | None = None
         """There is one: it keeps what it says in the course of requests."""
@@ -51,14 +51,14 @@ class Server(Backend):
     ) -> ScriptedTransport:
         if self.memory is None:
             return super().connect(spec, emit, modern)
-        self.links.append(LastingLink(self, self.memory, spec, emit))
-        return self.link.transport
+        self.upstreams.append(LastingLink(self, self.memory, spec, emit))
+        return self.upstream.transport
 
     def came(self, request: Request) -> None:
         key = key_of(request)
         if key:
             self.executions[key] += 1
-            self.served.setdefault(request.link, set()).add(key.split(".")[0])
+            self.served.setdefault(request.upstream, set()).add(key.split(".")[0])
         if self.fault(request):
             self.requests.append(request)
         elif key:
@@ -79,7 +79,7 @@ class Server(Backend):
         """A resource changes three times."""
         for _ in range(3):
             await trio.sleep(TICK)
-            request.link.notify("notifications/resources/updated", {"uri": request.params["uri"]})
+            request.upstream.notify("notifications/resources/updated", {"uri": request.params["uri"]})
 
 
 Tool = Callable[[Request], Awaitable[str]]

@@ -3,10 +3,10 @@
 import json
 import os
 
-from actors.links.backends import Status
-from actors.links.link_messages import Failure
 from actors.protocol.diagnostics import Diagnostics
 from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, StdioTarget
+from actors.upstreams.backends import Status
+from actors.upstreams.messages import Failure
 from gateway.running import admins, recorded
 from gateway.servers import described
 from tests.support.harness import RecordingLog

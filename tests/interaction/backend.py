@@ -186,8 +186,8 @@ class Backend:
 
     async def initialize(self, request: Request) -> Message:
         declared = self.capabilities if self.capabilities is not None else self._found()
-        hello: Message = {"protocolVersion": self.revision, "capabilities": declared, "serverInfo": self.info}
-        return hello if self.instructions is None else {**hello, "instructions": self.instructions}
+        server_info: Message = {"protocolVersion": self.revision, "capabilities": declared, "serverInfo": self.info}
+        return server_info if self.instructions is None else {**server_info, "instructions": self.instructions}
 
     def _found(self) -> Message:
         """The capabilities that go with the handlers."""

@@ -27,7 +27,7 @@ ALL = {
 async def test_before_anybody_was_asked_an_aggregate_declares_all_that_may_be(stage: Stage) -> None:
     await stage.backend(capabilities={"tools": {}})
     client = await stage.connect()
-    assert client.hello["capabilities"] == ALL
+    assert client.server_info["capabilities"] == ALL
 
 
 @pytest.mark.requirement("capabilities-superset")
@@ -36,7 +36,7 @@ async def test_when_all_are_known_an_aggregate_declares_what_they_have(stage: St
     await stage.backend("beta", capabilities={"resources": {"subscribe": True}, "experimental": {"x": {}}})
     await (await stage.connect()).request("tools/list")
     client = await stage.connect()
-    assert client.hello["capabilities"] == {
+    assert client.server_info["capabilities"] == {
         "tools": {"listChanged": True},
         "resources": {"listChanged": True, "subscribe": True},
     }
@@ -50,7 +50,7 @@ async def test_instructions_of_all_backends_stand_below_their_names(stage: Stage
     silent = await stage.backend("gamma")
     silent.result("echo", text("yes"))
     await (await stage.connect()).request("tools/list")
-    instructions = (await stage.connect()).hello["instructions"]
+    instructions = (await stage.connect()).server_info["instructions"]
     for name in ("alpha", "beta"):
         assert f"# {name}\n" in instructions
         assert f"how to use {name}\n## A heading" in instructions

@@ -44,7 +44,7 @@ async def test_what_a_child_says_on_stderr_goes_to_the_log_and_is_no_failure(sta
     )
     stage.target("child", StdioTarget(sys.executable, ("-S", "-E", "-c", program)))
     client = await stage.connect("/mcp/child")
-    assert client.hello["serverInfo"]["name"] == "child"
+    assert client.server_info["serverInfo"]["name"] == "child"
     assert await client.call("any") == {"content": []}
     assert "a word on the side" in str(stage.log.lines)
 

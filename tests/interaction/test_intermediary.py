@@ -420,7 +420,7 @@ async def test_without_sessions_too_a_server_introduces_itself_in_its_own_words(
     assert (found["acme"], found["instructions"]) == ({"plan": 9}, "Ask first.")
     assert found["_meta"] == {rules.SERVER: backend.info, "acme/of": "mine"}
     session = await stage.connect("/mcp/alpha", revision=NEWEST)
-    assert set(session.hello) == {"protocolVersion", "capabilities", "serverInfo", "instructions"}
+    assert set(session.server_info) == {"protocolVersion", "capabilities", "serverInfo", "instructions"}
 
 
 @pytest.mark.cells((Cell(MODERN),))

@@ -19,8 +19,8 @@ from tests.support.wire_client import HttpError, Message, RpcError
 async def test_a_supported_revision_is_echoed(stage: Stage, route: Route, cell: Cell) -> None:
     await stage.backend()
     client = stage.client(route.path)
-    hello = await client.initialize()
-    assert hello["protocolVersion"] == cell.revision
+    server_info = await client.initialize()
+    assert server_info["protocolVersion"] == cell.revision
 
 
 @JUMPING
@@ -32,8 +32,8 @@ async def test_any_other_revision_is_answered_with_the_newest_handshake_one(
     backend = await stage.backend()
     backend.result("echo", text("yes"))
     client = stage.client(route.path)
-    hello = await client.initialize(protocolVersion=asked)
-    assert hello["protocolVersion"] == NEWEST
+    server_info = await client.initialize(protocolVersion=asked)
+    assert server_info["protocolVersion"] == NEWEST
     await client.notify("notifications/initialized")
     assert await client.call(route.name("echo")) == text("yes")
 
@@ -46,7 +46,7 @@ async def test_each_side_negotiates_alone(stage: Stage, route: Route, ours: str,
     backend = await stage.backend(revision=theirs)
     backend.result("echo", text("yes"))
     client = await stage.connect(route.path, revision=ours)
-    assert client.hello["protocolVersion"] == ours
+    assert client.server_info["protocolVersion"] == ours
     assert await client.call(route.name("echo")) == text("yes")
     assert backend.of("initialize")[0]["params"]["protocolVersion"] == NEWEST
 
@@ -220,9 +220,9 @@ async def test_alone_a_backend_introduces_itself(stage: Stage) -> None:
     backend = await stage.backend(capabilities=declared, instructions="read this")
     backend.info |= {"title": "The Alpha", "websiteUrl": "https://example.com/", "x-unknown": {"kept": True}}
     client = await stage.connect("/mcp/alpha")
-    assert client.hello["capabilities"] == declared
-    assert client.hello["serverInfo"] == backend.info
-    assert client.hello["instructions"] == "read this"
+    assert client.server_info["capabilities"] == declared
+    assert client.server_info["serverInfo"] == backend.info
+    assert client.server_info["instructions"] == "read this"
 
 
 @JUMPING
@@ -251,7 +251,7 @@ async def test_a_method_of_a_feature_that_no_backend_has_is_not_found(stage: Sta
     warm = await stage.connect()
     await warm.request("tools/list")
     client = await stage.connect()
-    assert set(client.hello["capabilities"]) == {"tools"}
+    assert set(client.server_info["capabilities"]) == {"tools"}
     for method, params in {
         "prompts/list": {},
         "resources/list": {},

@@ -214,7 +214,7 @@ async def test_nothing_of_the_next_era_is_made_up(stage: Stage, route: Route) ->
     backend.result("echo", text("yes"))
     library.add("resources", {"uri": "file:///a", "name": "a"})
     client = await stage.connect(route.path)
-    bodies = [str(client.hello)]
+    bodies = [str(client.server_info)]
     for method in ("tools/list", "resources/list", "ping"):
         bodies.append(str(await client.request(method)))
     bodies.append(str(await client.call(route.name("echo"))))

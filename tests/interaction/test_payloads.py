@@ -177,7 +177,7 @@ async def test_a_backend_that_was_down_for_long_is_tried_again(stage: Stage) -> 
     backend.result("echo", text("yes"))
     client = await stage.connect()
     assert await client.call("alpha__echo") == text("yes")
-    hello = backend.handlers["initialize"]
+    server_info = backend.handlers["initialize"]
     backend.refuses("initialize", INTERNAL, "down")
     for connection in backend.connections:
         connection.hang_up()
@@ -185,7 +185,7 @@ async def test_a_backend_that_was_down_for_long_is_tried_again(stage: Stage) -> 
     for _ in range(10):
         assert (await client.start_call("alpha__echo").error()).code == INTERNAL
     attempts = len(backend.of("initialize"))
-    backend.handlers["initialize"] = hello
+    backend.handlers["initialize"] = server_info
     await trio.sleep(120)  # by a clock that jumps
     assert await client.call("alpha__echo") == text("yes")
     assert attempts < 14, "not one attempt a call"

@@ -73,8 +73,8 @@ async def test_sampling_with_tools_passes_both_ways(stage: Stage, route: Route) 
     }
     call = client.start_call(route.name("ask"), method="sampling/createMessage", params=params)
     question = await call.message("sampling/createMessage")
-    link = {"type": "resource_link", "uri": route.uri("file:///w"), "name": "w"}
-    exposed = {**result, "content": [result["content"][0], link]}
+    upstream = {"type": "resource_link", "uri": route.uri("file:///w"), "name": "w"}
+    exposed = {**result, "content": [result["content"][0], upstream]}
     assert question["params"] == {
         **params,
         "messages": [*params["messages"][:2], {"role": "user", "content": [exposed]}],

@@ -90,9 +90,9 @@ async def test_content_of_every_kind_passes_with_unknown_members_and_meta(stage:
     backend.result("rich", result)
     client = await stage.connect(route.path)
     got = await client.call(route.name("rich"))
-    link = {**LINK, "uri": route.uri(str(LINK["uri"]))}
+    upstream = {**LINK, "uri": route.uri(str(LINK["uri"]))}
     embedded = {**EMBEDDED, "resource": {**EMBEDDED["resource"], "uri": route.uri("file:///e")}}
-    assert got == {**result, "content": [*CONTENT, link, embedded]}
+    assert got == {**result, "content": [*CONTENT, upstream, embedded]}
 
 
 @JUMPING

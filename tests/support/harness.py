@@ -22,7 +22,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from actors import ports
-from actors.fronts.catalogue import Catalogue
+from actors.endpoints.catalogue import Catalogue
 from actors.ports import ANONYMOUS, ListStore, Principal, Store, TransportEvent
 from actors.protocol.instruments import INSTRUMENTS
 from actors.protocol.table import BackendSpec, Endpoint, Limits, Table
@@ -172,7 +172,7 @@ class Gateway:
             "sessions": len(self.actors.sessions.table),
             "requests": self.actors.quotas.requests.total,
             "streams": sum(self.actors.quotas.streams.values()),
-            "links": len(self.actors.tree.links),
+            "links": len(self.actors.tree.upstreams),
         }
 
 

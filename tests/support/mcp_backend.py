@@ -102,14 +102,14 @@ class Backend:
         self.silent = False
         self.holds_stream = False
         """Over HTTP: the GET stream of connections to come is not answered."""
-        self.links: list[Link] = []
+        self.upstreams: list[Upstream] = []
         self.requests: list[Request] = []
         self.spec = BackendSpec(name, self._target(), **spec)
         self._lot = trio.lowlevel.ParkingLot()
         self.taken: Counter[str] = Counter()
 
     def __repr__(self) -> str:
-        return f"<Backend {self.name}: {len(self.open)} of {len(self.links)} links open>"
+        return f"<Backend {self.name}: {len(self.open)} of {len(self.upstreams)} links open>"
 
     def _target(self) -> Target:
         if self.kind == "http":
@@ -119,19 +119,19 @@ class Backend:
     # What the test looks at
 
     @property
-    def open(self) -> list[Link]:
+    def open(self) -> list[Upstream]:
         """The connections that have not ended."""
-        return [link for link in self.links if not link.transport.closed]
+        return [upstream for upstream in self.upstreams if not upstream.transport.closed]
 
     @property
-    def link(self) -> Link:
+    def upstream(self) -> Upstream:
         """The newest connection."""
-        return self.links[-1]
+        return self.upstreams[-1]
 
     @property
     def methods(self) -> list[str]:
         """What was requested or notified, over all connections, in order."""
-        return [method for link in self.links for method in link.methods]
+        return [method for upstream in self.upstreams for method in upstream.methods]
 
     def asked_for(self, method: str) -> list[Request]:
         """The requests of this method so far."""
@@ -145,12 +145,12 @@ class Backend:
         self.taken[method] += 1
         return found[self.taken[method] - 1]
 
-    async def connected(self, count: int) -> Link:
+    async def connected(self, count: int) -> Upstream:
         """Waits for this many connections, ended ones counted; the last of them."""
         with trio.fail_after(WAIT):
-            while len(self.links) < count:
+            while len(self.upstreams) < count:
                 await self._lot.park()
-        return self.links[count - 1]
+        return self.upstreams[count - 1]
 
     # What it does by itself
 
@@ -158,14 +158,16 @@ class Backend:
         self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False
     ) -> ScriptedTransport:
         """As in the port `Connector`."""
-        link = Link(self, spec, emit)
-        link.transport.warm = self.kind == "stdio" and bool(self.links) and self.links[-1].transport.handed_over
-        link.transport.holds_stream = self.holds_stream
-        self.links.append(link)
+        upstream = Upstream(self, spec, emit)
+        upstream.transport.warm = (
+            self.kind == "stdio" and bool(self.upstreams) and self.upstreams[-1].transport.handed_over
+        )
+        upstream.transport.holds_stream = self.holds_stream
+        self.upstreams.append(upstream)
         if self.down:
-            link.transport.end("spawn_failed", "scripted: down")
+            upstream.transport.end("spawn_failed", "scripted: down")
         self._lot.unpark_all()
-        return link.transport
+        return upstream.transport
 
     def came(self, request: Request) -> None:
         """A request is here."""
@@ -225,7 +227,7 @@ class Backend:
         request.text(f"{self.name}: {request.params.get('arguments', {}).get('text', name)}")
 
 
-class Link:
+class Upstream:
     """One connection."""
 
     def __init__(self, backend: Backend, spec: BackendSpec, emit: Callable[[TransportEvent], None]) -> None:
@@ -233,7 +235,7 @@ class Link:
         self.transport = ScriptedTransport(spec, emit, self._script, backend.kind)
         self.messages: list[Message] = []
         """Whatever came in."""
-        self._questions: dict[int | str, Asked] = {}
+        self._questions: dict[int | str, ServerRequested] = {}
         self._next = 1
 
     @property
@@ -250,11 +252,11 @@ class Link:
         """The params of all messages of this method."""
         return [m.get("params", {}) for m in self.messages if m.get("method") == method]
 
-    def ask(self, method: str, params: Mapping[str, Any], id: int | str | None = None, **where: Any) -> Asked:
+    def ask(self, method: str, params: Mapping[str, Any], id: int | str | None = None, **where: Any) -> ServerRequested:
         """A request of the server's own; `related` for one on the stream of a request."""
         if id is None:
             id, self._next = self._next, self._next + 1
-        asked = self._questions[id] = Asked(id)
+        asked = self._questions[id] = ServerRequested(id)
         self.transport.deliver({"id": id, "method": method, "params": dict(params)}, **where)
         return asked
 
@@ -285,15 +287,15 @@ class Link:
             self.backend.came(Request(self, message))
         elif message["method"] == "notifications/cancelled":
             for request in self.backend.requests:
-                if request.link is self and request.id == message["params"]["requestId"]:
+                if request.upstream is self and request.id == message["params"]["requestId"]:
                     request.cancelled.set()
 
 
 class Request:
     """A request that came in on a link."""
 
-    def __init__(self, link: Link, message: Message) -> None:
-        self.link = link
+    def __init__(self, upstream: Upstream, message: Message) -> None:
+        self.upstream = upstream
         self.message = message
         self.cancelled = trio.Event()
 
@@ -317,11 +319,11 @@ class Request:
 
     @property
     def _related(self) -> int | str | None:
-        return self.id if self.link.backend.kind != "stdio" else None
+        return self.id if self.upstream.backend.kind != "stdio" else None
 
     def result(self, result: Mapping[str, Any]) -> None:
         """Answers."""
-        self.link.transport.deliver({"id": self.id, "result": dict(result)}, self._related)
+        self.upstream.transport.deliver({"id": self.id, "result": dict(result)}, self._related)
 
     def text(self, text: str, **members: Any) -> None:
         """Answers with a tool's result of one text."""
@@ -330,11 +332,11 @@ class Request:
     def error(self, code: int, message: str, data: Any = None) -> None:
         """Answers with an error."""
         error = {"code": code, "message": message, **({} if data is None else {"data": data})}
-        self.link.transport.deliver({"id": self.id, "error": error}, self._related)
+        self.upstream.transport.deliver({"id": self.id, "error": error}, self._related)
 
     def fail(self, executed: Literal["no", "unknown"] = "unknown") -> None:
         """The transport reports that no answer will come."""
-        self.link.transport.fail(self.id, executed)
+        self.upstream.transport.fail(self.id, executed)
 
     def progress(self, progress: float, **members: Any) -> None:
         """Reports progress under the token that came with the request."""
@@ -346,14 +348,14 @@ class Request:
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """A notification on the stream of this request, where the transport has such."""
-        self.link.notify(method, params, related=self._related)
+        self.upstream.notify(method, params, related=self._related)
 
-    def ask(self, method: str, params: Mapping[str, Any], id: int | str | None = None) -> Asked:
+    def ask(self, method: str, params: Mapping[str, Any], id: int | str | None = None) -> ServerRequested:
         """A question in the course of the request."""
-        return self.link.ask(method, params, id, related=self._related)
+        return self.upstream.ask(method, params, id, related=self._related)
 
 
-class Asked:
+class ServerRequested:
     """A question of the server; `answers` are the responses that came (one, if all is well)."""
 
     def __init__(self, id: int | str) -> None:

@@ -78,7 +78,7 @@ class ModernBackend(Backend):
 
     def _tell(self, request: Request, method: str, params: Message) -> None:
         related = {"related": request.id} if self.kind == "http" else {}
-        request.link.notify(method, {**params, "_meta": {SUBSCRIPTION: request.id}}, **related)
+        request.upstream.notify(method, {**params, "_meta": {SUBSCRIPTION: request.id}}, **related)
 
     def change(self, method: str, uri: str | None = None) -> int:
         """Says that something has changed, on all listens that want to hear it: on how many."""
@@ -96,9 +96,9 @@ class ModernBackend(Backend):
         return [
             (request, wanted)
             for request, wanted in self.listens.values()
-            if not request.link.transport.closed
+            if not request.upstream.transport.closed
             and not request.cancelled.is_set()
-            and request.id not in request.link.transport.forgotten
+            and request.id not in request.upstream.transport.forgotten
         ]
 
 

@@ -1,6 +1,6 @@
 """Links and brokers that do what a test says, for what calls them.
 
-They speak the messages of `actors.links.link_messages`.
+They speak the messages of `actors.upstreams.messages`.
 
 peers = FakePeers({"alpha": Peer("alpha"), "beta": Peer("beta", modern=False)})
 call = await peers["alpha"].next("tools/call")
@@ -18,23 +18,23 @@ from typing import Any
 import trio
 from msgspec import Raw
 
-from actors.brokers.pool_messages import LinkParked, Resume
-from actors.links.link_messages import (
+from actors.machines.modern.input_required import InputRequest
+from actors.machines.upstream.events import AnswerGiven, ServerInfo, Wanted
+from actors.pools.messages import Resume, UpstreamSuspended
+from actors.protocol.table import BackendSpec
+from actors.runtime import SHUTDOWN, Actor, Down, DynamicSupervisor, Ref
+from actors.upstreams.messages import (
     Call,
     Cancel,
     Join,
     Leave,
-    LinkDown,
-    LinkOutcome,
-    LinkReady,
-    LinkTold,
-    LinkUnfit,
     PeerNotified,
+    UpstreamDown,
+    UpstreamNotification,
+    UpstreamOutcome,
+    UpstreamReady,
+    UpstreamWrongEra,
 )
-from actors.protocol.bridge.input_required import Parked
-from actors.protocol.link_events import AnswerGiven, Hello, Wanted
-from actors.protocol.table import BackendSpec
-from actors.runtime import SHUTDOWN, Actor, Down, DynamicSupervisor, Ref
 from tests.support.mcp_backend import EVERYTHING, LISTS, WAIT, tool
 
 Message = dict[str, Any]
@@ -66,9 +66,9 @@ class Peer:
         self.ttl = ttl
         self.lists: dict[str, list[Message]] = {method: [] for method in LISTS}
         self.lists["tools/list"] = [tool(t) if isinstance(t, str) else t for t in tools]
-        self.calls: list[Asked] = []
-        self.resumes: list[Asked] = []
-        self.links: list[FakeLink] = []
+        self.calls: list[ServerRequested] = []
+        self.resumes: list[ServerRequested] = []
+        self.upstreams: list[FakeLink] = []
         self.honours: Callable[[Message], Message] = lambda wanted: wanted
         """What it acknowledges of a subscription."""
         self.answers = True
@@ -77,18 +77,18 @@ class Peer:
         self._taken: Counter[str] = Counter()
 
     @property
-    def hello(self) -> Hello:
+    def server_info(self) -> ServerInfo:
         """What it says of itself."""
         version = "2026-07-28" if self.modern else "2025-11-25"
         info = {"name": self.name, "version": "1"}
-        return Hello(version, raw(self.capabilities), raw(info), None, raw({"capabilities": self.capabilities}))
+        return ServerInfo(version, raw(self.capabilities), raw(info), None, raw({"capabilities": self.capabilities}))
 
     @property
-    def link(self) -> FakeLink:
+    def upstream(self) -> FakeLink:
         """The newest link."""
-        return self.links[-1]
+        return self.upstreams[-1]
 
-    async def next(self, method: str = "tools/call") -> Asked:
+    async def next(self, method: str = "tools/call") -> ServerRequested:
         """The next call of this method, in order, each once."""
         with trio.fail_after(WAIT):
             while len(found := [c for c in self.calls if c.method == method]) <= self._taken[method]:
@@ -96,11 +96,11 @@ class Peer:
         self._taken[method] += 1
         return found[self._taken[method] - 1]
 
-    def asked_for(self, method: str) -> list[Asked]:
+    def asked_for(self, method: str) -> list[ServerRequested]:
         """The calls of this method so far."""
         return [call for call in self.calls if call.method == method]
 
-    def came(self, call: Asked) -> None:
+    def came(self, call: ServerRequested) -> None:
         """A call is here."""
         self.calls.append(call)
         self.lot.unpark_all()
@@ -117,8 +117,8 @@ class Peer:
 
     def changed(self, method: str, **params: Any) -> None:
         """Says something that belongs to no call, as a server with sessions does."""
-        for link in self.links:
-            link.tell(None, method, params)
+        for upstream in self.upstreams:
+            upstream.tell(None, method, params)
 
 
 class Drained:
@@ -140,7 +140,7 @@ class FakeLink(Actor):
         self.key: object = None
 
     def started(self) -> None:
-        self.peer.links.append(self)
+        self.peer.upstreams.append(self)
 
     def receive(self, message: Any) -> None:
         match message:
@@ -154,11 +154,11 @@ class FakeLink(Actor):
                     self._connect(caller, ())
             case Call(caller=caller):
                 if self._connect(caller, (message,)):
-                    self.peer.came(Asked(self, message))
+                    self.peer.came(ServerRequested(self, message))
             case PeerNotified(method):
                 self.notified.append(method)
             case Resume():
-                self.peer.resumes.append(Asked(self, message))
+                self.peer.resumes.append(ServerRequested(self, message))
                 self.peer.lot.unpark_all()
             case Cancel(caller, call):
                 for asked in (*self.peer.calls, *self.peer.resumes):
@@ -186,7 +186,7 @@ class FakeLink(Actor):
     def _connect(self, caller: Ref, calls: tuple[Call, ...]) -> bool:
         if not self.fit:
             self.peer.known = True
-            caller.reply(LinkUnfit(self.ctx.ref, self.peer.name, calls))
+            caller.reply(UpstreamWrongEra(self.ctx.ref, self.peer.name, calls))
             return False
         if not self.up:
             self.up = True
@@ -195,29 +195,29 @@ class FakeLink(Actor):
         return True
 
     def _ready(self, caller: Ref) -> None:
-        caller.reply(LinkReady(self.ctx.ref, self.peer.name, self.peer.hello, False))
+        caller.reply(UpstreamReady(self.ctx.ref, self.peer.name, self.peer.server_info, False))
 
     def tell(self, call: int | None, method: str, params: Any, to: Ref | None = None) -> None:
         """Notifies one caller, or all."""
         for member in self.members if to is None else (to,):
-            member.reply(LinkTold(self.ctx.ref, self.peer.name, call, method, raw(params)))
+            member.reply(UpstreamNotification(self.ctx.ref, self.peer.name, call, method, raw(params)))
 
     def lose(self) -> None:
         """The connection is lost."""
         self.up = False
         for member in self.members:
-            member.reply(LinkDown(self.ctx.ref, self.peer.name, "lost", raw({"code": -32603, "message": "lost"})))
+            member.reply(UpstreamDown(self.ctx.ref, self.peer.name, "lost", raw({"code": -32603, "message": "lost"})))
 
     def end(self) -> None:
         """The actor is gone."""
         self.ctx.ref.stop()
 
 
-class Asked:
+class ServerRequested:
     """A call, or the way back to a parked one."""
 
-    def __init__(self, link: FakeLink, message: Any) -> None:
-        self.link = link
+    def __init__(self, upstream: FakeLink, message: Any) -> None:
+        self.upstream = upstream
         self.message = message
         self.cancelled = trio.Event()
 
@@ -246,30 +246,30 @@ class Asked:
         self._outcome(False, {"code": code, "message": message, **({} if data is None else {"data": data})})
 
     def _outcome(self, ok: bool, payload: Any) -> None:
-        self.message.caller.reply(LinkOutcome(self.link.peer.name, self.message.call, ok, raw(payload)))
+        self.message.caller.reply(UpstreamOutcome(self.upstream.peer.name, self.message.call, ok, raw(payload)))
 
     def tell(self, method: str, **params: Any) -> None:
         """Notifies in the course of it."""
-        self.link.tell(self.message.call, method, params, to=self.message.caller)
+        self.upstream.tell(self.message.call, method, params, to=self.message.caller)
 
-    def park(self, *questions: tuple[str, str, Any], park: str = "p", round: int = 1) -> None:
+    def suspend(self, *questions: tuple[str, str, Any], suspend: str = "p", round: int = 1) -> None:
         """Asks: key, method, params of each question."""
-        requests = tuple(Parked(key, method, raw(params)) for key, method, params in questions)
-        peer = self.link.peer.name
-        self.message.caller.reply(LinkParked(peer, self.message.call, "life", park, round, requests))
+        requests = tuple(InputRequest(key, method, raw(params)) for key, method, params in questions)
+        peer = self.upstream.peer.name
+        self.message.caller.reply(UpstreamSuspended(peer, self.message.call, "life", suspend, round, requests))
 
 
 class FakePeers:
     """All backends."""
 
-    def __init__(self, peers: Mapping[str, Peer]) -> None:
-        self.peers = dict(peers)
+    def __init__(self, resolver: Mapping[str, Peer]) -> None:
+        self.resolver = dict(resolver)
         self._supervisor = DynamicSupervisor(1000)
         self.shared: dict[str, Ref] = {}
-        self.brokers: dict[object, Ref] = {}
+        self.pools: dict[object, Ref] = {}
 
     def __getitem__(self, name: str) -> Peer:
-        return self.peers[name]
+        return self.resolver[name]
 
     @property
     def supervisor(self) -> DynamicSupervisor:
@@ -284,29 +284,31 @@ class FakePeers:
 class KindPeers:
     """The port that fronts have."""
 
-    def __init__(self, peers: FakePeers, key: object) -> None:
-        self._peers = peers
+    def __init__(self, resolver: FakePeers, key: object) -> None:
+        self._peers = resolver
         self._key = key
 
     def modern(self, spec: BackendSpec) -> bool | None:
         peer = self._peers[spec.name]
         return peer.modern if peer.known else None
 
-    def link(self, spec: BackendSpec) -> Ref:
+    def upstream(self, spec: BackendSpec) -> Ref:
         running = self._peers.shared.get(spec.name)
         if running is None or not running.alive:
             peer = self._peers[spec.name]
             running = self._peers.shared[spec.name] = self._peers.supervisor.start_child(FakeLink(peer, peer.modern))
         return running
 
-    def broker(self, spec: BackendSpec) -> Ref:
+    def pool(self, spec: BackendSpec) -> Ref:
         key = (self._key, spec.name)
-        running = self._peers.brokers.get(key)
+        running = self._peers.pools.get(key)
         if running is None or not running.alive:
             peer = self._peers[spec.name]
-            running = self._peers.brokers[key] = self._peers.supervisor.start_child(FakeLink(peer, not peer.modern))
+            running = self._peers.pools[key] = self._peers.supervisor.start_child(FakeLink(peer, not peer.modern))
         return running
 
     def connected(self, spec: BackendSpec) -> bool:
-        running = self._peers.brokers.get((self._key, spec.name))
-        return running is not None and running.alive and any(link.up for link in self._peers[spec.name].links)
+        running = self._peers.pools.get((self._key, spec.name))
+        return (
+            running is not None and running.alive and any(upstream.up for upstream in self._peers[spec.name].upstreams)
+        )

@@ -71,7 +71,7 @@ class Task:
 
     def tell(self) -> None:
         """Tells its status."""
-        self.request.link.notify("notifications/tasks/status", self.flat)
+        self.request.upstream.notify("notifications/tasks/status", self.flat)
 
 
 class TaskBackend(Backend):

@@ -212,7 +212,7 @@ class WireClient:
         self.capabilities = dict(capabilities or {})
         self.token = token
         self.session: str | None = None
-        self.hello: Message = {}
+        self.server_info: Message = {}
         self.answerers: dict[str, Answerer] = {}
         self.books = _Books()
         self.trusting = False
@@ -227,16 +227,16 @@ class WireClient:
         """The whole handshake; what the server said of itself."""
         await self.initialize()
         await self.notify("notifications/initialized")
-        return self.hello
+        return self.server_info
 
     async def initialize(self, **params: Any) -> Message:
         call = self.start(INITIALIZE, {**self.introduction(), **params})
-        self.hello = await call.result()
-        self.revision = self.hello["protocolVersion"]
+        self.server_info = await call.result()
+        self.revision = self.server_info["protocolVersion"]
         self.session = call.exchange.headers.get("mcp-session-id")
         assert self.session, "no session id on the response to initialize"
         assert all(0x21 <= ord(c) <= 0x7E for c in self.session), "only visible ASCII (transports, Session Management)"
-        return self.hello
+        return self.server_info
 
     def introduction(self) -> Message:
         """The params of `initialize`."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from actors.exchanges.exchanges import ExchangesActor, Kind
 from actors.gate import Gate, ModernActors
-from actors.named import Named
+from actors.modern.requests import Kind, ModernRequests
+from actors.named import NamedRef
 from actors.ports import ANONYMOUS, Principal
 from actors.protocol.table import Limits
 from actors.quotas import Shares
@@ -24,12 +24,12 @@ class Modern:
     """The tree, its clients' door, and its backends."""
 
     gateway: Gateway
-    peers: FakePeers
+    resolver: FakePeers
     door: Gate
     supervisor: Shares
 
     def __getitem__(self, name: str) -> Peer:
-        return self.peers[name]
+        return self.resolver[name]
 
     def client(self, endpoint: str = "", principal: Principal = ANONYMOUS, **more: Any) -> ModernClient:
         """A client; there is nothing to begin."""
@@ -40,22 +40,22 @@ Open = Callable[..., AbstractAsyncContextManager[Modern]]
 
 
 @asynccontextmanager
-async def open_modern(*peers: Peer, **limits: Any) -> AsyncIterator[Modern]:
+async def open_modern(*resolver: Peer, **limits: Any) -> AsyncIterator[Modern]:
     """A gateway in front of these."""
-    found = FakePeers({peer.name: peer for peer in peers})
-    backends = [Backend(peer.name, tools=peer.lists["tools/list"]) for peer in peers]
+    found = FakePeers({peer.name: peer for peer in resolver})
+    backends = [Backend(peer.name, tools=peer.lists["tools/list"]) for peer in resolver]
     async with open_gateway(*backends, **limits) as gateway:
         system, services, actors = gateway.system, gateway.services, gateway.actors
         supervisor = Shares(Limits(sessions=100))
         system.spawn(found.supervisor, "peers")
         system.spawn(supervisor, "modern")
 
-        def make(kind: Kind) -> ExchangesActor:
+        def make(kind: Kind) -> ModernRequests:
             key = (kind.principal, kind.bits, kind.affinity)
-            return ExchangesActor(kind, services, actors.tree, actors.quotas, found.of(key))
+            return ModernRequests(kind, services, actors.tree, actors.quotas, found.of(key))
 
         modern = ModernActors(services, system.registry, supervisor, make)
-        door = Gate(services, actors.sessions, Named(system, "router"), modern)
+        door = Gate(services, actors.sessions, NamedRef(system, "router"), modern)
         yield Modern(gateway, found, door, supervisor)
 
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.exchanges import exchanges
+from actors.modern import requests as exchanges
 from actors.ports import Principal
 from tests.support.door_client import RpcError
 from tests.support.harness import Gateway, open_gateway, table_of
@@ -190,7 +190,7 @@ async def test_work_waits_outside_while_the_loop_is_late(autojump_clock: MockClo
         pending = client(at).begin("tools/list")
         assert await pending.head() == 503
         assert pending.headers["retry-after"] == "1"
-        assert alpha.links == []
+        assert alpha.upstreams == []
 
 
 async def test_everybody_without_a_name_may_subscribe_as_long_as_there_is_room(autojump_clock: MockClock) -> None:
@@ -233,9 +233,9 @@ async def test_what_is_kept_for_clients_without_a_name_is_bounded_and_the_longes
         await client(at, "old", affinity="38").call("tools/call", {"name": "echo"})
         for one in range(40, 44):
             await client(at, "alpha", affinity=str(one)).call("tools/call", {"name": "echo"})
-        connections = len(old.links)
+        connections = len(old.upstreams)
         await client(at, "old", affinity="38").call("tools/call", {"name": "echo"})
-        assert len(old.links) == connections, "it was used more recently than the others"
+        assert len(old.upstreams) == connections, "it was used more recently than the others"
 
 
 async def test_no_client_with_something_in_hand_goes_for_want_of_room(autojump_clock: MockClock) -> None:

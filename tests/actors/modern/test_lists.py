@@ -119,8 +119,8 @@ async def test_a_server_that_comes_and_goes_changes_no_list_and_announces_nothin
         before = await listed(one)
         for _ in range(4):
             alpha.down = True
-            for link in alpha.open:
-                link.die()
+            for upstream in alpha.open:
+                upstream.die()
             await trio.sleep(2)
             assert await listed(one) == before
             alpha.down = False
@@ -159,8 +159,8 @@ def announce(backend: Backend) -> None:
     if isinstance(backend, ModernBackend):
         backend.change(CHANGED)
         return
-    for link in backend.open:
-        link.notify(CHANGED)
+    for upstream in backend.open:
+        upstream.notify(CHANGED)
 
 
 async def test_what_one_client_looks_at_is_still_news_for_another_that_listens(autojump_clock: MockClock) -> None:

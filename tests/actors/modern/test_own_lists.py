@@ -7,7 +7,7 @@ import trio
 
 from actors.ports import Principal
 from tests.support.harness import Gateway, open_gateway
-from tests.support.mcp_backend import Backend, Link, Request, tool
+from tests.support.mcp_backend import Backend, Request, Upstream, tool
 from tests.support.modern_client import ModernClient
 
 CHANGED = "notifications/tools/list_changed"
@@ -19,17 +19,19 @@ class Growing(Backend):
     def __init__(self, name: str = "alpha", *, everywhere: bool = False, **more: Any) -> None:
         super().__init__(name, tools=("grow",), **more)
         self.everywhere = everywhere
-        self.grown: list[Link] = []
-        self.results["tools/list"] = lambda request: {"tools": [*self.lists["tools/list"], *self._more(request.link)]}
+        self.grown: list[Upstream] = []
+        self.results["tools/list"] = lambda request: {
+            "tools": [*self.lists["tools/list"], *self._more(request.upstream)]
+        }
         self.results["tools/call"] = self._called
 
-    def _more(self, link: Link) -> list[dict[str, Any]]:
-        return [tool("new")] if link in self.grown or (self.everywhere and self.grown) else []
+    def _more(self, upstream: Upstream) -> list[dict[str, Any]]:
+        return [tool("new")] if upstream in self.grown or (self.everywhere and self.grown) else []
 
     def _called(self, request: Request) -> dict[str, Any]:
         if request.params["name"] == "grow":
-            self.grown.append(request.link)
-            request.link.notify(CHANGED)
+            self.grown.append(request.upstream)
+            request.upstream.notify(CHANGED)
         return {"content": [{"type": "text", "text": request.params["name"]}]}
 
 
@@ -88,7 +90,7 @@ async def test_lists_over_an_own_connection_are_asked_for_once_until_they_change
         await call(one, "alpha__grow")
         for _ in range(3):
             assert await names(one) == ["alpha__grow", "alpha__new"]
-        own = alpha.links[-1]
+        own = alpha.upstreams[-1]
         before = own.methods.count("tools/list")
         for _ in range(3):
             await names(one)
@@ -114,7 +116,7 @@ async def test_without_the_connection_the_lists_are_those_of_everybody_again(alp
         one = client(at)
         await call(one, "alpha__grow")
         assert await names(one) == ["alpha__grow", "alpha__new"]
-        alpha.links[-1].die()
+        alpha.upstreams[-1].die()
         await at.settle()
         assert await names(one) == ["alpha__grow"]
         await trio.sleep(at.services.limits.broker_idle + at.services.limits.link_idle + 100)
@@ -126,7 +128,7 @@ async def test_a_list_that_can_not_be_had_over_the_own_connection_is_the_last_on
         one = client(at)
         await call(one, "alpha__grow")
         assert await names(one) == ["alpha__grow", "alpha__new"]
-        alpha.links[-1].notify(CHANGED)
+        alpha.upstreams[-1].notify(CHANGED)
         alpha.mute.add("tools/list")
         assert await names(one) == ["alpha__grow", "alpha__new"]
 

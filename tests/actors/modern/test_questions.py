@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from actors.machines.modern.retry import STATE_BYTES, URLS_MAX
 from actors.ports import Principal
-from actors.protocol.modern.retry import STATE_BYTES, URLS_MAX
 from actors.protocol.table import HttpTarget
 from tests.actors.modern.conftest import Open
-from tests.support.peers import Asked, Peer
+from tests.support.peers import Peer, ServerRequested
 
 ANN, BOB = Principal("ann"), Principal("bob")
 FORM: Any = {"elicitation": {}}
@@ -33,7 +33,7 @@ async def test_a_parked_call_goes_on_at_its_broker_with_the_answers(modern: Open
     async with modern(Peer("alpha", modern=False)) as at:
         client = at.client("alpha", ANN, capabilities=FORM)
         pending = client.begin("tools/call", ECHO, level="info")
-        (await at["alpha"].next()).park(QUESTION, park="park-7")
+        (await at["alpha"].next()).suspend(QUESTION, suspend="park-7")
         asked = await pending.result()
         assert pending.status == 200
         assert asked["resultType"] == "input_required"
@@ -43,7 +43,7 @@ async def test_a_parked_call_goes_on_at_its_broker_with_the_answers(modern: Open
         retry = client.begin("tools/call", again(asked["requestState"], **{"q-1": ANSWER}), progress=5, level="debug")
         await at.gateway.settle()
         resume = at["alpha"].resumes[0].message
-        assert (resume.incarnation, resume.park, resume.round) == ("life", "park-7", 1)
+        assert (resume.incarnation, resume.suspend, resume.round) == ("life", "park-7", 1)
         assert (resume.progress, resume.level) == (True, "debug")
         assert bytes(resume.answers["q-1"]) == b'{"action": "accept", "content": {"n": 2}}'
         at["alpha"].resumes[0].result({"content": []})
@@ -55,11 +55,11 @@ async def test_the_next_round_has_a_state_of_its_own(modern: Open, autojump_cloc
     async with modern(Peer("alpha", modern=False)) as at:
         client = at.client("alpha", ANN, capabilities=FORM)
         pending = client.begin("tools/call", ECHO)
-        (await at["alpha"].next()).park(QUESTION)
+        (await at["alpha"].next()).suspend(QUESTION)
         state = (await pending.result())["requestState"]
         pending = client.begin("tools/call", again(state, **{"q-1": ANSWER}))
         await at.gateway.settle()
-        at["alpha"].resumes[0].park(("q-2", *QUESTION[1:]), round=2)
+        at["alpha"].resumes[0].suspend(("q-2", *QUESTION[1:]), round=2)
         asked = await pending.result()
         assert list(asked["inputRequests"]) == ["q-2"]
         assert asked["requestState"] != state
@@ -72,7 +72,7 @@ async def test_an_aggregate_says_who_asks(modern: Open, autojump_clock: MockCloc
     async with modern(Peer("alpha", modern=False)) as at:
         client = at.client("", ANN, capabilities=FORM)
         pending = client.begin("tools/call", {"name": "alpha__echo"})
-        (await at["alpha"].next()).park(QUESTION)
+        (await at["alpha"].next()).suspend(QUESTION)
         asked = await pending.result()
         assert asked["inputRequests"]["q-1"]["params"]["message"] == "[alpha] how many?"
         pending = client.begin("tools/call", {"name": "alpha__echo", "requestState": asked["requestState"]})
@@ -88,7 +88,7 @@ async def test_a_state_that_is_not_this_requests_own_executes_nothing(
     async with modern(Peer("alpha", modern=False, tools=("echo", "other")), park_ttl=60.0) as at:
         client = at.client("alpha", ANN, capabilities=FORM)
         pending = client.begin("tools/call", ECHO)
-        (await at["alpha"].next()).park(QUESTION)
+        (await at["alpha"].next()).suspend(QUESTION)
         state: Any = (await pending.result())["requestState"]
         params, principal = again(state, **{"q-1": ANSWER}), ANN
         match how:
@@ -120,7 +120,7 @@ async def test_arguments_in_another_order_are_the_same(modern: Open, autojump_cl
     async with modern(Peer("alpha", modern=False)) as at:
         client = at.client("alpha", ANN, capabilities=FORM)
         pending = client.begin("tools/call", ECHO)
-        (await at["alpha"].next()).park(QUESTION)
+        (await at["alpha"].next()).suspend(QUESTION)
         state = (await pending.result())["requestState"]
         client.begin("tools/call", {**again(state), "arguments": {"a": [2], "b": 1}})
         await at.gateway.settle()
@@ -130,7 +130,7 @@ async def test_arguments_in_another_order_are_the_same(modern: Open, autojump_cl
 # Backends without sessions
 
 
-def ask(call: Asked, **members: Any) -> None:
+def ask(call: ServerRequested, **members: Any) -> None:
     """The backend asks."""
     questions = {"k": {"method": QUESTION[1], "params": QUESTION[2]}}
     call.result({"resultType": "input_required", "inputRequests": questions, **members})
@@ -206,7 +206,7 @@ async def test_a_question_that_this_request_did_not_declare_is_refused(modern: O
 # The way of 2025-11-25 to send a user to an address
 
 
-def send_away(call: Asked) -> None:
+def send_away(call: ServerRequested) -> None:
     entries = [{"mode": "url", "elicitationId": "e", "url": "https://a.test/", "message": "log in"}]
     call.error(-32042, "go there", {"elicitations": entries})
 
@@ -295,7 +295,7 @@ async def test_nothing_is_remembered_of_calls_that_wait_for_their_client(
         at.gateway.change(backends={**backends, "alpha": replace(backends["alpha"], target=http)})
         for n in range(3):
             pending = at.client("alpha", ANN, capabilities=FORM).begin("tools/call", ECHO)
-            (await peer.next()).park(QUESTION, park=str(n))
+            (await peer.next()).suspend(QUESTION, suspend=str(n))
             await pending.result()
             peer.known = False  # as after a loss
         await at.gateway.settle()

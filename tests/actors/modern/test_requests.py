@@ -199,11 +199,11 @@ async def test_affinity_principal_and_capabilities_tell_brokers_apart(modern: Op
             at.client("alpha", ann, capabilities={"roots": {}}),
             at.client("alpha", ann),
         ]
-        links = set()
+        upstreams = set()
         for client in clients:
             client.begin("tools/call", {"name": "echo"})
-            links.add((await at["alpha"].next()).link)
-        assert len(links) == 5
+            upstreams.add((await at["alpha"].next()).upstream)
+        assert len(upstreams) == 5
 
 
 # Lists and discover
@@ -265,7 +265,7 @@ async def test_a_link_that_ends_fails_its_calls_and_the_next_call_gets_another(
     async with modern(Peer("alpha")) as at:
         client = at.client("alpha")
         pending = client.begin("tools/call", {"name": "echo"})
-        (await at["alpha"].next()).link.end()
+        (await at["alpha"].next()).upstream.end()
         assert (await pending.error()).data["reason"] == "link_ended"
         again = client.begin("tools/call", {"name": "echo"})
         (await at["alpha"].next()).text("done")
@@ -296,9 +296,9 @@ async def test_a_notification_is_no_work_that_waits_and_none_is_taken_in_a_drain
         headers = {"mcp-protocol-version": "2026-07-28"}
         client = at.client("alpha")
         assert await client.post(said, headers).head() == 202
-        [link] = at["alpha"].links
+        [upstream] = at["alpha"].upstreams
         await at.gateway.settle()
-        assert link.notified == ["acme/beat"]
+        assert upstream.notified == ["acme/beat"]
         assert len(at.supervisor) == 1
         await trio.sleep(400)
         assert len(at.supervisor) == 0
@@ -318,11 +318,11 @@ async def test_a_notification_goes_to_no_pool_when_a_server_has_become_a_legacy_
         post = Post("alpha", ANONYMOUS, {"accept": "application/json", "mcp-protocol-version": "2026-07-28"}, said)
         await at.door.post(post)
         await at.gateway.settle()
-        at["alpha"].link.end()
+        at["alpha"].upstream.end()
         at["alpha"].modern = False
         await at.door.post(post)
         await at.gateway.settle()
-        assert [link.notified for link in at["alpha"].links] == [["acme/beat"], []]
+        assert [upstream.notified for upstream in at["alpha"].upstreams] == [["acme/beat"], []]
 
 
 async def test_what_is_measured(modern: Open, autojump_clock: MockClock) -> None:

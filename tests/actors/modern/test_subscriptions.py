@@ -221,17 +221,17 @@ async def test_after_the_end_of_a_link_too(modern: Open, autojump_clock: MockClo
     async with modern(Peer("alpha", modern=modern_peer)) as at:
         pending = at.client("alpha").listen("a:1", tools=True)
         await acknowledged(pending)
-        at["alpha"].link.end()
+        at["alpha"].upstream.end()
         await pending.next(TOOLS)
         await pending.next(UPDATED)
-        assert len(at["alpha"].links) == 2
+        assert len(at["alpha"].upstreams) == 2
 
 
 async def test_after_the_loss_of_a_connection_with_sessions_too(modern: Open, autojump_clock: MockClock) -> None:
     async with modern(Peer("alpha", modern=False)) as at:
         pending = at.client("alpha").listen("a:1", tools=True)
         await acknowledged(pending)
-        at["alpha"].link.lose()
+        at["alpha"].upstream.lose()
         await pending.next(TOOLS)
         await pending.next(UPDATED)
         assert len(at["alpha"].asked_for("resources/subscribe")) == 2

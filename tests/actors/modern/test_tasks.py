@@ -10,7 +10,7 @@ from tests.actors.modern.conftest import Modern, Open
 from tests.support.door_client import RpcError
 from tests.support.mcp_backend import EVERYTHING
 from tests.support.modern_client import ModernClient
-from tests.support.peers import Asked, Peer
+from tests.support.peers import Peer, ServerRequested
 
 TASKS = "io.modelcontextprotocol/tasks"
 KNOWS = {"extensions": {TASKS: {}}}
@@ -36,7 +36,7 @@ async def made(at: Modern, client: ModernClient, tool: str, id: str = "T", peer:
     return await call.result()
 
 
-async def about(at: Modern, client: ModernClient, method: str, id: str, **more: Any) -> tuple[Any, Asked]:
+async def about(at: Modern, client: ModernClient, method: str, id: str, **more: Any) -> tuple[Any, ServerRequested]:
     call = client.begin(method, {"taskId": id, **more}, mcp_name=id)
     return call, await at["alpha"].next(method)
 
@@ -183,12 +183,12 @@ async def test_a_subscription_hears_of_its_tasks_under_the_ids_it_named(
 
 
 async def test_uris_in_a_tasks_result_are_those_of_the_endpoint(modern: Open, autojump_clock: MockClock) -> None:
-    link = {"type": "resource_link", "uri": "test:///x", "name": "x"}
+    upstream = {"type": "resource_link", "uri": "test:///x", "name": "x"}
     async with modern(runs()) as at:
         client = at.client(capabilities=KNOWS)
         id = (await made(at, client, "alpha__echo"))["taskId"]
         call, asked = await about(at, client, "tasks/get", id)
-        asked.result(task(status="completed", result={"content": [link]}))
+        asked.result(task(status="completed", result={"content": [upstream]}))
         uri = (await call.result())["result"]["content"][0]["uri"]
         assert uri != "test:///x"
         assert "alpha" in uri

@@ -115,7 +115,7 @@ async def test_a_client_that_disconnects_has_cancelled_at_its_backend(
         request = await alpha.next()
         pending.drop()
         await at.settle()
-        assert request.cancelled.is_set() or request.id in request.link.transport.forgotten
+        assert request.cancelled.is_set() or request.id in request.upstream.transport.forgotten
         assert at.actors.quotas.requests.total == 0
 
 
@@ -146,9 +146,9 @@ async def test_subscriptions(alpha: Backend, autojump_clock: MockClock) -> None:
             alpha.change("notifications/tools/list_changed")
             alpha.change("notifications/resources/updated", "test:///a")
         else:
-            for link in alpha.open:
-                link.notify("notifications/tools/list_changed")
-                link.notify("notifications/resources/updated", {"uri": "test:///a"})
+            for upstream in alpha.open:
+                upstream.notify("notifications/tools/list_changed")
+                upstream.notify("notifications/resources/updated", {"uri": "test:///a"})
         for pending, uri in ((own, "test:///a"), (merged, "alpha+test:///a")):
             await pending.next("notifications/tools/list_changed")
             assert (await pending.next("notifications/resources/updated"))["params"]["uri"] == uri
@@ -161,8 +161,8 @@ async def test_after_the_backend_was_lost_subscribers_are_told_that_anything_may
     async with open_gateway(alpha) as at:
         pending = client(at).listen("test:///a", tools=True)
         await pending.next()
-        for link in alpha.open:
-            link.die()
+        for upstream in alpha.open:
+            upstream.die()
         await pending.next("notifications/tools/list_changed")
         await pending.next("notifications/resources/updated")
 
@@ -212,9 +212,9 @@ async def test_principals_never_share_a_connection_with_a_session(autojump_clock
     async with open_gateway(alpha) as at:
         for principal in ("ann", "bob", "ann"):
             await client(at, principal=Principal(principal)).call("tools/call", {"name": "echo"})
-        links = [request.link for request in alpha.asked_for("tools/call")]
-        assert links[0] is links[2]
-        assert links[0] is not links[1]
+        upstreams = [request.upstream for request in alpha.asked_for("tools/call")]
+        assert upstreams[0] is upstreams[2]
+        assert upstreams[0] is not upstreams[1]
 
 
 async def test_a_posted_notification_is_accepted_and_does_nothing(autojump_clock: MockClock) -> None:
@@ -249,7 +249,7 @@ async def test_what_the_ladder_refuses_reaches_no_backend(
         pending = client(at).begin(method, **headers)
         assert await pending.head() == status
         assert (await pending.error()).code == code
-        assert alpha.links == []
+        assert alpha.upstreams == []
 
 
 async def test_an_era_that_nobody_knows_is_told_what_there_is(autojump_clock: MockClock) -> None:

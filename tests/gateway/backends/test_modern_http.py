@@ -5,10 +5,10 @@ import json
 import pytest
 import trio
 
+from actors.machines.upstream import era
+from actors.machines.upstream.era import Verdict
 from actors.ports import FrameReceived, RequestFailed, TransportClosed
 from actors.protocol import payload
-from actors.protocol.bridge import eras
-from actors.protocol.bridge.eras import Verdict
 from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends.connector import HttpConnector
 from gateway.backends.http_call import HttpLimits
@@ -335,11 +335,11 @@ async def test_what_was_notified_before_the_end_is_still_sent(open_transport, ba
 async def verdict(events) -> Verdict:
     event = await events.next()
     if isinstance(event, RequestFailed):
-        return eras.PROBE[eras.of_failure(event.reason, event.status)]
+        return era.PROBE[era.of_failure(event.reason, event.status)]
     message = json.loads(event.frame)
     if "error" in message:
-        return eras.PROBE[eras.of_error(payload.dumps(message["error"]), event.status)]
-    return eras.PROBE[eras.of_versions(message["result"]["supportedVersions"])]
+        return era.PROBE[era.of_error(payload.dumps(message["error"]), event.status)]
+    return era.PROBE[era.of_versions(message["result"]["supportedVersions"])]
 
 
 def error(status: int, code: int, **data: object):

@@ -11,10 +11,10 @@ from actors.ports import (
     EventsMissed,
     FrameAccepted,
     FrameReceived,
-    Kept,
     Listening,
     Positioned,
     RequestFailed,
+    Resumable,
     SessionLost,
     TransportClosed,
 )
@@ -57,7 +57,7 @@ async def connect(backend, events, log, nursery):
         if handler is not None:
             backend.handlers = [handler]
         if session is not None:
-            transport.resume(Kept(session, "2025-11-25", None))
+            transport.resume(Resumable(session, "2025-11-25", None))
         if run:
             nursery.start_soon(transport.run)
         return transport
@@ -493,7 +493,7 @@ async def test_a_400_of_a_session_that_worked_is_taken_for_its_loss_once(connect
     transport.send(call(1), id=1)
     assert await events.next() == SessionLost(1)
     transport.restart()
-    transport.resume(Kept("s2", "2025-11-25", None))
+    transport.resume(Resumable("s2", "2025-11-25", None))
     transport.send(call(2), id=2)
     assert json.loads((await events.next()).frame)["error"]["code"] == -32000
     backend.handlers = [lambda request: request.result({})]
@@ -852,7 +852,7 @@ async def test_a_session_goes_on_over_another_transport_without_a_handshake(conn
         await (request.result({}) if request.body else request.accepted())
 
     transport = connect(handler=handle, run=False)
-    transport.resume(Kept("s", "2025-11-25", "g-7"))
+    transport.resume(Resumable("s", "2025-11-25", "g-7"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(transport.run)
         transport.send(call(1), id=1)
@@ -861,7 +861,7 @@ async def test_a_session_goes_on_over_another_transport_without_a_handshake(conn
     post, delete = backend.requests
     assert (post.headers["mcp-session-id"], post.headers["mcp-protocol-version"]) == ("s", "2025-11-25")
     assert (delete.method, delete.headers["mcp-session-id"]) == ("DELETE", "s")
-    assert transport.kept == Kept("s", "2025-11-25", "g-7")
+    assert transport.kept == Resumable("s", "2025-11-25", "g-7")
     assert "'s'" not in repr(transport.kept)
 
 
@@ -875,7 +875,7 @@ async def test_a_session_that_is_let_go_is_not_ended(connect, backend, events):
         transport.negotiated("2025-11-25")
         transport.let_go()
     assert [request.method for request in backend.requests] == ["POST"]
-    assert transport.kept == Kept("s", "2025-11-25")
+    assert transport.kept == Resumable("s", "2025-11-25")
     assert events.all[-1] == TransportClosed("closed", "demo was closed")
 
 
@@ -886,14 +886,14 @@ async def test_the_get_stream_of_a_session_that_goes_on_begins_after_its_last_ev
         await trio.sleep_forever()
 
     transport = connect(handler=stream, run=False)
-    transport.resume(Kept("s", "2025-11-25", "g-7"))
+    transport.resume(Resumable("s", "2025-11-25", "g-7"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(transport.run)
         transport.listen()
         assert await events.next() == received(PING, None, "g-8")
         nursery.cancel_scope.cancel()
     assert [request.headers["last-event-id"] for request in backend.requests] == ["g-7"]
-    assert transport.kept == Kept("s", "2025-11-25", "g-8")
+    assert transport.kept == Resumable("s", "2025-11-25", "g-8")
 
 
 async def test_the_rest_of_an_answer_is_fetched_without_sending_the_request_again(connect, backend, events):
@@ -904,7 +904,7 @@ async def test_the_rest_of_an_answer_is_fetched_without_sending_the_request_agai
         await request.end()
 
     transport = connect(handler=stream, run=False)
-    transport.resume(Kept("s", "2025-11-25"))
+    transport.resume(Resumable("s", "2025-11-25"))
     transport.pick_up(1, "a-1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(transport.run)

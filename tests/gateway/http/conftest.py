@@ -205,7 +205,7 @@ def read() -> Any:
 
 
 @dataclass
-class Heard:
+class Incoming:
     """What an app has sent."""
 
     status: int = 0
@@ -215,14 +215,14 @@ class Heard:
 
 
 @pytest.fixture
-def ask(make_app: Callable[..., McpApp]) -> Callable[..., Awaitable[Heard]]:
+def ask(make_app: Callable[..., McpApp]) -> Callable[..., Awaitable[Incoming]]:
     """Drives the app in process: `await ask("POST", "/mcp", {"accept": …}, body, app=…)`."""
 
     async def asking(
         method: str, path: str = "/mcp", headers: dict[str, str] | None = None, body: bytes = b"", **given: Any
-    ) -> Heard:
+    ) -> Incoming:
         app = given.get("app") or make_app()
-        heard = given.get("heard") or Heard()
+        heard = given.get("heard") or Incoming()
         lines = {"host": "127.0.0.1:8080", **(headers or {})}
         raw = [(name.encode(), value.encode("latin-1")) for name, value in lines.items() if value is not None]
         scope = {"type": "http", "method": method, "path": path, "headers": raw}

@@ -96,8 +96,8 @@ def test_no_frame_ends_a_session_and_no_request_is_answered_twice(
 
     async def main() -> None:
         transport = NativeTransport(BackendSpec("x", NativeTarget(demo)), events.append, log=SilentLog())
-        hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-        first = [_request("open", "initialize", hello), b'{"jsonrpc":"2.0","method":"notifications/initialized"}']
+        server_info = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+        first = [_request("open", "initialize", server_info), b'{"jsonrpc":"2.0","method":"notifications/initialized"}']
         async with trio.open_nursery() as nursery:
             nursery.start_soon(transport.run)
             for frame in [*(first if opened else []), *frames, _request("last", "ping", {})]:
@@ -155,12 +155,12 @@ async def _scenario(scope: trio.CancelScope) -> None:
         return ""
 
     transport = NativeTransport(BackendSpec("x", NativeTarget(server)), emit, log=SilentLog())
-    hello = {
+    server_info = {
         "protocolVersion": "2025-11-25",
         "capabilities": {"roots": {}},
         "clientInfo": {"name": "c", "version": "1"},
     }
-    transport.send(_request("open", "initialize", hello))
+    transport.send(_request("open", "initialize", server_info))
     with scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(transport.run)

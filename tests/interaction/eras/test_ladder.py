@@ -66,8 +66,8 @@ async def test_initialize_is_always_of_the_handshake_era(stage: Stage, route: Ro
     backend.result("echo", text("yes"))
     session = stage.client(route.path, revision=NEWEST)
     envelope = {rules.VERSION: MODERN, rules.CAPABILITIES: {}}
-    hello = await session.initialize(protocolVersion=MODERN, _meta=envelope)
-    assert hello["protocolVersion"] == NEWEST
+    server_info = await session.initialize(protocolVersion=MODERN, _meta=envelope)
+    assert server_info["protocolVersion"] == NEWEST
     await session.notify("notifications/initialized")
     assert await session.call(route.name("echo")) == text("yes")
 

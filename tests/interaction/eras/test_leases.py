@@ -23,7 +23,7 @@ FORMS: Message = {"elicitation": {}}
 ANN = {"action": "accept", "content": {"name": "Ann"}}
 
 
-async def parked(client: ModernWire, name: str = "alpha__ask", **more: Any) -> Callable[[], ModernCall]:
+async def suspended(client: ModernWire, name: str = "alpha__ask", **more: Any) -> Callable[[], ModernCall]:
     """A call that waits for its client; how to answer it."""
     call = client.start_call(name, method="elicitation/create", params=FORM, **more)
     required, key, _ = await call.question()
@@ -37,7 +37,7 @@ async def test_while_a_call_is_parked_others_go_on(stage: Stage, route: Route, c
     asking(backend)
     backend.result("echo", text("yes"))
     client = stage.modern(route.path, capabilities=FORMS)
-    answers = [await parked(client, route.name("ask"), n=n) for n in range(2)]
+    answers = [await suspended(client, route.name("ask"), n=n) for n in range(2)]
     assert (await client.call(route.name("echo")))["content"] == text("yes")["content"]
     for answer in reversed(answers):
         assert (await answer().complete())["_meta"]["answer"] == ANN
@@ -61,7 +61,7 @@ async def test_when_all_connections_wait_for_clients_a_further_call_is_told_so(s
     backend = await stage.backend()
     patient(backend)
     client = stage.modern(capabilities=FORMS)
-    answer = await parked(client)
+    answer = await suspended(client)
     error = await client.start_call("alpha__ask").error(within=100)
     assert (error.code, error.data["executed"], error.data["reason"]) == (INTERNAL, "no", "busy")
     assert len(backend.of("tools/call")) == 1
@@ -75,7 +75,7 @@ async def test_what_is_parked_for_long_gives_way(stage: Stage) -> None:
     backend = await stage.backend()
     patient(backend)
     client = stage.modern(capabilities=FORMS)
-    answer = await parked(client)
+    answer = await suspended(client)
     await trio.sleep(100)
     call = client.start_call("alpha__ask")
     required = await call.required(within=100)
@@ -92,7 +92,7 @@ async def test_a_call_that_waits_for_its_turn_gets_it(stage: Stage) -> None:
     backend = await stage.backend()
     asking(backend)
     client = stage.modern(capabilities=FORMS)
-    answer = await parked(client)
+    answer = await suspended(client)
     second = client.start_call("alpha__ask", method="elicitation/create", params=FORM)
     await trio.sleep(5)
     assert len(backend.of("tools/call")) == 1
@@ -136,7 +136,7 @@ async def test_what_was_parked_in_a_session_that_the_server_forgot_is_gone(stage
     asking(backend)
     backend.result("echo", text("yes"))
     client = stage.modern(route.path, capabilities=FORMS)
-    answer = await parked(client, route.name("ask"))
+    answer = await suspended(client, route.name("ask"))
     backend.http_answers["tools/call"] = [HttpAnswer(404, lost=True)]
     assert (await client.call(route.name("echo")))["content"] == text("yes")["content"]
     error = await answer().error()
@@ -201,5 +201,5 @@ async def test_a_list_that_differs_by_connection_is_one_for_a_client(stage: Stag
     titles = set()
     for n in range(3):
         titles.add((await client.request("tools/list"))["tools"][0]["title"])
-        await parked(client, route.name("ask"), n=n)
+        await suspended(client, route.name("ask"), n=n)
     assert len(titles) == 1

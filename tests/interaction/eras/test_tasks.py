@@ -45,7 +45,7 @@ async def test_between_the_eras_tasks_are_declared_to_nobody(stage: Stage, route
         declared = (await client.request("server/discover"))["capabilities"]
     else:
         client = await stage.connect(route.path, capabilities={"extensions": extensions, "tasks": LEGACY})
-        declared = client.hello["capabilities"]
+        declared = client.server_info["capabilities"]
     params: Message = {"name": route.name("t"), "arguments": {}, "task": {"ttl": 1}}
     assert (await client.request("tools/call", params))["content"] == text("done")["content"]
     assert "tasks" not in declared

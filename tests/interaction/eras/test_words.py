@@ -331,13 +331,13 @@ async def test_a_session_over_servers_without_any_is_a_session_like_any_other(st
     backend = await stage.backend(instructions="Use it well.")
     backend.result("echo", text("yes"))
     client = stage.client(route.path, capabilities={"extensions": {"x.example/ui": {"mimeTypes": ["a/b"]}}})
-    hello = await client.connect()
-    assert hello["protocolVersion"] == NEWEST
-    assert hello["capabilities"]["tools"]["listChanged"] is True
-    assert hello["serverInfo"]["name"] == ("stagedoor" if route.name_prefix else "alpha")
+    server_info = await client.connect()
+    assert server_info["protocolVersion"] == NEWEST
+    assert server_info["capabilities"]["tools"]["listChanged"] is True
+    assert server_info["serverInfo"]["name"] == ("stagedoor" if route.name_prefix else "alpha")
     await client.call(route.name("echo"))
     if not route.name_prefix:
-        assert hello["instructions"] == "Use it well."
+        assert server_info["instructions"] == "Use it well."
     assert await client.request("logging/setLevel", {"level": "error"}) == {}
 
 

@@ -23,7 +23,7 @@ from actors.protocol.classify import (
 )
 from actors.protocol.codec import decode_frame
 from actors.protocol.messages import Request
-from actors.protocol.modern.meta import VERSION_KEY, Envelope
+from actors.protocol.meta import VERSION_KEY, Envelope
 from actors.protocol.versions import MODERN, VERSIONS
 
 

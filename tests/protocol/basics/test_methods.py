@@ -46,7 +46,11 @@ def test_known_agrees_with_the_schema_but_for_tasks(version):
 
 
 def test_what_may_be_sent_again_or_hold_a_lease_is_as_the_spec_says():
-    assert {name for name, row in METHODS.items() if row.eligible} == {"tools/call", "prompts/get", "resources/read"}
+    assert {name for name, row in METHODS.items() if row.may_ask_back} == {
+        "tools/call",
+        "prompts/get",
+        "resources/read",
+    }
     assert not METHODS["tools/call"].repeatable
     assert METHODS["resources/read"].repeatable
     assert not METHODS["sampling/createMessage"].repeatable

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from actors.protocol import capabilities, tasks, translate
 from actors.protocol.errors import Refusal
-from actors.protocol.modern.meta import RELATED_TASK_KEY
+from actors.protocol.meta import RELATED_TASK_KEY
 from actors.protocol.tasks import CLIENT_TASKS_MAX, ClientTasks
 from actors.protocol.versions import MODERN, VERSIONS
 

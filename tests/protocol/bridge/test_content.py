@@ -9,13 +9,7 @@ from msgspec import Raw
 
 from actors.protocol import translate
 from actors.protocol.messages import EMPTY
-from actors.protocol.modern.meta import (
-    CAPABILITIES_KEY,
-    RELATED_TASK_KEY,
-    SERVER_KEY,
-    SUBSCRIPTION_KEY,
-    VERSION_KEY,
-)
+from actors.protocol.meta import CAPABILITIES_KEY, RELATED_TASK_KEY, SERVER_KEY, SUBSCRIPTION_KEY, VERSION_KEY
 from actors.protocol.translate import Unbridgeable
 from actors.protocol.versions import MODERN, VERSIONS
 
@@ -61,7 +55,7 @@ CACHEABLE = {"tools/list", "prompts/list", "resources/list", "resources/template
 @pytest.mark.parametrize(("method", "definition", "value"), RESULTS)
 def test_a_result_with_sessions_is_a_complete_one_without(method, definition, value, conforms):
     meta = {RELATED_TASK_KEY: {"taskId": "1"}, SUBSCRIPTION_KEY: 5, "com.example/x": 1}
-    made = translate.result(method, raw({**value, "_meta": meta}), MODERN, server_info=raw(SERVER))
+    made = translate.result(method, raw({**value, "_meta": meta}), MODERN, implementation=raw(SERVER))
     conforms(MODERN, definition, made)
     shown = plain(made)
     assert shown["resultType"] == "complete"
@@ -85,8 +79,10 @@ def test_a_result_keeps_who_it_says_it_is_from_unless_told_otherwise():
     value = raw({"content": [], "_meta": {SERVER_KEY: SERVER}})
     assert plain(translate.result("tools/call", value, MODERN))["_meta"] == {SERVER_KEY: SERVER}
     other = {"name": "gateway", "version": "2"}
-    assert plain(translate.result("tools/call", value, MODERN, server_info=raw(other)))["_meta"] == {SERVER_KEY: other}
-    assert plain(translate.result("tools/call", raw({"_meta": 5}), MODERN, server_info=raw(other)))["_meta"] == {
+    assert plain(translate.result("tools/call", value, MODERN, implementation=raw(other)))["_meta"] == {
+        SERVER_KEY: other
+    }
+    assert plain(translate.result("tools/call", raw({"_meta": 5}), MODERN, implementation=raw(other)))["_meta"] == {
         SERVER_KEY: other
     }
 
@@ -114,7 +110,7 @@ def test_a_result_without_sessions_is_valid_in_every_revision_with(version, meth
 def test_there_and_back_a_result_of_the_newest_revision_is_the_same(method, definition, value):
     tools = [{name: member for name, member in TOOL.items() if name != "execution"}]
     value = {**value, "tools": tools} if "tools" in value else value
-    made = translate.result(method, raw(value), MODERN, server_info=raw(SERVER))
+    made = translate.result(method, raw(value), MODERN, implementation=raw(SERVER))
     assert plain(translate.result(method, made, NEWEST, MODERN)) == value
 
 
@@ -397,7 +393,7 @@ METHODS = st.sampled_from([*(row[0] for row in RESULTS), "sampling/createMessage
 @given(ODD, METHODS, st.sampled_from(VERSIONS))
 def test_no_shape_of_a_payload_is_a_fault(value, method, version):
     payload = raw(value)
-    up = plain(translate.result(method, payload, MODERN, server_info=raw(SERVER)))
+    up = plain(translate.result(method, payload, MODERN, implementation=raw(SERVER)))
     assert up["resultType"] == "complete"
     down = plain(translate.result(method, payload, version, MODERN))
     assert "resultType" not in down

@@ -3,8 +3,8 @@
 import pytest
 from msgspec import Raw
 
+from actors.machines.upstream.era import INITIALIZE, PROBE, Case, Verdict, of_error, of_failure, of_versions
 from actors.protocol import payload as json
-from actors.protocol.bridge.eras import INITIALIZE, PROBE, Case, Verdict, of_error, of_failure, of_versions
 
 
 def error(code: int, **data: object) -> Raw:

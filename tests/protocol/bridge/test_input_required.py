@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from actors.protocol.bridge import input_required as ir
+from actors.machines.modern import input_required as ir
 from actors.protocol.errors import INVALID_PARAMS, Malformed, Refusal
 from actors.protocol.payload import dumps, loads
 
@@ -13,7 +13,7 @@ ELICIT, SAMPLE, ROOTS = "elicitation/create", "sampling/createMessage", "roots/l
 
 
 def test_a_result_that_asks_is_read_as_it_was_built() -> None:
-    built = ir.build([ir.Parked("1", ELICIT, Raw(b'{"message":"?"}')), ir.Parked("2", ROOTS)], "token")
+    built = ir.build([ir.InputRequest("1", ELICIT, Raw(b'{"message":"?"}')), ir.InputRequest("2", ROOTS)], "token")
     asked = loads(built)["inputRequests"]
     assert asked == {"1": {"method": ELICIT, "params": {"message": "?"}}, "2": {"method": ROOTS, "params": {}}}
     read = ir.read(built)
@@ -27,7 +27,7 @@ def test_a_result_that_asks_is_read_as_it_was_built() -> None:
 
 def test_what_is_not_there_is_left_out() -> None:
     assert loads(ir.build([], "token")) == {"resultType": "input_required", "requestState": "token"}
-    assert "requestState" not in loads(ir.build([ir.Parked("1", ROOTS)], None))
+    assert "requestState" not in loads(ir.build([ir.InputRequest("1", ROOTS)], None))
 
 
 def test_a_question_that_came_without_params_is_passed_on_with_empty_ones() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.protocol.bridge import parking as ev
-from actors.protocol.bridge.parking import Phase
+from actors.machines.modern import suspended_calls as ev
+from actors.machines.modern.suspended_calls import Phase
 from actors.protocol.errors import INTERNAL, INVALID_PARAMS
 from actors.protocol.payload import dumps, loads
 from tests.protocol.bridge.world import ANSWERS, ELICIT, ROOTS, SAMPLE, World
@@ -22,15 +22,15 @@ def code(world: World, owner: str) -> int:
     return found
 
 
-@pytest.mark.parametrize("leased", [True, False])
-def test_one_call_over_any_number_of_rounds(leased: bool) -> None:
-    world = World(leased=leased)
+@pytest.mark.parametrize("serialized", [True, False])
+def test_one_call_over_any_number_of_rounds(serialized: bool) -> None:
+    world = World(serialized=serialized)
     call = world.begin()
     seen: list[str] = []
     owner = ""
     for round, method in enumerate((ELICIT, SAMPLE, ROOTS), start=1):
         world.ask(call, method)
-        world.park()
+        world.suspend()
         assert world.parks[call].round == round
         seen += keys(world, call)
         owner = world.resume(call)
@@ -46,7 +46,7 @@ def test_questions_that_come_together_are_asked_together() -> None:
     call = world.begin()
     for method in (ELICIT, SAMPLE, ROOTS):
         world.ask(call, method)
-    world.park()
+    world.suspend()
     assert [question.method for question in world.parks[call].questions] == [ELICIT, SAMPLE, ROOTS]
 
 
@@ -55,11 +55,11 @@ def test_what_is_not_answered_is_asked_again_under_its_key_and_what_was_answered
     call = world.begin()
     world.ask(call, ELICIT)
     world.ask(call, ROOTS)
-    world.park()
+    world.suspend()
     first = world.parks[call]
     world.resume(call, {keys(world, call)[0]: ANSWERS[ELICIT]})
     assert [answer.method for answer in world.answers] == [ELICIT]
-    world.park()
+    world.suspend()
     assert world.parks[call].round == 2
     assert world.parks[call].questions == first.questions[1:]
     world.resume(call)
@@ -71,7 +71,7 @@ def test_answers_to_what_was_never_asked_are_ignored() -> None:
     world = World()
     call = world.begin()
     world.ask(call)
-    world.park()
+    world.suspend()
     world.resume(call, {keys(world, call)[0]: ANSWERS[ELICIT], "17": dumps("what?")})
     assert len(world.answers) == 1
     assert world.calls.held[call].phase is Phase.RUNNING
@@ -81,11 +81,11 @@ def test_a_question_that_nobody_has_seen_can_not_be_answered() -> None:
     world = World()
     call = world.begin()
     world.ask(call)
-    world.park()
+    world.suspend()
     world.ask(call, ROOTS)  # while the client looks for the first answer
     world.resume(call, {"1": ANSWERS[ELICIT], "2": ANSWERS[ROOTS]})
     assert [answer.method for answer in world.answers] == [ELICIT]
-    world.park()
+    world.suspend()
     assert [(q.key, q.method) for q in world.parks[call].questions] == [("2", ROOTS)]
 
 
@@ -95,7 +95,7 @@ def test_a_malformed_answer_goes_nowhere_and_leaves_the_call_as_it_was(bad: obje
     call = world.begin()
     world.ask(call, ROOTS)
     world.ask(call, ELICIT)
-    world.park()
+    world.suspend()
     first, second = keys(world, call)
     before = world.calls
     owner = world.resume(call, {first: ANSWERS[ROOTS], second: dumps(bad)})
@@ -111,7 +111,7 @@ def test_the_second_of_two_retries_of_a_round_is_refused() -> None:
     world = World()
     call = world.begin()
     world.ask(call)
-    world.park()
+    world.suspend()
     first = world.resume(call)
     second = world.resume(call, round=1)
     assert code(world, second) == INVALID_PARAMS
@@ -123,13 +123,13 @@ def test_a_round_that_is_over_can_not_be_answered() -> None:
     world = World()
     call = world.begin()
     world.ask(call)
-    world.park()
+    world.suspend()
     world.resume(call)
     world.ask(call)
-    world.park()
+    world.suspend()
     owner = world.resume(call, round=1)
     assert code(world, owner) == INVALID_PARAMS
-    assert call in world.parked
+    assert call in world.suspended
 
 
 def test_a_call_that_nobody_knows_is_not_run_for_a_retry() -> None:
@@ -143,7 +143,7 @@ def test_what_ended_while_it_was_parked_is_for_whoever_comes_with_the_answers(ok
     world = World()
     call = world.begin()
     world.ask(call)
-    world.park()
+    world.suspend()
     world.end(call, ok)
     owner = world.resume(call)
     assert world.outcomes[owner][0] is ok
@@ -154,7 +154,7 @@ def test_one_that_ended_while_it_was_parked_does_not_keep_its_turn() -> None:
     world = World(lines=1)
     call = world.begin()
     world.ask(call)
-    world.park()
+    world.suspend()
     other = world.begin()
     assert not world.sent[other]
     world.end(call)
@@ -165,7 +165,7 @@ def test_the_client_leaves_while_the_backend_works_on_answers() -> None:
     world = World()
     call = world.begin()
     world.ask(call)
-    world.park()
+    world.suspend()
     owner = world.resume(call)
     question = world.ask(call, SAMPLE)
     world.leave(owner)
@@ -182,9 +182,9 @@ def test_between_two_rounds_nobody_can_leave_and_time_decides() -> None:
     call = world.begin()
     for method in (ELICIT, SAMPLE, ROOTS):
         world.ask(call, method)
-    world.park()
+    world.suspend()
     world.leave(str(call))
-    assert call in world.parked
+    assert call in world.suspended
     world.do(ev.Expired(call))
     assert world.cancelled == [call]
     outcomes = {a.method: (a.ok, loads(a.payload)) for a in world.answers}
@@ -206,7 +206,7 @@ def test_a_connection_is_used_again_once_the_backend_listens() -> None:
 
 def test_a_connection_whose_backend_does_not_listen_is_discarded() -> None:
     world = World(lines=1)
-    call, listing = world.begin(), world.begin(eligible=False)
+    call, listing = world.begin(), world.begin(may_ask_back=False)
     world.leave(str(call))
     other = world.begin()
     world.do(ev.GraceOver(call))
@@ -217,7 +217,7 @@ def test_a_connection_whose_backend_does_not_listen_is_discarded() -> None:
 
 def test_a_call_that_does_not_need_a_turn_is_never_in_the_way() -> None:
     world = World(lines=1)
-    call, listing = world.begin(), world.begin(eligible=False)
+    call, listing = world.begin(), world.begin(may_ask_back=False)
     assert world.sent[listing] == 1
     world.leave(str(listing))
     assert not world.settling
@@ -230,7 +230,7 @@ def test_calls_take_turns_while_one_runs_and_pass_one_that_is_parked() -> None:
     first, second, third = world.begin(), world.begin(), world.begin()
     assert world.live == {first: 1}
     world.ask(first)
-    world.park()
+    world.suspend()
     assert world.live == {first: 1, second: 2}
     world.end(second)
     assert world.live == {first: 1, third: 2}
@@ -241,7 +241,7 @@ def test_the_last_line_keeps_calls_waiting_for_a_time() -> None:
     first, second = world.begin(), world.begin()
     for call in (first, second):
         world.ask(call)
-        world.park()
+        world.suspend()
     third = world.begin()
     assert not world.sent[third]
     world.do(ev.WaitOver(third))
@@ -253,7 +253,7 @@ def test_one_that_is_parked_long_enough_gives_way_to_one_that_waits() -> None:
     world = World(lines=1)
     first, second = world.begin(), world.begin()
     world.ask(first)
-    world.park()
+    world.suspend()
     world.do(ev.WaitOver(second, (first,)))
     assert world.cancelled == [first]
     assert not world.sent[second]
@@ -283,7 +283,7 @@ def test_another_line_is_closed_when_the_first_is_free_again() -> None:
     world = World(lines=2)
     first, second = world.begin(), world.begin()
     world.ask(first)
-    world.park()
+    world.suspend()
     world.end(second)
     assert not world.closed
     world.resume(first)
@@ -293,15 +293,15 @@ def test_another_line_is_closed_when_the_first_is_free_again() -> None:
 
 
 def test_one_call_more_than_may_be_parked_gets_an_error_and_is_given_up() -> None:
-    world = World(leased=False, room=1)
+    world = World(serialized=False, room=1)
     first, second = world.begin(), world.begin()
     for call in (first, second):
         world.ask(call)
-        world.park()
+        world.suspend()
     assert code(world, str(second)) == INTERNAL
     assert world.cancelled == [second]
     assert world.answers[-1].ok
-    assert call not in world.parked
+    assert call not in world.suspended
 
 
 def test_a_question_taken_back_is_not_asked() -> None:
@@ -311,15 +311,15 @@ def test_a_question_taken_back_is_not_asked() -> None:
     world.questions.clear()
     world.do(ev.Withdrawn(1, question))
     assert world.calls.held[call].phase is Phase.RUNNING
-    world.park()
-    assert call not in world.parked
+    world.suspend()
+    assert call not in world.suspended
 
 
 def test_a_question_taken_back_while_the_client_looks_for_its_answer_needs_none() -> None:
     world = World()
     call = world.begin()
     question = world.ask(call)
-    world.park()
+    world.suspend()
     world.questions.clear()
     world.do(ev.Withdrawn(1, question))
     world.resume(call, {"1": ANSWERS[ELICIT]})
@@ -330,12 +330,12 @@ def test_a_question_taken_back_while_the_client_looks_for_its_answer_needs_none(
 @pytest.mark.parametrize("for_good", [True, False])
 def test_nothing_is_there_to_come_back_to_when_the_connection_is_lost(for_good: bool) -> None:
     world = World(lines=2)
-    parked, running = world.begin(), world.begin(eligible=False)
-    world.ask(parked)
-    world.park()
+    suspended, running = world.begin(), world.begin(may_ask_back=False)
+    world.ask(suspended)
+    world.suspend()
     world.lose(1, for_good=for_good)
     assert code(world, str(running)) == INTERNAL
-    assert code(world, world.resume(parked, round=1)) == INVALID_PARAMS
+    assert code(world, world.resume(suspended, round=1)) == INVALID_PARAMS
     world.finish()
 
 
@@ -343,7 +343,7 @@ def test_a_result_outlives_its_connection() -> None:
     world = World()
     call = world.begin()
     world.ask(call)
-    world.park()
+    world.suspend()
     world.end(call)
     world.lose(1, for_good=True)
     assert world.outcomes[world.resume(call, round=1)][0]

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from actors.protocol.bridge import parking as ev
-from actors.protocol.bridge.parking import Phase
+from actors.machines.modern import suspended_calls as ev
+from actors.machines.modern.suspended_calls import Phase
 from actors.protocol.payload import dumps
 from tests.protocol.bridge.world import ANSWERS, ELICIT, ROOTS, SAMPLE, World
 
@@ -19,7 +19,7 @@ class Interleavings(RuleBasedStateMachine):
     world: World
 
     @initialize(
-        leased=st.booleans(), lines=st.integers(1, 3), waiting=st.integers(0, 4), room=st.sampled_from((0, 1, 4, 4))
+        serialized=st.booleans(), lines=st.integers(1, 3), waiting=st.integers(0, 4), room=st.sampled_from((0, 1, 4, 4))
     )
     def start(self, **how: Any) -> None:
         self.world = World(**how)
@@ -27,23 +27,23 @@ class Interleavings(RuleBasedStateMachine):
     def _one(self, data: st.DataObject, of: Any) -> Any:
         return data.draw(st.sampled_from(sorted(of)))
 
-    @rule(eligible=st.booleans())
-    def begin(self, eligible: bool) -> None:
-        self.world.begin(eligible)
+    @rule(may_ask_back=st.booleans())
+    def begin(self, may_ask_back: bool) -> None:
+        self.world.begin(may_ask_back)
 
-    @precondition(lambda self: self.world.eligible & self.world.live.keys())
+    @precondition(lambda self: self.world.may_ask_back & self.world.live.keys())
     @rule(data=st.data(), method=st.sampled_from((ELICIT, SAMPLE, ROOTS)))
     def ask(self, data: st.DataObject, method: str) -> None:
-        self.world.ask(self._one(data, self.world.eligible & self.world.live.keys()), method)
+        self.world.ask(self._one(data, self.world.may_ask_back & self.world.live.keys()), method)
 
-    @precondition(lambda self: self.world.eligible & self.world.live.keys())
+    @precondition(lambda self: self.world.may_ask_back & self.world.live.keys())
     @rule(data=st.data(), methods=st.lists(st.sampled_from((ELICIT, SAMPLE, ROOTS)), min_size=1, max_size=3))
     def ask_and_park(self, data: st.DataObject, methods: list[str]) -> None:
-        call = self._one(data, self.world.eligible & self.world.live.keys())
+        call = self._one(data, self.world.may_ask_back & self.world.live.keys())
         for method in methods:
             self.world.ask(call, method)
         if call in self.world.gathering:
-            self.world.park(call)
+            self.world.suspend(call)
 
     @precondition(lambda self: self.world.parks)
     @rule(data=st.data())
@@ -70,7 +70,7 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.world.gathering)
     @rule(data=st.data())
     def siblings_over(self, data: st.DataObject) -> None:
-        self.world.park(self._one(data, self.world.gathering))
+        self.world.suspend(self._one(data, self.world.gathering))
 
     @precondition(lambda self: self.world.parks)
     @rule(data=st.data())
@@ -109,10 +109,10 @@ class Interleavings(RuleBasedStateMachine):
     def end(self, data: st.DataObject, ok: bool) -> None:
         self.world.end(self._one(data, self.world.live), ok)
 
-    @precondition(lambda self: self.world.parked)
+    @precondition(lambda self: self.world.suspended)
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
-        self.world.do(ev.Expired(self._one(data, self.world.parked)))
+        self.world.do(ev.Expired(self._one(data, self.world.suspended)))
 
     @precondition(lambda self: self.world.settling)
     @rule(data=st.data(), listens=st.booleans())
@@ -133,7 +133,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(data=st.data())
     def wait_over(self, data: st.DataObject) -> None:
         waits = self._one(data, self.world.calls.waiting)
-        patient = data.draw(st.permutations(sorted(self.world.parked)))
+        patient = data.draw(st.permutations(sorted(self.world.suspended)))
         self.world.do(ev.WaitOver(waits, tuple(patient[: data.draw(st.integers(0, 2))])))
 
     @precondition(lambda self: self.world.calls.lines)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.protocol.bridge.request_state import State, digest, seal, unseal
+from actors.machines.modern.request_state import State, digest, seal, unseal
 from actors.protocol.errors import INVALID_PARAMS, Refusal
 from actors.protocol.payload import dumps
 from gateway.sealing import AesSealer

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from actors.protocol import capabilities, tasks
-from actors.protocol.bridge import task_drive
-from actors.protocol.bridge.task_drive import (
+from actors.machines.upstream import task_drive
+from actors.machines.upstream.task_drive import (
     FAILURES_MAX,
     POLL_DEFAULT,
     POLL_MAX,
@@ -24,11 +23,12 @@ from actors.protocol.bridge.task_drive import (
     PollDue,
     Send,
     StartPoll,
-    StatusTold,
+    StatusNotified,
     StopPoll,
     step,
 )
-from actors.protocol.modern.meta import RELATED_TASK_KEY
+from actors.protocol import capabilities, tasks
+from actors.protocol.meta import RELATED_TASK_KEY
 
 SCHEMA = "2025-11-25"
 
@@ -116,13 +116,13 @@ def test_a_task_that_is_over_or_needs_input_is_fetched_at_once(status):
 
 
 def test_a_status_that_is_told_saves_a_poll():
-    drive, effects = ran(created(), StatusTold(raw(task("completed"))))
+    drive, effects = ran(created(), StatusNotified(raw(task("completed"))))
     assert effects[0] == StopPoll()
     asked(effects, "tasks/result")
     for other in (task("completed", id="U"), task("working"), {}, 5):
-        drive, effects = ran(created(), StatusTold(raw(other)))
+        drive, effects = ran(created(), StatusNotified(raw(other)))
         assert (drive.phase, effects) == (Phase.WAITING, [])
-    drive, effects = ran(created(), PollDue(), StatusTold(raw(task("completed"))))
+    drive, effects = ran(created(), PollDue(), StatusNotified(raw(task("completed"))))
     assert (drive.phase, effects) == (Phase.POLLING, [])
 
 
@@ -225,7 +225,7 @@ def test_what_comes_late_changes_nothing():
     for late in (Answered(0, *created()), Answered(1, *looked("completed")), Answered(99, *looked())):
         assert step(drive, late) == (drive, [])
     over, _ = ran((True, raw(RESULT)))
-    for late in (Answered(0, *created()), PollDue(), StatusTold(raw(task())), Cancelled("r")):
+    for late in (Answered(0, *created()), PollDue(), StatusNotified(raw(task())), Cancelled("r")):
         assert step(over, late) == (over, [])
 
 
@@ -262,7 +262,7 @@ PAYLOADS = st.sampled_from(
 EVENTS = st.one_of(
     st.builds(Answered, st.integers(0, 4), st.booleans(), PAYLOADS, st.booleans()),
     st.just(PollDue()),
-    st.builds(StatusTold, PAYLOADS),
+    st.builds(StatusNotified, PAYLOADS),
     st.just(Cancelled("r")),
 )
 

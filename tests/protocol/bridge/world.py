@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from actors.protocol.bridge import parking as ev
-from actors.protocol.bridge.parking import Calls, Phase, Rules, step
+from actors.machines.modern import suspended_calls as ev
+from actors.machines.modern.suspended_calls import Calls, Phase, Rules, step
 from actors.protocol.payload import dumps, loads
 
 ELICIT, SAMPLE, ROOTS = "elicitation/create", "sampling/createMessage", "roots/list"
@@ -24,20 +24,20 @@ FAILED = dumps({"code": -32603, "message": "lost"})
 class World:
     """Both ends, and the clocks. `said` holds the effects of the last step."""
 
-    def __init__(self, *, leased: bool = True, lines: int = 2, waiting: int = 256, room: int = 100) -> None:
-        self.calls = Calls(Rules(leased, lines, waiting, server="alpha"))
+    def __init__(self, *, serialized: bool = True, lines: int = 2, waiting: int = 256, room: int = 100) -> None:
+        self.calls = Calls(Rules(serialized, lines, waiting, server="alpha"))
         self.room = room
         self.said: ev.Effects = []
         self.exchanges: dict[str, str] = {}
         """open | answered | cancelled"""
         self.outcomes: dict[str, tuple[bool, Any]] = {}
-        self.parks: dict[int, ev.Park] = {}
+        self.parks: dict[int, ev.Suspend] = {}
         """By call: what its client was asked last and may still answer."""
-        self.parked: set[int] = set()
+        self.suspended: set[int] = set()
         self.sent: Counter[int] = Counter()
         self.live: dict[int, int] = {}
         """What the backend works on: call → line."""
-        self.eligible: set[int] = set()
+        self.may_ask_back: set[int] = set()
         self.questions: dict[tuple[int, int], int] = {}
         """What the backend asked and has no answer to: (line, id) → call."""
         self.answers: list[ev.Answer] = []
@@ -54,7 +54,7 @@ class World:
 
     # What happens
 
-    def do(self, event: ev.ParkingEvent) -> ev.Effects:
+    def do(self, event: ev.SuspensionEvent) -> ev.Effects:
         """One step; everything that it says is checked."""
         self.calls, self.said = step(self.calls, event)
         for effect in self.said:
@@ -62,38 +62,38 @@ class World:
         self.check()
         return self.said
 
-    def begin(self, eligible: bool = True) -> int:
+    def begin(self, may_ask_back: bool = True) -> int:
         """A new exchange; the number of its call, which is the name of its owner too."""
         self._number += 1
         call = self._number
         self.exchanges[str(call)] = "open"
-        if eligible:
-            self.eligible.add(call)
-        self.do(ev.Begun(call, str(call), eligible))
+        if may_ask_back:
+            self.may_ask_back.add(call)
+        self.do(ev.Begun(call, str(call), may_ask_back))
         return call
 
     def ask(self, call: int, method: str = ELICIT) -> int:
         """The backend asks; the id of the question."""
         self._question += 1
         self.questions[self.live.get(call, self.settling.get(call, 0)), self._question] = call
-        self.do(ev.Asked(call, self._question, method, dumps({"n": self._question})))
+        self.do(ev.ServerRequested(call, self._question, method, dumps({"n": self._question})))
         return self._question
 
-    def park(self, *calls: int) -> None:
+    def suspend(self, *calls: int) -> None:
         """The questions that have come are given to the client."""
         for call in calls or tuple(self.gathering):
             self.gathering.discard(call)
-            self.do(ev.GatherOver(call, len(self.parked) < self.room))
+            self.do(ev.GatherOver(call, len(self.suspended) < self.room))
 
     def resume(self, call: int, answers: dict[str, Raw] | None = None, round: int | None = None) -> str:
         """A client comes with answers, by default with all of the last round's; the owner of the new exchange."""
         self._number += 1
         owner = f"{call}.{self._number}"
         self.exchanges[owner] = "open"
-        park = self.parks.get(call)
+        suspend = self.parks.get(call)
         if answers is None:
-            answers = {q.key: ANSWERS[q.method] for q in park.questions} if park else {}
-        self.do(ev.Resumed(call, owner, round if round is not None else (park.round if park else 1), answers))
+            answers = {q.key: ANSWERS[q.method] for q in suspend.questions} if suspend else {}
+        self.do(ev.Resumed(call, owner, round if round is not None else (suspend.round if suspend else 1), answers))
         return owner
 
     def end(self, call: int, ok: bool = True) -> None:
@@ -124,7 +124,7 @@ class World:
                 self.do(ev.Ended(call, False, FAILED))
         if for_good:
             self.closed.add(line)
-        self.do(ev.LineGone(line) if for_good else ev.LineLost(line))
+        self.do(ev.ConnectionGone(line) if for_good else ev.ConnectionLost(line))
 
     def _ended_upstream(self, call: int) -> None:
         self.live.pop(call, None)
@@ -140,9 +140,9 @@ class World:
         self.sent[effect.call] += 1
         assert self.sent[effect.call] == 1, "executed twice"
         assert effect.line not in self.closed
-        if self.calls.rules.leased and effect.call in self.eligible:
+        if self.calls.rules.serialized and effect.call in self.may_ask_back:
             on_it = {c for c, line in (*self.live.items(), *self.settling.items()) if line == effect.line}
-            assert not on_it & self.eligible, "two calls that may both ask on one line"
+            assert not on_it & self.may_ask_back, "two calls that may both ask on one line"
         self.live[effect.call] = effect.line
 
     def _outcome(self, effect: ev.Outcome) -> None:
@@ -156,16 +156,16 @@ class World:
             assert said["backend"] == "alpha"
             assert said["executed"] in ("no", "unknown", "yes")
 
-    def _park(self, effect: ev.Park) -> None:
+    def _suspend(self, effect: ev.Suspend) -> None:
         owner = str(effect.owner)
         assert self.exchanges[owner] == "open"
         self.exchanges[owner] = "answered"
-        assert effect.call not in self.parked
-        self.parked.add(effect.call)
+        assert effect.call not in self.suspended
+        self.suspended.add(effect.call)
         self.parks[effect.call] = effect
 
-    def _unpark(self, effect: ev.Unpark) -> None:
-        self.parked.remove(effect.call)
+    def _unsuspend(self, effect: ev.Unsuspend) -> None:
+        self.suspended.remove(effect.call)
         self.parks.pop(effect.call)
 
     def _answer(self, effect: ev.Answer) -> None:
@@ -215,7 +215,7 @@ class World:
             assert (phase is Phase.WAITING) == (call in self.calls.waiting)
             assert phase is not Phase.WAITING or call in self.clocks
             assert phase is not Phase.GATHERING or call in self.gathering
-            assert (phase in (Phase.PARKED, Phase.KEPT)) == (call in self.parked)
+            assert (phase in (Phase.SUSPENDED, Phase.KEPT)) == (call in self.suspended)
             assert phase is not Phase.SETTLING or call in self.settling
             open_upstream = {id for (_, id), of in self.questions.items() if of == call}
             assert {q.id for q in holding.open.values()} == open_upstream
@@ -228,7 +228,7 @@ class World:
         """Everybody leaves, every clock runs out: nothing is left anywhere."""
         for owner in [owner for owner, state in self.exchanges.items() if state == "open"]:
             self.leave(owner)
-        for call in list(self.parked):
+        for call in list(self.suspended):
             self.do(ev.Expired(call))
         for call in list(self.settling):
             self.do(ev.GraceOver(call))
@@ -236,6 +236,6 @@ class World:
         assert not self.calls.waiting
         assert not self.questions
         assert not self.live
-        assert not self.parked
+        assert not self.suspended
         assert set(self.calls.lines.values()) <= {None}
         assert "open" not in self.exchanges.values()

@@ -14,14 +14,14 @@ def session(request: pytest.FixtureRequest) -> SessionDriver:
 @pytest.fixture
 def pipe() -> LinkDriver:
     """A link that is ready, over a transport that does not relate messages to requests (stdio)."""
-    link = LinkDriver(related=False)
-    link.connect()
-    return link
+    upstream = LinkDriver(related=False)
+    upstream.connect()
+    return upstream
 
 
 @pytest.fixture
 def http() -> LinkDriver:
     """A link that is ready, over a transport that does (HTTP)."""
-    link = LinkDriver(related=True)
-    link.connect()
-    return link
+    upstream = LinkDriver(related=True)
+    upstream.connect()
+    return upstream

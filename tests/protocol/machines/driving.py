@@ -9,13 +9,15 @@ from typing import Any, TypeVar
 
 from msgspec import Raw
 
-from actors.protocol import codec, errors, link_machine, session_machine
-from actors.protocol import effects as fx
-from actors.protocol import events as ev
-from actors.protocol import link_events as le
-from actors.protocol.link_state import Link, Profile
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session import machine
+from actors.machines.session.state import Rules, Session
+from actors.machines.upstream import events as ue
+from actors.machines.upstream import legacy
+from actors.machines.upstream.legacy_state import Profile, Upstream
+from actors.protocol import codec, errors
 from actors.protocol.messages import EMPTY, Error, Message, Notification, Request, RequestId, Result
-from actors.protocol.session_state import Rules, Session
 from actors.protocol.transport import FrameAccepted
 from tests.support.schemas import assert_valid
 
@@ -113,7 +115,7 @@ class SessionDriver:
         self._numbers = 0
 
     def step(self, event: ev.SessionEvent) -> list[Any]:
-        self.session, effects = session_machine.step(self.session, event)
+        self.session, effects = machine.step(self.session, event)
         for effect in effects:
             if isinstance(effect, fx.AnswerPost):
                 body = plain(effect.body)
@@ -198,7 +200,7 @@ class SessionDriver:
     ) -> list[Any]:
         """A backend asks, in the course of this request or of none; `own` is its id for it."""
         call = self.calls[id] if id is not None else None
-        return self.step(ev.Asked(backend, call, own, method, raw(ASKS[method])))
+        return self.step(ev.ServerRequested(backend, call, own, method, raw(ASKS[method])))
 
 
 def said(effects: Iterable[Any]) -> list[tuple[str, Any]]:
@@ -220,26 +222,26 @@ def answers(effects: Iterable[Any]) -> dict[RequestId, dict[str, Any]]:
 
 # Links -------------------------------------------------------------------------------------------------------
 
-PROFILE = Profile(raw(CLIENT), raw(INFO), leased=True, prefix="e")
+PROFILE = Profile(raw(CLIENT), raw(INFO), serialized=True, prefix="e")
 HELLO = {"protocolVersion": NEWEST, "capabilities": SERVER, "serverInfo": INFO}
 
 
 class LinkDriver:
     """A link, and the requests that are on the wire: upstream id → (method, params)."""
 
-    def __init__(self, *, related: bool = False, link: Link | None = None, profile: Profile = PROFILE) -> None:
+    def __init__(self, *, related: bool = False, upstream: Upstream | None = None, profile: Profile = PROFILE) -> None:
         self.related = related
-        self.link = link or Link(profile)
+        self.upstream = upstream or Upstream(profile)
         self.wire: dict[RequestId, tuple[str, Any]] = {}
         self.sent: list[dict[str, Any]] = []
         self._asked: dict[RequestId, str] = {}
 
-    def step(self, event: le.LinkEvent) -> list[Any]:
-        before = self.link.pending
-        if isinstance(event, le.Incoming) and isinstance(event.message, Request):
+    def step(self, event: ue.UpstreamEvent) -> list[Any]:
+        before = self.upstream.pending
+        if isinstance(event, ue.Incoming) and isinstance(event.message, Request):
             self._asked[event.message.id] = event.message.method
-        self.link, effects = link_machine.step(self.link, event)
-        for effect in all_of(le.Send, effects):
+        self.upstream, effects = legacy.step(self.upstream, event)
+        for effect in all_of(ue.Send, effects):
             message = plain(effect.frame)
             self.sent.append(message)
             method = self._asked.get(message["id"]) if "method" not in message else None
@@ -251,16 +253,16 @@ class LinkDriver:
                 self.wire[message["id"]] = (message["method"], message.get("params"))
         return effects
 
-    def connect(self, hello: Any = None) -> list[Any]:
+    def connect(self, server_info: Any = None) -> list[Any]:
         """From nothing to READY; the effects of the last step."""
-        self.step(le.Wanted())
-        self.step(le.Started(self.related))
-        return self.shake(hello)
+        self.step(ue.Wanted())
+        self.step(ue.Started(self.related))
+        return self.shake(server_info)
 
-    def shake(self, hello: Any = None) -> list[Any]:
+    def shake(self, server_info: Any = None) -> list[Any]:
         """INITIALIZING to READY."""
-        self.result(self.latest("initialize"), HELLO if hello is None else hello)
-        return self.step(FrameAccepted(self.link.tag))
+        self.result(self.latest("initialize"), HELLO if server_info is None else server_info)
+        return self.step(FrameAccepted(self.upstream.tag))
 
     def latest(self, method: str) -> RequestId:
         """The upstream id of the newest request of this method."""
@@ -268,10 +270,10 @@ class LinkDriver:
 
     def call(self, key: Any, method: str = "tools/call", *, progress: bool = False, **params: Any) -> list[Any]:
         value = params or ({"name": "t"} if method == "tools/call" else {})
-        return self.step(le.Called(key, method, raw(value) if value else EMPTY, progress))
+        return self.step(ue.Called(key, method, raw(value) if value else EMPTY, progress))
 
     def receive(self, message: Message, related: RequestId | None = None) -> list[Any]:
-        return self.step(le.Incoming(message, related))
+        return self.step(ue.Incoming(message, related))
 
     def result(self, id: RequestId, value: Any = None) -> list[Any]:
         return self.receive(Result(id, raw({} if value is None else value)))
@@ -281,13 +283,13 @@ class LinkDriver:
 
 
 def sent(effects: Iterable[Any]) -> list[dict[str, Any]]:
-    return [plain(s.frame) for s in all_of(le.Send, effects)]
+    return [plain(s.frame) for s in all_of(ue.Send, effects)]
 
 
 def finishes(effects: Iterable[Any]) -> dict[Any, tuple[bool, Any]]:
     """Outcomes by call; each call at most once."""
     found: dict[Any, tuple[bool, Any]] = {}
-    for finish in all_of(le.Finish, effects):
+    for finish in all_of(ue.Finish, effects):
         assert finish.call not in found
         found[finish.call] = (finish.ok, plain(finish.payload))
     return found

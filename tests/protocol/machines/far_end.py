@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.protocol import link_events as le
+from actors.machines.upstream import events as ue
 from actors.protocol.messages import Error, Message, Notification, Request, RequestId, Result
 from actors.protocol.transport import SessionLost
 from tests.protocol.machines.driving import HELLO, LinkDriver, decode, raw
@@ -29,7 +29,7 @@ class Server:
 
     name: str
     related: bool
-    link: LinkDriver
+    upstream: LinkDriver
     events: deque[Any] = field(default_factory=deque)
     """From the session, and from the transport, to the link."""
     frames: deque[tuple[RequestId | None, bytes]] = field(default_factory=deque)
@@ -46,7 +46,7 @@ class Server:
     retry: bool = False
 
     def say(self, message: Message, related: RequestId | None = None) -> None:
-        self.events.append(le.Incoming(message, related if self.related else None))
+        self.events.append(ue.Incoming(message, related if self.related else None))
 
     def restart(self) -> None:
         """Whatever it worked on is gone, and what was on its way."""

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.protocol import effects as fx
-from actors.protocol import events as ev
-from actors.protocol import session_rebuild, session_record
-from actors.protocol.session_state import Rules, Session
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session import rebuild
+from actors.machines.session import record as session_record
+from actors.machines.session.state import Rules, Session
 from tests.protocol.machines.driving import NEWEST, SessionDriver, plain
 
 
@@ -82,6 +83,6 @@ class Recorded(SessionDriver):
     def restart(self, *reachable: str) -> list[Any]:
         """Another life, of which the first knows nothing; its effects."""
         fresh = Session(self.session.epoch + 1, Rules())
-        self.session, effects = session_rebuild.rebuild(self.store, fresh, 100.0, reachable)
+        self.session, effects = rebuild.rebuild(self.store, fresh, 100.0, reachable)
         self.calls = {id: number for number, id in self.session.calls.items()}
         return self.store.take(effects)

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from actors.protocol import effects as fx
-from actors.protocol import events as ev
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session.state import Rules
 from actors.protocol.messages import EMPTY, Error
-from actors.protocol.session_state import Rules
 from tests.protocol.machines.driving import (
     BATCHES,
     FORMS,
@@ -27,7 +27,7 @@ CANCELLED = "notifications/cancelled"
 
 
 def refused(driver: SessionDriver, method: str, **params: Any) -> Any:
-    effects = driver.step(ev.Asked("b", None, 7, method, raw(params)))
+    effects = driver.step(ev.ServerRequested("b", None, 7, method, raw(params)))
     answer = only(fx.AnswerBackend, effects)
     assert (answer.backend, answer.id, answer.ok) == ("b", 7, False)
     return plain(answer.payload)["code"]
@@ -49,13 +49,13 @@ def test_parts_of_a_capability_are_gates_of_their_own() -> None:
     driver = SessionDriver().initialize(client={"sampling": {}, "elicitation": {}})
     assert refused(driver, "sampling/createMessage", messages=[], maxTokens=1, tools=[]) == -32602
     assert refused(driver, "elicitation/create", mode="url", message="", url="x", elicitationId="e") == -32602
-    assert kinds(driver.ask(None, "elicitation/create")) == ["StartAskClock"]
+    assert kinds(driver.ask(None, "elicitation/create")) == ["StartServerRequestClock"]
 
 
 @pytest.mark.parametrize("version", [BATCHES, FORMS])
 def test_a_revision_has_what_it_has(version: str) -> None:
     driver = SessionDriver(version).initialize()
-    expected = ["StartAskClock"] if version == FORMS else ["AnswerBackend"]
+    expected = ["StartServerRequestClock"] if version == FORMS else ["AnswerBackend"]
     assert kinds(driver.ask(None, "elicitation/create")) == expected
 
 
@@ -67,7 +67,9 @@ def test_what_no_client_can_be_asked_is_refused(session: SessionDriver, method: 
 def test_a_question_that_can_not_be_lowered_is_answered_for_the_client() -> None:
     driver = SessionDriver(FORMS).initialize()
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": ["x"]}}}}
-    effects = driver.step(ev.Asked("b", None, 7, "elicitation/create", raw({"message": "", "requestedSchema": schema})))
+    effects = driver.step(
+        ev.ServerRequested("b", None, 7, "elicitation/create", raw({"message": "", "requestedSchema": schema}))
+    )
     answer = only(fx.AnswerBackend, effects)
     assert (answer.ok, plain(answer.payload)) == (True, {"action": "cancel"})
 
@@ -88,14 +90,14 @@ def test_a_question_goes_on_the_stream_of_its_call_and_back_once(session: Sessio
     session.get()
     session.post(call(1))
     effects = session.ask(1, own="own")
-    assert kinds(effects) == ["StopTurnClock", "OpenStream", "StartDeadline", "Append", "StartAskClock"]
+    assert kinds(effects) == ["StopTurnClock", "OpenStream", "StartDeadline", "Append", "StartServerRequestClock"]
     [(stream, message)] = said(effects)
     assert (stream, message["id"], message["method"]) == ("p1", "10.1", "roots/list")
     assert only(fx.Append, effects).asked == {"10.1": b"p1"}
     effects = session.answer("10.1", {"roots": []})
-    assert kinds(effects) == ["StopAskClock", "AnswerBackend", "Accept"]
+    assert kinds(effects) == ["StopServerRequestClock", "AnswerBackend", "Accept"]
     assert only(fx.AnswerBackend, effects) == fx.AnswerBackend("b", "own", True, raw({"roots": []}), "roots/list")
-    assert kinds(session.answer("10.1", {"roots": []})) == ["Tally", "Accept"]
+    assert kinds(session.answer("10.1", {"roots": []})) == ["Count", "Accept"]
 
 
 def test_an_error_of_the_client_reaches_the_backend_as_it_is(session: SessionDriver) -> None:
@@ -125,23 +127,23 @@ def test_a_question_of_no_call_goes_to_the_newest_get_stream(session: SessionDri
 def test_a_question_of_a_call_without_a_connection_goes_to_a_get_stream(session: SessionDriver) -> None:
     session.post(call(1))
     session.step(ev.PostBroken(session.last))
-    assert kinds(session.ask(1, own=1)) == ["StartAskClock"]
+    assert kinds(session.ask(1, own=1)) == ["StartServerRequestClock"]
     session.get()
     assert [s for s, _ in said(session.ask(1, own=2))] == ["g1"]
 
 
 def test_without_any_stream_a_question_waits_for_one_and_then_for_its_answer(session: SessionDriver) -> None:
-    assert session.ask(None) == [fx.StartAskClock("10.1", False)]
+    assert session.ask(None) == [fx.StartServerRequestClock("10.1", False)]
     effects = session.get()
-    assert kinds(effects) == ["OpenStream", "Append", "StartAskClock"]
-    assert only(fx.StartAskClock, effects) == fx.StartAskClock("10.1", True)
+    assert kinds(effects) == ["OpenStream", "Append", "StartServerRequestClock"]
+    assert only(fx.StartServerRequestClock, effects) == fx.StartServerRequestClock("10.1", True)
     assert only(fx.AnswerBackend, session.answer("10.1", {"roots": []})).ok
 
 
 def test_a_question_that_finds_no_stream_in_time_is_answered_with_an_error(session: SessionDriver) -> None:
     session.ask(None)
-    effects = session.step(ev.AskExpired("10.1"))
-    assert kinds(effects) == ["StopAskClock", "AnswerBackend"]
+    effects = session.step(ev.ServerRequestExpired("10.1"))
+    assert kinds(effects) == ["StopServerRequestClock", "AnswerBackend"]
     assert plain(only(fx.AnswerBackend, effects).payload)["data"] == {"reason": "no_stream"}
     assert not said(session.get())
 
@@ -149,7 +151,7 @@ def test_a_question_that_finds_no_stream_in_time_is_answered_with_an_error(sessi
 def test_a_question_without_an_answer_is_withdrawn_from_the_client(session: SessionDriver) -> None:
     session.get()
     session.ask(None)
-    effects = session.step(ev.AskExpired("10.1"))
+    effects = session.step(ev.ServerRequestExpired("10.1"))
     [(stream, message)] = said(effects)
     assert (stream, message["method"], message["params"]["requestId"]) == ("g1", CANCELLED, "10.1")
     assert only(fx.Append, effects).asked == {"10.1": None}
@@ -160,7 +162,7 @@ def test_questions_wait_through_a_drain_until_their_time_is_over(session: Sessio
     session.ask(None)
     session.step(ev.DrainStarted())
     session.get()
-    assert not only(fx.AnswerBackend, session.step(ev.AskExpired("10.1"))).ok
+    assert not only(fx.AnswerBackend, session.step(ev.ServerRequestExpired("10.1"))).ok
 
 
 # Withdrawal
@@ -196,7 +198,7 @@ def test_a_backend_withdraws_its_own_question_only(session: SessionDriver) -> No
     session.ask(None, own=1, backend="a")
     session.ask(None, own=1, backend="b")
     session.ask(None, own="1", backend="b")
-    effects = session.step(ev.AskWithdrawn("b", 1))
+    effects = session.step(ev.ServerRequestWithdrawn("b", 1))
     assert said(effects)[0][1]["params"]["requestId"] == "10.2"
     assert list(session.session.asks) == ["10.1", "10.3"]
     assert only(fx.AnswerBackend, session.answer("10.1", {"roots": []})).backend == "a"
@@ -216,7 +218,7 @@ def test_a_question_whose_stream_is_gone_is_withdrawn_without_a_word(session: Se
     session.post(call(1))
     session.ask(1)
     session.step(ev.StreamFailed("p1", "full"))
-    assert kinds(session.end(1)) == ["StopAskClock", "StopDeadline", "StopTurnClock", "Tally"]
+    assert kinds(session.end(1)) == ["StopServerRequestClock", "StopDeadline", "StopTurnClock", "Count"]
     assert not session.session.asks
 
 
@@ -226,10 +228,10 @@ def test_a_question_whose_stream_is_gone_is_withdrawn_without_a_word(session: Se
 def test_progress_of_the_client_goes_back_under_the_backends_token(session: SessionDriver) -> None:
     session.get()
     params = raw({"_meta": {"progressToken": 5, "x": 1}, "messages": [], "maxTokens": 1})
-    effects = session.step(ev.Asked("b", None, 7, "sampling/createMessage", params))
+    effects = session.step(ev.ServerRequested("b", None, 7, "sampling/createMessage", params))
     assert said(effects)[0][1]["params"]["_meta"] == {"progressToken": "10.1", "x": 1}
     told = session.post(notification("notifications/progress", progressToken="10.1", progress=1))
-    tell = only(fx.TellBackend, told)
+    tell = only(fx.NotifyBackend, told)
     assert (tell.backend, plain(tell.params)) == ("b", {"progressToken": 5, "progress": 1})
 
 
@@ -237,12 +239,12 @@ def test_progress_of_the_client_goes_back_under_the_backends_token(session: Sess
 def test_progress_of_the_client_on_nothing_is_dropped(session: SessionDriver, token: Any) -> None:
     session.ask(None)
     effects = session.post(notification("notifications/progress", progressToken=token, progress=1))
-    assert kinds(effects) == ["Tally", "Accept"]
+    assert kinds(effects) == ["Count", "Accept"]
 
 
 def test_a_question_before_initialize_is_refused() -> None:
     driver = SessionDriver()
-    assert not only(fx.AnswerBackend, driver.step(ev.Asked("b", None, 1, "roots/list", EMPTY))).ok
+    assert not only(fx.AnswerBackend, driver.step(ev.ServerRequested("b", None, 1, "roots/list", EMPTY))).ok
 
 
 def test_an_answer_never_shows_up_as_an_answer_to_the_client(session: SessionDriver) -> None:

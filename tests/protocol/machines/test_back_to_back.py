@@ -15,10 +15,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors.protocol import effects as fx
-from actors.protocol import events as ev
-from actors.protocol import link_events as le
-from actors.protocol.link_state import Link, Phase, Profile
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.upstream import events as ue
+from actors.machines.upstream.legacy_state import Phase, Profile, Upstream
 from actors.protocol.messages import Message, Notification, Request, RequestId, Result
 from actors.protocol.transport import FrameAccepted, SessionLost
 from tests.protocol.machines.driving import (
@@ -51,7 +51,7 @@ class World(RuleBasedStateMachine):
         self.session = SessionDriver(version)
         self.witness = Witness(version)
         profile = Profile(raw(CLIENT), raw(INFO), True, "e")
-        self.servers = {n: Server(n, n == "http", LinkDriver(link=Link(profile))) for n in NAMES}
+        self.servers = {n: Server(n, n == "http", LinkDriver(upstream=Upstream(profile))) for n in NAMES}
         self.mail: deque[ev.SessionEvent] = deque()
         self.numbers = 0
         self.sent: dict[RequestId, tuple[str, int]] = {}
@@ -83,17 +83,17 @@ class World(RuleBasedStateMachine):
             case fx.Dispatch(call, method, params, progress):
                 if method != "initialize":
                     target = json.loads(bytes(params))["name"]
-                    self.tell_link(target, le.Called(call, method, params, progress, method == "tools/call"))
+                    self.tell_link(target, ue.Called(call, method, params, progress, method == "tools/call"))
             case fx.CancelCall(call, reason):
                 for name in NAMES:
-                    self.tell_link(name, le.Abandoned(call, reason))
+                    self.tell_link(name, ue.Abandoned(call, reason))
             case fx.AnswerBackend(backend, id, ok, payload):
-                self.tell_link(backend, le.AnswerGiven(id, ok, payload))
+                self.tell_link(backend, ue.AnswerGiven(id, ok, payload))
             case fx.Broadcast(method, params):
                 for name in NAMES:
-                    self.tell_link(name, le.Notified(method, params))
+                    self.tell_link(name, ue.Notified(method, params))
 
-    def tell_link(self, name: str, event: le.LinkEvent) -> None:
+    def tell_link(self, name: str, event: ue.UpstreamEvent) -> None:
         self.servers[name].events.append(event)
 
     def read(self, effects: list[Any]) -> None:
@@ -192,7 +192,7 @@ class World(RuleBasedStateMachine):
     @rule(data=st.data(), now=seldom)
     def does_not_answer(self, data: st.DataObject, now: bool) -> None:
         if now:
-            self.step(ev.AskExpired(data.draw(st.sampled_from(sorted(self.witness.waits)))))
+            self.step(ev.ServerRequestExpired(data.draw(st.sampled_from(sorted(self.witness.waits)))))
 
     # Mailboxes and wires deliver in order, each when it pleases
 
@@ -224,40 +224,40 @@ class World(RuleBasedStateMachine):
 
     def deliver(self, server: Server) -> None:
         """One event to a link; what it says goes where the actors carry it."""
-        for effect in server.link.step(server.events.popleft()):
+        for effect in server.upstream.step(server.events.popleft()):
             match effect:
-                case le.Connect():
+                case ue.Connect():
                     # What an older transport said is of no interest to the one that asks.
                     server.restart()
                     server.up, server.knows_us = True, False
-                    server.events.append(le.Started(server.related, listens=server.related))
-                case le.Listen() if server.related:
-                    server.events.append(le.Listening())
-                case le.Hang():
+                    server.events.append(ue.Started(server.related, listens=server.related))
+                case ue.Listen() if server.related:
+                    server.events.append(ue.Listening())
+                case ue.Hang():
                     server.up = False
                     server.restart()
                     server.events = deque(e for e in server.events if not isinstance(e, FROM_TRANSPORT))
-                case le.Reset():
+                case ue.Reset():
                     server.restart()
                     server.knows_us = False
-                case le.Send(frame, id, tag):
+                case ue.Send(frame, id, tag):
                     server.frames.append((id, frame))
                     if tag is not None:
                         server.events.append(FrameAccepted(tag))
-                case le.BackOff():
+                case ue.BackOff():
                     server.retry = True
-                case le.Finish(call, ok, payload):
+                case ue.Finish(call, ok, payload):
                     assert isinstance(call, int)
                     self.mail.append(ev.CallEnded(call, ok, payload))
-                case le.Ask(call, id, method, params):
+                case ue.ServerRequest(call, id, method, params):
                     assert call is None or isinstance(call, int)
-                    self.mail.append(ev.Asked(server.name, call, id, method, params))
-                case le.Withdraw(id):
-                    self.mail.append(ev.AskWithdrawn(server.name, id))
-                case le.Tell(call, method, params):
+                    self.mail.append(ev.ServerRequested(server.name, call, id, method, params))
+                case ue.Withdraw(id):
+                    self.mail.append(ev.ServerRequestWithdrawn(server.name, id))
+                case ue.Notify(call, method, params):
                     assert call is None or isinstance(call, int)
                     self.mail.append(ev.CallProgressed(server.name, call, method, params, self.session.now))
-                case le.Down():
+                case ue.Down():
                     self.mail.append(ev.BackendLost(server.name))
 
     # The servers
@@ -315,7 +315,7 @@ class World(RuleBasedStateMachine):
         if now and server.up:
             server.up = False
             server.restart()
-            server.events.append(le.Closed("gone", "it has ended"))
+            server.events.append(ue.Closed("gone", "it has ended"))
 
     @precondition(lambda self: self.servers["http"].knows_us)
     @rule(now=seldom)
@@ -333,8 +333,8 @@ class World(RuleBasedStateMachine):
             return
         for server in self.servers.values():
             assert server.cancelled <= set(server.executed)
-            if server.link.link.phase is Phase.IDLE:
-                assert not server.link.link.pending
+            if server.upstream.upstream.phase is Phase.IDLE:
+                assert not server.upstream.upstream.pending
 
     def teardown(self) -> None:
         """Everything flows until it is quiet: servers answer all they have, the client what it was asked."""
@@ -347,7 +347,7 @@ class World(RuleBasedStateMachine):
             raise AssertionError("it never comes to rest")
         state = self.session.session
         for ask in list(state.asks):
-            self.step(ev.AskExpired(ask))
+            self.step(ev.ServerRequestExpired(ask))
         stuck = [id for id in state.requests if self.session.session.requests[id].call in self.witness.calls]
         for id in stuck:
             # Its server forgot it with its session and nobody noticed: that is what deadlines are for.
@@ -359,8 +359,8 @@ class World(RuleBasedStateMachine):
         state = self.session.session
         assert (state.requests, state.posts, state.asks) == ({}, {}, {})
         for server in self.servers.values():
-            link = server.link.link
-            assert (link.pending, link.waiting, link.asked) == ({}, (), {})
+            upstream = server.upstream.upstream
+            assert (upstream.pending, upstream.waiting, upstream.asked) == ({}, (), {})
             assert not server.unanswered
 
     def flow(self) -> bool:
@@ -376,7 +376,7 @@ class World(RuleBasedStateMachine):
                 return True
             if server.retry:
                 server.retry = False
-                server.events.append(le.RetryDue())
+                server.events.append(ue.RetryDue())
                 return True
         if self.mail:
             self.step(self.mail.popleft())
@@ -388,6 +388,6 @@ class World(RuleBasedStateMachine):
         return False
 
 
-FROM_TRANSPORT = (le.Incoming, FrameAccepted, le.Listening, le.SendFailed, SessionLost, le.Closed, le.Started)
+FROM_TRANSPORT = (ue.Incoming, FrameAccepted, ue.Listening, ue.SendFailed, SessionLost, ue.Closed, ue.Started)
 
 TestWorld = World.TestCase

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.protocol.breaker import (
+from actors.machines.upstream.breaker import (
     FIRST_DELAY,
     LONGEST_DELAY,
     THRESHOLD,

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.protocol import effects as fx
-from actors.protocol import events as ev
-from actors.protocol.session_record import read_request
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session.record import read_request
 from tests.protocol.machines.driving import (
     ASKS,
     BATCHES,
@@ -42,7 +42,7 @@ class Lasting(Recorded):
 
     def question(self, id: Any, own: int, cursor: str) -> list[Any]:
         params = raw(ASKS["roots/list"])
-        return self.step(ev.Asked("b", self.calls[id], own, "roots/list", params, ev.Place(f"u{id}", cursor)))
+        return self.step(ev.ServerRequested("b", self.calls[id], own, "roots/list", params, ev.Place(f"u{id}", cursor)))
 
 
 def running(version: str = NEWEST) -> Lasting:
@@ -100,7 +100,7 @@ def test_the_rest_of_the_answer_is_asked_for_and_the_deadline_runs_anew() -> Non
     assert only(fx.Continue, effects) == fx.Continue(1, "b", "tools/call", True, ev.Place("u1", "c1"))
     assert only(fx.StartDeadline, effects) == fx.StartDeadline(1, 100.0, 100.0)
     driver.methods[1] = "tools/call"
-    assert [t.what for t in all_of(fx.Tally, driver.progress(1, 3))] == ["progress_not_increasing"]
+    assert [t.what for t in all_of(fx.Count, driver.progress(1, 3))] == ["progress_not_increasing"]
     assert said(driver.progress(1, 4))[0][1]["params"]["progressToken"] == "t"
     assert only(fx.Append, driver.end(1)).finish
     assert not driver.store.requests
@@ -121,7 +121,7 @@ def test_a_question_that_came_with_it_can_still_be_answered() -> None:
     driver = turned(running())
     driver.question(1, 5, "c1")
     effects = driver.restart("b")
-    assert kinds(effects) == ["Continue", "StartDeadline", "StartAskClock"]
+    assert kinds(effects) == ["Continue", "StartDeadline", "StartServerRequestClock"]
     assert only(fx.Continue, effects).asked == ((5, "roots/list"),)
     answered = only(fx.AnswerBackend, driver.answer("10.1", {"roots": []}))
     assert (answered.backend, answered.id, answered.ok, answered.method) == ("b", 5, True, "roots/list")
@@ -165,7 +165,7 @@ def test_a_log_that_is_lost_leaves_the_answer_to_nobody() -> None:
     driver.restart("b")
     driver.step(ev.StreamFailed("p1", "seq"))
     driver.methods[1] = "tools/call"
-    assert [t.what for t in all_of(fx.Tally, driver.end(1))] == ["answer_without_connection"]
+    assert [t.what for t in all_of(fx.Count, driver.end(1))] == ["answer_without_connection"]
 
 
 SAID = st.lists(st.sampled_from(["log", "ask", "nothing"]), max_size=8)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.protocol.session_state import TRANSITIONS, SessionPhase
+from actors.machines.session.state import TRANSITIONS, SessionPhase
 
 ROOT = Path(__file__).resolve().parents[3]
 spec = importlib.util.spec_from_file_location("diagrams", ROOT / "scripts" / "diagrams.py")
@@ -32,7 +32,8 @@ def test_a_readme_without_a_place_for_a_diagram_is_an_error() -> None:
         diagrams.render("# nothing")
 
 
-def test_every_file_of_the_layer_is_named_in_the_readme() -> None:
-    text = diagrams.DOCUMENT.read_text()
-    files = [p.stem for p in diagrams.DOCUMENT.parent.glob("*.py") if p.stem != "__init__"]
-    assert [name for name in files if f"`{name}`" not in text] == []
+def test_every_file_of_the_layer_is_named_in_its_readme() -> None:
+    for layer in (ROOT / "actors" / "machines", ROOT / "actors" / "protocol"):
+        text = (layer / "README.md").read_text()
+        files = [p.relative_to(layer).with_suffix("") for p in layer.rglob("*.py") if p.stem != "__init__"]
+        assert [str(name) for name in files if f"`{name}`" not in text] == []

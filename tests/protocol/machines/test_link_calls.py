@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from actors.protocol import link_events as le
-from actors.protocol.link_calls import ASKED_MAX
-from actors.protocol.link_machine import UNSAID_BYTES, UNSAID_MAX
+from actors.machines.upstream import events as ue
+from actors.machines.upstream.legacy import UNSENT_BYTES, UNSENT_MAX
+from actors.machines.upstream.legacy_calls import ASKED_MAX
 from actors.protocol.messages import Error, Notification, Request, Result
 from actors.protocol.transport import SessionLost
 from tests.protocol.machines.driving import (
@@ -34,7 +34,7 @@ def test_ids_upstream_are_ours_and_never_repeat(http: LinkDriver) -> None:
     for key in range(5):
         http.call(key)
         http.result(http.latest("tools/call"))
-    http.step(le.Closed("gone", "gone"))
+    http.step(ue.Closed("gone", "gone"))
     http.connect()
     http.call("a")
     assert list(http.wire) == [f"e.{n}" for n in range(1, 9)], "the driver checks that none comes twice"
@@ -45,14 +45,14 @@ def test_a_result_is_the_outcome_of_its_call_whatever_the_order(pipe: LinkDriver
     pipe.call("b", "prompts/list")
     assert finishes(pipe.result("e.3", {"prompts": []})) == {"b": (True, {"prompts": []})}
     assert finishes(pipe.result("e.2", {"tools": []})) == {"a": (True, {"tools": []})}
-    assert kinds(pipe.result("e.2")) == ["Tally"]
+    assert kinds(pipe.result("e.2")) == ["Count"]
 
 
 @pytest.mark.parametrize("id", [2, "2", "e.9", "E.2", ""])
 def test_a_response_with_another_id_is_dropped(pipe: LinkDriver, id: Any) -> None:
     pipe.call("a")
-    assert kinds(pipe.result(id)) == ["Tally"]
-    assert kinds(pipe.error(id)) == ["Tally"]
+    assert kinds(pipe.result(id)) == ["Count"]
+    assert kinds(pipe.error(id)) == ["Count"]
 
 
 @pytest.mark.parametrize("id", ["e.1", "e.9", "E.2", 2])
@@ -61,7 +61,7 @@ def test_an_answer_for_what_was_not_asked_is_dropped_and_counted_on_whatever_str
 ) -> None:
     http.call("a")
     for related in ("e.2", None):
-        assert http.receive(Result(id, raw({})), related) == [le.Tally("late_response")]
+        assert http.receive(Result(id, raw({})), related) == [ue.Count("late_response")]
     assert finishes(http.result("e.2")) == {"a": (True, {})}
 
 
@@ -76,7 +76,7 @@ def test_progress_is_asked_for_with_a_token_of_ours_and_comes_to_its_call(http: 
     http.call("a", progress=True, name="t", _meta={"progressToken": "theirs", "x": 1})
     assert http.wire["e.2"][1]["_meta"] == {"progressToken": "e.2", "x": 1}
     told = only(
-        le.Tell, http.receive(Notification("notifications/progress", raw({"progressToken": "e.2", "progress": 1})))
+        ue.Notify, http.receive(Notification("notifications/progress", raw({"progressToken": "e.2", "progress": 1})))
     )
     assert told.call == "a"
 
@@ -90,7 +90,7 @@ def test_a_token_that_is_not_to_be_used_never_goes_upstream(http: LinkDriver) ->
 def test_progress_that_nobody_asked_for_is_dropped(http: LinkDriver, token: Any) -> None:
     http.call("a")
     message = Notification("notifications/progress", raw({"progressToken": token, "progress": 1}))
-    assert kinds(http.receive(message)) == ["Tally"]
+    assert kinds(http.receive(message)) == ["Count"]
 
 
 # Failures
@@ -99,10 +99,10 @@ def test_progress_that_nobody_asked_for_is_dropped(http: LinkDriver, token: Any)
 @pytest.mark.parametrize("executed", ["no", "unknown"])
 def test_a_request_that_gets_no_response_says_whether_it_was_executed(http: LinkDriver, executed: Any) -> None:
     http.call("a")
-    outcome = finishes(http.step(le.SendFailed("e.2", "connection_lost", "lost", executed)))
+    outcome = finishes(http.step(ue.SendFailed("e.2", "connection_lost", "lost", executed)))
     assert outcome["a"][1]["data"] == {"reason": "connection_lost", "executed": executed}
-    assert kinds(http.step(le.SendFailed("e.2", "x", "x", "no"))) == ["Tally"]
-    assert kinds(http.result("e.2")) == ["Tally"]
+    assert kinds(http.step(ue.SendFailed("e.2", "x", "x", "no"))) == ["Count"]
+    assert kinds(http.result("e.2")) == ["Count"]
 
 
 # Cancellation
@@ -111,12 +111,12 @@ def test_a_request_that_gets_no_response_says_whether_it_was_executed(http: Link
 def test_a_cancel_reaches_the_right_request_and_only_that(http: LinkDriver) -> None:
     http.call("a")
     http.call("b")
-    effects = http.step(le.Abandoned("a", "bored"))
+    effects = http.step(ue.Abandoned("a", "bored"))
     assert sent(effects) == [
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "e.2", "reason": "bored"}}
     ]
-    assert only(le.Forget, effects).id == "e.2"
-    assert kinds(http.result("e.2")) == ["Tally"]
+    assert only(ue.Forget, effects).id == "e.2"
+    assert kinds(http.result("e.2")) == ["Count"]
     assert list(finishes(http.result("e.3"))) == ["b"]
 
 
@@ -124,8 +124,8 @@ def test_a_call_that_was_never_sent_is_cancelled_without_a_word() -> None:
     driver = LinkDriver()
     driver.call("a")
     driver.call("b")
-    assert driver.step(le.Abandoned("a", "bored")) == []
-    driver.step(le.Started(False))
+    assert driver.step(ue.Abandoned("a", "bored")) == []
+    driver.step(ue.Started(False))
     assert len(sent(driver.shake())) == 1
 
 
@@ -140,14 +140,14 @@ def test_where_messages_are_not_related_eligible_calls_go_one_at_a_time(pipe: Li
     effects = pipe.result("e.2")
     assert list(finishes(effects)) == ["a"]
     assert [m["method"] for m in sent(effects)] == ["tools/call"]
-    assert [m["method"] for m in sent(pipe.step(le.Abandoned("b", "bored")))] == [
+    assert [m["method"] for m in sent(pipe.step(ue.Abandoned("b", "bored")))] == [
         "notifications/cancelled",
         "prompts/get",
     ]
 
 
 def test_related_messages_or_a_client_that_can_not_be_asked_need_no_lease(http: LinkDriver) -> None:
-    unasked = LinkDriver(profile=type(PROFILE)(raw({}), PROFILE.client_info, leased=False, prefix="e"))
+    unasked = LinkDriver(profile=type(PROFILE)(raw({}), PROFILE.client_info, serialized=False, prefix="e"))
     unasked.connect()
     for driver in (http, unasked):
         assert all(len(sent(driver.call(key))) == 1 for key in "abc")
@@ -163,44 +163,44 @@ def ask(id: Any = 7) -> Request:
 def test_a_question_belongs_to_the_call_on_whose_stream_it_came(http: LinkDriver) -> None:
     http.call("a")
     http.call("b")
-    assert only(le.Ask, http.receive(ask(), related="e.3")).call == "b"
-    assert only(le.Ask, http.receive(ask(8))).call is None
+    assert only(ue.ServerRequest, http.receive(ask(), related="e.3")).call == "b"
+    assert only(ue.ServerRequest, http.receive(ask(8))).call is None
 
 
 def test_without_streams_it_belongs_to_the_call_that_has_the_lease(pipe: LinkDriver) -> None:
     pipe.call("l", "tools/list")
-    assert only(le.Ask, pipe.receive(ask(6))).call is None
+    assert only(ue.ServerRequest, pipe.receive(ask(6))).call is None
     pipe.call("a")
-    assert only(le.Ask, pipe.receive(ask())).call == "a"
+    assert only(ue.ServerRequest, pipe.receive(ask())).call == "a"
 
 
 @pytest.mark.parametrize("id", [0, "0", -(2**70), "ü"])
 def test_its_answer_goes_back_once_under_its_own_id(http: LinkDriver, id: Any) -> None:
     http.receive(ask(id))
-    [answer] = sent(http.step(le.AnswerGiven(id, True, raw({"roots": []}))))
+    [answer] = sent(http.step(ue.AnswerGiven(id, True, raw({"roots": []}))))
     assert answer == {"jsonrpc": "2.0", "id": id, "result": {"roots": []}}
     assert type(answer["id"]) is type(id)
-    assert kinds(http.step(le.AnswerGiven(id, True, raw({"roots": []})))) == ["Tally"]
+    assert kinds(http.step(ue.AnswerGiven(id, True, raw({"roots": []})))) == ["Count"]
 
 
 def test_an_error_of_the_client_goes_back_as_it_is(http: LinkDriver) -> None:
     http.receive(ask())
     error = {"code": -1, "message": "rejected", "data": {"x": 1}}
-    assert sent(http.step(le.AnswerGiven(7, False, raw(error))))[0]["error"] == error
+    assert sent(http.step(ue.AnswerGiven(7, False, raw(error))))[0]["error"] == error
 
 
 def test_an_id_in_use_is_refused_and_a_number_is_not_its_text(http: LinkDriver) -> None:
     http.receive(ask(7))
-    assert kinds(http.receive(ask("7"))) == ["Ask"]
+    assert kinds(http.receive(ask("7"))) == ["ServerRequest"]
     assert sent(http.receive(ask(7)))[0]["error"]["code"] == -32600
-    assert len(http.link.asked) == 2
+    assert len(http.upstream.asked) == 2
 
 
 def test_open_questions_are_bounded(http: LinkDriver) -> None:
     for id in range(ASKED_MAX):
         http.receive(ask(id))
     assert sent(http.receive(ask("more")))[0]["error"]["data"] == {"reason": "too_many"}
-    assert len(http.link.asked) == ASKED_MAX
+    assert len(http.upstream.asked) == ASKED_MAX
 
 
 def test_the_end_of_a_call_answers_the_questions_that_came_with_it(http: LinkDriver) -> None:
@@ -212,33 +212,33 @@ def test_the_end_of_a_call_answers_the_questions_that_came_with_it(http: LinkDri
     for effects in (http.result("e.2"),):
         assert kinds(effects) == ["Finish", "Send", "Withdraw"]
         assert (sent(effects)[0]["id"], sent(effects)[0]["error"]["data"]) == (1, {"reason": "call_ended"})
-        assert only(le.Withdraw, effects).id == 1
-    effects = http.step(le.Abandoned("b", "bored"))
+        assert only(ue.Withdraw, effects).id == 1
+    effects = http.step(ue.Abandoned("b", "bored"))
     assert [m.get("id") for m in sent(effects)] == [None, 2]
-    assert list(http.link.asked) == [3]
+    assert list(http.upstream.asked) == [3]
 
 
 def test_a_question_of_a_call_that_has_ended_is_asked_of_nobody(http: LinkDriver) -> None:
     http.call("a")
-    http.step(le.Abandoned("a", "bored"))
+    http.step(ue.Abandoned("a", "bored"))
     assert sent(http.receive(ask(), related="e.2"))[0]["error"]["data"] == {"reason": "call_ended"}
-    assert not http.link.asked
+    assert not http.upstream.asked
 
 
 def test_a_backend_takes_its_question_back(http: LinkDriver) -> None:
     http.receive(ask(7))
     cancelled = Notification("notifications/cancelled", raw({"requestId": 7}))
-    assert http.receive(cancelled) == [le.Withdraw(7)]
-    assert kinds(http.receive(cancelled)) == ["Tally"]
-    assert kinds(http.step(le.AnswerGiven(7, True, raw({})))) == ["Tally"]
+    assert http.receive(cancelled) == [ue.Withdraw(7)]
+    assert kinds(http.receive(cancelled)) == ["Count"]
+    assert kinds(http.step(ue.AnswerGiven(7, True, raw({})))) == ["Count"]
 
 
 @pytest.mark.parametrize("params", [{}, {"requestId": "7"}, {"requestId": None}, {"requestId": 7.5}])
 def test_a_withdrawal_of_nothing_is_ignored(http: LinkDriver, params: Any) -> None:
     http.receive(ask(7))
-    before = http.link
-    assert kinds(http.receive(Notification("notifications/cancelled", raw(params)))) == ["Tally"]
-    assert http.link is before
+    before = http.upstream
+    assert kinds(http.receive(Notification("notifications/cancelled", raw(params)))) == ["Count"]
+    assert http.upstream is before
 
 
 def test_a_ping_is_answered_here_at_any_time(pipe: LinkDriver) -> None:
@@ -253,39 +253,39 @@ def test_a_log_belongs_to_its_stream_or_to_the_only_call_that_could_have_caused_
     http: LinkDriver, pipe: LinkDriver
 ) -> None:
     http.call("a")
-    assert only(le.Tell, http.receive(log(), related="e.2")).call == "a"
-    assert only(le.Tell, http.receive(log())).call is None
-    assert only(le.Tell, pipe.receive(log())).call is None
+    assert only(ue.Notify, http.receive(log(), related="e.2")).call == "a"
+    assert only(ue.Notify, http.receive(log())).call is None
+    assert only(ue.Notify, pipe.receive(log())).call is None
     pipe.call("a")
-    assert only(le.Tell, pipe.receive(log())).call == "a"
+    assert only(ue.Notify, pipe.receive(log())).call == "a"
 
 
 def test_changes_belong_to_no_call_unless_they_came_on_its_stream(http: LinkDriver, pipe: LinkDriver) -> None:
     changed = Notification("notifications/tools/list_changed")
     pipe.call("a")
-    assert only(le.Tell, pipe.receive(changed)).call is None
+    assert only(ue.Notify, pipe.receive(changed)).call is None
     http.call("a")
-    assert only(le.Tell, http.receive(changed, related="e.2")).call == "a"
+    assert only(ue.Notify, http.receive(changed, related="e.2")).call == "a"
 
 
 def test_a_notification_of_the_client_goes_out_where_there_is_a_connection(http: LinkDriver) -> None:
-    changed = le.Notified("notifications/roots/list_changed")
+    changed = ue.Notified("notifications/roots/list_changed")
     assert sent(http.step(changed)) == [{"jsonrpc": "2.0", "method": changed.method}]
-    assert kinds(LinkDriver().step(changed)) == ["Tally"]
+    assert kinds(LinkDriver().step(changed)) == ["Count"]
 
 
 def test_what_only_both_ends_know_brings_a_connection_or_is_counted() -> None:
-    beat = le.Notified("acme/beat", raw({}))
+    beat = ue.Notified("acme/beat", raw({}))
     lost = LinkDriver()
     assert kinds(lost.step(beat)) == ["StartClock", "Connect"]
     assert lost.step(beat) == []
-    assert kinds(lost.step(le.Closed("gone", "gone")))[-3:] == ["Tally", "Tally", "Down"]
+    assert kinds(lost.step(ue.Closed("gone", "gone")))[-3:] == ["Count", "Count", "Down"]
     full = LinkDriver()
-    tallied = [effect for _ in range(300) for effect in full.step(beat) if isinstance(effect, le.Tally)]
-    assert len(tallied) == 300 - UNSAID_MAX
-    large = le.Notified("acme/beat", raw({"x": "x" * UNSAID_BYTES}))
+    tallied = [effect for _ in range(300) for effect in full.step(beat) if isinstance(effect, ue.Count)]
+    assert len(tallied) == 300 - UNSENT_MAX
+    large = ue.Notified("acme/beat", raw({"x": "x" * UNSENT_BYTES}))
     big = LinkDriver()
-    assert [kinds(big.step(large)) for _ in "12"] == [["StartClock", "Connect"], ["Tally"]]
+    assert [kinds(big.step(large)) for _ in "12"] == [["StartClock", "Connect"], ["Count"]]
 
 
 # The outcome of the link's own requests
@@ -294,19 +294,19 @@ def test_what_only_both_ends_know_brings_a_connection_or_is_counted() -> None:
 def test_what_the_link_asks_for_itself_is_told_to_nobody(http: LinkDriver) -> None:
     http.call("l", "logging/setLevel", level="info")
     http.result("e.2")
-    http.step(le.Closed("gone", "gone"))
+    http.step(ue.Closed("gone", "gone"))
     http.connect()
     own = http.latest("logging/setLevel")
     assert own != "e.2"
     assert http.receive(Error(own, raw({"code": -32601, "message": "no"}))) == []
-    assert kinds(http.receive(Result(own, raw({})))) == ["Tally"]
+    assert kinds(http.receive(Result(own, raw({})))) == ["Count"]
 
 
 def test_a_payload_passes_untouched(http: LinkDriver) -> None:
     http.call("a")
     value = {"content": [], "odd": [1.0, {"ü": None}], "_meta": {"x/y": 1}}
-    assert plain(only(le.Finish, http.result("e.2", value)).payload) == value
-    assert not all_of(le.Tally, http.call("b"))
+    assert plain(only(ue.Finish, http.result("e.2", value)).payload) == value
+    assert not all_of(ue.Count, http.call("b"))
 
 
 @pytest.mark.parametrize(("version", "context"), [("2025-03-26", False), ("2025-11-25", True)])
@@ -321,7 +321,7 @@ def test_a_call_goes_out_in_the_words_of_the_backends_revision(version: str, con
 def test_a_call_that_waited_for_the_handshake_does_too() -> None:
     driver = LinkDriver()
     driver.call("a", name="t", arguments={}, task={"ttl": 5})
-    driver.step(le.Started(False))
+    driver.step(ue.Started(False))
     driver.shake()
     assert "task" not in driver.wire["e.2"][1]
 
@@ -331,55 +331,55 @@ def test_a_call_that_waited_for_the_handshake_does_too() -> None:
 
 def test_a_call_that_was_sent_can_not_be_held(pipe: LinkDriver) -> None:
     pipe.call("a")
-    assert pipe.step(le.Hold("a")) == []
-    assert pipe.step(le.Hold("nobody")) == []
+    assert pipe.step(ue.Hold("a")) == []
+    assert pipe.step(ue.Hold("nobody")) == []
 
 
 def test_a_held_call_is_due_when_it_could_be_sent_and_is_sent_when_it_is_released(pipe: LinkDriver) -> None:
     pipe.call("a")
     pipe.call("b")
-    assert pipe.step(le.Hold("b")) == [le.Held("b")]
-    assert pipe.step(le.Hold("b")) == [], "it is already"
+    assert pipe.step(ue.Hold("b")) == [ue.Held("b")]
+    assert pipe.step(ue.Hold("b")) == [], "it is already"
     effects = pipe.result(pipe.latest("tools/call"))
-    assert (all_of(le.Due, effects), sent(effects)) == ([le.Due("b")], [])
-    assert [m["method"] for m in sent(pipe.step(le.Released("b")))] == ["tools/call"]
-    assert pipe.step(le.Released("b")) == []
+    assert (all_of(ue.Due, effects), sent(effects)) == ([ue.Due("b")], [])
+    assert [m["method"] for m in sent(pipe.step(ue.Released("b")))] == ["tools/call"]
+    assert pipe.step(ue.Released("b")) == []
 
 
 def test_a_call_that_waits_for_a_connection_can_be_held() -> None:
-    link = LinkDriver()
-    link.call("a")
-    link.call("b", "tools/list")
-    assert link.step(le.Hold("a")) == [le.Held("a")]
-    link.step(le.Started(False))
-    effects = link.shake()
-    assert all_of(le.Due, effects) == [le.Due("a")]
+    upstream = LinkDriver()
+    upstream.call("a")
+    upstream.call("b", "tools/list")
+    assert upstream.step(ue.Hold("a")) == [ue.Held("a")]
+    upstream.step(ue.Started(False))
+    effects = upstream.shake()
+    assert all_of(ue.Due, effects) == [ue.Due("a")]
     assert [m["method"] for m in sent(effects)] == ["tools/list"]
-    assert finishes(link.step(le.Closed("gone", "gone")))["a"][1]["data"]["executed"] == "no"
-    assert link.step(le.Released("a")) == [], "its outcome was said"
+    assert finishes(upstream.step(ue.Closed("gone", "gone")))["a"][1]["data"]["executed"] == "no"
+    assert upstream.step(ue.Released("a")) == [], "its outcome was said"
 
 
 def test_of_held_calls_that_wait_for_their_turn_the_first_is_due(pipe: LinkDriver) -> None:
     for key in "abc":
         pipe.call(key)
-    pipe.step(le.Hold("b"))
-    pipe.step(le.Hold("c"))
-    assert all_of(le.Due, pipe.result(pipe.latest("tools/call"))) == [le.Due("b")]
-    assert pipe.step(le.Abandoned("b", "bored")) == [le.Due("c")]
-    assert len(sent(pipe.step(le.Released("c")))) == 1
+    pipe.step(ue.Hold("b"))
+    pipe.step(ue.Hold("c"))
+    assert all_of(ue.Due, pipe.result(pipe.latest("tools/call"))) == [ue.Due("b")]
+    assert pipe.step(ue.Abandoned("b", "bored")) == [ue.Due("c")]
+    assert len(sent(pipe.step(ue.Released("c")))) == 1
 
 
 def test_nobody_waits_for_a_call_that_is_due(pipe: LinkDriver) -> None:
     pipe.call("a")
     pipe.call("b")
-    pipe.step(le.Hold("b"))
+    pipe.step(ue.Hold("b"))
     pipe.result(pipe.latest("tools/call"))
     assert len(sent(pipe.call("c"))) == 1
-    assert pipe.step(le.Released("b")) == [], "now it is its turn that it waits for"
+    assert pipe.step(ue.Released("b")) == [], "now it is its turn that it waits for"
     assert len(sent(pipe.result(pipe.latest("tools/call")))) == 1
 
 
 def test_what_was_refused_for_an_unknown_session_was_sent_and_is_not_held(http: LinkDriver) -> None:
     http.call("a")
     http.step(SessionLost(http.latest("tools/call")))
-    assert http.step(le.Hold("a")) == []
+    assert http.step(ue.Hold("a")) == []

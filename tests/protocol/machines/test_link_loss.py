@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from actors.protocol import link_events as le
-from actors.protocol.link_state import Phase
+from actors.machines.upstream import events as ue
+from actors.machines.upstream.legacy_state import Phase
 from actors.protocol.messages import Request
 from actors.protocol.transport import SessionLost
 from tests.protocol.machines.driving import (
@@ -18,7 +18,7 @@ from tests.protocol.machines.driving import (
     sent,
 )
 
-LOST = le.Closed("gone", "it has ended")
+LOST = ue.Closed("gone", "it has ended")
 
 
 def executed(effects: list[Any]) -> dict[Any, str]:
@@ -32,27 +32,27 @@ def test_a_lost_connection_ends_every_call_and_voids_every_question(pipe: LinkDr
     effects = pipe.step(LOST)
     assert kinds(effects) == ["StopClock", "Hang", "Finish", "Finish", "Withdraw", "Down"]
     assert executed(effects) == {"sent": "unknown", "waiting": "no"}
-    assert only(le.Down, effects).counts
-    link = pipe.link
-    assert (link.phase, link.pending, link.waiting, link.asked) == (Phase.IDLE, {}, (), {})
+    assert only(ue.Down, effects).counts
+    upstream = pipe.upstream
+    assert (upstream.phase, upstream.pending, upstream.waiting, upstream.asked) == (Phase.IDLE, {}, (), {})
 
 
 def test_a_link_that_is_shut_ends_every_call_and_takes_none(pipe: LinkDriver) -> None:
     pipe.call("sent")
     pipe.call("waiting")
-    effects = pipe.step(le.Shut())
+    effects = pipe.step(ue.Shut())
     assert kinds(effects) == ["StopClock", "Hang", "Finish", "Finish"]
     assert executed(effects) == {"sent": "unknown", "waiting": "no"}
     assert executed(pipe.call("late")) == {"late": "no"}
-    assert kinds(pipe.step(LOST)) == ["Tally"]
+    assert kinds(pipe.step(LOST)) == ["Count"]
 
 
 def test_the_next_call_brings_the_connection_back(pipe: LinkDriver) -> None:
     pipe.step(LOST)
     assert kinds(pipe.call("a")) == ["StartClock", "Connect"]
-    pipe.step(le.Started(False))
+    pipe.step(ue.Started(False))
     effects = pipe.shake()
-    assert only(le.Ready, effects).again
+    assert only(ue.Ready, effects).again
     assert sent(effects)[-1]["method"] == "tools/call"
 
 
@@ -68,7 +68,7 @@ def test_the_refused_request_is_sent_once_more_after_a_handshake_without_the_old
     assert executed(effects) == {"running": "unknown"}
     assert sent(effects)[0]["method"] == "initialize"
     effects = http.shake()
-    assert only(le.Ready, effects).again
+    assert only(ue.Ready, effects).again
     assert sent(effects)[-1]["method"] == "tools/call"
     assert finishes(http.result(http.latest("tools/call"))) == {"refused": (True, {})}
 
@@ -78,8 +78,8 @@ def test_two_requests_that_are_refused_at_once_cause_one_handshake(http: LinkDri
     http.call("b")
     effects = http.step(SessionLost("e.2"))
     assert executed(effects) == {"b": "unknown"}
-    assert kinds(http.step(SessionLost("e.3"))) == ["Tally"]
-    assert kinds(http.step(SessionLost(None))) == ["Tally"]
+    assert kinds(http.step(SessionLost("e.3"))) == ["Count"]
+    assert kinds(http.step(SessionLost(None))) == ["Count"]
     assert [m["method"] for m in sent(http.shake())][-1:] == ["tools/call"]
 
 
@@ -106,8 +106,8 @@ def test_a_request_is_never_sent_a_third_time(http: LinkDriver) -> None:
     http.shake()
     effects = http.step(SessionLost(http.latest("tools/call")))
     assert executed(effects) == {"a": "no"}
-    assert only(le.Down, effects).reason == "session_lost"
-    assert http.link.phase is Phase.IDLE
+    assert only(ue.Down, effects).reason == "session_lost"
+    assert http.upstream.phase is Phase.IDLE
 
 
 def test_a_backend_that_forgets_again_before_it_answered_a_call_is_down(http: LinkDriver) -> None:
@@ -115,7 +115,7 @@ def test_a_backend_that_forgets_again_before_it_answered_a_call_is_down(http: Li
     http.shake()
     http.call("running")
     assert executed(http.step(SessionLost(None))) == {"running": "unknown"}
-    assert http.link.phase is Phase.IDLE
+    assert http.upstream.phase is Phase.IDLE
 
 
 def test_a_backend_that_answers_in_between_may_forget_any_number_of_times(http: LinkDriver) -> None:
@@ -131,17 +131,17 @@ def test_what_is_no_answer_of_the_backend_does_not_count_as_one(http: LinkDriver
     http.step(SessionLost("e.2"))
     http.shake()
     http.call("b")
-    http.step(le.SendFailed(http.latest("tools/call"), "connection_lost", "lost", "unknown"))
+    http.step(ue.SendFailed(http.latest("tools/call"), "connection_lost", "lost", "unknown"))
     effects = http.step(SessionLost(None))
-    assert only(le.Down, effects).reason == "session_lost"
+    assert only(ue.Down, effects).reason == "session_lost"
 
 
 def test_a_late_404_for_a_request_that_has_ended_changes_nothing(http: LinkDriver) -> None:
     http.call("a")
-    http.step(le.Abandoned("a", "bored"))
-    before = http.link
-    assert kinds(http.step(SessionLost("e.2"))) == ["Tally"]
-    assert http.link is before
+    http.step(ue.Abandoned("a", "bored"))
+    before = http.upstream
+    assert kinds(http.step(SessionLost("e.2"))) == ["Count"]
+    assert http.upstream is before
 
 
 @pytest.mark.parametrize("phase", [Phase.INITIALIZING, Phase.CONFIRMING])
@@ -150,15 +150,15 @@ def test_a_refused_request_that_can_not_be_sent_again_was_not_executed(http: Lin
     http.step(SessionLost("e.2"))
     if phase is Phase.CONFIRMING:
         http.result(http.latest("initialize"), {"protocolVersion": "2025-11-25"})
-    assert http.link.phase is phase
+    assert http.upstream.phase is phase
     assert executed(http.step(LOST)) == {"a": "no"}
 
 
 def test_a_retried_request_can_be_cancelled(http: LinkDriver) -> None:
     http.call("a")
     http.step(SessionLost("e.2"))
-    assert http.step(le.Abandoned("a", "bored")) == []
-    assert not all_of(le.Send, [e for e in http.shake() if isinstance(e, le.Send) and e.id])
+    assert http.step(ue.Abandoned("a", "bored")) == []
+    assert not all_of(ue.Send, [e for e in http.shake() if isinstance(e, ue.Send) and e.id])
 
 
 def test_a_request_that_was_refused_twice_is_not_sent_again_though_others_were_answered(http: LinkDriver) -> None:
@@ -170,13 +170,13 @@ def test_a_request_that_was_refused_twice_is_not_sent_again_though_others_were_a
     http.result(http.latest("tools/call"))
     effects = http.step(SessionLost(again))
     assert executed(effects) == {"a": "no"}
-    assert only(le.Down, effects).reason == "session_lost"
+    assert only(ue.Down, effects).reason == "session_lost"
 
 
 def test_a_new_connection_may_lose_its_session_like_the_first(http: LinkDriver) -> None:
     http.step(SessionLost(None))
     http.shake()
     http.step(SessionLost(None))
-    assert http.link.phase is Phase.IDLE
+    assert http.upstream.phase is Phase.IDLE
     http.connect()
     assert kinds(http.step(SessionLost(None))) == ["StartClock", "Reset", "Send"]

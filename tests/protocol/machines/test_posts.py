@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from actors.protocol import effects as fx
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session.state import Rules
 from actors.protocol import errors
-from actors.protocol import events as ev
 from actors.protocol.messages import Error, Request, Result
-from actors.protocol.session_state import Rules
 from tests.protocol.machines.driving import (
     BATCHES,
     FORMS,
@@ -126,7 +126,7 @@ def test_a_transparent_endpoint_passes_what_only_its_ends_know_but_no_lists_of_t
     assert said(driver.tell(1, "odd/news", a=1))[0][1] == {"jsonrpc": "2.0", "method": "odd/news", "params": {"a": 1}}
     assert answers(driver.post(request(2, "tasks/list")))[2]["error"]["code"] == -32601
     assert kinds(driver.post(notification("notifications/tasks/status"))) == ["Broadcast", "Accept"]
-    assert kinds(driver.post(notification("tools/call"))) == ["Tally", "Accept"]
+    assert kinds(driver.post(notification("tools/call"))) == ["Count", "Accept"]
 
 
 def test_completion_is_older_than_its_capability() -> None:
@@ -138,7 +138,7 @@ def test_a_change_of_roots_needs_its_capability() -> None:
     changed = notification("notifications/roots/list_changed")
     assert only(fx.Broadcast, SessionDriver().initialize().post(changed)).method == changed.method
     driver = SessionDriver().initialize(client={"roots": {}})
-    assert kinds(driver.post(changed)) == ["Tally", "Accept"]
+    assert kinds(driver.post(changed)) == ["Count", "Accept"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_change_of_roots_needs_its_capability() -> None:
 def test_notifications_of_an_undeclared_feature_reach_no_client(method: str, server: Any, client: Any) -> None:
     driver = SessionDriver().initialize(server=server, client=client)
     driver.get()
-    assert kinds(driver.tell(None, method, uri="x:1", level="error", data=1, elicitationId="e")) == ["Tally"]
+    assert kinds(driver.tell(None, method, uri="x:1", level="error", data=1, elicitationId="e")) == ["Count"]
 
 
 @pytest.mark.parametrize("level", ["loud", 5, None, ["info"]])
@@ -171,7 +171,7 @@ def test_before_one_server_a_level_that_it_accepts_lets_everything_pass(level: A
     session.get()
     session.post(request(1, "logging/setLevel", level="error"))
     session.end(1)
-    assert kinds(session.tell(None, "notifications/message", level="info", data="x")) == ["Tally"]
+    assert kinds(session.tell(None, "notifications/message", level="info", data="x")) == ["Count"]
     session.post(request(2, "logging/setLevel", level=level))
     session.end(2)
     assert session.session.level == kept
@@ -184,7 +184,7 @@ def test_a_log_level_is_in_force_once_it_is_accepted(session: SessionDriver) -> 
     assert said(session.tell(None, "notifications/message", level="notice", data="x"))
     effects = session.end(1)
     assert [type(e) for e in effects if not isinstance(e, fx.StopTurnClock)] == [fx.UseLevel, fx.AnswerPost]
-    assert kinds(session.tell(None, "notifications/message", level="notice", data="x")) == ["Tally"]
+    assert kinds(session.tell(None, "notifications/message", level="notice", data="x")) == ["Count"]
     assert said(session.tell(None, "notifications/message", level="warning", data="x"))
 
 
@@ -195,7 +195,7 @@ def test_a_log_level_that_is_refused_leaves_the_one_of_before(session: SessionDr
     for level in ("debug", "emergency"):
         session.post(request(2, "logging/setLevel", level=level))
         assert not all_of(fx.UseLevel, session.fail(2, errors.method_not_found("logging/setLevel")))
-    assert kinds(session.tell(None, "notifications/message", level="notice", data="x")) == ["Tally"]
+    assert kinds(session.tell(None, "notifications/message", level="notice", data="x")) == ["Count"]
     assert said(session.tell(None, "notifications/message", level="warning", data="x"))
 
 
@@ -366,10 +366,10 @@ def test_a_response_to_nothing_is_refused(session: SessionDriver, id: Any) -> No
 
 def test_a_response_of_an_earlier_life_or_to_a_settled_question_is_accepted_and_dropped(session: SessionDriver) -> None:
     session.ask(None)
-    session.step(ev.AskExpired("10.1"))
+    session.step(ev.ServerRequestExpired("10.1"))
     before = session.session
     for id in ("10.1", "zz.5"):
-        assert kinds(session.post(Result(id, raw({})))) == ["Tally", "Accept"]
+        assert kinds(session.post(Result(id, raw({})))) == ["Count", "Accept"]
     assert session.session is before
 
 

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import Raw
 
-from actors.protocol import effects as fx
-from actors.protocol import errors, session_rebuild, session_record
-from actors.protocol import events as ev
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session import rebuild
+from actors.machines.session import record as session_record
+from actors.machines.session.machine import TABLE
+from actors.machines.session.state import Rules, Session, SessionPhase
+from actors.protocol import errors
 from actors.protocol.messages import EMPTY, Error, Message, Request, RequestId, Result
-from actors.protocol.session_machine import TABLE
-from actors.protocol.session_state import Rules, Session, SessionPhase
 from tests.protocol.machines.driving import (
     ASKS,
     BATCHES,
@@ -219,7 +221,7 @@ class Sessions(RuleBasedStateMachine):
     @precondition(lambda self: self.witness.waits)
     @rule(data=st.data())
     def questions_expire(self, data: st.DataObject) -> None:
-        self.step(ev.AskExpired(str(self.pick(data, self.witness.waits))))
+        self.step(ev.ServerRequestExpired(str(self.pick(data, self.witness.waits))))
 
     # Backends
 
@@ -253,13 +255,13 @@ class Sessions(RuleBasedStateMachine):
     def asks(self, data: st.DataObject, backend: str, method: str, related: bool) -> None:
         self.own += 1
         number = self.pick(data, self.state.calls) if related else None
-        self.step(ev.Asked(backend, number, self.own, method, raw(ASKS.get(method, {}))))
+        self.step(ev.ServerRequested(backend, number, self.own, method, raw(ASKS.get(method, {}))))
 
     @precondition(lambda self: self.witness.questions)
     @rule(data=st.data())
     def withdraws(self, data: st.DataObject) -> None:
         backend, id = data.draw(st.sampled_from([*self.witness.questions, ("a", "nothing")]))
-        self.step(ev.AskWithdrawn(backend, id))
+        self.step(ev.ServerRequestWithdrawn(backend, id))
 
     @rule(backend=st.sampled_from("ab"))
     def is_lost(self, backend: str) -> None:
@@ -288,7 +290,7 @@ class Sessions(RuleBasedStateMachine):
         stored = Stored(
             dict(self.witness.fields), dict(self.witness.requests), dict(self.witness.asked), dict(self.heads)
         )
-        rebuilt, effects = session_rebuild.rebuild(stored, Session(self.state.epoch + 1, RULES))
+        rebuilt, effects = rebuild.rebuild(stored, Session(self.state.epoch + 1, RULES))
         self.driver.session = rebuilt
         self.connections.clear()
         self.witness.restarted(rebuilt, effects, self.heads)

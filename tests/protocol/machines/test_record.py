@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.protocol import effects as fx
-from actors.protocol import events as ev
-from actors.protocol import session_machine, session_rebuild, session_record
-from actors.protocol.session_state import Rules, Session, SessionPhase
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session import machine, rebuild
+from actors.machines.session import record as session_record
+from actors.machines.session.state import Rules, Session, SessionPhase
 from tests.protocol.machines.driving import (
     FORMS,
     all_of,
@@ -86,7 +87,7 @@ def test_an_answer_of_a_batch_that_did_not_come_into_the_log_is_an_error() -> No
     driver = Recorded("2025-03-26")
     driver.initialize()
     driver.post(call(1), request(2, "ping"), batch=True)
-    session, effects = session_machine.step(driver.session, ev.StreamTurnDue(driver.last))
+    session, effects = machine.step(driver.session, ev.StreamTurnDue(driver.last))
     driver.session = session
     driver.store.take([effect for effect in effects if isinstance(effect, fx.OpenStream)])
     assert [m["id"] for _, m in said(driver.restart())] == [1, 2]
@@ -130,7 +131,7 @@ def test_open_questions_are_withdrawn_and_answers_to_them_accepted(recorded: Rec
         ("p1", 1),
     ]
     assert not recorded.store.asked
-    assert kinds(recorded.answer("10.1", {"roots": []})) == ["Tally", "Accept"]
+    assert kinds(recorded.answer("10.1", {"roots": []})) == ["Count", "Accept"]
 
 
 def test_a_question_on_a_stream_that_is_over_leaves_the_record_later(recorded: Recorded) -> None:
@@ -219,7 +220,7 @@ def test_a_held_call_whose_stream_is_lost_is_given_up_unsent(recorded: Recorded)
     number = streamed(recorded)
     recorded.step(ev.CallHeld(number))
     recorded.step(ev.StreamFailed("p1", "seq"))
-    assert kinds(recorded.step(ev.CallDue(number))) == ["CancelCall", "StopDeadline", "StopTurnClock", "Tally"]
+    assert kinds(recorded.step(ev.CallDue(number))) == ["CancelCall", "StopDeadline", "StopTurnClock", "Count"]
     assert not recorded.session.requests
 
 
@@ -267,7 +268,7 @@ def test_a_record_that_was_written_before_is_read() -> None:
         },
         streams={"p1": Head(2), "p2": Head(1), "p3": Head(4), "g1": Head(2), "p4": Head(3, finished=True)},
     )
-    session, effects = session_rebuild.rebuild(store, Session(37, Rules()), 100.0, {"b"})
+    session, effects = rebuild.rebuild(store, Session(37, Rules()), 100.0, {"b"})
     store.take(effects)
     assert session_record.is_complete(store.fields)
     assert (session.phase, session.version, session.level) == (SessionPhase.OPERATION, "2025-11-25", "error")

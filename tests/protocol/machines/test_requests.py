@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from actors.protocol import effects as fx
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
 from actors.protocol import errors
-from actors.protocol import events as ev
 from tests.protocol.machines.driving import (
     OLD,
     SessionDriver,
@@ -25,7 +25,7 @@ def test_a_late_outcome_is_dropped_and_counted(session: SessionDriver) -> None:
     session.post(call(1))
     session.end(1)
     before = session.session
-    assert session.end(1) == [fx.Tally("late_outcome")]
+    assert session.end(1) == [fx.Count("late_outcome")]
     assert session.session is before
 
 
@@ -42,7 +42,7 @@ def test_a_cancelled_request_ends_its_post_with_32800(session: SessionDriver) ->
     assert kinds(effects) == ["CancelCall", "StopTurnClock", "AnswerPost", "Accept"]
     assert answers(effects)[1]["error"]["code"] == -32800
     assert only(fx.CancelCall, effects) == fx.CancelCall(session.calls[1], "bored")
-    assert session.end(1) == [fx.Tally("late_outcome")]
+    assert session.end(1) == [fx.Count("late_outcome")]
 
 
 def test_a_cancelled_request_ends_its_stream_with_32800(session: SessionDriver) -> None:
@@ -66,7 +66,7 @@ def test_a_cancel_reaches_the_request_of_its_type_only(session: SessionDriver) -
 def test_a_cancel_of_nothing_is_ignored(session: SessionDriver, params: Any) -> None:
     session.post(call(1))
     before = session.session
-    assert kinds(session.post(notification("notifications/cancelled", **params))) == ["Tally", "Accept"]
+    assert kinds(session.post(notification("notifications/cancelled", **params))) == ["Count", "Accept"]
     assert session.session is before
 
 
@@ -141,17 +141,17 @@ def test_progress_strictly_increases(session: SessionDriver) -> None:
 
 def test_progress_nobody_asked_for_or_after_the_outcome_is_dropped(session: SessionDriver) -> None:
     session.post(call(1))
-    assert session.progress(1, 1) == [fx.Tally("late_progress")]
+    assert session.progress(1, 1) == [fx.Count("late_progress")]
     session.post(call(2, token=1))
     session.end(2)
-    assert session.progress(2, 1) == [fx.Tally("late_progress")]
+    assert session.progress(2, 1) == [fx.Count("late_progress")]
 
 
 def test_progress_without_a_number_is_dropped(session: SessionDriver) -> None:
     session.post(call(1, token=1))
     before = session.session
-    assert session.tell(1, "notifications/progress", progress="1") == [fx.Tally("bad_progress")]
-    assert session.tell(1, "notifications/progress") == [fx.Tally("bad_progress")]
+    assert session.tell(1, "notifications/progress", progress="1") == [fx.Count("bad_progress")]
+    assert session.tell(1, "notifications/progress") == [fx.Count("bad_progress")]
     assert session.session is before
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from actors.protocol import effects as fx
-from actors.protocol import events as ev
-from actors.protocol.session_state import Rules, SessionPhase
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session.state import Rules, SessionPhase
 from tests.protocol.machines.driving import (
     BATCHES,
     FORMS,
@@ -96,7 +96,7 @@ def test_a_broken_connection_is_no_cancellation(session: SessionDriver) -> None:
     assert session.step(ev.PostBroken(session.last)) == []
     assert 1 in session.session.requests
     assert kinds(session.step(ev.StreamTurnDue(session.last))) == ["StartDeadline"]
-    assert kinds(session.end(1)) == ["StopDeadline", "StopTurnClock", "Tally"]
+    assert kinds(session.end(1)) == ["StopDeadline", "StopTurnClock", "Count"]
     assert not session.session.posts
 
 
@@ -104,7 +104,7 @@ def test_what_is_said_in_a_call_without_a_connection_is_nobodys(session: Session
     session.get()
     session.post(call(1))
     session.step(ev.PostBroken(session.last))
-    assert kinds(log(session, 1)) == ["Tally"]
+    assert kinds(log(session, 1)) == ["Count"]
 
 
 def test_a_stream_outlives_its_connection(session: SessionDriver) -> None:
@@ -172,11 +172,11 @@ def test_the_box_is_bounded_and_chatter_goes_first() -> None:
     for text in "ab":
         log(driver, text=text)
     driver.tell(None, CHANGED)
-    assert kinds(log(driver, text="c")) == ["Tally"]
-    assert kinds(driver.tell(None, "notifications/prompts/list_changed")) == ["Save", "Tally"]
+    assert kinds(log(driver, text="c")) == ["Count"]
+    assert kinds(driver.tell(None, "notifications/prompts/list_changed")) == ["Save", "Count"]
     driver.tell(None, "notifications/resources/list_changed")
     assert all(b.key for b in driver.session.box)
-    assert kinds(driver.tell(None, UPDATED, uri="x:1")) == ["Tally"]
+    assert kinds(driver.tell(None, UPDATED, uri="x:1")) == ["Count"]
 
 
 def test_the_box_is_bounded_in_bytes() -> None:
@@ -184,7 +184,7 @@ def test_the_box_is_bounded_in_bytes() -> None:
     for _ in range(9):
         log(driver, text="x" * 300)
     assert sum(len(b.data) for b in driver.session.box) <= 1000
-    assert kinds(log(driver, text="x" * 3000)) == ["Tally"]
+    assert kinds(log(driver, text="x" * 3000)) == ["Count"]
     assert driver.session.box
 
 
@@ -194,7 +194,7 @@ def test_nothing_is_said_unasked_before_the_client_is_initialized() -> None:
     driver.welcome()
     driver.get()
     assert driver.tell(None, CHANGED) == []
-    assert kinds(driver.ask(None)) == ["StartAskClock"]
+    assert kinds(driver.ask(None)) == ["StartServerRequestClock"]
     effects = driver.post(notification("notifications/initialized"))
     assert [m["method"] for _, m in said(effects)] == [CHANGED, "roots/list"]
     assert effects[0] == only(fx.Save, effects[:1]), "the handshake is recorded first"
@@ -285,8 +285,8 @@ def test_a_lost_log_ends_the_stream_but_not_the_call(session: SessionDriver) -> 
     session.step(ev.StreamTurnDue(post))
     effects = session.step(ev.StreamFailed("p1", "away"))
     assert effects == [fx.CloseConnection(post, "away")]
-    assert kinds(log(session, 1)) == ["Tally"]
-    assert kinds(session.end(1)) == ["StopDeadline", "StopTurnClock", "Tally"]
+    assert kinds(log(session, 1)) == ["Count"]
+    assert kinds(session.end(1)) == ["StopDeadline", "StopTurnClock", "Count"]
     assert not session.session.posts
 
 
@@ -328,7 +328,7 @@ def test_in_a_drain_there_is_no_new_work_but_pings_answers_and_cancels(session: 
     assert (refused.error.status, refused.error.retry_after, refused.id) == (503, 1, 2)
     assert only(fx.RefuseGet, session.get()).error.status == 503
     assert answers(session.post(request("p", "ping")))
-    assert kinds(session.answer("10.1", {"roots": []})) == ["StopAskClock", "AnswerBackend", "Accept"]
+    assert kinds(session.answer("10.1", {"roots": []})) == ["StopServerRequestClock", "AnswerBackend", "Accept"]
     effects = session.post(notification("notifications/cancelled", requestId=1))
     assert answers(effects)[1]["error"]["code"] == -32800
     assert not session.session.requests

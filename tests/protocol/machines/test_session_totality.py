@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from actors.protocol import effects as fx
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session.machine import CLIENT_BYTES, TABLE
+from actors.machines.session.state import TRANSITIONS, SessionPhase
 from actors.protocol import errors
-from actors.protocol import events as ev
 from actors.protocol.messages import EMPTY
-from actors.protocol.session_machine import CLIENT_BYTES, TABLE
-from actors.protocol.session_state import TRANSITIONS, SessionPhase
 from tests.protocol.machines.driving import (
     BATCHES,
     FORMS,
@@ -37,15 +37,15 @@ EVENTS: dict[type, Any] = {
     ev.Detached: ev.Detached(99, "g9"),
     ev.StreamTurnDue: ev.StreamTurnDue(99),
     ev.CallExpired: ev.CallExpired(99),
-    ev.AskExpired: ev.AskExpired("10.99"),
+    ev.ServerRequestExpired: ev.ServerRequestExpired("10.99"),
     ev.CallProgressed: ev.CallProgressed("b", None, "notifications/tools/list_changed", EMPTY, 0.0),
     ev.CallPlaced: ev.CallPlaced("b", 99, ev.Place("u", "1")),
     ev.CallHeld: ev.CallHeld(99),
     ev.CallDue: ev.CallDue(99),
     ev.CallCleared: ev.CallCleared(99),
     ev.CallEnded: ev.CallEnded(99, True, raw({})),
-    ev.Asked: ev.Asked("b", None, 1, "roots/list", EMPTY),
-    ev.AskWithdrawn: ev.AskWithdrawn("b", 99),
+    ev.ServerRequested: ev.ServerRequested("b", None, 1, "roots/list", EMPTY),
+    ev.ServerRequestWithdrawn: ev.ServerRequestWithdrawn("b", 99),
     ev.BackendLost: ev.BackendLost("b"),
     ev.StreamFailed: ev.StreamFailed("g9", "seq"),
     ev.DrainStarted: ev.DrainStarted(),
@@ -54,7 +54,7 @@ EVENTS: dict[type, Any] = {
 }
 """One of each, which refers to nothing there is."""
 
-REFUSALS = {ev.Posted: fx.RefusePost, ev.Attached: fx.RefuseGet, ev.Asked: fx.AnswerBackend}
+REFUSALS = {ev.Posted: fx.RefusePost, ev.Attached: fx.RefuseGet, ev.ServerRequested: fx.AnswerBackend}
 """Who waits is told; anything else is counted."""
 
 
@@ -89,16 +89,16 @@ def test_an_event_is_served_or_refused_without_touching_the_session(subtests: py
                 assert driver.session.phase in {phase, *(TRANSITIONS[p, c] for p, c in TRANSITIONS if p is phase)}
             else:
                 assert driver.session is before
-                assert [type(e) for e in effects] == [REFUSALS.get(type(event), fx.Tally)]
+                assert [type(e) for e in effects] == [REFUSALS.get(type(event), fx.Count)]
 
 
 def test_what_refers_to_nothing_changes_nothing(subtests: pytest.Subtests) -> None:
-    fresh = {ev.Posted, ev.Attached, ev.Asked, ev.CallProgressed, ev.DrainStarted, ev.DrainOverdue, ev.Ended}
+    fresh = {ev.Posted, ev.Attached, ev.ServerRequested, ev.CallProgressed, ev.DrainStarted, ev.DrainOverdue, ev.Ended}
     for kind in EVENTS.keys() - fresh:
         with subtests.test(event=kind.__name__):
             driver = in_phase(SessionPhase.OPERATION)
             before = driver.session
-            assert kinds(driver.step(EVENTS[kind])) in ([], ["Tally"])
+            assert kinds(driver.step(EVENTS[kind])) in ([], ["Count"])
             assert driver.session is before
 
 
@@ -199,7 +199,7 @@ def test_until_initialize_is_answered_only_pings_are() -> None:
     assert only(fx.RefusePost, driver.post(request(1, "tools/list"))).error.status == 400
     assert driver.session is before
     assert answers(driver.post(request(2, "ping")))[2]["result"] == {}
-    assert kinds(driver.post(notification("notifications/initialized"))) == ["Tally", "Accept"]
+    assert kinds(driver.post(notification("notifications/initialized"))) == ["Count", "Accept"]
     assert driver.session.phase is SessionPhase.INITIALIZING
 
 
@@ -277,7 +277,7 @@ def test_initialize_can_not_be_cancelled() -> None:
     driver = SessionDriver()
     driver.begin()
     effects = driver.post(notification("notifications/cancelled", requestId="init"))
-    assert kinds(effects) == ["Tally", "Accept"]
+    assert kinds(effects) == ["Count", "Accept"]
     assert driver.welcome()
 
 
@@ -308,5 +308,5 @@ def test_after_the_end_everything_is_refused_as_unknown(session: SessionDriver) 
     refused = only(fx.RefusePost, session.post(request(1, "ping")))
     assert (refused.error.status, refused.id) == (404, 1)
     assert only(fx.RefuseGet, session.get()).error.status == 404
-    assert not only(fx.AnswerBackend, session.step(ev.Asked("b", None, 1, "roots/list", EMPTY))).ok
+    assert not only(fx.AnswerBackend, session.step(ev.ServerRequested("b", None, 1, "roots/list", EMPTY))).ok
     assert session.session is closed

@@ -2,10 +2,10 @@
 
 import pytest
 
-from actors.protocol import effects as fx
-from actors.protocol import events as ev
-from actors.protocol.session_record import read_box
-from actors.protocol.session_state import Boxed, Rules
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session.record import read_box
+from actors.machines.session.state import Boxed, Rules
 from tests.protocol.machines.driving import SessionDriver, all_of, only, said
 
 CHANGED = "notifications/tools/list_changed"

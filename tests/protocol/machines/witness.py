@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from actors.protocol import effects as fx
-from actors.protocol import events as ev
-from actors.protocol import session_record
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session import record as session_record
+from actors.machines.session.record import request_key
+from actors.machines.session.state import TRANSITIONS, Session, SessionPhase
 from actors.protocol.messages import Request, RequestId
-from actors.protocol.session_record import request_key
-from actors.protocol.session_state import TRANSITIONS, Session, SessionPhase
 from tests.protocol.machines.driving import plain
 
 
@@ -140,8 +140,8 @@ class Witness:
         assert after.phase in {before.phase, *reached}
         if before.phase is SessionPhase.CLOSED:
             assert after is before
-            assert {type(e) for e in effects} <= {fx.RefusePost, fx.RefuseGet, fx.AnswerBackend, fx.Tally}
-            if isinstance(event, ev.Asked):
+            assert {type(e) for e in effects} <= {fx.RefusePost, fx.RefuseGet, fx.AnswerBackend, fx.Count}
+            if isinstance(event, ev.ServerRequested):
                 return
         self._take(event)
         for effect in effects:
@@ -190,11 +190,11 @@ class Witness:
                 self.turns.discard(post)
             case ev.CallExpired(call):
                 self.deadlines.discard(call)
-            case ev.AskExpired(ask):
+            case ev.ServerRequestExpired(ask):
                 self.waits.discard(ask)
-            case ev.Asked(backend, call, id, _, _):
+            case ev.ServerRequested(backend, call, id, _, _):
                 self.questions[backend, id] = call
-            case ev.AskWithdrawn(backend, id):
+            case ev.ServerRequestWithdrawn(backend, id):
                 self.questions.pop((backend, id), None)
             case ev.BackendLost(backend):
                 self.questions = {q: c for q, c in self.questions.items() if q[0] != backend}
@@ -275,8 +275,8 @@ class Witness:
             assert post.stream is None
             post.stream = effect.stream
             # What waited for the others of a batch has its own event from here on, and is owed until that is there.
-            owed = [*post.ids, *post.refused]
-            assert effect.requests == {request_key(id): effect.stream.encode() for id in owed}
+            pending_replies = [*post.ids, *post.refused]
+            assert effect.requests == {request_key(id): effect.stream.encode() for id in pending_replies}
             self.requests |= effect.requests
         self.streams[effect.stream] = Stream(0 if effect.first is None else 1, effect.post, effect.connection)
 
@@ -366,7 +366,7 @@ class Witness:
         assert (effect.backend, effect.id) in self.questions, "an answer that nobody waits for"
         del self.questions[effect.backend, effect.id]
 
-    def _tally(self, effect: fx.Tally) -> None:
+    def _count(self, effect: fx.Count) -> None:
         self.tallies.append(effect.what)
 
     # Effects: clocks, record, end
@@ -431,16 +431,16 @@ HANDLERS: dict[type, Any] = {
     fx.Dispatch: Witness._dispatch,
     fx.CancelCall: Witness._cancel_call,
     fx.Broadcast: lambda self, effect: None,
-    fx.TellBackend: lambda self, effect: None,
+    fx.NotifyBackend: lambda self, effect: None,
     fx.AnswerBackend: Witness._answer_backend,
     fx.StartTurnClock: lambda self, effect: self.turns.add(effect.post),
     fx.StopTurnClock: lambda self, effect: self.turns.discard(effect.post),
     fx.StartDeadline: Witness._start_deadline,
     fx.StopDeadline: lambda self, effect: self.deadlines.discard(effect.call),
-    fx.StartAskClock: lambda self, effect: self.waits.add(effect.ask),
-    fx.StopAskClock: lambda self, effect: self.waits.discard(effect.ask),
+    fx.StartServerRequestClock: lambda self, effect: self.waits.add(effect.ask),
+    fx.StopServerRequestClock: lambda self, effect: self.waits.discard(effect.ask),
     fx.Save: Witness._save,
     fx.UseLevel: lambda self, effect: self._save(fx.Save(session_record.level(effect.level))),
     fx.End: Witness._end,
-    fx.Tally: Witness._tally,
+    fx.Count: Witness._count,
 }

@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from actors.protocol.modern.meta import CAPABILITIES_KEY, VERSION_KEY
+from actors.protocol.meta import CAPABILITIES_KEY, VERSION_KEY
 from actors.protocol.versions import MODERN
 
 

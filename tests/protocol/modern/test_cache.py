@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from actors.machines.upstream import cache as module
+from actors.machines.upstream.cache import Cache
 from actors.protocol import payload as json
-from actors.protocol.modern import cache as module
-from actors.protocol.modern.cache import Cache
-from tests.support.modern_link import client
+from tests.support.modern_upstream import client
 
 ALICE, BOB = client(principal="alice"), client(principal="bob")
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from actors.protocol.modern import exchange as ev
-from actors.protocol.modern.exchange import TRANSITIONS, Exchange, Phase, step
+from actors.machines.modern import request as ev
+from actors.machines.modern.request import TRANSITIONS, ModernRequest, Phase, step
 
 COMPLETE = {"resultType": "complete", "content": []}
 FORM = frozenset({"elicit.form"})
@@ -22,7 +22,7 @@ class Driver:
 
     def __init__(self, method: str = "tools/call", **members: Any) -> None:
         members.setdefault("id", 1)
-        self.exchange = Exchange(method=method, params=raw({"name": "echo"}), **members)
+        self.exchange = ModernRequest(method=method, params=raw({"name": "echo"}), **members)
         self.effects: list[Any] = []
 
     def on(self, event: Any) -> list[Any]:
@@ -117,7 +117,7 @@ def test_nothing_follows_the_answer() -> None:
         ev.Overflowed(),
         ev.Begun(1.0),
     ):
-        assert kinds(driver.on(event)) == [ev.Tally]
+        assert kinds(driver.on(event)) == [ev.Count]
         assert driver.exchange is before
 
 
@@ -175,22 +175,22 @@ def test_progress_that_does_not_rise_is_dropped() -> None:
     driver = Driver(token=1).begin()
     driver.tell("notifications/progress", {"progress": 2})
     for value in (2, 1.5, -1):
-        assert kinds(driver.tell("notifications/progress", {"progress": value})) == [ev.Tally]
+        assert kinds(driver.tell("notifications/progress", {"progress": value})) == [ev.Count]
 
 
 def test_progress_that_nobody_wanted_is_dropped_and_the_head_still_waits() -> None:
     driver = Driver().begin()
-    assert kinds(driver.tell("notifications/progress", {"progress": 2})) == [ev.Tally]
+    assert kinds(driver.tell("notifications/progress", {"progress": 2})) == [ev.Count]
     assert driver.exchange.phase is Phase.DISPATCHED
 
 
 @pytest.mark.parametrize("params", [{}, {"progress": "much"}, [], None])
 def test_progress_that_is_none_is_dropped(params: Any) -> None:
-    assert kinds(Driver(token=1).begin().tell("notifications/progress", params)) == [ev.Tally]
+    assert kinds(Driver(token=1).begin().tell("notifications/progress", params)) == [ev.Count]
 
 
 def test_log_messages_come_only_if_this_request_asked_for_them() -> None:
-    assert kinds(Driver().begin().tell("notifications/message", {"level": "emergency", "data": 1})) == [ev.Tally]
+    assert kinds(Driver().begin().tell("notifications/message", {"level": "emergency", "data": 1})) == [ev.Count]
 
 
 @pytest.mark.parametrize(("level", "heard"), [("debug", False), ("info", False), ("warning", True), ("alert", True)])
@@ -204,7 +204,7 @@ def test_log_messages_come_at_or_above_the_level_that_was_asked_for(level: str, 
     ["notifications/tools/list_changed", "notifications/resources/updated", "notifications/cancelled", "made/up"],
 )
 def test_what_belongs_on_a_subscription_never_comes_on_a_request(method: str) -> None:
-    assert kinds(Driver(level="debug", token=1).begin().tell(method, {"uri": "a:b"})) == [ev.Tally]
+    assert kinds(Driver(level="debug", token=1).begin().tell(method, {"uri": "a:b"})) == [ev.Count]
 
 
 # Results
@@ -307,11 +307,11 @@ def test_every_event_in_every_phase_is_served_by_the_table_or_changes_nothing() 
     assert {type(event) for event in samples} == set(ev.CAUSES)
     for phase in Phase:
         for event in samples:
-            before = Exchange(id=1, method="tools/call", params=raw({}), level="debug", phase=phase)
+            before = ModernRequest(id=1, method="tools/call", params=raw({}), level="debug", phase=phase)
             after, effects = step(before, event)
             to = TRANSITIONS.get((phase, ev.CAUSES[type(event)]))
             if to is None:
                 assert after is before
-                assert kinds(effects) == [ev.Tally]
+                assert kinds(effects) == [ev.Count]
             else:
                 assert after.phase is to

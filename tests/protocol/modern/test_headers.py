@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from actors.protocol.errors import Malformed
-from actors.protocol.messages import EMPTY
-from actors.protocol.modern.headers import (
+from actors.protocol.headers import (
     NAMED_BY,
     Mirrored,
     check_arguments,
@@ -20,6 +19,7 @@ from actors.protocol.modern.headers import (
     outbound,
     repeated,
 )
+from actors.protocol.messages import EMPTY
 from actors.protocol.versions import MODERN
 
 REGION = Mirrored("Mcp-Param-Region", ("region",))

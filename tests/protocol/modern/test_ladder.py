@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from actors.protocol import classify_modern
 from actors.protocol.classify import ModernNotification, ModernRequest, Rejection, classify_body
+from actors.protocol.headers import outbound
 from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
-from actors.protocol.modern import ladder
-from actors.protocol.modern.headers import outbound
-from actors.protocol.modern.meta import CAPABILITIES_KEY, LEVEL_KEY, VERSION_KEY
+from actors.protocol.meta import CAPABILITIES_KEY, LEVEL_KEY, VERSION_KEY
 from actors.protocol.versions import MODERN, SERVED, VERSIONS
 
 FUTURE = "2099-01-01"
@@ -36,7 +36,7 @@ def ask(raw, params):
         body = raw(params(meta, **members))
         headers = {**headers_of(method, body), **(change or {})}
         headers = {name: value for name, value in headers.items() if value is not None}
-        return ladder.modern(Request(1, method, body), headers, accepts_sse)
+        return classify_modern.modern(Request(1, method, body), headers, accepts_sse)
 
     return climb
 
@@ -65,21 +65,21 @@ def test_every_method_without_a_name_needs_three_headers_only(ask, method):
 def test_what_is_no_request_is_refused_or_dropped():
     headers = {"mcp-protocol-version": MODERN}
     for frame in (Result(1, Raw(b"{}")), Error(1, Raw(b"{}"))):
-        rejected(ladder.modern(frame, headers), -32600, 400, id=None)
+        rejected(classify_modern.modern(frame, headers), -32600, 400, id=None)
     batch = classify_body(b'[{"jsonrpc":"2.0","id":1,"method":"tools/list"}]', None, MODERN, modern=climb(headers))
     rejected(batch, -32600, 400, id=None)
     for method in ("notifications/cancelled", "notifications/anything"):
         note = Notification(method)
-        assert ladder.modern(note, headers) == ModernNotification(note)
-        assert ladder.modern(note, None) == ModernNotification(note)
+        assert classify_modern.modern(note, headers) == ModernNotification(note)
+        assert classify_modern.modern(note, None) == ModernNotification(note)
 
 
 def climb(headers):
-    return lambda frame, version: ladder.modern(frame, headers)
+    return lambda frame, version: classify_modern.modern(frame, headers)
 
 
 def test_a_notification_of_a_revision_that_is_not_served_is_refused():
-    error = rejected(ladder.modern(Notification("x"), {"mcp-protocol-version": FUTURE}), -32022, 400, id=None)
+    error = rejected(classify_modern.modern(Notification("x"), {"mcp-protocol-version": FUTURE}), -32022, 400, id=None)
     assert error["data"] == {"supported": list(SERVED), "requested": FUTURE}
 
 
@@ -114,7 +114,7 @@ def test_an_envelope_that_lacks_something_is_refused(ask, meta):
 
 @pytest.mark.parametrize("params", [EMPTY, Raw(b"{}"), Raw(b'{"_meta":5}')])
 def test_a_modern_header_over_a_body_without_an_envelope_is_refused(params):
-    rejected(ladder.modern(Request(1, "tools/list", params), headers_of("tools/list", params)), -32602, 400)
+    rejected(classify_modern.modern(Request(1, "tools/list", params), headers_of("tools/list", params)), -32602, 400)
 
 
 def test_a_revision_that_is_not_served_is_told_which_are(ask):
@@ -139,14 +139,14 @@ def test_an_extension_adds_methods(raw, params):
     body = raw(params(taskId="t"))
     request = Request(1, "tasks/get", body)
     headers = headers_of("tasks/get", body)
-    rejected(ladder.modern(request, headers), -32601, 404)
-    assert isinstance(ladder.modern(request, headers, extra_methods=["tasks/get"]), ModernRequest)
+    rejected(classify_modern.modern(request, headers), -32601, 404)
+    assert isinstance(classify_modern.modern(request, headers, extra_methods=["tasks/get"]), ModernRequest)
 
 
 def test_without_headers_only_the_body_is_checked(raw, params):
-    assert isinstance(ladder.modern(Request(1, "tools/call", raw(params(name="t"))), None), ModernRequest)
-    rejected(ladder.modern(Request(1, "tools/list", EMPTY), None), -32602, 400)
-    rejected(ladder.modern(Request(1, "tools/list", raw(params({VERSION_KEY: FUTURE}))), None), -32022, 400)
+    assert isinstance(classify_modern.modern(Request(1, "tools/call", raw(params(name="t"))), None), ModernRequest)
+    rejected(classify_modern.modern(Request(1, "tools/list", EMPTY), None), -32602, 400)
+    rejected(classify_modern.modern(Request(1, "tools/list", raw(params({VERSION_KEY: FUTURE}))), None), -32022, 400)
 
 
 FAULTS = [
@@ -195,7 +195,7 @@ def frames(draw):
 
 @given(frames(), st.none() | st.dictionaries(NAMES, VALUES), st.booleans())
 def test_every_frame_has_exactly_one_route_or_rejection(frame, headers, accepts_sse):
-    route = ladder.modern(frame, headers, accepts_sse)
+    route = classify_modern.modern(frame, headers, accepts_sse)
     if isinstance(route, Rejection):
         assert 400 <= route.status < 500
         assert route.error.status == errors_status(route)

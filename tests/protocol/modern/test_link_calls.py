@@ -3,11 +3,11 @@
 import pytest
 from msgspec import Raw
 
-from actors.protocol import link_events as ev
+from actors.machines.upstream import events as ev
+from actors.machines.upstream import modern_events as mv
+from actors.machines.upstream.modern_calls import MIRRORS_MAX, UNSENT_BYTES, UNSENT_MAX
 from actors.protocol.messages import Result
-from actors.protocol.modern import link_events as mv
-from actors.protocol.modern.link_calls import MIRRORS_MAX, UNSAID_BYTES, UNSAID_MAX
-from tests.support.modern_link import Drive, client
+from tests.support.modern_upstream import Drive, client
 
 HEADED = {
     "name": "run",
@@ -56,7 +56,7 @@ def test_an_answer_for_what_was_not_asked_is_dropped_and_counted(drive, related)
     asked = drive.last("tools/call").id
     for id in (asked + "0", "x", 7):
         message = Result(id, Raw(b'{"resultType":"complete"}'))
-        drive.step(mv.Heard(message, asked if related else None, None))
+        drive.step(mv.Incoming(message, asked if related else None, None))
     assert drive.tallied == ["late_response"] * 3
     assert drive.outcomes == {}
     drive.result(asked, {"resultType": "complete"})
@@ -102,30 +102,30 @@ def test_a_notification_brings_a_connection_and_waits_for_it_but_not_without_bou
     drive = Drive(related)
     drive.inform("acme/beat", seq=0)
     assert drive.count("server/discover") == 1
-    for seq in range(1, UNSAID_MAX + 3):
+    for seq in range(1, UNSENT_MAX + 3):
         drive.inform("acme/beat", seq=seq)
     assert not drive.notified
     assert drive.tallied == ["too_many_notifications"] * 3
     drive.call(1)
     drive.discovered()
-    assert [params["seq"] for _, params, _ in drive.notified] == list(range(UNSAID_MAX))
+    assert [params["seq"] for _, params, _ in drive.notified] == list(range(UNSENT_MAX))
     drive.inform("acme/beat", seq="next")
     assert drive.notified[-1][1] == {"seq": "next"}
 
 
 def test_what_waits_of_notifications_is_bounded_in_bytes_and_one_alone_has_room():
     drive = Drive()
-    drive.inform("acme/beat", text="x" * UNSAID_BYTES)
+    drive.inform("acme/beat", text="x" * UNSENT_BYTES)
     drive.inform("acme/beat", text="x")
     assert drive.tallied == ["too_many_notifications"]
     drive.discovered()
     assert len(drive.notified) == 1
 
 
-@pytest.mark.parametrize("text", ["", "x" * (UNSAID_BYTES // 8)], ids=["many", "large"])
+@pytest.mark.parametrize("text", ["", "x" * (UNSENT_BYTES // 8)], ids=["many", "large"])
 def test_whoever_notifies_most_leaves_room_for_what_others_notify(text):
     drive = Drive()
-    for seq in range(UNSAID_MAX + 1):
+    for seq in range(UNSENT_MAX + 1):
         drive.inform("acme/beat", "mallory", seq=seq, text=text)
     for name in ("alice", "bob"):
         drive.inform("acme/beat", name, of=name)
@@ -133,7 +133,7 @@ def test_whoever_notifies_most_leaves_room_for_what_others_notify(text):
     said = [params for _, params, _ in drive.notified]
     assert [params.get("of") for params in said[-2:]] == ["alice", "bob"]
     assert [params["seq"] for params in said[:-2]] == list(range(len(said) - 2))
-    assert len(drive.tallied) + len(said) == UNSAID_MAX + 3
+    assert len(drive.tallied) + len(said) == UNSENT_MAX + 3
 
 
 @pytest.mark.parametrize("era", [True, False])
@@ -145,7 +145,7 @@ def test_a_notification_for_a_server_that_does_not_come_or_is_of_the_other_era_i
     else:
         drive.error(drive.last("server/discover").id, -32601, 404)
         drive.inform("acme/beat")
-    assert not drive.link.unsaid
+    assert not drive.upstream.unsent
     assert not drive.notified
     dropped = ["lost_notification"] if era else ["unknown_notification", "Notified while unfit"]
     assert drive.tallied == dropped
@@ -182,7 +182,7 @@ def test_an_error_without_an_id_belongs_to_its_stream(http):
 
     http.call(1)
     sent = http.last("tools/call")
-    http.step(mv.Heard(Error(None, Raw(b'{"code":-32603,"message":"oh"}')), sent.id, 200))
+    http.step(mv.Incoming(Error(None, Raw(b'{"code":-32603,"message":"oh"}')), sent.id, 200))
     assert http.outcomes[1][1]["message"] == "oh"
 
 
@@ -335,7 +335,7 @@ def test_what_a_server_wants_in_headers_is_remembered_up_to_a_bound(http):
     for page in range(3):
         http.call(page, "tools/list")
         http.result(http.last("tools/list").id, {"tools": [{**HEADED, "name": f"{page}-{n}"} for n in range(2000)]})
-    assert len(http.link.mirrors) == MIRRORS_MAX
+    assert len(http.upstream.mirrors) == MIRRORS_MAX
     for call, name, mirrored in ((10, "0-0", False), (11, "1-1999", True), (12, "2-1999", True)):
         http.call(call, name=name, arguments={"region": "eu"})
         assert ("Mcp-Param-Region" in http.last("tools/call").headers) is mirrored

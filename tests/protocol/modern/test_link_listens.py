@@ -2,10 +2,10 @@
 
 import pytest
 
-from actors.protocol import link_events as ev
-from actors.protocol.modern import link_events as mv
-from actors.protocol.modern.link_state import Phase
-from tests.support.modern_link import EVERYTHING, Drive, client
+from actors.machines.upstream import events as ev
+from actors.machines.upstream import modern_events as mv
+from actors.machines.upstream.modern_state import Phase
+from tests.support.modern_upstream import EVERYTHING, Drive, client
 
 UPDATED = "notifications/resources/updated"
 TOOLS = "notifications/tools/list_changed"
@@ -115,7 +115,7 @@ def test_a_cancelled_listen_is_over_wherever_it_stands(drive):
     drive.call(2, "subscriptions/listen", by=MODERN, notifications={})
     drive.fail(drive.acknowledge(), "no_response")
     drive.step(ev.Abandoned(2, "closed"))
-    assert not drive.link.lost
+    assert not drive.upstream.lost
     assert not drive.timers
 
 
@@ -124,7 +124,7 @@ def test_the_end_of_the_process_is_not_the_end_of_a_listen():
     drive.call(1, "subscriptions/listen", by=MODERN, notifications={"toolsListChanged": True})
     drive.acknowledge()
     drive.step(ev.Closed("exited", "gone"))
-    assert drive.link.phase is Phase.WAITING
+    assert drive.upstream.phase is Phase.WAITING
     drive.step(ev.RetryDue())
     drive.discovered()
     drive.acknowledge()
@@ -142,7 +142,7 @@ def test_a_cancel_of_the_server_ends_a_listen_that_has_no_result_and_is_else_not
     drive.acknowledge(second)
     drive.notify("notifications/cancelled", requestId=second)
     assert list(drive.outcomes) == [1]
-    assert len(drive.link.lost) == 1
+    assert len(drive.upstream.lost) == 1
 
 
 # Sessions ----------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_sessions_share_a_listen_for_changes_of_lists(drive):
     assert not drive.cancelled
     drive.step(mv.Left("s2"))
     assert len(drive.cancelled) == 1
-    assert not drive.link.pending
+    assert not drive.upstream.pending
 
 
 def test_a_session_that_joins_early_hears_as_soon_as_there_is_a_connection():
@@ -257,7 +257,7 @@ def test_unsubscribing_the_last_one_closes_the_listen(drive):
     subscribe(drive, 3, "test:///never", method="resources/unsubscribe")
     assert [drive.outcomes[n] for n in (2, 3)] == [(True, {}), (True, {})]
     assert drive.cancelled == [id]
-    assert not drive.link.pending
+    assert not drive.upstream.pending
 
 
 def test_a_change_that_fails_leaves_what_was(drive):
@@ -298,7 +298,7 @@ def test_a_process_that_is_lost_comes_back_for_its_subscriptions():
     subscribe(drive, 1, "test:///a")
     drive.acknowledge()
     drive.step(ev.Closed("exited", "gone"))
-    assert drive.link.phase is Phase.WAITING
+    assert drive.upstream.phase is Phase.WAITING
     drive.step(ev.RetryDue())
     drive.discovered()
     for sent in [sent.id for sent in drive.sent if sent.method == "subscriptions/listen"][-2:]:
@@ -312,7 +312,7 @@ def test_a_process_that_nobody_is_subscribed_at_comes_back_when_it_is_needed():
     join(drive)
     drive.acknowledge()
     drive.step(ev.Closed("exited", "gone"))
-    assert drive.link.phase is Phase.IDLE
+    assert drive.upstream.phase is Phase.IDLE
 
 
 def test_a_subscription_goes_to_the_other_era_with_the_calls():
@@ -330,8 +330,8 @@ def test_nothing_is_left_when_everybody_has_gone(drive):
     subscribe(drive, 1, "test:///a")
     drive.acknowledge()
     drive.step(mv.Left("s1"))
-    assert not drive.link.pending
-    assert not drive.link.wishes
+    assert not drive.upstream.pending
+    assert not drive.upstream.wishes
 
 
 def test_the_end_of_a_link_ends_listens_too(drive):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from actors.protocol import link_events as ev
-from actors.protocol.modern import link_events as mv
-from tests.support.modern_link import Drive, client
+from actors.machines.upstream import events as ev
+from actors.machines.upstream import modern_events as mv
+from tests.support.modern_upstream import Drive, client
 
 FORM = {"method": "elicitation/create", "params": {"message": "name?", "requestedSchema": {"type": "object"}}}
 ROOTS = {"method": "roots/list"}
@@ -165,7 +165,7 @@ def test_a_cancelled_call_takes_its_questions_back(drive):
     assert mv.Withdraw("s1", str(drive.asks[0].id)) in drive.effects
     drive.answer(drive.asks[0], {"action": "accept"})
     assert drive.count("tools/call") == 1
-    assert not drive.link.asking
+    assert not drive.upstream.asking
 
 
 def test_a_cancelled_pause_is_over(drive):

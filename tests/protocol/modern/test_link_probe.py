@@ -2,10 +2,10 @@
 
 import pytest
 
-from actors.protocol import link_events as ev
-from actors.protocol.modern import link_events as mv
-from actors.protocol.modern.link_state import Phase
-from tests.support.modern_link import DISCOVERED, Drive
+from actors.machines.upstream import events as ev
+from actors.machines.upstream import modern_events as mv
+from actors.machines.upstream.modern_state import Phase
+from tests.support.modern_upstream import DISCOVERED, Drive
 
 
 @pytest.fixture(params=[True, False], ids=["http", "stdio"])
@@ -23,9 +23,9 @@ def test_only_the_probe_is_sent_before_the_era_is_known(drive):
 def test_a_modern_server_is_introduced_as_any_other(drive):
     drive.ready()
     [ready] = [effect for effect in drive.effects if isinstance(effect, ev.Ready)]
-    assert ready.hello.version == "2026-07-28"
-    assert ready.hello.instructions == "be kind"
-    assert b'"far"' in bytes(ready.hello.server_info)
+    assert ready.server_info.version == "2026-07-28"
+    assert ready.server_info.instructions == "be kind"
+    assert b'"far"' in bytes(ready.server_info.implementation)
     assert mv.Judged(True) in drive.effects
     assert not drive.timers
 
@@ -40,7 +40,7 @@ def verdict(drive):
 def test_a_server_that_does_not_know_the_probe_gets_nothing_else(drive, code):
     drive.call(1)
     drive.error(drive.last("server/discover").id, code, 400)
-    assert drive.link.phase is Phase.UNFIT
+    assert drive.upstream.phase is Phase.WRONG_ERA
     assert [called.call for called in drive.returned] == [1]
     assert (verdict(drive).modern, verdict(drive).sure) == (False, True)
     assert f"(error {code})" in verdict(drive).said
@@ -51,13 +51,13 @@ def test_a_server_that_does_not_know_the_probe_gets_nothing_else(drive, code):
 def test_a_server_that_names_other_versions_only_is_of_the_other_era(drive):
     drive.call(1)
     drive.discovered(supportedVersions=["2025-11-25"])
-    assert drive.link.phase is Phase.UNFIT
+    assert drive.upstream.phase is Phase.WRONG_ERA
 
 
 def test_silence_is_an_answer(drive):
     drive.call(1)
     drive.due("probe")
-    assert drive.link.phase is Phase.UNFIT
+    assert drive.upstream.phase is Phase.WRONG_ERA
     assert (verdict(drive).modern, verdict(drive).sure) == (False, False)
 
 
@@ -75,14 +75,14 @@ def test_the_silence_of_a_process_counts_from_its_first_sign_of_life():
     drive.step(mv.Spoke())
     assert drive.timers == {("probe",): 5.0}
     drive.due("probe")
-    assert drive.link.phase is Phase.UNFIT
+    assert drive.upstream.phase is Phase.WRONG_ERA
     assert (verdict(drive).modern, verdict(drive).sure) == (False, False)
 
 
 def test_a_process_that_says_nothing_at_all_has_the_connect_deadline():
     drive = starting()
     drive.step(ev.ConnectExpired())
-    assert drive.link.phase is Phase.UNFIT
+    assert drive.upstream.phase is Phase.WRONG_ERA
     assert (verdict(drive).modern, verdict(drive).sure) == (False, False)
     assert [called.call for called in drive.returned] == [1]
 
@@ -91,11 +91,11 @@ def test_after_a_refusal_of_the_other_era_silence_is_no_verdict(drive):
     drive.started = ev.Started(drive.related, settled=True)
     drive.call(1)
     drive.due("probe")
-    assert drive.link.phase is Phase.PROBING
+    assert drive.upstream.phase is Phase.PROBING
     assert drive.count("server/discover") == 2, "the first one may be lost"
     assert not drive.timers
     drive.step(ev.ConnectExpired())
-    assert drive.link.phase is Phase.IDLE
+    assert drive.upstream.phase is Phase.IDLE
     assert drive.outcomes[1][1]["data"]["reason"] == "connect_timeout"
     assert not any(isinstance(effect, mv.Judged) for effect in drive.effects)
 
@@ -107,9 +107,9 @@ def test_either_of_two_probes_may_be_answered(drive, which):
     drive.due("probe")
     probes = [sent.id for sent in drive.sent]
     drive.result(probes[which], DISCOVERED)
-    assert drive.link.phase is Phase.READY
+    assert drive.upstream.phase is Phase.READY
     drive.result(probes[1 - which], DISCOVERED)
-    assert drive.link.phase is Phase.READY
+    assert drive.upstream.phase is Phase.READY
     assert drive.count("tools/call") == 1
 
 
@@ -143,7 +143,7 @@ def test_one_that_has_served_is_not_handed_over():
     drive.call(1, "tools/call", name="echo")
     drive.error(drive.last("tools/call").id, -32600, 400)
     drive.error(drive.last("server/discover").id, -32601, 400)
-    assert drive.link.phase is Phase.UNFIT
+    assert drive.upstream.phase is Phase.WRONG_ERA
     assert ev.HandOver() not in drive.effects
 
 
@@ -154,20 +154,20 @@ def test_a_process_that_was_handed_over_and_ends_is_started_anew_once():
     assert drive.count("server/discover") == 2
     assert not drive.timers
     drive.step(ev.Closed("exited", "and again"))
-    assert drive.link.phase is Phase.UNFIT
+    assert drive.upstream.phase is Phase.WRONG_ERA
 
 
 def test_the_silence_of_an_earlier_probe_means_nothing(drive):
     drive.ready()
     drive.due("probe")
-    assert drive.link.phase is Phase.READY
+    assert drive.upstream.phase is Phase.READY
 
 
 def test_an_html_404_is_an_answer_of_the_other_era():
     drive = Drive()
     drive.call(1)
     drive.fail(drive.last("server/discover").id, "http_status", "no", 404)
-    assert drive.link.phase is Phase.UNFIT
+    assert drive.upstream.phase is Phase.WRONG_ERA
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_what_says_nothing_of_the_era_fails_the_calls_and_no_more(reason, status
     drive = Drive()
     drive.call(1)
     drive.fail(drive.last("server/discover").id, reason, "no", status)
-    assert drive.link.phase is Phase.IDLE
+    assert drive.upstream.phase is Phase.IDLE
     assert not any(isinstance(effect, mv.Judged) for effect in drive.effects)
     ok, error = drive.outcomes[1]
     assert not ok
@@ -191,7 +191,7 @@ def test_a_modern_refusal_of_the_probe_is_tried_once_more(drive):
     drive.error(drive.last("server/discover").id, -32020, 400)
     assert drive.count("server/discover") == 2
     drive.error(drive.last("server/discover").id, -32020, 400)
-    assert drive.link.phase is Phase.IDLE
+    assert drive.upstream.phase is Phase.IDLE
     assert drive.outcomes[1][0] is False
 
 
@@ -199,7 +199,7 @@ def test_a_process_that_ends_at_the_probe_is_of_the_other_era():
     drive = Drive(related=False)
     drive.call(1)
     drive.step(ev.Closed("exited", "exited with status 1"))
-    assert drive.link.phase is Phase.UNFIT
+    assert drive.upstream.phase is Phase.WRONG_ERA
 
 
 def test_a_process_that_was_handed_over_and_ends_in_doubt_owes_what_it_was_asked():
@@ -207,7 +207,7 @@ def test_a_process_that_was_handed_over_and_ends_in_doubt_owes_what_it_was_asked
     drive.call(1)
     drive.call(2)
     drive.error(drive.last("tools/call").id, -32022, supported=["2026-07-28"], requested="2026-07-28")
-    assert drive.link.phase is Phase.PROBING
+    assert drive.upstream.phase is Phase.PROBING
     drive.step(ev.Closed("exited", "exited with status 1"))
     assert drive.outcomes[1][1]["data"]["executed"] == "unknown"
     assert [called.call for called in drive.returned] == [2]
@@ -226,7 +226,7 @@ def test_a_late_answer_to_the_probe_changes_nothing(drive):
     probe = drive.last("server/discover")
     drive.due("probe")
     drive.result(probe.id, {"supportedVersions": ["2026-07-28"], "capabilities": {}})
-    assert drive.link.phase is Phase.UNFIT
+    assert drive.upstream.phase is Phase.WRONG_ERA
     drive.step(mv.Reconsidered())
     drive.call(2)
     drive.discovered()
@@ -245,7 +245,7 @@ def test_a_refused_version_asks_again_and_sends_the_call_once_more(drive):
     drive.call(1)
     drive.error(drive.last("tools/call").id, -32022, 400, supported=["2026-07-28"], requested="2026-07-28")
     assert mv.Judged(None) in drive.effects
-    assert drive.link.phase is Phase.PROBING
+    assert drive.upstream.phase is Phase.PROBING
     drive.discovered()
     assert drive.count("tools/call") == 2
     drive.error(drive.last("tools/call").id, -32022, 400, supported=[], requested="2026-07-28")

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from actors.protocol import meta
 from actors.protocol.errors import Refusal
 from actors.protocol.messages import EMPTY
-from actors.protocol.modern import meta
-from actors.protocol.modern.meta import CAPABILITIES_KEY, INFO_KEY, LEVEL_KEY, RELATED_TASK_KEY, VERSION_KEY
+from actors.protocol.meta import CAPABILITIES_KEY, INFO_KEY, LEVEL_KEY, RELATED_TASK_KEY, VERSION_KEY
 from actors.protocol.translate import client_request
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from mcp.shared import inbound as official
 from msgspec import Raw
 
+from actors.protocol import classify_modern, headers
 from actors.protocol.classify import ModernRequest
 from actors.protocol.messages import Request
-from actors.protocol.modern import headers, ladder
-from actors.protocol.modern.meta import CAPABILITIES_KEY, VERSION_KEY
+from actors.protocol.meta import CAPABILITIES_KEY, VERSION_KEY
 from actors.protocol.versions import MODERN
 
 
@@ -140,7 +140,7 @@ def test_both_ladders_end_at_the_same_rung(method, meta, members, wrong):
     # A name in a header that is not in the body is refused here, and left to the method's own check there.
     assume(headers.NAMED_BY.get(method) in (None, *members) or "mcp-name" not in sent)
     theirs = official.classify_inbound_request({"method": method, "params": params}, headers=sent)
-    ours = ladder.modern(Request(1, method, raw(params)), sent)
+    ours = classify_modern.modern(Request(1, method, raw(params)), sent)
     if isinstance(theirs, official.InboundModernRoute):
         assert isinstance(ours, ModernRequest)
         return

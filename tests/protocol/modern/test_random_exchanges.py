@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from actors.protocol.modern import exchange as ev
-from actors.protocol.modern.exchange import Exchange, Phase, step
+from actors.machines.modern import request as ev
+from actors.machines.modern.request import ModernRequest, Phase, step
 
 
 def raw(value: Any) -> Raw:
@@ -27,9 +27,9 @@ RESULTS = st.sampled_from(
 
 
 @st.composite
-def exchanges(draw: st.DrawFn) -> Exchange:
+def exchanges(draw: st.DrawFn) -> ModernRequest:
     """Any exchange."""
-    return Exchange(
+    return ModernRequest(
         id=draw(IDS),
         method=draw(st.sampled_from(["tools/call", "tools/list"])),
         params=raw({}),
@@ -57,7 +57,7 @@ def events(mark: int) -> st.SearchStrategy[Any]:
 class Witness:
     """What an exchange may say, kept apart from its machine."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: ModernRequest) -> None:
         self.exchange = exchange
         self.head = False
         self.over = False
@@ -81,7 +81,7 @@ class Witness:
 
     def check(self, effect: Any, mark: int) -> None:
         match effect:
-            case ev.Tally():
+            case ev.Count():
                 return
             case ev.Answer(_, body):
                 assert not self.head

@@ -5,12 +5,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.protocol import link_events as ev
-from actors.protocol.modern import link_events as mv
-from actors.protocol.modern.link_events import Called
-from actors.protocol.modern.link_machine import TABLE
-from actors.protocol.modern.link_state import TRANSITIONS, Listen, Phase
-from tests.support.modern_link import DISCOVERED, Drive, client
+from actors.machines.upstream import events as ev
+from actors.machines.upstream import modern_events as mv
+from actors.machines.upstream.modern import TABLE
+from actors.machines.upstream.modern_events import Called
+from actors.machines.upstream.modern_state import TRANSITIONS, Listen, Phase
+from tests.support.modern_upstream import DISCOVERED, Drive, client
 
 METHODS = (
     "tools/call",
@@ -73,29 +73,29 @@ class Play:
         self.gone: set[int] = set()
 
     def act(self, action: tuple[Any, ...]) -> None:
-        drive, before = self.drive, self.drive.link.phase
+        drive, before = self.drive, self.drive.upstream.phase
         getattr(self, f"_{action[0]}")(*action[1:])
-        after = drive.link.phase
+        after = drive.upstream.phase
         assert after is before or any(row[0] is before for row in TRANSITIONS)
         self.check()
 
     def check(self) -> None:
         """Everything that waits is somewhere, once."""
-        link = self.drive.link
-        held = [w.call if isinstance(w, Called) else w.called.call for w in (*link.waiting, *link.rebuilding)]
-        held += [*link.asking, *link.pausing]
-        for pending in (*link.pending.values(), *link.lost.values()):
+        upstream = self.drive.upstream
+        held = [w.call if isinstance(w, Called) else w.called.call for w in (*upstream.waiting, *upstream.rebuilding)]
+        held += [*upstream.asking, *upstream.pausing]
+        for pending in (*upstream.pending.values(), *upstream.lost.values()):
             called = getattr(pending, "called", None)
             held += [] if called is None else [called.call]
-        for wish in link.wishes.values():
+        for wish in upstream.wishes.values():
             held += [change.called.call for change in (*wish.taking, *wish.waiting)]
         returned = [called.call for called in self.drive.returned]
         assert sorted(held) == sorted(set(self.calls) - set(self.drive.outcomes) - set(returned) - self.gone)
         assert len(returned) == len(set(returned))
         assert not set(returned) & set(self.drive.outcomes)
-        for id, pending in link.pending.items():
+        for id, pending in upstream.pending.items():
             if isinstance(pending, Listen) and pending.owner is not None and not pending.fading:
-                wish = link.wishes[pending.owner]
+                wish = upstream.wishes[pending.owner]
                 assert id in (wish.current, wish.opening)
 
     def _call(self, method: str, caller: str, name: str) -> None:
@@ -112,7 +112,7 @@ class Play:
             self.gone.add(open[n])
             self.drive.step(ev.Abandoned(open[n], "enough"))
             # A change of subscriptions goes on, and whoever gave it up hears of its end.
-            self.gone -= {c.called.call for w in self.drive.link.wishes.values() for c in (*w.taking, *w.waiting)}
+            self.gone -= {c.called.call for w in self.drive.upstream.wishes.values() for c in (*w.taking, *w.waiting)}
 
     def _join(self, caller: str) -> None:
         self.drive.step(mv.Joined(caller))
@@ -134,7 +134,7 @@ class Play:
 
     def _id(self, n: int) -> str:
         """Mostly of a request that is out."""
-        out = [str(id) for id in self.drive.link.pending]
+        out = [str(id) for id in self.drive.upstream.pending]
         if out and n < 10:
             return out[-1 - n % len(out)]
         return self.drive.sent[-1].id if self.drive.sent else "none"
@@ -153,7 +153,7 @@ class Play:
         self.drive.fail(self._id(n), reason, status=500 if reason == "http_status" else None)
 
     def _acknowledge(self, n: int) -> None:
-        pending = self.drive.link.pending
+        pending = self.drive.upstream.pending
         listens = [str(id) for id, p in pending.items() if isinstance(p, Listen) and not p.acked]
         if listens:
             self.drive.acknowledge(listens[-1 - n % len(listens)])
@@ -170,7 +170,7 @@ class Play:
         """The server is there, and of this era."""
         self._reconsider()
         self._want()
-        if self.drive.link.phase is Phase.PROBING:
+        if self.drive.upstream.phase is Phase.PROBING:
             self.drive.discovered()
 
     def _close(self) -> None:
@@ -207,13 +207,13 @@ def test_every_call_has_one_outcome_or_goes_back_unsent(related, warm, settled, 
         play.act(action)
     play.drive.step(ev.Shut())
     play.check()
-    link = play.drive.link
-    assert not link.pending
-    assert not link.waiting
-    assert not link.asking
-    assert not link.pausing
-    assert not link.lost
-    assert not link.wishes
+    upstream = play.drive.upstream
+    assert not upstream.pending
+    assert not upstream.waiting
+    assert not upstream.asking
+    assert not upstream.pausing
+    assert not upstream.lost
+    assert not upstream.wishes
     tools = [sent for sent in play.drive.sent if sent.method == "tools/call"]
     assert len({sent.id for sent in play.drive.sent}) == len(play.drive.sent)
     assert len(tools) <= len(play.drive.sent)

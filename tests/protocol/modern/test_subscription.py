@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from actors.machines.modern import subscription as ev
+from actors.machines.modern.subscription import GATHERED_MAX, TRANSITIONS, Phase, Subscription, step
 from actors.protocol import errors
 from actors.protocol.errors import Refusal
+from actors.protocol.filter import Filter, read
 from actors.protocol.methods import LIST_CHANGED, UPDATED
-from actors.protocol.modern import subscription as ev
-from actors.protocol.modern.filter import Filter, read
-from actors.protocol.modern.subscription import GATHERED_MAX, TRANSITIONS, Phase, Subscription, step
 
 TAG = "io.modelcontextprotocol/subscriptionId"
 TOOLS, PROMPTS, RESOURCES = LIST_CHANGED.values()
@@ -101,13 +101,13 @@ def test_every_message_bears_the_id_of_the_listen_in_value_and_type(id: int | st
 )
 def test_what_was_not_asked_for_is_never_said(method: str, params: Any) -> None:
     driver = Driver(Filter(frozenset({TOOLS}), ("a:1",))).active()
-    assert kinds(driver.change(method, **params)) == [ev.Tally]
+    assert kinds(driver.change(method, **params)) == [ev.Count]
     assert driver.flush() == []
 
 
 def test_what_was_asked_for_and_not_honoured_is_never_said() -> None:
     driver = Driver().active(Filter(frozenset({TOOLS})))
-    assert kinds(driver.change(PROMPTS)) == [ev.Tally]
+    assert kinds(driver.change(PROMPTS)) == [ev.Count]
 
 
 def test_an_update_of_a_part_is_said() -> None:
@@ -197,7 +197,7 @@ def test_every_event_in_every_phase_is_served_by_the_table_or_changes_nothing() 
             to = TRANSITIONS.get((phase, ev.CAUSES[type(event)]))
             if to is None:
                 assert after is before
-                assert kinds(effects) == [ev.Tally]
+                assert kinds(effects) == [ev.Count]
             else:
                 assert after.phase is to
 

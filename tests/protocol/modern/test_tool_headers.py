@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from actors.protocol.modern.headers import MIRRORED_MAX, IllegalAnnotation, Mirrored, of_schema, of_tool
+from actors.protocol.headers import MIRRORED_MAX, IllegalAnnotation, Mirrored, of_schema, of_tool
 
 REGION = {"type": "string", "x-mcp-header": "Region"}
 

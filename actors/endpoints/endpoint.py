@@ -1,0 +1,211 @@
+"""What an endpoint is made of: its connections (`upstreams`), how servers' things are named (`single`, `merged`), and
+the rules of its client, which are those of a session (`session_endpoint`) or of modern requests
+(`actors.modern.endpoint`)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Raw
+
+from actors.endpoints.host import Host, Tree
+from actors.endpoints.upstreams import Dialer, Upstreams
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.upstream.events import ServerInfo
+from actors.machines.upstream.legacy_state import Profile
+from actors.protocol import aggregate, errors
+from actors.protocol.capabilities import ClientBits
+from actors.protocol.methods import CHANGED
+from actors.protocol.table import BackendSpec
+from actors.runtime import Ref
+from actors.services import Services
+from actors.upstreams.messages import Call, UpstreamOutcome
+
+if TYPE_CHECKING:
+    from actors.endpoints.merged import AboutLists, Merged
+
+NEWS = frozenset(CHANGED.values())
+"""What servers say when a list has changed."""
+
+
+class Naming(Protocol):
+    """How the things of an endpoint's servers are named, as the endpoint sees it."""
+
+    merges: bool
+    """Whether there are several servers, whose things have other names here."""
+
+    @property
+    def configured(self) -> bool:
+        """Whether the endpoint is there, as the configuration is at present."""
+
+    def unconfigured(self) -> errors.ProtocolError:
+        """What is said where it is not."""
+
+    def route(self, effect: fx.Dispatch) -> None:
+        """A request for a server: it is sent, answered or refused, now or later."""
+
+    def question(self, backend: str, method: str, params: Raw) -> Raw:
+        """The params of what a server asks, in the client's words."""
+
+    def owner(self, uri: str) -> tuple[str, str] | None:
+        """Whose a URI is, and what it is called there."""
+
+    def look_for(self, uris: tuple[str, ...], then: Callable[[], None]) -> None:
+        """Brings up to date what tells whose these URIs are."""
+
+
+class Endpoint(ABC):
+    """An endpoint for one client: what does not depend on the client's rules, and what its parts ask of these."""
+
+    many = False
+    """Whether it serves several clients who are told of changes: what one is given is news to the others."""
+    naming: Naming
+    merged: "Merged | None" = None
+    """The naming, where there are several servers."""
+
+    def __init__(self, host: Host, name: str, services: Services, tree: Tree, dialer: Dialer) -> None:
+        self.host = host
+        self.name = name
+        self.services = services
+        self.tree = tree
+        self.upstreams = Upstreams(host, name, services, tree, dialer, self)
+        self.calls = self.upstreams.calls
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}: {self.statistics()}>"
+
+    def statistics(self) -> dict[str, int]:
+        """How much it remembers of what is under way."""
+        naming = self.merged.pending if self.merged is not None else 0
+        return {"calls": len(self.calls), "waiters": len(self.upstreams.waiters), "naming": naming}
+
+    # The client's rules
+
+    @property
+    @abstractmethod
+    def bits(self) -> ClientBits:
+        """What the client can be asked, as far as servers hear of it."""
+
+    @property
+    def words(self) -> str:
+        """The revision of the client, if what it asks passes as it is to a server of the same one; else ""."""
+        return ""
+
+    @abstractmethod
+    def profile(self, spec: BackendSpec) -> Profile:
+        """What a server is told of the client over a connection that is not its own."""
+
+    @abstractmethod
+    def server_info(self, backend: str) -> ServerInfo | None:
+        """What a server said of itself, to this client or to another."""
+
+    @abstractmethod
+    def lists_itself(self, backend: str) -> bool:
+        """Whether a server is asked for its lists over the connection of this client, which may see other things than
+        others."""
+
+    @abstractmethod
+    def as_is(self, backend: str) -> bool:
+        """Whether what this server says passes as it is."""
+
+    @abstractmethod
+    def send(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
+        """Passes a request on to its server. It has `waited` where the server was not known at once."""
+
+    @abstractmethod
+    def redirect(self, backend: str, upstream: Ref, calls: list[Call]) -> None:
+        """The server is of the other era than it was taken for: these calls, which were not sent, and what else is
+        wanted of it, go over this connection."""
+
+    @abstractmethod
+    def disconnected(self, backend: str, was_up: bool) -> None:
+        """Nothing is heard from this server any more."""
+
+    def save(self, fields: dict[str, bytes | None]) -> None:
+        """Keeps this in the client's record, if there is one."""
+        return  # modern clients have none
+
+    def leave(self, call: int, act: Callable[[], None]) -> None:
+        """Acts as soon as no record says of this call that it was not sent."""
+        act()
+
+    # How calls end
+
+    def outcome(self, message: UpstreamOutcome) -> None:
+        """A server has answered a call, or can't."""
+        if self.merged is not None:
+            message = self.merged.exposed(message)
+        call = message.call
+        self.calls.pop(call, None)
+        if call < 0 or call in self.upstreams.waiters:
+            self.upstreams.settle(message)
+        else:
+            self.pass_outcome(message)
+
+    def pass_outcome(self, message: UpstreamOutcome) -> None:
+        """The client's machine gets the outcome of a call."""
+        as_is = self.merged is None and self.as_is(message.backend)
+        self.host.event(ev.CallEnded(message.call, message.ok, message.payload, as_is))
+
+    def end(self, call: int, ok: bool, payload: Raw) -> None:
+        """Gives a call its outcome."""
+        self.forget(call)
+        self.upstreams.waiters.pop(call, None)
+        if call > 0:
+            self.host.event(ev.CallEnded(call, ok, payload))
+
+    def refuse(self, call: int, error: errors.ProtocolError) -> None:
+        """Gives a call an error of the gateway's own."""
+        self.end(call, False, error.raw)
+
+    def cancel(self, call: int, reason: str) -> None:
+        """Nobody waits for this call any more."""
+        self.forget(call)
+        self.upstreams.cancel(call, reason)
+
+    def forget(self, call: int) -> None:
+        """What its parts remember of a call is of no use any more."""
+        if self.merged is not None:
+            self.merged.forget(call)
+
+    def instructions(self, said: Mapping[str, ServerInfo]) -> dict[str, object]:
+        """What several servers say of how to use them, as a member of a result; without one, if they say nothing."""
+        table = self.services.table.value
+        parts = [(b, server_info.instructions) for b, server_info in said.items() if server_info.instructions]
+        text = aggregate.merge_instructions(parts, table.separator, backends=table.backends)
+        return {"instructions": text} if text is not None else {}
+
+    # Lists
+
+    def news(self, backend: str, method: str) -> bool:
+        """A notification of a server, which may say that a list has changed: whether nothing else is to be said of it,
+        since merged lists are compared first."""
+        if method not in NEWS:
+            return False
+        if not self.upstreams.shares(backend):
+            # A list that has changed for one client may have changed for everybody: whoever shows the last one known
+            # looks again.
+            self.tree.changes[backend, method] += 1
+        if self.merged is None:
+            return False
+        self.merged.changed(backend, method)
+        return True
+
+    def connected(self, backend: str, server_info: ServerInfo) -> None:
+        """A connection is up: who waits for it, or for its lists, goes on."""
+        if self.merged is not None and self.lists_itself(backend):
+            self.merged.listing.connected(backend)
+        self.upstreams.tell_waiting(backend, server_info)
+
+    def about_lists(self, message: "AboutLists") -> None:
+        """Something has become of a merged list."""
+        if self.merged is not None:
+            self.merged.receive(message)
+
+    def let_go(self) -> None:
+        """Its actor has ended. Its parts point back at it: it drops them, so that their memory is free at once."""
+        if self.merged is not None:
+            self.merged.let_go()
+        self.upstreams.let_go()
+        vars(self).clear()

@@ -1,0 +1,577 @@
+"""An endpoint for a client with a session: routes its requests to servers, and what servers say back to it.
+
+The session's rules are here: the handshake, subscriptions, the log level, server requests, and what the session's
+record keeps of its connections.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.endpoints.endpoint import Endpoint
+from actors.endpoints.host import Host, Tree, profile_of
+from actors.endpoints.listing import RESOURCES, TEMPLATES, Source, catalogue_key
+from actors.endpoints.merged import EXTENSIONS, Merged, passed_on
+from actors.endpoints.single import Single
+from actors.endpoints.task_registry import TaskRegistry
+from actors.endpoints.upstreams import no_upstream
+from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
+from actors.machines.session import record as session_record
+from actors.machines.upstream.events import AnswerGiven, Continued, Hold, Notified, Released, ServerInfo, Wanted
+from actors.machines.upstream.legacy_state import Profile
+from actors.machines.upstream.modern_events import Caller
+from actors.protocol import capabilities, tasks, translate
+from actors.protocol import payload as json
+from actors.protocol.messages import RequestId
+from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
+from actors.protocol.table import BackendSpec, Table
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, can_use
+from actors.runtime import Ref
+from actors.services import Services
+from actors.upstreams.legacy import LegacyUpstream
+from actors.upstreams.messages import (
+    Call,
+    UpstreamNotification,
+    UpstreamOutcome,
+    UpstreamReady,
+    UpstreamRequest,
+    UpstreamWithdrew,
+)
+from actors.upstreams.resume import ResumableUpstreams, delete_upstream
+from actors.upstreams.start import start_modern_upstream, start_upstream
+from actors.upstreams.subscribers import Subscriptions
+
+INITIALIZE = "initialize"
+LOCAL = frozenset({INITIALIZE, SET_LEVEL, *tasks.ASKING})
+"""Requests that need more than to be passed on."""
+
+
+class SessionHost(Host, Protocol):
+    """What it needs besides of the actor of a session."""
+
+    def event(self, event: ev.SessionEvent) -> None:
+        """Steps the session's machine."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the session's present life."""
+
+    @property
+    def level(self) -> str | None:
+        """The log level that the client chose, as in `Session`."""
+
+    def save(self, fields: dict[str, bytes | None]) -> None:
+        """Changes the session's record."""
+
+    def leave(self, call: int, act: Callable[[], None]) -> None:
+        """Acts as soon as no record says of this call that it was not sent."""
+
+
+class SessionEndpoint(Endpoint):
+    """Of one session. `kept`: what is in the record of its connections, if there is one."""
+
+    host: SessionHost
+    kept: ResumableUpstreams | None = None
+
+    def __init__(self, host: SessionHost, name: str, services: Services, tree: Tree, *, merged: bool) -> None:
+        self.levels: dict[str, str | None] = {}
+        """By server: the log level that it was told."""
+        self.dialer = SessionDialer(self)
+        super().__init__(host, name, services, tree, self.dialer)
+        self.merged = Merged(self, Source(self)) if merged else None
+        self.naming = self.merged if self.merged is not None else Single(self)
+        self.tasks = TaskRegistry(self)
+        self.subscriptions = Subscriptions(lambda uris: host.save(session_record.subscriptions(uris)))
+        self._questions: dict[tuple[str, RequestId], str] = {}
+
+    def statistics(self) -> dict[str, int]:
+        """As in `Endpoint`."""
+        own = {"questions": len(self._questions), "subscribing": self.subscriptions.pending}
+        return super().statistics() | own
+
+    # What the client is
+
+    @property
+    def bits(self) -> capabilities.ClientBits:
+        """As in `Endpoint`."""
+        client = self.host.client
+        bits = capabilities.carried(client.bits) if client is not None else frozenset()
+        return passed_on(bits) if self.naming.merges else bits
+
+    def profile(self, spec: BackendSpec, *, own: bool = False) -> Profile:
+        """What a server is told of the client; `own`: over the connection of this session alone. A single server is
+        told word by word what the client said of itself, if that speaks the revision that the server is offered."""
+        client = None if spec.sharing == "shared" else self.host.client
+        version = self.host.version if own else ""
+        profile = profile_of(client, self.bits, self.host.epoch, self.services.identity, version)
+        if self.naming.merges or client is None or not own:
+            return profile
+        as_is = self.host.version == LATEST_HANDSHAKE
+        declared = capabilities.transparent_client(client.capabilities, profile.capabilities, as_is=as_is)
+        return replace(profile, capabilities=declared)
+
+    def server_info(self, backend: str) -> ServerInfo | None:
+        """What a server said of itself, to this session or to the catalogue."""
+        return self.upstreams.server_infos.get(backend) or self.tree.server_info(catalogue_key(self, backend))
+
+    def lists_itself(self, backend: str) -> bool:
+        """Whether the session has a connection of its own, over which it may see other things than others."""
+        return backend in self.upstreams.server_infos and not self.upstreams.shares(backend)
+
+    def as_is(self, backend: str) -> bool:
+        """As in `Endpoint`: to a client of the same revision."""
+        if self.naming.merges:
+            return False
+        server_info = self.upstreams.server_infos.get(backend)
+        return server_info is not None and server_info.version == self.host.version
+
+    @property
+    def words(self) -> str:
+        """As in `Endpoint`."""
+        return self.host.version if self.merged is None else ""
+
+    def save(self, fields: dict[str, bytes | None]) -> None:
+        """As in `Endpoint`."""
+        self.host.save(fields)
+
+    def leave(self, call: int, act: Callable[[], None]) -> None:
+        """As in `Endpoint`."""
+        self.host.leave(call, act)
+
+    # Requests of the client
+
+    def dispatch(self, effect: fx.Dispatch) -> None:
+        """A request of the client; `CallEnded` follows, now or later."""
+        method = effect.method
+        if method not in LOCAL:
+            self.naming.route(effect)
+        elif not self.naming.configured:
+            self.refuse(effect.call, self.naming.unconfigured())
+        elif method == INITIALIZE:
+            self._initialize(effect.call)
+        elif method in tasks.ASKING:
+            self.tasks.dispatch(effect)
+        elif self.naming.merges:
+            # The level is the gateway's own to accept: it leaves out what is below, whatever servers make of it.
+            self.end(effect.call, True, Raw(b"{}"))
+        else:
+            self.naming.route(effect)
+
+    def send(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
+        """As in `Endpoint`."""
+        call, method = effect.call, effect.method
+        if method in (SUBSCRIBE, UNSUBSCRIBE):
+            refusal = self.subscriptions.note(call, method, effect.params)
+            if refusal is not None:
+                self.refuse(call, refusal)
+                return
+            self.upstreams.waiters[call] = self._subscribed
+        elif method in tasks.ASKING or (method in tasks.AUGMENTED and json.mentions(params, b'"task"')):
+            self.upstreams.waiters[call] = lambda outcome: self.pass_outcome(self.tasks.outcome(method, outcome))
+        version = self.host.version if self.merged is None else ""
+        if not self.upstreams.call(call, backend, method, params, effect.progress, version=version):
+            self.refuse(call, no_upstream(backend))
+        elif waited:
+            self.host.routed(call)
+
+    def go_on(self, effect: fx.Continue) -> None:
+        """A call of an earlier life: the rest of its answer is with the server."""
+        call, backend = effect.call, effect.backend
+        self.calls[call] = backend
+        if self.merged is not None:
+            self.merged.exposes(call, effect.method)
+        for id, method in effect.asked:
+            self._questions[backend, id] = method
+        upstream = self.upstreams.connection(backend)
+        if upstream is None or self.upstreams.shares(backend):  # one that is shared has another session, or none
+            self.outcome(UpstreamOutcome(backend, call, False, no_upstream(backend, "unknown").raw))
+            return
+        asked = tuple(id for id, _ in effect.asked)
+        upstream.reply(Continued((self.host.ctx.ref, call), effect.method, effect.progress, effect.place, asked))
+
+    def forget(self, call: int) -> None:
+        """As in `Endpoint`."""
+        super().forget(call)
+        self.subscriptions.forget(call)
+
+    # Calls whose request is in the record, and which must not be sent before it says so
+
+    def may_wait(self, call: int) -> bool:
+        """Whether a call may not have been sent yet: there is no connection, or it may have to wait for its turn."""
+        if self.merged is not None and self.merged.waits(call):
+            return True
+        backend = self.calls.get(call)
+        if backend is None or backend in self.dialer.told:
+            return False
+        return backend not in self.upstreams.server_infos or bool(self.bits)
+
+    def hold(self, call: int) -> None:
+        """Its request is recorded: if it was not sent yet, it is not to be before the record says so no more."""
+        if self.merged is not None and self.merged.waits(call):
+            self.host.event(ev.CallHeld(call))
+            return
+        upstream = self.upstreams.connections.get(self.calls.get(call, ""))
+        if upstream is not None:
+            upstream.reply(Hold((self.host.ctx.ref, call)))
+
+    def release(self, call: int) -> None:
+        """A call that was held may be sent."""
+        upstream = self.upstreams.connections.get(self.calls.get(call, ""))
+        if upstream is not None:
+            upstream.reply(Released((self.host.ctx.ref, call)))
+
+    # The handshake
+
+    def _initialize(self, call: int) -> None:
+        """A single server answers itself. For several the gateway does, and waits for none of them."""
+        if self.merged is not None:
+            self.end(call, True, self._superset(self.merged))
+            return
+        served = self.upstreams.served
+        assert served is not None  # it is configured
+        backend = served.backends[0]
+
+        def ready(server_info: ServerInfo | None, error: Raw) -> None:
+            if server_info is None:
+                self.end(call, False, error)
+            else:
+                offers = self.tasks.offers(backend, server_info)
+                self.end(call, True, initialize_result(server_info, self.host.version, with_tasks=offers))
+
+        self.upstreams.when_ready(backend, ready)
+
+    def _superset(self, merged: Merged) -> Raw:
+        """What all servers have: a session's capabilities can't grow later. What a server said to nobody in particular
+        is not all that it may say to this client."""
+        tree, backends = self.tree, merged.listing.backends
+        keys = {b: catalogue_key(self, b) for b in backends}
+        said = {b: h for b in backends if (h := tree.server_info(keys[b])) is not None}
+        known = {b: h for b, h in said.items() if tree.surely(keys[b])}
+        all_known = len(known) == len(backends)
+        declared = capabilities.merge_server(
+            [h.capabilities for h in known.values()], pending=not all_known, extensions=EXTENSIONS
+        )
+        if can_use(self.host.version, "tasks"):
+            shown = [h.capabilities for b, h in known.items() if self.tasks.offers(b, h)]
+            pending = any(b not in known and not self.upstreams.shares(b) for b in backends)
+            declared = json.replace_members(declared, {"tasks": tasks.merged(shown, pending=pending)})
+        result = {
+            "protocolVersion": self.host.version,
+            "capabilities": declared,
+            "serverInfo": Raw(self.services.identity),
+        }
+        return json.dumps(result | self.instructions(said))
+
+    # Notifications and answers of the client
+
+    def broadcast(self, method: str, params: Raw) -> None:
+        """A notification of the client for every server that is connected to it alone, or whom it concerns."""
+        if self.merged is None and method not in METHODS:
+            self._pass_to_peer(method, params)
+            return
+        for backend in self.kept.reachable if self.kept is not None else ():
+            upstream = self.upstreams.connection(backend)  # its session waits for this one
+            if upstream is not None:
+                upstream.reply(Wanted())
+        if method == tasks.STATUS:
+            self.tell(self.tasks.hears_of(params) or "", method, params)
+            return
+        for backend, upstream in self.upstreams.connections.items():
+            if not self.upstreams.shares(backend):
+                upstream.reply(Notified(method, params))
+
+    def _pass_to_peer(self, method: str, params: Raw) -> None:
+        """What only the client and its one server know brings their connection up. Over one that others use too it
+        could be anybody's."""
+        served = self.upstreams.served
+        backend = served.backends[0] if served is not None else ""
+        upstream = self.upstreams.connection(backend)
+        if upstream is None or self.upstreams.shares(backend):
+            self.services.telemetry.count("stagedoor_messages_dropped_total", ("unknown_notification",))
+        else:
+            upstream.reply(Notified(method, params))
+
+    def tell(self, backend: str, method: str, params: Raw) -> None:
+        """A notification of the client for one server."""
+        upstream = self.upstreams.connections.get(backend)
+        if upstream is not None:
+            upstream.reply(Notified(method, params))
+
+    def answer(self, backend: str, id: RequestId, ok: bool, payload: Raw) -> None:
+        """The outcome of a server's request, in the words of its revision."""
+        method = self._questions.pop((backend, id), None)
+        upstream, server_info = self.upstreams.connections.get(backend), self.upstreams.server_infos.get(backend)
+        if upstream is None:
+            return
+        version = (
+            server_info.version
+            if server_info is not None
+            else self.kept.version(backend)
+            if self.kept is not None
+            else None
+        )
+        if ok and method is not None and version is not None and not self.as_is(backend):
+            ok, payload = translate.answer(method, ok, payload, version)
+        payload = self.tasks.answered(backend, method, payload) if ok else payload
+        upstream.reply(AnswerGiven(id, ok, payload))
+
+    # The log level
+
+    def use_level(self, level: str) -> None:
+        """The client's log level is in force. Servers that are connected are told; others hear it when they are."""
+        for backend in list(self.upstreams.connections):
+            if self.naming.merges:
+                self._set_level(backend, level)
+            else:
+                self.levels[backend] = level  # it has said so, and the connection says it again after a loss
+
+    def _set_level(self, backend: str, level: str) -> None:
+        """Tells a connected server the log level, if it has logging."""
+        server_info = self.upstreams.server_infos.get(backend)
+        if server_info is None or self.upstreams.shares(backend):
+            return
+        if not capabilities.parse(server_info.capabilities).has(("logging",)):
+            return
+        self.levels[backend] = level
+
+        def told(outcome: UpstreamOutcome) -> None:
+            if not outcome.ok and self.levels.get(backend) == level:
+                del self.levels[backend]
+
+        self.upstreams.own_call(backend, SET_LEVEL, json.dumps({"level": level}), told)
+
+    # Subscriptions
+
+    def subscriptions_at(self, backend: str) -> tuple[str, ...]:
+        """The session's subscriptions that are this server's, in its own words."""
+        owners = [self.naming.owner(uri) for uri in self.subscriptions.uris]
+        return tuple(owner[1] for owner in owners if owner is not None and owner[0] == backend)
+
+    def resubscribe(self, backend: str) -> None:
+        """A connection of its own subscribes by itself as soon as it is up; a shared one is told."""
+        uris = self.subscriptions_at(backend)
+        if uris and not self.upstreams.shares(backend):
+            self.upstreams.connection(backend)
+        for uri in uris if self.upstreams.shares(backend) else ():
+            self._subscribe(backend, uri)
+
+    def _subscribe(self, backend: str, uri: str) -> None:
+        """Once more, for the session; what it may have missed meanwhile is said when that is done."""
+        params = json.dumps({"uri": uri})
+
+        def subscribed(outcome: UpstreamOutcome) -> None:
+            if outcome.ok:
+                self.told(
+                    UpstreamNotification(self.host.ctx.ref, backend, None, "notifications/resources/updated", params)
+                )
+
+        self.upstreams.own_call(backend, SUBSCRIBE, params, subscribed)
+
+    def _subscribed(self, outcome: UpstreamOutcome) -> None:
+        """The outcome of what the client asked for."""
+        self.subscriptions.settle(outcome.call, outcome.ok)
+        self.pass_outcome(outcome)
+
+    # What connections say
+
+    def told(self, message: UpstreamNotification) -> None:
+        """A notification of a server."""
+        backend, method, params = message.backend, message.method, message.params
+        if self.news(backend, method):
+            return
+        if self.merged is not None:
+            params = self.tasks.exposed(backend, method, self.merged.notification(backend, method, params))
+        now, as_is = self.host.ctx.now(), self.as_is(backend)
+        self.host.event(ev.CallProgressed(backend, message.call, method, params, now, message.place, as_is))
+
+    def asked(self, message: UpstreamRequest) -> None:
+        """A request of a server."""
+        refusal = self.tasks.refusal(message)
+        if refusal is not None:
+            message.upstream.reply(AnswerGiven(message.id, False, refusal.raw))
+            return
+        self._questions[message.backend, message.id] = message.method
+        backend, call, id, method = message.backend, message.call, message.id, message.method
+        params = self.tasks.exposed(backend, method, self.naming.question(backend, method, message.params))
+        self.host.event(ev.ServerRequested(backend, call, id, method, params, message.place, self.as_is(backend)))
+
+    def withdrew(self, message: UpstreamWithdrew) -> None:
+        """A server took a server request back."""
+        if self._questions.pop((message.backend, message.id), None) is not None:
+            self.host.event(ev.ServerRequestWithdrawn(message.backend, message.id))
+
+    def ready(self, message: UpstreamReady) -> None:
+        """A connection is up. One that was being made when the client chose its log level is told now."""
+        backend, server_info = message.backend, message.server_info
+        self.upstreams.ready(message)
+        spec = self.services.table.value.backends.get(backend)
+        if self.kept is not None and spec is not None and not self.upstreams.shares(backend):
+            self.kept.ready(spec, server_info, message.kept)
+        level = self.host.level
+        if level and self.levels.get(backend) != level:
+            self._set_level(backend, level)
+        self.connected(backend, server_info)
+
+    def redirect(self, backend: str, upstream: Ref, calls: list[Call]) -> None:
+        """As in `Endpoint`: subscriptions go there too."""
+        for call in calls:
+            caller = self.dialer.caller(backend, call.call) if backend in self.dialer.told else None
+            self._pass_on(backend, replace(call, client=caller, version=self.words))
+        upstream.reply(Wanted())
+        self.resubscribe(backend)
+
+    def _pass_on(self, backend: str, message: Call) -> None:
+        def pass_on() -> None:
+            upstream = self.upstreams.connection(backend) if self.calls.get(message.call) == backend else None
+            if upstream is not None:
+                upstream.reply(message)
+                self.host.routed(message.call)
+            elif self.calls.pop(message.call, None) is not None:
+                self.refuse(message.call, no_upstream(backend))
+
+        if message.call < 0:
+            pass_on()
+        else:
+            self.host.leave(message.call, pass_on)
+
+    def upstream_ended(self, ref: Ref) -> None:
+        """A connection's actor is gone. After a crash another one takes over the subscriptions."""
+        for backend in self.upstreams.ended(ref):
+            if ref.reason is not None and ref.reason.abnormal:
+                self.resubscribe(backend)
+
+    def disconnected(self, backend: str, was_up: bool) -> None:
+        """As in `Endpoint`: its server requests are void."""
+        if was_up and self.kept is not None:
+            self.kept.lost(backend)
+        for question in [q for q in self._questions if q[0] == backend]:
+            del self._questions[question]
+        self.host.event(ev.BackendLost(backend))
+
+    # The session's life
+
+    def recall(self, fields: Mapping[str, bytes]) -> None:
+        """The session was rebuilt from a record with these fields."""
+        self.tasks.load(fields)
+        if self.merged is not None:
+            self.merged.changes.recall(fields)
+
+    def restored(self, uris: tuple[str, ...]) -> None:
+        """The session was rebuilt: its subscriptions are asked for again, on connections of this life."""
+        self.subscriptions.uris = uris
+        served = self.upstreams.served
+        for backend in served.backends if served is not None else ():
+            self.resubscribe(backend)
+        merged = self.merged
+        web = [uri for uri in uris if merged.owner(uri) is None] if merged is not None else []
+        if merged is None or not web:
+            return
+
+        def looked() -> None:
+            for owner in [merged.owner(uri) for uri in web]:
+                if owner is not None:
+                    self._subscribe(*owner)
+
+        merged.look((RESOURCES, TEMPLATES), looked)  # such an address is found once the lists are known
+
+    def reconfigured(self, before: Table) -> bool:
+        """The table was replaced; whether that concerns the session. A server that is configured nowhere ends its
+        connections itself."""
+        if self.merged is None:
+            return False
+        self.merged.reconfigured(before)
+        backends, configured = self.merged.listing.backends, self.services.table.value.backends
+        for backend in [b for b in self.upstreams.connections if b not in backends and b in configured]:
+            self.upstreams.drop(backend)
+        return True
+
+    def shrink(self) -> None:
+        """Nobody was heard for a while: what can be had again is let go of."""
+        self.upstreams.shrink()
+        if self.merged is not None:
+            self.merged.shrink()
+
+    def delete_upstreams(self) -> None:
+        """The session ends, and with it those sessions of its servers that no connection knows of. (Connections end
+        with it.)"""
+        for spec, kept in self.kept.unopened(self.services.table.value) if self.kept is not None else ():
+            delete_upstream(self.services, self.tree.upstreams, spec, kept)
+
+
+class SessionDialer:
+    """How a session comes to its servers: over a connection of its own, over one that is shared, or over the one that
+    everybody has to a modern server."""
+
+    changes = True
+
+    def __init__(self, endpoint: SessionEndpoint) -> None:
+        self.told: set[str] = set()
+        """Modern ones: their connections are everybody's."""
+        self._endpoint = endpoint
+        self._name: str | None = None
+
+    def dial(self, spec: BackendSpec, attempt: int) -> Ref:
+        """As in `Dialer`."""
+        endpoint = self._endpoint
+        tree, registry = endpoint.tree, endpoint.host.ctx.system.registry
+        if tree.eras.legacy(spec) is False:
+            self.told.add(spec.name)
+            return start_modern_upstream(spec, endpoint.services, tree.backends, tree.eras, registry, tree.upstreams)
+        self.told.discard(spec.name)
+        shared = spec.sharing == "shared"
+        resume = endpoint.kept.take(spec) if endpoint.kept is not None and not shared else None
+        level = None if shared else endpoint.host.level or None
+        # The handshake of a connection sets the level; where there is none, the server may know another one.
+        endpoint.levels[spec.name] = None if resume is not None and resume.kept is not None else level
+
+        def make() -> LegacyUpstream:
+            return LegacyUpstream(
+                spec,
+                endpoint.profile(spec, own=True),
+                endpoint.services,
+                tree.backends,
+                level=level,
+                subscriptions=() if shared else endpoint.subscriptions_at(spec.name),
+                attempt=max(1, attempt),
+                resume=resume,
+                eras=tree.eras,
+            )
+
+        return start_upstream(spec, registry, tree.upstreams, make)
+
+    def caller(self, backend: str, call: int) -> Caller:
+        """As in `Dialer`."""
+        endpoint, client = self._endpoint, self._endpoint.host.client
+        declared = capabilities.declare(endpoint.bits)
+        info = client.info if client is not None else Raw(endpoint.services.identity)
+        level = endpoint.host.level
+        if level is not None and level not in capabilities.LEVELS:
+            level = capabilities.LEVELS[0]  # a server of the other era has agreed on it, and left nothing out
+        if self._name is None:
+            principal = endpoint.host.principal
+            # Of a client that nobody knows the session is all there is: it shares nothing with another one.
+            self._name = f"anonymous {secrets.token_hex(8)}" if principal.anonymous else principal.name
+        return Caller(self._name, declared, info, level, True)
+
+    def shares(self, spec: BackendSpec) -> bool:
+        """As in `Dialer`."""
+        return spec.sharing == "shared" or spec.name in self.told
+
+
+def initialize_result(server_info: ServerInfo, version: str, *, with_tasks: bool) -> Raw:
+    """The server's InitializeResult, in the revision that the client negotiated; `with_tasks`: also what it says of
+    tasks."""
+    declared = capabilities.transparent_server(server_info.capabilities)
+    own = capabilities.parse(tasks.offered(server_info.capabilities)).tree.get("tasks") if with_tasks else None
+    if own is not None:
+        declared = json.replace_members(declared, {"tasks": json.dumps(own)})
+    said = server_info.result
+    if server_info.version == MODERN:  # of the other era's answer only what means the same here
+        said = json.dumps({"serverInfo": server_info.implementation})
+        if server_info.instructions is not None:
+            said = json.replace_members(said, {"instructions": json.dumps(server_info.instructions)})
+    return json.replace_members(said, {"protocolVersion": json.dumps(version), "capabilities": declared})

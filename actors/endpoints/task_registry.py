@@ -1,0 +1,170 @@
+"""Tasks of 2025-11-25 of one session: those that servers run for its client, and those that its client runs for them.
+
+A connection of the session's own passes them; over one that is shared, the server could not tell whose they are. Only
+what was made in this session can be asked about in it. It is in the session's record: a task may outlive the process
+that it was made through.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.machines.session import effects as fx
+from actors.machines.upstream.events import ServerInfo
+from actors.protocol import capabilities, errors, tasks
+from actors.protocol import payload as json
+from actors.protocol.naming import Owner
+from actors.protocol.versions import can_use
+from actors.upstreams.messages import UpstreamOutcome, UpstreamRequest
+
+if TYPE_CHECKING:
+    from actors.endpoints.session_endpoint import SessionEndpoint
+
+TASKS_MAX = 256
+"""Tasks of servers that one session remembers; the oldest is forgotten first."""
+ID_BYTES = 512
+"""Of one of their ids; a longer one is not remembered, for they are in the session's record."""
+FIELD = "tasks"
+"""Of the record."""
+
+Fields = Mapping[str, bytes]
+
+
+class _Recorded(msgspec.Struct):
+    """Id → backend, of tasks that servers run, and of those that the client does."""
+
+    made: dict[str, str] = {}
+    ran: dict[str, str] = {}
+
+
+class TaskRegistry:
+    """Of one session."""
+
+    def __init__(self, endpoint: "SessionEndpoint") -> None:
+        self._endpoint = endpoint
+        self._prefixed = endpoint.naming.merges
+        """Whether there are several servers: their tasks are known by other ids here."""
+        self._made: dict[str, str] = {}
+        self._ran = tasks.ClientTasks()
+
+    def load(self, fields: Fields) -> None:
+        """What an earlier life of the session knew."""
+        if FIELD in fields:
+            recorded = msgspec.json.decode(fields[FIELD], type=_Recorded)
+            self._made, self._ran = recorded.made, tasks.ClientTasks(recorded.ran)
+
+    def _save(self) -> None:
+        self._endpoint.host.save({FIELD: msgspec.json.encode(_Recorded(self._made, self._ran.owners))})
+
+    def offers(self, backend: str, server_info: ServerInfo) -> bool:
+        """Whether what a backend says of tasks may be said to the client."""
+        mine = can_use(self._endpoint.host.version, "tasks") and can_use(server_info.version, "tasks")
+        return mine and not self._endpoint.upstreams.shares(backend)
+
+    # The client asks
+
+    def dispatch(self, effect: fx.Dispatch) -> None:
+        """A request about a task."""
+        endpoint = self._endpoint
+        try:
+            backend, id = self._whose(effect.method, tasks.target(effect.params))
+            params = json.replace_members(effect.params, {"taskId": json.dumps(id)})
+        except errors.Malformed as malformed:
+            endpoint.refuse(effect.call, malformed.error)
+        except errors.Refusal as refused:
+            endpoint.refuse(effect.call, refused.error)
+        else:
+            if effect.method == tasks.RESULT and endpoint.merged is not None:
+                endpoint.merged.exposes(effect.call, "tools/call")  # which is what its result is of
+            endpoint.send(effect, backend, params)
+
+    def _whose(self, method: str, id: str) -> Owner:
+        """Refusal (-32602) for a task that was not made in this session, and (-32601) for what its server can't do."""
+        upstreams = self._endpoint.upstreams
+        served, backend = upstreams.served, self._made.get(id)
+        if backend is None or served is None or backend not in served.backends:
+            raise errors.Refusal(tasks.unknown())
+        server_info = upstreams.server_infos.get(backend)
+        refusal = (
+            tasks.refusal(capabilities.parse(server_info.capabilities), server_info.version, method)
+            if server_info
+            else None
+        )
+        if refusal is not None:
+            raise errors.Refusal(refusal)
+        return tasks.resolve(id, served.backends) if self._prefixed else Owner(backend, id)
+
+    def outcome(self, method: str, message: UpstreamOutcome) -> UpstreamOutcome:
+        """The outcome of a call that is about a task, or may have made one, as the client sees it."""
+        if not message.ok or not can_use(self._endpoint.host.version, "tasks"):
+            return message
+        backend, payload = message.backend, message.payload
+        if self._prefixed:
+            payload = self._renamed(method, backend, payload)
+        made = tasks.created(payload) if method in tasks.AUGMENTED else None
+        if made is not None and len(made.encode()) <= ID_BYTES:
+            self._made[made] = backend
+            if len(self._made) > TASKS_MAX:
+                del self._made[next(iter(self._made))]
+            self._save()
+        return replace(message, payload=payload)
+
+    def _renamed(self, method: str, backend: str, payload: Raw) -> Raw:
+        try:
+            return tasks.result_renamed(method, payload, lambda id: tasks.expose(backend, id))
+        except errors.Malformed:
+            return payload
+
+    # A server asks, or tells
+
+    def refusal(self, message: UpstreamRequest) -> errors.ProtocolError | None:
+        """Why a server may not ask this: it is about a task of the client that is not its own."""
+        if message.method not in tasks.ASKING:
+            return None
+        try:
+            self._ran.check(message.backend, message.params)
+        except errors.Malformed as malformed:
+            return malformed.error
+        except errors.Refusal as refused:
+            return refused.error
+        return None
+
+    def exposed(self, backend: str, method: str, params: Raw) -> Raw:
+        """What a server asks or tells, with the client's ids of its tasks; the client's own tasks keep theirs."""
+        return exposed(backend, method, params, self._ran.owners) if self._prefixed else params
+
+    def answered(self, backend: str, method: str | None, payload: Raw) -> Raw:
+        """The client's result for a server: if it is a task, it is that server's."""
+        if method in tasks.AUGMENTED:
+            ran = self._ran.made(backend, payload)
+            if ran is not self._ran and len((tasks.created(payload) or "").encode()) <= ID_BYTES:
+                self._ran = ran
+                self._save()
+        if not self._prefixed:
+            return payload
+        prefix = backend + tasks.SEPARATOR
+        try:
+            return tasks.params_renamed("", payload, lambda id: id.removeprefix(prefix))
+        except errors.Malformed:
+            return payload
+
+    def hears_of(self, params: Raw) -> str | None:
+        """The server to which the status of a task of the client goes."""
+        try:
+            return self._ran.owner(params)
+        except errors.Malformed:
+            return None
+
+
+def exposed(backend: str, method: str, params: Raw, mine: Collection[str] = ()) -> Raw:
+    """What one of several servers asks or tells, with its tasks under the ids that clients know them by; `mine`: tasks
+    that the client runs."""
+    if method in tasks.ASKING:
+        return params
+    try:
+        return tasks.params_renamed(method, params, lambda id: id if id in mine else tasks.expose(backend, id))
+    except errors.Malformed:
+        return params

@@ -1,1 +1,0 @@
-"""Requests and subscriptions of clients without sessions."""

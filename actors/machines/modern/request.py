@@ -1,0 +1,356 @@
+"""The modern request machine: one request of a modern client, from its acceptance to its one answer.
+
+A value for each modern request, which knows of no other: ids are the client's own and name nothing here (two
+clients may both use `1` at once; 2026-07-28, basic, "Requests"). The response head waits for the first thing to
+say, so that an error that is the whole answer has its HTTP status, and a result that comes first is plain JSON.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeAlias, final
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from actors.protocol import codec, errors, outcomes, payload
+from actors.protocol.capabilities import LEVELS, ClientBits, level_of
+from actors.protocol.messages import EMPTY, Error, RequestId
+
+# What happens to it (past tense) ----------------------------------------------------------------------------
+
+
+class Begun(Struct, frozen=True):
+    """The request may go to its backend."""
+
+    now: float
+
+
+class Told(Struct, frozen=True):
+    """A notification of the backend in the course of the request. `as_is`: the backend is all that is behind the
+    endpoint, and of this era: what it says passes."""
+
+    method: str
+    params: Raw
+    now: float
+    as_is: bool = False
+
+
+class Ended(Struct, frozen=True):
+    """The outcome: the result, or the JSON-RPC error object. Before `Begun`: the request goes nowhere. `as_is` as in
+    Told."""
+
+    ok: bool
+    payload: Raw
+    as_is: bool = False
+
+
+class HeadDue(Struct, frozen=True):
+    """The response head can't wait any longer: proxies and clients give up on silence."""
+
+
+class DeadlineDue(Struct, frozen=True):
+    """The backend takes too long; its name, as far as known."""
+
+    backend: str | None = None
+
+
+class DrainOverdue(Struct, frozen=True):
+    """The drain can't wait any longer."""
+
+
+class Disconnected(Struct, frozen=True):
+    """The client has closed its connection. In this era that is the cancellation (2026-07-28, streamable-http,
+    "Cancellation")."""
+
+
+class Overflowed(Struct, frozen=True):
+    """The client does not read what is written to it."""
+
+
+ModernRequestEvent: TypeAlias = Begun | Told | Ended | HeadDue | DeadlineDue | DrainOverdue | Disconnected | Overflowed
+
+CAUSES: dict[type, str] = {
+    Begun: "dispatched",
+    Told: "notification",
+    Ended: "outcome",
+    HeadDue: "head timer",
+    DeadlineDue: "deadline passed",
+    DrainOverdue: "drain overdue",
+    Disconnected: "disconnected",
+    Overflowed: "outbox full",
+}
+"""What each event is called in the table."""
+
+# What it wants done (imperative) --------------------------------------------------------------------------
+
+
+@final
+class Dispatch(Struct, frozen=True):
+    """Find out who serves this request and pass it on; `Ended` follows, perhaps at once."""
+
+    method: str
+    params: Raw
+    progress: bool
+
+
+class Cancel(Struct, frozen=True):
+    """Nobody waits for the outcome any more."""
+
+    reason: str
+
+
+@final
+class Answer(Struct, frozen=True):
+    """The whole answer: this status, this JSON body."""
+
+    status: int
+    body: bytes
+
+
+class OpenStream(Struct, frozen=True):
+    """The answer is a stream: send its head."""
+
+
+@final
+class Write(Struct, frozen=True):
+    """A message on the stream; `last`: the stream ends after it."""
+
+    frame: bytes
+    last: bool = False
+
+
+@final
+class StartHeadClock(Struct, frozen=True):
+    """`HeadDue` when the head has waited long enough."""
+
+
+@final
+class StopHeadClock(Struct, frozen=True):
+    """The head is out, or will not be needed."""
+
+
+@final
+class StartDeadline(Struct, frozen=True):
+    """`DeadlineDue` when the deadline, counted from `since`, passes (never later than the cap after `accepted`)."""
+
+    since: float
+    accepted: float
+
+
+@final
+class StopDeadline(Struct, frozen=True):
+    """There is an outcome."""
+
+
+class Count(Struct, frozen=True):
+    """Count a thing that was dropped."""
+
+    what: str
+
+
+ModernRequestEffect: TypeAlias = (
+    Dispatch
+    | Cancel
+    | Answer
+    | OpenStream
+    | Write
+    | StartHeadClock
+    | StopHeadClock
+    | StartDeadline
+    | StopDeadline
+    | Count
+)
+Effects: TypeAlias = list[ModernRequestEffect]
+
+# The machine ------------------------------------------------------------------------------------------------
+
+
+class Phase(Enum):
+    """Of one request; never backwards."""
+
+    RECEIVED = "received"
+    """It has passed the ladder; nothing was asked of a backend."""
+    DISPATCHED = "dispatched"
+    """A backend has it, and the response head is not out: an error can still have its status."""
+    STREAMING = "streaming"
+    """The head is out: 200, and events follow."""
+    DONE = "done"
+    """It was answered."""
+    ABANDONED = "abandoned"
+    """Its client is gone, and its backend was told so."""
+
+
+TRANSITIONS: dict[tuple[Phase, str], Phase] = {
+    (Phase.RECEIVED, "dispatched"): Phase.DISPATCHED,
+    (Phase.RECEIVED, "outcome"): Phase.DONE,
+    (Phase.RECEIVED, "disconnected"): Phase.ABANDONED,
+    (Phase.DISPATCHED, "notification"): Phase.STREAMING,
+    (Phase.DISPATCHED, "head timer"): Phase.STREAMING,
+    (Phase.STREAMING, "notification"): Phase.STREAMING,
+    (Phase.DISPATCHED, "outcome"): Phase.DONE,
+    (Phase.STREAMING, "outcome"): Phase.DONE,
+    (Phase.DISPATCHED, "deadline passed"): Phase.DONE,
+    (Phase.STREAMING, "deadline passed"): Phase.DONE,
+    (Phase.DISPATCHED, "drain overdue"): Phase.DONE,
+    (Phase.STREAMING, "drain overdue"): Phase.DONE,
+    (Phase.DISPATCHED, "disconnected"): Phase.ABANDONED,
+    (Phase.STREAMING, "disconnected"): Phase.ABANDONED,
+    (Phase.STREAMING, "outbox full"): Phase.ABANDONED,
+}
+"""What moves a modern request on. Whatever is not here comes too late, or too early, and changes nothing."""
+
+
+HEAD_WAITS = 15.0
+"""Seconds that a response head waits for something to say (the official SDKs' own time)."""
+
+
+class ModernRequest(Struct, frozen=True):
+    """One modern request. `bits`, `level` and `token` are this request's alone (2026-07-28, basic,
+    "Statelessness"). `server` is who answers; EMPTY: whoever the result names."""
+
+    id: RequestId
+    method: str
+    params: Raw
+    bits: ClientBits = frozenset()
+    level: str | None = None
+    token: RequestId | None = None
+    server: Raw = EMPTY
+    phase: Phase = Phase.RECEIVED
+    accepted: float = 0.0
+    progress: float | None = None
+
+
+Step = tuple[ModernRequest, Effects]
+
+
+def step(exchange: ModernRequest, event: ModernRequestEvent) -> Step:
+    """Total: an event that the phase does not serve is counted, and the modern request is the very same object as
+    before."""
+    cause = CAUSES[type(event)]
+    to = TRANSITIONS.get((exchange.phase, cause))
+    if to is None:
+        return exchange, [Count(f"late_{cause.replace(' ', '_')}")]
+    return HANDLERS[type(event)](exchange, event, to)
+
+
+def _begun(exchange: ModernRequest, event: Begun, to: Phase) -> Step:
+    """The dispatch comes last: the outcome may be there before it returns."""
+    return replace(exchange, phase=to, accepted=event.now), [
+        StartHeadClock(),
+        StartDeadline(event.now, event.now),
+        Dispatch(exchange.method, exchange.params, exchange.token is not None),
+    ]
+
+
+# What is said before the outcome -----------------------------------------------------------------------------
+
+
+def _told(exchange: ModernRequest, event: Told, to: Phase) -> Step:
+    """Progress and log messages are all that belongs on the stream of a request, as far as is known here."""
+    if event.method == "notifications/progress":
+        return _progressed(exchange, event, to)
+    if event.method != "notifications/message" and not event.as_is:
+        return exchange, [Count("notification_of_no_request")]
+    log = event.method == "notifications/message"
+    why = _unheard(exchange.level, event.params) if log else None
+    if why is not None and not (event.as_is and exchange.level is None):
+        return exchange, [Count(why)]
+    return _say(exchange, to, event.method, event.params)
+
+
+def _unheard(wanted: str | None, params: Raw) -> str | None:
+    """Why a log message is not for this request: it asked for none (MUST NOT be sent), or for graver ones."""
+    said = level_of(params)
+    if wanted is None:
+        return "log_unwanted"
+    if wanted not in LEVELS:
+        return None  # the one server that got it knows what it means
+    return None if said in LEVELS and LEVELS.index(said) >= LEVELS.index(wanted) else "log_below_level"
+
+
+class _Progress(msgspec.Struct):
+    progress: float
+
+
+def _progressed(exchange: ModernRequest, event: Told, to: Phase) -> Step:
+    """Under the client's own token; strictly increasing, unless its client would get it from the backend as it is. It
+    restarts the deadline."""
+    if exchange.token is None:
+        return exchange, [Count("progress_unwanted")]
+    try:
+        value = None if event.as_is else msgspec.json.decode(event.params, type=_Progress).progress
+        own = payload.replace_members(event.params, {"progressToken": payload.dumps(exchange.token)})
+    except (msgspec.DecodeError, RecursionError, errors.Malformed):
+        return exchange, [Count("bad_progress")]
+    if exchange.progress is not None and value is not None and value <= exchange.progress:
+        return exchange, [Count("progress_not_increasing")]
+    exchange, effects = _say(replace(exchange, progress=value), to, event.method, own)
+    return exchange, [StartDeadline(event.now, exchange.accepted), *effects]
+
+
+def _say(exchange: ModernRequest, to: Phase, method: str, params: Raw) -> Step:
+    head: Effects = [StopHeadClock(), OpenStream()] if exchange.phase is not to else []
+    return replace(exchange, phase=to), [*head, Write(codec.encode_notification(method, params))]
+
+
+def _head_due(exchange: ModernRequest, event: HeadDue, to: Phase) -> Step:
+    return replace(exchange, phase=to), [OpenStream()]
+
+
+# The end -----------------------------------------------------------------------------------------------------
+
+
+def _ended(exchange: ModernRequest, event: Ended, to: Phase) -> Step:
+    ok, body = event.ok, event.payload
+    if ok:
+        ok, body = outcomes.result(exchange.method, body, exchange.bits, exchange.server, as_is=event.as_is)
+    return _answer(exchange, ok, body, to)
+
+
+def _answer(exchange: ModernRequest, ok: bool, body: Raw, to: Phase) -> Step:
+    """The one answer: JSON with its status while the head waits, else the last event."""
+    frame = codec.encode_result(exchange.id, body) if ok else codec.encode(Error(exchange.id, body))
+    if exchange.phase is Phase.STREAMING:
+        return replace(exchange, phase=to), [StopDeadline(), Write(frame, last=True)]
+    answer = Answer(200 if ok else errors.modern_status(outcomes.code_of(body)), frame)
+    return replace(exchange, phase=to), [*_clocks(exchange), answer]
+
+
+def _clocks(exchange: ModernRequest) -> Effects:
+    """What runs in this phase."""
+    head: Effects = [StopHeadClock()] if exchange.phase is Phase.DISPATCHED else []
+    return [*head, StopDeadline()] if exchange.phase is not Phase.RECEIVED else []
+
+
+def _overdue(exchange: ModernRequest, event: DeadlineDue, to: Phase) -> Step:
+    return _give_up(exchange, errors.unanswered(event.backend), "deadline exceeded", to)
+
+
+def _drained(exchange: ModernRequest, event: DrainOverdue, to: Phase) -> Step:
+    error = errors.internal("the gateway is shutting down", reason="draining", executed="unknown")
+    return _give_up(exchange, error, "shutting down", to)
+
+
+def _give_up(exchange: ModernRequest, error: errors.ProtocolError, reason: str, to: Phase) -> Step:
+    exchange, effects = _answer(exchange, False, error.raw, to)
+    return exchange, [Cancel(reason), *effects]
+
+
+def _abandoned(exchange: ModernRequest, event: Disconnected | Overflowed, to: Phase) -> Step:
+    """A broken stream loses the request, also one that would have been answered with JSON."""
+    reason = "the client has disconnected" if isinstance(event, Disconnected) else "the client reads too slowly"
+    cancel: Effects = [] if exchange.phase is Phase.RECEIVED else [Cancel(reason)]
+    return replace(exchange, phase=to), [*_clocks(exchange), *cancel]
+
+
+HANDLERS: dict[type, Callable[..., Step]] = {
+    Begun: _begun,
+    Told: _told,
+    Ended: _ended,
+    HeadDue: _head_due,
+    DeadlineDue: _overdue,
+    DrainOverdue: _drained,
+    Disconnected: _abandoned,
+    Overflowed: _abandoned,
+}

@@ -1,0 +1,1 @@
+"""Requests and subscriptions of modern clients."""

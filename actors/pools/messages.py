@@ -1,0 +1,72 @@
+"""What an affinity pool is told and tells besides what a connection does (`actors.upstreams.messages`).
+
+A pool has the connections of one modern client to one legacy server: to those who call it, it is a connection whose
+calls may be suspended.
+"""
+
+from typing import TypeAlias
+
+from msgspec import Raw, Struct
+
+from actors.machines.modern import suspended_calls as ev
+from actors.machines.modern.input_required import InputRequest
+from actors.runtime import Ref
+
+# To and from its callers --------------------------------------------------------------------------------------
+
+
+class UpstreamSuspended(Struct, frozen=True):
+    """Instead of a LinkOutcome: the server asks, and its call stays pending while the client looks for answers. The
+    call's number is over; whoever comes with the answers names `incarnation`, `suspend` and `round`, within
+    `Limits.park_ttl` seconds."""
+
+    backend: str
+    call: int
+    incarnation: str
+    suspend: str
+    round: int
+    requests: tuple[InputRequest, ...]
+
+
+class Resume(Struct, frozen=True):
+    """Goes on with a suspended call, as `call`: a LinkOutcome, or a LinkParked of the next round, follows. -32602 if
+    there is none such, it was taken already, or an answer is malformed (then it stays suspended as it was). `answers`
+    by key; what is not answered is asked again. `level` as in `Caller`."""
+
+    caller: Ref
+    call: int
+    incarnation: str
+    suspend: str
+    round: int
+    answers: dict[str, Raw]
+    progress: bool = False
+    level: str | None = None
+
+
+# Clocks -------------------------------------------------------------------------------------------------------
+
+
+class CallDue(Struct, frozen=True):
+    """A clock of the machine."""
+
+    event: ev.GatherOver | ev.WaitOver | ev.GraceOver | ev.Expired
+
+
+class IdleDue(Struct, frozen=True):
+    """Nobody has needed the connections for a while."""
+
+
+class StaleDue(Struct, frozen=True):
+    """The server is configured otherwise, and calls of before may be over."""
+
+
+class RepliesDue(Struct, frozen=True):
+    """Time to offer again what found no room in a mailbox."""
+
+
+class KeepDue(Struct, frozen=True):
+    """Time to keep the record from expiring."""
+
+
+OwnMessage: TypeAlias = CallDue | IdleDue | StaleDue | RepliesDue | KeepDue
+"""From its own clocks."""

@@ -1,0 +1,815 @@
+"""An affinity pool: the connections of one modern client to one legacy server.
+
+To those who call it, it is a connection; besides, it suspends calls whose server asks something, and goes on with
+them when the client comes with answers. Which call goes over which connection, and what becomes of it, is decided
+by the machine of `machines/modern/suspended_calls`. A pool lives as long as it is used: what its server remembers
+is there for the next request. The connections hold a server's hidden state, so they are owned like sessions are: by
+one life at a time, the one that its record in the store names.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, assert_never
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.endpoints.host import ASKABLE, Tree, profile_of
+from actors.machines.modern import request_state
+from actors.machines.modern import suspended_calls as ev
+from actors.machines.upstream.events import AnswerGiven, ServerInfo, Wanted
+from actors.machines.upstream.legacy_calls import failure
+from actors.machines.upstream.legacy_state import Profile
+from actors.pools import messages as pm
+from actors.ports import Failed, Principal, Refused
+from actors.protocol import capabilities, errors, meta, translate
+from actors.protocol import payload as json
+from actors.protocol.capabilities import LEVELS, ClientBits
+from actors.protocol.messages import EMPTY, base36
+from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
+from actors.protocol.table import BackendSpec, Replaced, StdioTarget, same_server
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
+from actors.quotas import PATIENCE, Evict, Evictable, SuspendedCalls
+from actors.record import RETRY, OwnedRecord, SaveDue, Stored
+from actors.runtime import NORMAL, SHUTDOWN, AtCapacity, Down, Exit, Ref, SystemClosed
+from actors.services import Services
+from actors.upstreams import messages as um
+from actors.upstreams.legacy import LegacyUpstream
+from actors.upstreams.own_calls import OwnCalls, OwnDue, Then
+from actors.upstreams.start import start_upstream
+from actors.upstreams.subscribers import CHATTER, REPLIES_AGAIN, Subscribers
+
+IDLE_AGAIN = 1.0
+"""Seconds after which a pool that was about to end, and found a message, looks again."""
+GATHER = 0.005
+"""Seconds for which further server requests are waited for after the first."""
+INFO_BYTES = 16 * 1024
+"""Of what a client says of itself; whoever says more is not introduced."""
+QUESTIONS_BYTES = 32 * 1024 * 1024
+"""Of the params of all server requests that have no answer; a further one is refused."""
+GRACE = 5.0
+"""Seconds within which a server must answer a ping after a call was given up."""
+WAIT = 30.0
+"""Seconds after which a call that waits for a connection looks whether there is any hope."""
+LENT = frozenset({"roots", *ASKABLE})
+"""What a client can be asked in the course of a call."""
+
+Owner: TypeAlias = tuple[Ref, int]
+"""A caller, and its number of the call."""
+
+CallerMessage: TypeAlias = um.Join | um.Leave | um.Call | um.Cancel | Wanted | pm.Resume
+ConnectionMessage: TypeAlias = (
+    um.UpstreamReady
+    | um.UpstreamDown
+    | um.UpstreamWrongEra
+    | um.UpstreamOutcome
+    | um.UpstreamRequest
+    | um.UpstreamWithdrew
+    | um.UpstreamNotification
+    | um.UpstreamPlaced
+)
+LifeMessage: TypeAlias = pm.OwnMessage | OwnDue | Stored | SaveDue | Evict | Replaced | Down
+PoolMessage: TypeAlias = CallerMessage | ConnectionMessage | LifeMessage
+
+
+@dataclass(frozen=True, slots=True)
+class PoolKey:
+    """One modern client, as far as it can be told to be one."""
+
+    principal: Principal
+    bits: ClientBits
+    affinity: str = ""
+
+
+@dataclass(slots=True)
+class PooledCall:
+    """A call that is not over. `owner`: whoever waits for it at present, `last`: whoever did last; `level` and
+    `progress` are what that one wants. `since`: when it was suspended first."""
+
+    call: um.Call
+    owner: Owner | None
+    last: Owner
+    level: str | None
+    progress: bool
+    may_ask_back: bool
+    connection: int = 0
+    since: float | None = None
+
+
+@dataclass(slots=True)
+class PooledConnection:
+    """One of the connections to the server. `level` is the last one that the server was told over it."""
+
+    number: int
+    ref: Ref
+    server_info: ServerInfo | None = None
+    level: str | None = None
+
+
+class PoolActor(Evictable):
+    """Temporary: a crash ends its connections and whatever is suspended; the next request begins another."""
+
+    mailbox_size = 1024
+    disposable = True
+
+    _own: OwnCalls
+    _record: OwnedRecord
+
+    def __init__(
+        self,
+        spec: BackendSpec,
+        record_key: str,
+        key: PoolKey,
+        services: Services,
+        tree: Tree,
+        suspended: SuspendedCalls,
+        connected: set[str],
+    ) -> None:
+        self._backend = spec.name
+        self._record_key = record_key
+        self._key = key
+        self._services = services
+        self._tree = tree
+        self._suspended = suspended
+        self._connected = connected
+        """The record keys of all pools that have a connection."""
+        self._related = not isinstance(spec.target, StdioTarget)
+        lines = 1 + services.limits.overflow_connections
+        self._state = ev.Calls(ev.Rules(serialized(spec, key.bits), lines, server=spec.name))
+        self._subscribers = Subscribers(True, self._drop, self._tell_later)
+        self._connections: dict[int, PooledConnection] = {}
+        """By the numbers that the machine gives: the first is the one over which the server's hidden state is."""
+        self._info = EMPTY
+        """The Implementation of the client that the server hears of."""
+        self._calls: dict[int, PooledCall] = {}
+        self._numbers: dict[Owner, int] = {}
+        """By whoever waits for a call, or did last: the pool's own number of it."""
+        self._next = 0
+        self._resuming: pm.Resume | None = None
+        self._todo: list[ev.SuspensionEvent] = []
+        self._stepping = False
+        self._early: list[PoolMessage] = []
+        """What came before this life owned its record."""
+        self._stale = False
+        self._used = 0.0
+        """When the last use of the connections ended, as far as that is known."""
+
+    def __repr__(self) -> str:
+        return f"<PoolActor {self._backend}: {len(self._calls)} calls, {len(self._connections)} connections>"
+
+    # Life
+
+    def started(self) -> None:
+        self._own = OwnCalls(self.ctx, self._services.limits.request_deadline)
+        self._record = OwnedRecord(self._record_key, self._services, self.ctx)
+        self._record.acquire({"kind": b"broker", "backend": self._backend.encode()})
+        self._rests()
+
+    def receive(self, message: PoolMessage) -> None:
+        """Nothing is done before this life owns what it is about to hold."""
+        if self._record.owned or isinstance(message, Stored):
+            self._handle(message)
+        else:
+            self._wait(message)
+
+    def _wait(self, message: PoolMessage) -> None:
+        """Keeps what came before this life owns its record, at most as much as a mailbox holds: nothing was done yet,
+        so that whoever gives up has asked for nothing."""
+        match message:
+            case Evict() | pm.IdleDue():
+                pass  # when it is owned it is idle anew
+            case um.Cancel(caller=caller, call=call):
+                calls = um.Call | pm.Resume
+                self._early = [
+                    m for m in self._early if not (isinstance(m, calls) and m.caller is caller and m.call == call)
+                ]
+            case um.Leave(caller=caller):
+                asked = um.Call | pm.Resume | um.Join
+                self._early = [m for m in self._early if not (isinstance(m, asked) and m.caller is caller)]
+            case um.Call() | pm.Resume() | um.Join() | Wanted() if len(self._early) >= self.mailbox_size:
+                full = self._failure("overloaded", "too much waits for this client's connections")
+                self._turn_away([message], full)
+            case _:
+                self._early.append(message)
+
+    def _handle(self, message: PoolMessage) -> None:
+        """What callers and connections say; an outcome and a call are all that a plain call needs."""
+        if type(message) is um.UpstreamOutcome:
+            if message.call > 0:
+                self._step(ev.Ended(message.call, message.ok, message.payload))
+            else:
+                self._own.outcome(message.call, message.ok, message.payload)
+            return
+        match message:
+            case um.Call():
+                self._call(message)
+            case pm.Resume():
+                self._resume(message)
+            case um.Cancel():
+                self._cancelled(message)
+            case um.UpstreamNotification():
+                self._told(message)
+            case um.UpstreamRequest():
+                self._asked(message)
+            case um.UpstreamWithdrew():
+                self._withdrew(message)
+            case um.UpstreamPlaced():
+                pass  # a pool is never rebuilt: nobody would go on from there
+            case um.UpstreamReady():
+                self._ready(message)
+            case um.UpstreamDown():
+                self._down(message)
+            case um.UpstreamWrongEra():
+                self._wrong_era(message)
+            case um.Join():
+                self._join(message)
+            case um.Leave(caller=caller):
+                self.ctx.demonitor(caller)
+                self._left(caller)
+            case Wanted():
+                self._step(ev.Warmed())
+            case _:
+                self._handle_life(message)
+
+    def _handle_life(self, message: LifeMessage) -> None:
+        """Clocks, outcomes of the store, and what becomes of others."""
+        match message:
+            case pm.CallDue(event=event):
+                self._call_due(event)
+            case OwnDue(call=call):
+                self._own.overdue(call)
+            case Stored():
+                self._stored(message)
+            case SaveDue():
+                self._record.write()
+            case pm.KeepDue():
+                self._record.keep()
+            case pm.RepliesDue():
+                self._subscribers.settle()
+            case pm.IdleDue():
+                if self._unused and not self._ended_unused():
+                    self.ctx.set_timer("idle", IDLE_AGAIN, pm.IdleDue())
+            case Evict():
+                if self._unused and not self._ended_unused():
+                    self.idle()
+            case pm.StaleDue():
+                if not self._calls:
+                    self._end(NORMAL)
+            case Replaced():
+                self._replaced(message)
+            case Down():
+                self._ended(message.ref)
+            case _:
+                assert_never(message)
+
+    def _stored(self, message: Stored) -> None:
+        """The record is kept from expiring as long as this life goes on, and goes with it: it says nothing that would
+        be needed again."""
+        owned = self._record.owned
+        self._record.heard(message)
+        if self._record.lost is not None:
+            self._disowned(self._record.lost)
+        elif owned:
+            away = message.step == "touch" and isinstance(message.outcome, Failed)
+            self.ctx.set_timer("keep", RETRY if away else self._services.limits.idle_ttl / 8, pm.KeepDue())
+        elif self._record.owned:
+            early, self._early = self._early, []
+            for kept in early:
+                self._handle(kept)
+            self._settled()
+
+    def _disowned(self, reason: Refused) -> None:
+        """Another process holds this client's connections, or nobody can tell: what waits was not sent."""
+        self._services.log.warning("broker_not_owned", backend=self._backend, reason=reason.value)
+        self._end(NORMAL, self._failure("not_owned", "the state of this client's connections can't be had"))
+
+    def _turn_away(self, messages: list[PoolMessage], error: Raw) -> None:
+        """Tells whoever waits for something that it was not done."""
+        for message in messages:
+            if isinstance(message, um.Call | pm.Resume):
+                self._outcome((message.caller, message.call), False, error)
+            elif isinstance(message, um.Join):
+                message.caller.reply(um.UpstreamDown(self.ctx.ref, self._backend, "not owned", error))
+
+    def _outcome(self, owner: Owner, ok: bool, payload: Raw) -> None:
+        caller, call = owner
+        caller.reply(um.UpstreamOutcome(self._backend, call, ok, payload))
+
+    @property
+    def _unused(self) -> bool:
+        """Whether nobody needs the connections at present."""
+        return not self._calls and not self._subscribers.members
+
+    def _rests(self) -> None:
+        """No call is left."""
+        self._used = self.ctx.now()
+        self._settled()
+
+    def _settled(self) -> None:
+        """Something is over: if nobody needs the connections any more, they are kept for a while."""
+        if self._stale:
+            self.ctx.set_timer("stale", 0.0, pm.StaleDue())
+        elif self._unused:
+            self.idle()
+            left = self._used + self._services.limits.broker_idle - self.ctx.now()
+            self.ctx.set_timer("idle", max(0.0, left), pm.IdleDue())
+
+    def _ended_unused(self) -> bool:
+        """Ends, unless somebody has just come."""
+        nobody = self.ctx.idle
+        if nobody:
+            self._end(NORMAL)
+        return nobody
+
+    def drain(self, deadline: float) -> None:
+        self._end(SHUTDOWN)  # whoever used it has ended
+
+    def _end(self, reason: Exit, error: Raw | None = None) -> None:
+        """Whoever is asked, or waits for an answer, is told; `error`: what was not begun gets."""
+        early, self._early = self._early, []
+        self._turn_away(early, error or self._failure("link_ended", "the connection is closed"))
+        for number, call in list(self._calls.items()):
+            self._step(ev.Cancelled(number, "the connection is closed") if call.owner else ev.Expired(number))
+        for number in list(self._connections):
+            self._leave(number)
+        self.ctx.stop(reason)
+
+    def stopped(self, reason: Exit) -> None:
+        """After a crash too: what was suspended is not there any more, and the next life may begin anywhere."""
+        self._connected.discard(self._record_key)
+        for number in self._calls:
+            self._suspended.remove((self, number))
+        self._record.delete()
+
+    def _replaced(self, message: Replaced) -> None:
+        """How calls are told apart depends on the server: for another one there is another pool, as soon as the
+        connections have said that theirs are over."""
+        was, spec = (t.backends.get(self._backend) for t in (message.before, self._services.table.value))
+        if not same_server(was, spec):
+            self._stale = True
+            self._settled()
+
+    def _failure(self, reason: str, message: str) -> Raw:
+        """Of what was not executed."""
+        return failure(reason, message, "no", self._backend)
+
+    # Callers
+
+    def _join(self, message: um.Join) -> None:
+        self.busy()
+        self.ctx.cancel_timer("idle")
+        self._subscribers.members[message.caller] = None
+        self.ctx.monitor(message.caller)
+        first = self._first
+        if first is not None and first.server_info is not None:
+            message.caller.reply(um.UpstreamReady(self.ctx.ref, self._backend, first.server_info, False))
+
+    def _left(self, ref: Ref) -> None:
+        """A caller is gone. What is suspended is its client's, and stays."""
+        for owner in [call.owner for call in self._calls.values() if call.owner is not None]:
+            if owner[0] is ref:
+                self._give_up(owner, "the client has disconnected")
+        first = self._first
+        for uri in self._subscribers.leave(ref):
+            if first is not None:
+                self._request(first, UNSUBSCRIBE, json.dumps({"uri": uri}), lambda ok, payload: None)
+        # Whoever has nothing in hand leaves after `link_idle`; until then it may have had a subscription here.
+        self._used = max(self._used, self.ctx.now() - self._services.limits.link_idle)
+        self._settled()
+
+    def _call(self, message: um.Call) -> None:
+        owner, client = (message.caller, message.call), message.client
+        level = client.level if client is not None else None
+        refusal = meta.unknown_level(level) if level is not None else None
+        if refusal is not None:  # between the eras only what is known
+            self._outcome(owner, False, refusal.raw)
+            return
+        if self._unused:
+            self.busy()
+        if message.method in (SUBSCRIBE, UNSUBSCRIBE) and self._subscribers.settles(owner, message):
+            self._outcome(owner, True, json.dumps({}))
+            return
+        if client is not None and not self._info and 0 < len(client.info) <= INFO_BYTES:
+            self._info = Raw(bytes(client.info))
+        self._next += 1
+        row = METHODS.get(message.method)
+        may_ask_back = row is not None and row.may_ask_back
+        self._calls[self._next] = PooledCall(message, owner, owner, level, message.progress, may_ask_back)
+        self._numbers[owner] = self._next
+        self._step(ev.Begun(self._next, owner, may_ask_back))
+
+    def _resume(self, message: pm.Resume) -> None:
+        """A client has come with answers."""
+        owner, refusal = (message.caller, message.call), meta.unknown_level(message.level)
+        if message.incarnation != self._incarnation or not message.suspend.isdecimal():
+            refusal = request_state.invalid()
+        if refusal is not None:
+            self._outcome(owner, False, refusal.raw)
+            return
+        self._resuming = message
+        self._step(ev.Resumed(int(message.suspend), owner, message.round, message.answers))
+        self._resuming = None
+
+    @property
+    def _incarnation(self) -> str:
+        """Names this life in what a client holds."""
+        return f"{self._record.grant.owner}.{base36(self._record.grant.epoch)}"
+
+    def _cancelled(self, message: um.Cancel) -> None:
+        owner = (message.caller, message.call)
+        self._subscribers.subscribed(owner, False)
+        self._give_up(owner, message.reason)
+
+    def _give_up(self, owner: Owner, reason: str) -> None:
+        """Nobody waits for this call any more. If it was just suspended, nobody has heard of that."""
+        number = self._numbers.get(owner)
+        if number is None:
+            return
+        suspended = self._calls[number].owner is None
+        self._calls[number].owner = None
+        self._step(ev.Expired(number) if suspended else ev.Cancelled(number, reason))
+
+    def _announce(self, message: um.UpstreamReady | um.UpstreamDown) -> None:
+        (self._connected.add if isinstance(message, um.UpstreamReady) else self._connected.discard)(self._record_key)
+        for ref in self._subscribers.members:
+            ref.reply(message)
+
+    def _closed(self, why: str) -> None:
+        """The connection with the server's state is gone, and what was to be heard over it."""
+        self._announce(um.UpstreamDown(self.ctx.ref, self._backend, why, self._failure("link_ended", why)))
+
+    # Connections
+
+    @property
+    def _first(self) -> PooledConnection | None:
+        return self._connections[min(self._connections)] if self._connections else None
+
+    def _of(self, ref: Ref) -> PooledConnection | None:
+        """The connection whose actor this is."""
+        return next((found for found in self._connections.values() if found.ref is ref), None)
+
+    def _open(self, number: int, level: str | None) -> PooledConnection | None:
+        """A new connection; None if none can be had: without a configuration, at a bound, or while the gateway ends."""
+        spec = self._services.table.value.backends.get(self._backend)
+        if spec is None:
+            return None
+        level, tree = level if spec.sharing != "shared" else None, self._tree
+
+        def make() -> LegacyUpstream:
+            return LegacyUpstream(spec, self._profile(spec), self._services, tree.backends, level=level, eras=tree.eras)
+
+        try:
+            ref = start_upstream(spec, self.ctx.system.registry, tree.upstreams, make)
+        except (AtCapacity, SystemClosed):
+            return None
+        self.ctx.monitor(ref)
+        ref.reply(um.Join(self.ctx.ref))
+        opened = self._connections[number] = PooledConnection(number, ref, level=level)
+        return opened
+
+    def _profile(self, spec: BackendSpec) -> Profile:
+        """The gateway, with the client's name in its title; and what exactly this kind of client can be asked."""
+        bits, epoch = self._key.bits, self._record.grant.epoch
+        if spec.sharing == "shared":
+            return profile_of(None, frozenset(), epoch, self._services.identity)
+        return Profile(capabilities.declare(bits), self._introduced(), serialized(spec, bits), base36(epoch))
+
+    def _introduced(self) -> Raw:
+        own = Raw(self._services.identity)
+        try:
+            said, ours = json.members(self._info), json.members(own)
+            name = json.text_or_none(said.get("title")) or json.text_or_none(said.get("name"))
+            if not name:
+                return own
+            me = json.text_or_none(ours.get("title")) or json.text_or_none(ours.get("name"))
+            return json.replace_members(own, {"title": json.dumps(f"{me} for {name[:128]}")})
+        except errors.Malformed:
+            return own
+
+    def _leave(self, number: int) -> PooledConnection | None:
+        """A connection that has ended, or that is needed no more: it closes by itself."""
+        found = self._connections.pop(number, None)
+        if found is not None:
+            self.ctx.demonitor(found.ref)
+            found.ref.reply(um.Leave(self.ctx.ref))
+        return found
+
+    def _ready(self, message: um.UpstreamReady) -> None:
+        connection = self._of(message.upstream)
+        if connection is None:
+            return
+        connection.server_info = message.server_info
+        if message.again:
+            self._step(ev.ConnectionLost(connection.number))
+        if connection is self._first:
+            self._announce(um.UpstreamReady(self.ctx.ref, self._backend, message.server_info, message.again))
+
+    def _down(self, message: um.UpstreamDown) -> None:
+        connection = self._of(message.upstream)
+        if connection is None:
+            return
+        connection.server_info = None
+        self._step(ev.ConnectionLost(connection.number))
+        if connection is self._first:
+            self._announce(um.UpstreamDown(self.ctx.ref, self._backend, message.message, message.payload))
+
+    def _ended(self, ref: Ref) -> None:
+        """An actor is gone: of a connection, or a caller."""
+        connection, first = self._of(ref), self._first
+        if connection is None:
+            self._left(ref)
+            return
+        self._leave(connection.number)
+        if connection is first:
+            self._closed("the connection to the server ended")
+        self._step(ev.ConnectionGone(connection.number))
+
+    def _wrong_era(self, message: um.UpstreamWrongEra) -> None:
+        """The server is modern: the calls go back to whoever made them, and so does the finding."""
+        back: dict[Ref, list[um.Call]] = {}
+        for returned in message.calls:
+            call = self._calls.get(returned.call)
+            if call is not None and call.owner is not None:
+                back.setdefault(call.owner[0], []).append(call.call)
+                self._step(ev.Unsent(returned.call))
+        connection = self._of(message.upstream)
+        if connection is not None:
+            self._step(ev.ConnectionGone(connection.number))
+            self._leave(connection.number)
+        for ref in list(self._subscribers.members):
+            ref.reply(um.UpstreamWrongEra(self.ctx.ref, self._backend, tuple(back.get(ref, ()))))
+
+    def _asked(self, message: um.UpstreamRequest) -> None:
+        """A server request: its call is suspended, or it is answered at once."""
+        connection = self._of(message.upstream)
+        number = message.call if message.call is not None else self._raiser(message.method, connection)
+        call = self._calls.get(number) if number is not None else None
+        if number is None or call is None:
+            message.upstream.reply(AnswerGiven(message.id, *ev.unasked(message.method)))
+            return
+        found = ev.for_client(call.call.method, self._key.bits, message.method, message.params)
+        if isinstance(found, Raw) and self._asking + len(found) > QUESTIONS_BYTES:
+            found = (False, errors.internal("too much is being asked of this client", reason="too_many").raw)
+        if isinstance(found, Raw):
+            self._step(ev.ServerRequested(number, message.id, message.method, found))
+        else:
+            message.upstream.reply(AnswerGiven(message.id, *found))
+
+    @property
+    def _asking(self) -> int:
+        """Bytes of what has no answer yet."""
+        return sum(len(q.params) for held in self._state.held.values() for q in held.open.values())
+
+    def _raiser(self, method: str, connection: PooledConnection | None) -> int | None:
+        """The call on a connection that a server request without one belongs to, if there is but one that may have
+        raised it. Official SDKs ask for roots on the stream that belongs to no call. The answer is the same
+        whichever call wanted it, so the newest that runs is asked; nothing else is ever guessed."""
+        over = connection.number if connection is not None else 0
+        able = [number for number, call in self._calls.items() if call.connection == over and call.may_ask_back]
+        if method == "roots/list" and len(able) > 1:
+            able = [max((number for number in able if self._calls[number].owner is not None), default=able[0])]
+        return able[0] if len(able) == 1 else None
+
+    def _withdrew(self, message: um.UpstreamWithdrew) -> None:
+        if message.upstream is not None:
+            connection = self._of(message.upstream)
+            self._step(ev.Withdrawn(connection.number if connection is not None else 0, message.id))
+
+    def _told(self, message: um.UpstreamNotification) -> None:
+        """Progress and log messages are of one request; what has changed is news for all."""
+        if message.method == "notifications/progress":
+            call = self._calls.get(message.call) if message.call is not None else None
+            self._tell(message, call.owner if call is not None and call.progress else None)
+        elif message.method == "notifications/message":
+            self._tell(message, self._reader(message))
+        else:
+            told = um.UpstreamNotification(self.ctx.ref, self._backend, None, message.method, message.params)
+            self._subscribers.tell(told, None)
+
+    def _reader(self, message: um.UpstreamNotification) -> Owner | None:
+        """Who asked for this log message: the call it came with; or the only one, where the transport does not say."""
+        connection = self._of(message.upstream)
+        wanting = self._wanting(connection.number) if connection is not None else []
+        if message.call is not None:
+            wanting = [call for call in wanting if call is self._calls.get(message.call)]
+        elif self._related:
+            wanting = []
+        return wanting[0].owner if len(wanting) == 1 else None
+
+    def _wanting(self, number: int) -> list[PooledCall]:
+        """The calls on a connection that want log messages."""
+        return [c for c in self._calls.values() if c.connection == number and c.owner and c.level is not None]
+
+    def _tell(self, message: um.UpstreamNotification, owner: Owner | None) -> None:
+        """What is of one request; it may be lost."""
+        if owner is None:
+            self._drop("unwanted" if message.method in CHATTER else "unattributed")
+            return
+        ref, call = owner
+        told = um.UpstreamNotification(self.ctx.ref, self._backend, call, message.method, message.params)
+        if ref.crowded or not ref.cast(told):
+            self._drop("notification_refused")
+
+    def _tell_later(self) -> None:
+        self.ctx.set_timer("owed", REPLIES_AGAIN, pm.RepliesDue())
+
+    def _drop(self, what: str) -> None:
+        self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
+
+    # Requests of its own
+
+    def _request(
+        self, over: PooledConnection, method: str, params: Raw, then: Then, seconds: float | None = None
+    ) -> None:
+        me, upstream = self.ctx.ref, over.ref
+        self._own.make(
+            lambda call: upstream.reply(um.Call(me, call, method, params)),
+            lambda call, reason: upstream.reply(um.Cancel(me, call, reason)),
+            then,
+            seconds,
+        )
+
+    def _adjust(self, connection: PooledConnection) -> None:
+        """Has the server log over a connection as much as the calls on it want: that is the client's business only
+        where a request asked for it (2026-07-28, server/utilities/logging); as before, if the server refuses."""
+        levels = [call.level for call in self._wanting(connection.number) if call.level is not None]
+        level = min(levels, key=LEVELS.index, default=None)
+        spec, server_info = self._services.table.value.backends.get(self._backend), connection.server_info
+        logs = server_info is None or capabilities.parse(server_info.capabilities).has(("logging",))
+        if level in (None, connection.level) or not logs or (spec is not None and spec.sharing == "shared"):
+            return
+        before, connection.level = connection.level, level
+
+        def told(ok: bool, payload: Raw) -> None:
+            if not ok and connection.level == level:
+                connection.level = before
+
+        self._request(connection, SET_LEVEL, json.dumps({"level": level}), told)
+
+    # The machine
+
+    def _step(self, event: ev.SuspensionEvent) -> None:
+        """One event, and what follows from it."""
+        self._todo.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        while self._todo:
+            self._state, effects = ev.step(self._state, self._todo.pop(0))
+            for effect in effects:
+                EFFECTS[type(effect)](self, effect)
+        self._stepping = False
+
+    def _call_due(self, event: ev.SuspensionEvent) -> None:
+        """A clock: how things stand with other calls is known when it is over."""
+        if isinstance(event, ev.GatherOver):
+            event = ev.GatherOver(event.call, self._suspended.room(self._key.principal, self.ctx.now()))
+        elif isinstance(event, ev.WaitOver):
+            now = self.ctx.now()
+            since = {n: c.since for n, c in self._calls.items() if c.since is not None and now - c.since >= PATIENCE}
+            event = ev.WaitOver(event.call, tuple(sorted(since, key=since.__getitem__)))
+        self._step(event)
+
+    def _connect(self, effect: ev.Connect) -> None:
+        number = effect.line
+        connection = self._connections.get(number)
+        connection = connection or self._open(number, None)
+        if connection is not None:
+            connection.ref.reply(Wanted())
+        else:
+            self._closed("no connection to the server can be made")
+
+    def _dispatch(self, effect: ev.Dispatch) -> None:
+        pooled = self._calls[effect.call]
+        pooled.connection, call = effect.line, pooled.call
+        connection = self._connections.get(effect.line)
+        connection = connection or self._open(effect.line, pooled.level)
+        if connection is None:
+            error = self._failure("no_link", "no connection to the server can be made")
+            self._step(ev.Ended(effect.call, False, error))
+            return
+        if pooled.level is not None:
+            self._adjust(connection)
+        params = translate.client_request(call.method, call.params, LATEST_HANDSHAKE, MODERN)
+        connection.ref.reply(um.Call(self.ctx.ref, effect.call, call.method, params, call.progress))
+
+    def _deliver(self, effect: ev.Outcome) -> None:
+        caller, call = owner = _owner(effect.owner)
+        number = self._numbers.get(owner)
+        if number is not None and self._calls[number].call.method == SUBSCRIBE:
+            self._subscribers.subscribed(owner, effect.ok)
+        caller.reply(um.UpstreamOutcome(self._backend, call, effect.ok, effect.payload))
+
+    def _forget(self, effect: ev.Forget) -> None:
+        call = self._calls.pop(effect.call, None)
+        if call is not None:
+            self._numbers.pop(call.last, None)
+        if not self._calls:
+            self._rests()
+
+    def _suspend(self, effect: ev.Suspend) -> None:
+        pooled, number = self._calls[effect.call], effect.call
+        # What was sent is not sent again: its params need not be kept while a human thinks.
+        pooled.call = replace(pooled.call, params=EMPTY)
+        pooled.owner = None
+        if pooled.since is None:
+            pooled.since = self.ctx.now()
+        expired, ref = pm.CallDue(ev.Expired(number)), self.ctx.ref
+        self._suspended.add(self._key.principal, (self, number), pooled.since, lambda: ref.reply(expired))
+        self.ctx.set_timer(("park", number), self._services.limits.park_ttl, expired)
+        caller, call = _owner(effect.owner)
+        place = (self._incarnation, str(number), effect.round)
+        caller.reply(pm.UpstreamSuspended(self._backend, call, *place, effect.questions))
+
+    def _unsuspend(self, effect: ev.Unsuspend) -> None:
+        """Whoever resumed it has it from here on: before the server gets the answers."""
+        number = effect.call
+        self.ctx.cancel_timer(("park", number))
+        self._suspended.remove((self, number))
+        held, message = self._state.held.get(number), self._resuming
+        if message is None or held is None or held.owner != (message.caller, message.call):
+            return
+        call = self._calls[number]
+        self._numbers.pop(call.last, None)
+        call.owner = call.last = (message.caller, message.call)
+        call.level = message.level
+        call.progress = message.progress
+        self._numbers[call.last] = number
+        connection = self._connections.get(call.connection)
+        if message.level is not None and connection is not None:
+            self._adjust(connection)
+
+    def _answer(self, effect: ev.Answer) -> None:
+        connection = self._connections.get(effect.line)
+        if connection is None:
+            return
+        version = connection.server_info.version if connection.server_info is not None else LATEST_HANDSHAKE
+        ok, payload = translate.answer(effect.method, effect.ok, effect.payload, version, MODERN)
+        connection.ref.reply(AnswerGiven(effect.id, ok, payload))
+
+    def _start_grace(self, effect: ev.StartGrace) -> None:
+        """Servers that do one thing after the other answer a ping when they are done with what was cancelled; one that
+        answers no ping is stuck."""
+        connection, settled = self._connections.get(effect.line), ev.Settled(effect.call)
+        if connection is None:
+            self._step(settled)
+            return
+        self.ctx.set_timer(("grace", effect.call), GRACE, pm.CallDue(ev.GraceOver(effect.call)))
+        # Whether that comes in time the clock decides, which is over before the deadline of this.
+        self._request(connection, "ping", EMPTY, lambda ok, payload: self._step(settled), 2 * GRACE)
+
+    def _discard(self, effect: ev.Discard) -> None:
+        first = self._first
+        dropped = self._leave(effect.line)
+        if dropped is not None and dropped is first:
+            self._closed("the connection to the server was closed")
+
+    def _cancel(self, effect: ev.Cancel) -> None:
+        connection = self._connections.get(effect.line)
+        if connection is not None:
+            connection.ref.reply(um.Cancel(self.ctx.ref, effect.call, effect.reason))
+
+    def _start_gather(self, effect: ev.StartGather) -> None:
+        self.ctx.set_timer(("gather", effect.call), GATHER, pm.CallDue(ev.GatherOver(effect.call, True)))
+
+    def _start_wait(self, effect: ev.StartWait) -> None:
+        self.ctx.set_timer(("wait", effect.call), WAIT, pm.CallDue(ev.WaitOver(effect.call)))
+
+    def _stop_wait(self, effect: ev.StopWait) -> None:
+        self.ctx.cancel_timer(("wait", effect.call))
+
+    def _stop_grace(self, effect: ev.StopGrace) -> None:
+        self.ctx.cancel_timer(("grace", effect.call))
+
+    def _count(self, effect: ev.Count) -> None:
+        self._drop(effect.what)
+
+
+EFFECTS: dict[type, Callable[[PoolActor, Any], object]] = {
+    ev.Connect: PoolActor._connect,
+    ev.Dispatch: PoolActor._dispatch,
+    ev.Suspend: PoolActor._suspend,
+    ev.Unsuspend: PoolActor._unsuspend,
+    ev.Outcome: PoolActor._deliver,
+    ev.Answer: PoolActor._answer,
+    ev.Cancel: PoolActor._cancel,
+    ev.StartGather: PoolActor._start_gather,
+    ev.StartWait: PoolActor._start_wait,
+    ev.StopWait: PoolActor._stop_wait,
+    ev.StartGrace: PoolActor._start_grace,
+    ev.StopGrace: PoolActor._stop_grace,
+    ev.Discard: PoolActor._discard,
+    ev.Forget: PoolActor._forget,
+    ev.Count: PoolActor._count,
+}
+
+
+def serialized(spec: BackendSpec, bits: ClientBits) -> bool:
+    """Whether calls take turns: something may be asked, and the transport does not say for which call."""
+    return bool(bits & LENT) and spec.sharing != "shared" and isinstance(spec.target, StdioTarget)
+
+
+def _owner(owner: Hashable) -> Owner:
+    """What the machine carries as an opaque name."""
+    assert isinstance(owner, tuple)
+    return owner

@@ -1,0 +1,103 @@
+"""What a session's actor receives: from edges, and from itself, its store and its clocks.
+
+What upstream connections, the catalogue and the record send is defined where they are; what only happens to the
+session comes as the event of its machine that it is.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias, final
+
+from msgspec import Raw, Struct
+
+from actors.ports import Answer
+from actors.protocol import codec, errors
+from actors.protocol.messages import Message, Request, RequestId
+from actors.runtime import Reply
+
+# From edges ---------------------------------------------------------------------------------------------------
+
+
+@final
+class PostMessages(Struct, frozen=True):
+    """A POST, decoded: `refused` are the members of a batch that could not be read, `version` is the header's.
+
+    The reply gets an Answer or Streaming.
+    """
+
+    messages: tuple[Message, ...]
+    batch: bool
+    version: str | None
+    refused: tuple[tuple[RequestId | None, Raw], ...]
+    reply: Reply
+
+
+def unanswered(messages: Sequence[Message], *, batch: bool) -> Answer:
+    """The answer to a POST whose actor took it, and ended before it said anything of it."""
+    ids = [m.id for m in messages if isinstance(m, Request)]
+    if not ids:
+        # A notification, or an answer of the client's, may be sent again.
+        return Answer.refusing(errors.overloaded("the session is being restored"))
+    frames = [codec.encode_error(id, errors.actor_ended()) for id in ids]
+    return Answer(200, codec.encode_batch(frames) if batch else frames[0])
+
+
+class GetEvents(Struct, frozen=True):
+    """A GET; `stream` for a resumption after (epoch, seq). The reply gets an Answer, Streaming or a Follower."""
+
+    stream: str | None
+    epoch: int
+    seq: int
+    reply: Reply
+
+
+class EndSession(Struct, frozen=True):
+    """A DELETE; the reply gets an Answer when the session has ended."""
+
+    reply: Reply
+    reason: str = "delete"
+
+
+# From the store -----------------------------------------------------------------------------------------------
+
+
+class StreamRecorded(Struct, frozen=True):
+    """A stream is open in the log; these calls, whose answers it is to bring, may not have been sent yet."""
+
+    stream: str
+    calls: tuple[int, ...]
+
+
+class Released(Struct, frozen=True):
+    """The outcome of giving the ownership back."""
+
+    outcome: Any
+
+
+class Reclaimed(Struct, frozen=True):
+    """The outcome of taking it again."""
+
+    outcome: Any
+
+
+# Clocks -------------------------------------------------------------------------------------------------------
+
+
+class IdleDue(Struct, frozen=True):
+    """Time to look whether the session is idle."""
+
+
+class DrainDue(Struct, frozen=True):
+    """The drain is nearly over."""
+
+
+class DeadlineDue(Struct, frozen=True):
+    """A call takes too long."""
+
+    call: int
+
+
+EdgeMessage: TypeAlias = GetEvents | EndSession
+"""From edges, besides POSTs."""
+
+OwnMessage: TypeAlias = StreamRecorded | Released | Reclaimed | IdleDue | DrainDue | DeadlineDue
+"""From itself, its store and its clocks."""
