@@ -81,7 +81,7 @@ def test_a_client_goes_on_after_a_restart_with_its_session_and_streams(
     first.program.stop(number)
     programs.gateway(backend, "--store", redis_url, in_place_of=first)
     assert session.listen(after=whole[0].id).until_answer(3) == whole[1:]
-    assert session.tools() == ["echo", "stream", "slow", "flood", "ask"]
+    assert session.tools() == ["echo", "stream", "slow", "flood", "events", "large", "ask"]
     assert "5:" in str(session.ask(9, "tools/call", {"name": "echo", "arguments": {"n": 5}})["result"])
 
 
