@@ -136,6 +136,25 @@ async def test_a_server_that_never_answers_the_stream_costs_a_second(autojump_cl
         nursery.cancel_scope.cancel()
 
 
+async def test_a_change_that_a_server_could_not_tell_before_its_late_stream_is_told_once(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        alpha = Interviewer(nursery, latency=3 * LISTEN_WITHIN)
+        alpha.held = set()
+        async with open_gateway(alpha) as gateway:
+            client = await gateway.connect("alpha")
+            stream = client.listen()
+            assert await client.tool("ask") == "alpha: ask"
+            assert alpha.upstream not in alpha.attached
+            with trio.fail_after(50):
+                told = [(await stream.next())["method"] for _ in range(3)]
+            assert sorted(told) == [f"notifications/{kind}/list_changed" for kind in ("prompts", "resources", "tools")]
+            with trio.move_on_after(50):
+                pytest.fail(f"said besides: {await stream.next()}")
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("kind", ["stdio", "inproc"])
 async def test_where_there_is_no_such_stream_nothing_is_waited_for(autojump_clock: MockClock, kind: Any) -> None:
     async with open_gateway(Backend("alpha", tools=("echo",), kind=kind)) as gateway:

@@ -225,8 +225,10 @@ def _listening(upstream: Upstream, event: ev.Listening) -> Step:
 
 
 def _heard_of_late(upstream: Upstream, event: ev.Listening) -> Step:
-    """READY: it was not waited for so long."""
-    return (replace(upstream, unheard=False) if upstream.unheard else upstream), []
+    """READY: it was not waited for so long. What the backend has said unasked meanwhile it had nowhere to say."""
+    if not upstream.unheard:
+        return upstream, []
+    return replace(upstream, unheard=False), _announced(upstream)
 
 
 def _ready(upstream: Upstream) -> Step:

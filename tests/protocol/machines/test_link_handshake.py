@@ -10,6 +10,7 @@ from actors.machines.upstream import events as ue
 from actors.machines.upstream.legacy import TABLE
 from actors.machines.upstream.legacy_state import LIVE, TRANSITIONS, Phase, Upstream
 from actors.protocol.messages import EMPTY, Error, Notification, Request, Result
+from actors.protocol.methods import LIST_CHANGED
 from actors.protocol.transport import EventsMissed, FrameAccepted, Positioned, SessionLost
 from tests.protocol.machines.driving import (
     CLIENT,
@@ -84,6 +85,14 @@ def test_a_stream_that_comes_after_all_changes_nothing() -> None:
     before = driver.upstream
     assert driver.step(ue.Listening()) == []
     assert driver.upstream is before
+
+
+def test_what_may_have_been_said_before_a_late_stream_is_announced_once() -> None:
+    driver = listening(subscriptions=("x:1",))
+    driver.step(ue.Listening(heard=False))
+    told = all_of(ue.Notify, driver.step(ue.Listening()))
+    assert [one.method for one in told] == [*LIST_CHANGED.values(), "notifications/resources/updated"]
+    assert driver.step(ue.Listening()) == []
 
 
 def test_a_server_that_has_no_such_stream_and_says_404_keeps_its_session() -> None:
