@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from actors.machines.session import events as ev
 from actors.ports import Telemetry
 from actors.protocol import errors
+from actors.protocol.instruments import OTHER
 from actors.protocol.methods import METHODS
 from actors.protocol.naming import build_names
 from actors.protocol.payload import BROKEN
@@ -23,8 +24,6 @@ from actors.protocol.table import Table
 if TYPE_CHECKING:
     from actors.services import TableCell
 
-OTHER: Final = "other"
-"""The label of a name that no list has shown."""
 SHOWN_MAX: Final = 200
 """Names of one server that become labels, the first ones that it has shown."""
 REMEMBERED: Final = 256 * 1024

@@ -7,6 +7,9 @@ session id is never a label.
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+OTHER: Final = "other"
+"""What a label says for a name that is not counted by itself."""
+
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 

@@ -15,6 +15,8 @@ from actors.protocol.meta import SERVER_KEY
 
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
+CANCELLED: Final = Raw(b'{"action":"cancel"}')
+"""The answer to an elicitation that nobody will give."""
 TASK: Final = "task"
 """Of the extension `io.modelcontextprotocol/tasks`."""
 CACHEABLE: Final = frozenset(

@@ -49,12 +49,11 @@ from actors.streams.recorder import (
 from actors.upstreams import messages as um
 from actors.upstreams.own_calls import OwnDue
 from actors.upstreams.resume import ResumableUpstreams
+from actors.upstreams.subscribers import CHATTER
 
 RESUMABLE_FIRST = ("resources/subscribe", "resources/unsubscribe", "logging/setLevel")
 """What the record must hold before the client is told that it is done."""
 
-SHEDDABLE = ("notifications/progress", "notifications/message")
-"""What gets no id, and is dropped, when the logs of a session are half full: so chatter can't push out answers."""
 
 HANDSHAKE_TTL = 60.0
 """Seconds without a message after which a session whose handshake was not finished ends; its record has as long."""
@@ -441,7 +440,7 @@ class SessionActor(Actor):
         if message.call is None and message.place is not None:
             # Before what comes of it, which takes it along into the store.
             self._kept.moved(message.backend, message.place.cursor)
-        if message.method in SHEDDABLE and self.recorder.pressed():
+        if message.method in CHATTER and self.recorder.pressed():
             self.services.telemetry.count("stagedoor_events_shed_total", (message.method.split("/")[-1],))
             return
         self.endpoint.told(message)

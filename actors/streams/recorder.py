@@ -29,14 +29,11 @@ from actors.ports import (
 )
 from actors.protocol import codec, errors, sse
 from actors.protocol.messages import Error, RequestId, Result
-from actors.record import RETRY, OwnedRecord
+from actors.record import FINAL, RETRY, OwnedRecord
 from actors.runtime import Context
 from actors.services import Services
 from actors.streams.connection import Connection
 from actors.streams.usage import HALF, Usage
-
-LOST = (Refused.FENCED, Refused.GONE, Refused.ENDED)
-"""The session is not ours any more; anything else is only the log's trouble, and the stream can go on without it."""
 
 
 class LogDue(Struct, frozen=True):
@@ -405,7 +402,7 @@ class Recorder:
     def _on_open(self, effect: fx.OpenStream, track: Track, outcome: object) -> None:
         opened, track.opened = track.opened, None
         if isinstance(outcome, Failed):
-            if outcome.reason in LOST:
+            if outcome.reason in FINAL:
                 slot = track.connection
                 self._give_up(effect.stream, track, outcome)
                 if slot is not None:

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from actors.protocol.headers import VERSION_HEADER
 from gateway.wire.http1_client import encode_headers
 
 SESSION: Final = "Mcp-Session-Id"
-VERSION: Final = "MCP-Protocol-Version"
 MESSAGE: Final = "application/json, text/event-stream"
 """What answers a message, either of the two."""
 OURS: Final = frozenset(
@@ -92,5 +92,5 @@ class HttpSession:
         if self.id is not None:
             own.append((SESSION, self.id))
         if self.version is not None:
-            own.append((VERSION, self.version))
+            own.append((VERSION_HEADER, self.version))
         return encode_headers(own) + self._configured

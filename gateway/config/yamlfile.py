@@ -5,10 +5,8 @@ from typing import Any, NoReturn
 
 import yaml
 
+from gateway.config.jsonc import MAX_DEPTH
 from gateway.config.problems import ConfigError, Path, Problem
-
-MAX_DEPTH = 64
-"""Levels of nesting; an alias of an outer node would nest without end."""
 
 MAX_VALUES = 100_000
 """Values in all, aliases counted each time: nine lines of YAML can otherwise say a billion."""

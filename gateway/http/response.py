@@ -7,12 +7,11 @@ from typing import Any
 import msgspec
 
 from actors.ports import Answer
+from actors.protocol.errors import INTERNAL, INVALID_REQUEST
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
-INVALID_REQUEST = -32600
-INTERNAL_ERROR = -32603
 
 _EXPOSED = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, Retry-After"
 _METHODS = b"GET, POST, DELETE, OPTIONS"
@@ -22,7 +21,7 @@ _HEADERS = b"Accept, Authorization, Content-Type, Last-Event-ID, Mcp-Protocol-Ve
 
 def refusal(status: int, message: str, *headers: tuple[str, str]) -> Answer:
     """An HTTP error with a JSON-RPC error that has no id, since nothing of the body was read (MCP transports)."""
-    code = INVALID_REQUEST if status < 500 else INTERNAL_ERROR
+    code = INVALID_REQUEST if status < 500 else INTERNAL
     body = msgspec.json.encode({"jsonrpc": "2.0", "error": {"code": code, "message": message}})
     return Answer(status, body, headers)
 

@@ -6,6 +6,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import trio
 
+from actors.protocol.capabilities import LEVELS
 from actors.protocol.versions import LATEST_HANDSHAKE, can_use
 from gateway.native import content
 from gateway.native.content import Message
@@ -16,7 +17,6 @@ from gateway.native.revisions import fit
 T = TypeVar("T")
 
 Level: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
-LEVELS: Final[tuple[Level, ...]] = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 Feature: TypeAlias = Literal[
     "roots", "sampling", "sampling.tools", "sampling.context", "elicitation", "elicitation.url"

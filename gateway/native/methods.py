@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 from msgspec import Raw
 
 from actors.protocol import codec
+from actors.protocol.capabilities import LEVELS
 from actors.protocol.codec import Malformed
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.versions import negotiate
 from gateway.native.builders import ResourceInfo, completion_result, read_result
-from gateway.native.context import LEVELS, Client, Context
+from gateway.native.context import Client, Context
 from gateway.native.errors import BadValuesError, NotFoundError, cut, invalid_params
 from gateway.native.revisions import fit
 

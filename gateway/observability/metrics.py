@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from actors.protocol.instruments import INSTRUMENTS, Instrument
+from actors.protocol.instruments import INSTRUMENTS, OTHER, Instrument
 
 Labels: TypeAlias = tuple[str, ...]
 """Values in the declared order."""
@@ -31,8 +31,6 @@ TOOLS_OF_ALL = 1000
 SERIES_PER_INSTRUMENT = 10_000
 """A last bound, whatever the labels are; series beyond are counted together."""
 
-OTHER = "other"
-"""The label of what is counted together."""
 
 _TOOL, _SERVER = "gen_ai_tool_name", "server"
 

@@ -87,7 +87,7 @@ def test_what_documents_name_of_the_tree_is_there() -> None:
 
 
 def test_the_limits_in_the_guarantees_are_the_defaults() -> None:
-    from actors.machines.upstream.modern_calls import UNSENT_MAX
+    from actors.machines.upstream.events import UNSENT_MAX
     from actors.protocol.table import Limits
 
     text = (ROOT / "docs" / "guarantees.md").read_text()

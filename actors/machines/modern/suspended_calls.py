@@ -27,6 +27,7 @@ from actors.protocol import capabilities, errors, translate
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import METHODS
+from actors.protocol.outcomes import CANCELLED
 from actors.protocol.persistent import PersistentMap
 from actors.protocol.versions import MODERN
 
@@ -581,9 +582,6 @@ def _failure(calls: Calls, reason: str, message: str, executed: errors.Executed 
 Refusal: TypeAlias = tuple[bool, Raw]
 """What the backend is told if nobody is asked: a result, or the JSON-RPC error object instead of it."""
 
-DISMISSED: Final = Raw(b'{"action":"cancel"}')
-"""Of an elicitation: nobody chose anything (client/elicitation, "Response Actions")."""
-
 
 def _abandoned(method: str) -> Refusal:
     """Of a call that was given up, or whose client did not come back."""
@@ -599,7 +597,7 @@ def unasked(method: str) -> Refusal:
 
 def _refusal(method: str, why: str, other: errors.ProtocolError) -> Refusal:
     if method == "elicitation/create":
-        return True, DISMISSED
+        return True, CANCELLED
     return False, (errors.rejected(why) if method == "sampling/createMessage" else other).raw
 
 

@@ -4,7 +4,7 @@ A *upstream connection* is our connection to one backend. Its machine is in `ups
 """
 
 from collections.abc import Hashable
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -15,6 +15,12 @@ from actors.protocol.transport import EventsMissed, FrameAccepted, Headers, Posi
 
 CallKey: TypeAlias = Hashable
 """Names a call towards those who asked for it; opaque here."""
+
+UNSENT_MAX: Final = 256
+"""Messages that wait for a connection without being a call: answers, cancels, notifications of clients. Of more of them
+some are dropped, and counted."""
+UNSENT_BYTES: Final = 16 * 1024 * 1024
+"""The same, in bytes; one alone may have more."""
 
 
 class ServerInfo(Struct, frozen=True):

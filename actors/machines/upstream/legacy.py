@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from actors.machines.session.events import Place
 from actors.machines.upstream import events as ev
 from actors.machines.upstream import legacy_calls as calls
+from actors.machines.upstream.events import UNSENT_BYTES, UNSENT_MAX
 from actors.machines.upstream.legacy_calls import (
     dispatch,
     dispatch_waiting,
@@ -41,10 +42,6 @@ from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE,
 from actors.protocol.persistent import PersistentMap
 from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
 
-UNSENT_MAX: Final = 256
-"""Messages that wait for a transport: answers, cancels and notifications of the client. Further ones are dropped."""
-UNSENT_BYTES: Final = 16 * 1024 * 1024
-"""The same, in bytes; one alone may have more."""
 SERVER_INFO_BYTES: Final = 1024 * 1024
 """What a backend may say of itself: it is kept as long as the upstream connection, and by the catalogue. (Icons are
 part of it.)"""

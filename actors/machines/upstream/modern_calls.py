@@ -15,6 +15,7 @@ from actors.machines.modern import input_required
 from actors.machines.upstream import era
 from actors.machines.upstream import events as ev
 from actors.machines.upstream import modern_listens as listens
+from actors.machines.upstream.events import UNSENT_BYTES, UNSENT_MAX
 from actors.machines.upstream.legacy_calls import failure, member
 from actors.machines.upstream.modern_events import (
     Called,
@@ -51,6 +52,7 @@ from actors.protocol.capabilities import LEVELS, TASKS
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
+from actors.protocol.outcomes import CANCELLED
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 
 BROKEN: Final = ("connection_lost", "no_response")
@@ -67,10 +69,6 @@ MIRRORS_MAX: Final = 4096
 """Tools with arguments in headers that are remembered; those that were listed longest ago go first."""
 PAGES: Final = 64
 """Of a list of tools that is fetched for the sake of headers."""
-UNSENT_MAX: Final = 256
-"""Notifications that wait for the connection; more of them are not kept."""
-UNSENT_BYTES: Final = 16 * 1024 * 1024
-"""The same, in bytes of their params; one alone may have more."""
 ROUNDS: Final = 10
 """Of server requests to the client, and of requests to come again; more is a failure of the backend."""
 PAUSES: Final = (0.05, 0.1, 0.2, 0.25)
@@ -80,7 +78,6 @@ CONSENT_PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
 CONSENT_ROUNDS: Final = 60
 """How often that is done: some five minutes. Such rounds do not count as server requests."""
 ELICITATION: Final = "elicitation/create"
-CANCELLED: Final = Raw(b'{"action":"cancel"}')
 ACCEPTED: Final = Raw(b'{"action":"accept"}')
 
 

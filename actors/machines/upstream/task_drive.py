@@ -16,7 +16,7 @@ from actors.protocol import errors
 from actors.protocol.capabilities import Capabilities
 from actors.protocol.errors import Malformed
 from actors.protocol.messages import EMPTY
-from actors.protocol.outcomes import code_of
+from actors.protocol.outcomes import INPUT_REQUIRED, code_of
 from actors.protocol.payload import dumps, is_object, loads, members, mentions, replace_members, text_or_none
 from actors.protocol.tasks import unrelated
 
@@ -28,7 +28,6 @@ FAILURES_MAX: Final = 3
 """Requests about the task that may fail in a row; what is asked about is running at the server all the while."""
 
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
-INPUT_REQUIRED: Final = "input_required"
 
 
 class Phase(Enum):

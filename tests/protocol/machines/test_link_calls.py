@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from actors.machines.upstream import events as ue
-from actors.machines.upstream.legacy import UNSENT_BYTES, UNSENT_MAX
+from actors.machines.upstream.events import UNSENT_BYTES, UNSENT_MAX
 from actors.machines.upstream.legacy_calls import ASKED_MAX
 from actors.protocol.messages import Error, Notification, Request, Result
 from actors.protocol.transport import SessionLost

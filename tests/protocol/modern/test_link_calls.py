@@ -5,7 +5,8 @@ from msgspec import Raw
 
 from actors.machines.upstream import events as ev
 from actors.machines.upstream import modern_events as mv
-from actors.machines.upstream.modern_calls import MIRRORS_MAX, UNSENT_BYTES, UNSENT_MAX
+from actors.machines.upstream.events import UNSENT_BYTES, UNSENT_MAX
+from actors.machines.upstream.modern_calls import MIRRORS_MAX
 from actors.protocol.messages import Result
 from tests.support.modern_upstream import Drive, client
 
