@@ -6,7 +6,7 @@ subscriptions.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -390,8 +390,9 @@ class ModernEndpoint(Endpoint):
         super().outcome(UpstreamOutcome(backend, message.call, True, payload))
         self.forget(message.call)
 
-    def told(self, message: UpstreamNotification) -> None:
-        """A notification of a server: on an upstream subscription, or for a client."""
+    def told(self, message: UpstreamNotification, users: Collection[int] | None = None) -> None:
+        """A notification of a server: on an upstream subscription, or for a client. `users`: the numbers of the listen
+        requests that alone it was said to."""
         if message.call is not None and message.call < 0:
             self.host.listens.watches.heard(message)
             return
@@ -409,6 +410,9 @@ class ModernEndpoint(Endpoint):
             if method == modern_tasks.NOTIFICATION:
                 params = self._task(backend, params)
             params = exposed(backend, method, self.merged.notification(backend, method, params))
+        if users is not None:
+            self.host.listens.changed(backend, method, params, users)
+            return
         now, as_is = self.host.ctx.now(), self.as_is(backend)
         self.host.event(ev.CallProgressed(backend, message.call, method, params, now, message.place, as_is))
 

@@ -7,7 +7,7 @@ nobody here knows is its request's own: what the server says to it is for this c
 may have been missed meanwhile is announced (2026-07-28, patterns/subscriptions, "Graceful Closure").
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -150,10 +150,12 @@ class ListenRequests:
             raise Refusal(tasks.undeclared())
         return wanted, filters.beside(params) if one_server else EMPTY
 
-    def changed(self, backend: str, method: str, params: Raw) -> None:
+    def changed(self, backend: str, method: str, params: Raw, users: Collection[int] | None = None) -> None:
         """A notification of a backend that belongs to no request, in the client's words but for the id of a task: one
-        that several subscriptions name may have another id in each."""
+        that several subscriptions name may have another id in each. `users`: whom it was said to, if not to all."""
         for call, listen in list(self.open.items()):
+            if users is not None and call not in users:
+                continue
             said: Raw | None = params
             if method == tasks.NOTIFICATION:
                 said = tasks.told(params, listen.tasks.get(backend, {}))
@@ -439,7 +441,8 @@ class Watches:
     # How it goes on
 
     def heard(self, message: UpstreamNotification) -> None:
-        """A message on an upstream subscription: it is passed on as what belongs to no call."""
+        """A message on an upstream subscription: it is passed on as what belongs to no call, to those whose it is. A
+        server says the same on others, and what was asked for on one may be nobody else's business."""
         watch = self._by_call.get(message.call or 0)
         if watch is None:
             return
@@ -450,9 +453,8 @@ class Watches:
             except Refusal as refusal:
                 self._failed(watch, refusal.error.raw)
         elif watch.filter.wants(message.method, message.params):
-            self._endpoint.told(
-                UpstreamNotification(message.upstream, message.backend, None, message.method, message.params)
-            )
+            heard = UpstreamNotification(message.upstream, message.backend, None, message.method, message.params)
+            self._endpoint.told(heard, frozenset(watch.users))
         elif self._endpoint.as_is(watch.backend) and tasks.is_strange(message.method) and self._has_one_client(watch):
             for user in sorted(watch.users):
                 self._endpoint.host.listens.step(user, ev.Said(message.method, message.params))
@@ -475,11 +477,12 @@ class Watches:
 
     def _announce(self, watch: Watch, honoured: Filter) -> None:
         """Nobody knows what has changed while nobody listened: everything may have."""
-        ref = self._endpoint.host.ctx.ref
+        ref, users = self._endpoint.host.ctx.ref, frozenset(watch.users)
         for method in sorted(honoured.changes):
-            self._endpoint.told(UpstreamNotification(ref, watch.backend, None, method, EMPTY))
+            self._endpoint.told(UpstreamNotification(ref, watch.backend, None, method, EMPTY), users)
         for uri in honoured.uris:
-            self._endpoint.told(UpstreamNotification(ref, watch.backend, None, UPDATED, json.dumps({"uri": uri})))
+            updated = UpstreamNotification(ref, watch.backend, None, UPDATED, json.dumps({"uri": uri}))
+            self._endpoint.told(updated, users)
 
     # How it is lost, and found again
 

@@ -311,6 +311,28 @@ async def test_what_only_the_two_ends_know_of_a_listen_reaches_the_server_with_i
         assert at["alpha"].asked_for("subscriptions/listen")[-1].params == wanted
 
 
+async def test_what_a_server_says_on_one_subscription_is_said_on_no_other(
+    modern: Open, autojump_clock: MockClock
+) -> None:
+    """As on `a:1`, which the server says once to each who has subscribed to it, the second time a second later."""
+    async with modern(Peer("alpha")) as at:
+        client = at.client("alpha")
+        wanted: Any = {"notifications": {"resourceSubscriptions": ["a:1"]}}
+        plain, other = client.begin("subscriptions/listen", wanted), client.listen("a:1", tools=True)
+        own = client.begin("subscriptions/listen", wanted, meta={"com.example/seat": "4B"})
+        pendings = (plain, other, own)
+        for pending in pendings:
+            await acknowledged(pending)
+        calls = at["alpha"].asked_for("subscriptions/listen")
+        for call in calls:
+            seat = call.params.get("_meta", {}).get("com.example/seat")
+            call.tell(UPDATED, uri="a:1", **({"_meta": {"com.example/for": seat}} if seat else {}))
+            await trio.sleep(1)
+        assert [said(pending) for pending in pendings] == [[(UPDATED, "a:1")]] * 3
+        heard = [message["params"]["_meta"].get("com.example/for") for message in (p.messages[-1] for p in pendings)]
+        assert heard == [None, None, "4B"]
+
+
 async def test_a_resource_whose_subscription_was_refused_is_not_unsubscribed(
     modern: Open, autojump_clock: MockClock
 ) -> None:
