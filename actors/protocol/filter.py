@@ -121,11 +121,16 @@ def _others(params: Raw) -> tuple[tuple[str, bytes], ...]:
     return others
 
 
+TRACE_KEYS: Final = frozenset({"traceparent", "tracestate", "baggage"})
+"""Of W3C trace context in `_meta`: they are another value each time, and ask the server for nothing."""
+
+
 def beside(params: Raw) -> Raw:
-    """Of the params of a listen, what only the two ends know; EMPTY: nothing. Raises Refusal (-32602)."""
+    """Of the params of a listen, what only the two ends know; EMPTY: nothing. Raises Refusal (-32602). Trace context is
+    left out: with it every listen would have a subscription of its own at the server."""
     try:
         present = json.members(params)
-        foreign = {k: v for k, v in meta.members_of(present).items() if k not in meta.OWN_KEYS}
+        foreign = {k: v for k, v in meta.members_of(present).items() if k not in meta.OWN_KEYS | TRACE_KEYS}
     except Malformed as malformed:
         raise Refusal(malformed.error) from None
     del present["notifications"]

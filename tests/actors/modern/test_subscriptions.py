@@ -306,6 +306,9 @@ async def test_what_only_the_two_ends_know_of_a_listen_reaches_the_server_with_i
         first, second = at["alpha"].asked_for("subscriptions/listen")
         assert first.params == wanted, "what each request says of its client goes with the connection"
         assert second.params == {**wanted, "since": 7, "_meta": {"com.example/seat": "4B"}}
+        traced = client.begin("subscriptions/listen", wanted, meta={"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"})
+        await acknowledged(traced)
+        assert len(at["alpha"].asked_for("subscriptions/listen")) == 2, "it shares that of the plain one"
         merged = at.client().begin("subscriptions/listen", {**wanted, "since": 8})
         await acknowledged(merged)
         assert at["alpha"].asked_for("subscriptions/listen")[-1].params == wanted
