@@ -168,7 +168,7 @@ class ModernHttpTransport(BoundTransport):
         going = self._listening if outgoing.listens else self._running
         exchange = going[outgoing.id] = _Exchange(self._end, self._own, outgoing, self._over)
         if (error := exchange.start()) is not None:
-            del going[outgoing.id]
+            going.pop(outgoing.id, None)
             self._unsent(error)
 
     def _unsent(self, error: BaseException) -> None:

@@ -251,7 +251,7 @@ class StreamableHttpTransport:
         if outgoing.after is not None:
             nursery.start_soon(self._pick_up, call)
         elif (error := call.start()) is not None:
-            del self._calls[outgoing.id]
+            self._calls.pop(outgoing.id, None)
             if not isinstance(error, WireError):
                 self._crashed("call", error)
 

@@ -117,11 +117,12 @@ class Connection:
 
     async def receive(self) -> None:
         """Feeds the parser once."""
+        at_most = self._at_most if self.parser.status else CHUNK  # a head is bounded by the bytes of a read
         try:
-            data = await self.stream.receive_some(self._at_most)
+            data = await self.stream.receive_some(at_most)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise PeerError(f"the connection broke: {error}", sent=True) from error
-        self._at_most = CHUNK if len(data) < self._at_most else MORE
+        self._at_most = CHUNK if len(data) < at_most else MORE
         if data:
             self.parser.feed(data)
         else:

@@ -5,6 +5,7 @@ import ipaddress
 import ssl
 import tracemalloc
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 import trio
@@ -15,7 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gateway.wire.errors import ConnectError, DeadlineError, PeerError, PoolFullError, SizeError
-from gateway.wire.pool import Exchange, Pool, PoolLimits
+from gateway.wire.origins import OriginPool
+from gateway.wire.pool import CHUNK, MORE, Connection, Exchange, Pool, PoolLimits
+from gateway.wire.streams import WireStream
 from gateway.wire.url import parse_url
 from tests.support.exchanges import Reading, answer_to
 from tests.support.garbage import uncollected
@@ -762,3 +765,22 @@ class Forgetful(list):
 
     def append(self, data: bytes) -> None:
         self[:] = [data[:100]]
+
+
+async def test_the_head_of_a_response_is_read_in_small_pieces_after_a_large_body() -> None:
+    head = f"HTTP/1.1 200 OK\r\ncontent-length: {CHUNK + MORE}\r\n\r\n".encode()
+    asked: list[int] = []
+
+    class Large:
+        """Gives a head, then as much as is asked for."""
+
+        async def receive_some(self, at_most: int) -> bytes:
+            asked.append(at_most)
+            return b"x" * at_most if connection.parser.status else head
+
+    connection: Connection = Connection(cast("WireStream", Large()), cast("OriginPool[Connection]", None))
+    for _ in range(2):
+        connection.parser.expect()
+        while not connection.parser.complete:
+            await connection.receive()
+    assert asked == [CHUNK, CHUNK, MORE] * 2
