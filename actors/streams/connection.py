@@ -50,7 +50,11 @@ class Connection:
     def put(self, seq: int, frame: bytes, *, urgent: bool = False, last: bool = False) -> bool:
         """Adds an event by its number in the log; 0: it has none. After the `last` one it ends. False: full, which only
         what is urgent overcomes."""
-        if self.closed or self._ended or 0 < seq <= self._last:
+        if self.closed or self._ended:
+            return True
+        if 0 < seq <= self._last:
+            if last:
+                self.end()
             return True
         events, size = self.limits
         if not urgent and self._frames and (len(self._frames) >= events or self._bytes + len(frame) > size):

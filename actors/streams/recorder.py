@@ -258,7 +258,8 @@ class Recorder:
         track = self._tracks.setdefault(effect.stream, Track(acked=effect.head, next=effect.head + 1, fence=1))
         if track.connection is not None:
             track.connection.cut()  # the newest attach wins, though the machine may have done with the stream
-        slot = self._connect(connection, effect.stream, effect.seq)
+        # A client may claim more than was ever acknowledged, or than Redis still knows of: all that comes is new to it.
+        slot = self._connect(connection, effect.stream, min(effect.seq, track.acked))
         track.connection, track.leaving = slot, None
         track.pending_replies.clear()  # who comes back has an id
         return slot, track.acked

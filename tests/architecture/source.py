@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("actors", "gateway", "stagedoor")
 CODE = sorted(p.relative_to(ROOT) for top in OURS for p in (ROOT / top).rglob("*.py"))
-TESTS = sorted(p.relative_to(ROOT) for p in (ROOT / "tests").rglob("*.py"))
+TESTS = sorted(p.relative_to(ROOT) for p in (ROOT / "tests").rglob("*.py") if "node_modules" not in p.parts)
 TEXTS = sorted(
     p.relative_to(ROOT)
     for pattern in ("*.md", "docs/**/*.md", "actors/**/*.md", "gateway/**/*.md", "examples/*", "Makefile", "scripts/*")
