@@ -73,6 +73,8 @@ class StreamableHttpTransport:
         self._listener: trio.CancelScope | None = None
         self._heard = False
         """Whether it was said that the GET stream is open, or is not to be had."""
+        self._opened = False
+        """Whether it was ever open in this session."""
         self._trail = EventTrail()
         self._stays = False
         self._posting = trio.CancelScope()
@@ -161,7 +163,7 @@ class StreamableHttpTransport:
         if self._listener is not None:
             self._listener.cancel()
             self._listener = None
-        self._heard = False
+        self._heard = self._opened = False
         self._trail = EventTrail()
         self._session = HttpSession(self._target.headers, guessed_lost=self._session.guessed_lost)
 
@@ -344,6 +346,9 @@ class StreamableHttpTransport:
             return True
         with response:
             if kind_of(response.status, response.header(b"content-type")) is Kind.EVENTS:
+                if self._heard and not self._opened and trail.last_id is None:
+                    self._miss(trail)  # calls did not wait for it to be there after all
+                self._opened = True
                 self._hears(session)
                 await self._take_events(response, trail)
                 return True

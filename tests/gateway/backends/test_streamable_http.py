@@ -738,6 +738,30 @@ async def test_that_there_is_nothing_to_listen_to_is_said_at_once(connect, backe
     assert events.all == [Listening()]
 
 
+@pytest.mark.parametrize("fails", ["cut", 503], ids=["cut", "503"])
+async def test_a_stream_that_is_there_at_a_later_attempt_may_have_missed_something(connect, backend, events, fails):
+    async def first(request):
+        return await request.answer(fails) if isinstance(fails, int) else fails
+
+    async def there(request):
+        await request.events()
+        await request.event(PING, retry=1)
+        return "cut"
+
+    async def again(request):
+        await request.events()
+        await trio.sleep_forever()
+
+    transport = connect(session="s", emit=events)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    backend.handlers = [first, there, again]
+    transport.listen()
+    assert [await events.next() for _ in range(3)] == [Listening(), EventsMissed(), received(PING)]
+    await backend.wait_requests(3)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert events.all.count(EventsMissed()) == 1
+
+
 async def test_it_is_said_again_of_the_stream_of_a_new_session(connect, backend, events):
     transport = connect(handler=lambda request: request.answer(405), emit=events)
     await trio.testing.wait_all_tasks_blocked(0.01)
