@@ -101,7 +101,7 @@ class Running:
     `head_due`, `due`: when its head is, and its answer; `looks_at`: when a timer tells of either (infinite: never).
     """
 
-    exchange: ModernRequest
+    state: ModernRequest
     envelope: Envelope
     headers: Mapping[str, str]
     reply: Reply
@@ -372,7 +372,7 @@ class ModernEndpoint(Endpoint):
             if learned is None:
                 return
             message = learned
-        elif message.ok and request is not None and request.exchange.method == "tasks/get":
+        elif message.ok and request is not None and request.state.method == "tasks/get":
             message = replace(message, payload=self._task(message.backend, message.payload))
         backend, ok, payload = message.backend, message.ok, message.payload
         if request is not None and message.call in self.calls and (ok or not self.as_is(backend)):
@@ -506,7 +506,7 @@ class ModernDialer:
         principal: Principal = host.principal
         if request is None:
             return Caller(principal.name, self._declared, host.client.info, None, False)
-        info, level = request.envelope.info, request.exchange.level
+        info, level = request.envelope.info, request.state.level
         if self._merged:
             return Caller(principal.name, self._declared, info, level, False)
         return Caller(principal.name, request.envelope.capabilities.raw, info, level, False, as_is=True)

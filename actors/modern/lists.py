@@ -249,8 +249,8 @@ class LearnedHeaders:
                 return None
             return message
         payload = message.payload
-        if request is not None and request.exchange.method == TOOLS:
-            self._learn(request.exchange.params, payload)
+        if request is not None and request.state.method == TOOLS:
+            self._learn(request.state.params, payload)
             payload = self._legal(payload)
         if message.call in self._endpoint.upstreams.waiters:
             spec = self._endpoint.services.table.value.backends.get(message.backend)

@@ -167,8 +167,8 @@ class ModernRequests(Evictable):
     def routed(self, call: int) -> None:
         """A request that had to wait has found its backend, whose deadline may be shorter than that which runs."""
         running = self.running.get(call)
-        if running is not None and running.exchange.phase not in OVER:
-            self._start_deadline(call, running, running.exchange.accepted)
+        if running is not None and running.state.phase not in OVER:
+            self._start_deadline(call, running, running.state.accepted)
 
     def event(self, event: Said) -> None:
         """What the endpoint says, said to one modern request, or to all subscriptions."""
@@ -189,7 +189,7 @@ class ModernRequests(Evictable):
         running = self.running.get(call)
         if running is None:
             return outcome
-        request, expose = self._request(running.exchange), self.endpoint.naming.question
+        request, expose = self._request(running.state), self.endpoint.naming.question
         try:
             return retry.finished(request, backend, outcome, self.kind.bits, self.services.sealer, expose)
         except errors.Malformed:
@@ -204,12 +204,12 @@ class ModernRequests(Evictable):
         if running is None:
             return EMPTY
         place = (message.incarnation, message.suspend, message.round)
-        request = self._request(running.exchange)
+        request = self._request(running.state)
         return retry.suspended(request, message.backend, place, message.requests, self.services.sealer)
 
-    def _request(self, exchange: ModernRequest) -> retry.Request:
+    def _request(self, state: ModernRequest) -> retry.Request:
         return retry.Request(
-            self.principal.name, exchange.method, exchange.params, self.services.wall(), self.services.limits.park_ttl
+            self.principal.name, state.method, state.params, self.services.wall(), self.services.limits.park_ttl
         )
 
     # Life
@@ -328,7 +328,7 @@ class ModernRequests(Evictable):
         error = errors.internal("the request was lost", reason="crashed", executed="unknown")
         for running in self.running.values():
             if running.connection is not None:
-                running.connection.cut(sse.encode_event(codec.encode_error(running.exchange.id, error)))
+                running.connection.cut(sse.encode_event(codec.encode_error(running.state.id, error)))
         self.quotas.modern_requests -= len(self.running)
         self.quotas.requests.add(self.principal, -len(self.running))
         self.listens.cut()
@@ -353,8 +353,8 @@ class ModernRequests(Evictable):
         reply.on_abandon = lambda: self.ctx.ref.reply(Gone(call))
         server = Raw(self.services.identity) if self.endpoint.naming.merges else EMPTY
         bits, level, token = self.kind.bits, envelope.level, envelope.progress
-        exchange = ModernRequest(request.id, request.method, request.params, bits, level, token, server)
-        running = self.running[call] = Running(exchange, envelope, message.headers, reply)
+        state = ModernRequest(request.id, request.method, request.params, bits, level, token, server)
+        running = self.running[call] = Running(state, envelope, message.headers, reply)
         if json.mentions(request.params, b"requestState"):
             self._come_again(call, running)
         else:
@@ -362,7 +362,7 @@ class ModernRequests(Evictable):
 
     def _come_again(self, call: int, running: Running) -> None:
         """A request that was answered with server requests, and brings answers."""
-        found = retry.resume(self._request(running.exchange), self.services.sealer)
+        found = retry.resume(self._request(running.state), self.services.sealer)
         if isinstance(found, retry.Settled):
             self.step(call, xv.Ended(found.ok, found.payload))
             return
@@ -404,8 +404,8 @@ class ModernRequests(Evictable):
         running = self.running.get(call)
         if running is None:
             return
-        running.exchange, effects = step(running.exchange, event)
-        over = running.exchange.phase in OVER
+        running.state, effects = step(running.state, event)
+        over = running.state.phase in OVER
         if over:
             del self.running[call]
             self.quotas.modern_requests -= 1
@@ -452,7 +452,7 @@ class ModernRequests(Evictable):
         self.times.began(call, effect.method, effect.params, self.ctx.now())
         found = running.retry
         if isinstance(found, retry.Waiting):
-            level = running.exchange.level
+            level = running.state.level
             self.endpoint.resume(call, effect.method, found, progress=effect.progress, level=level)
         else:
             params = found.params if isinstance(found, retry.Fresh) else effect.params
@@ -474,7 +474,7 @@ class ModernRequests(Evictable):
     def _start_deadline(self, call: int, running: Running, since: float) -> None:
         limits, endpoint = self.services.limits, self.endpoint
         seconds = endpoint.upstreams.deadline(call) if call in endpoint.calls else limits.request_deadline
-        running.due = min(since + seconds, running.exchange.accepted + limits.request_deadline_cap)
+        running.due = min(since + seconds, running.state.accepted + limits.request_deadline_cap)
         self._look_later(call, running)
 
     def _look_later(self, call: int, running: Running) -> None:

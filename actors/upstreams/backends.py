@@ -124,7 +124,7 @@ class Backends(Actor):
         self._upstreams: dict[Ref, tuple[str, str]] = {}
         self._in_state: Counter[tuple[str, str]] = Counter()
         self._uncounted: set[Ref] = set()
-        """Upstream connections that have not answered the census."""
+        """Upstream connections that have not answered the recount."""
 
     def started(self) -> None:
         for backend in self.status:

@@ -4,7 +4,7 @@ measured.
 A connection is an actor over one of two pure machines (`legacy.py`, `modern.py`). What its transport says becomes
 an event of the machine, what the machine wants is done here or there, and outcomes go to whoever called. It asks
 the backends actor before it connects, and tells it how that went; what is told while that actor is being restarted
-goes nowhere, and the one that comes then takes a census.
+goes nowhere, and the one that comes then asks for a recount.
 """
 
 from abc import abstractmethod

@@ -170,7 +170,7 @@ class UpstreamDelete(Actor):
         transport = self._services.connector.connect(self._spec, _ignore)
         transport.resume(self._kept)
         transport.close()
-        self.ctx.start_task("farewell", transport.run)
+        self.ctx.start_task("delete", transport.run)
 
     def receive(self, message: TaskEnded | Recount | Replaced) -> None:
         match message:

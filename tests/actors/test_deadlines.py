@@ -615,7 +615,7 @@ class Row:
     by: tuple[Proof | str, ...]
 
 
-BROKERS = "tests/actors/test_pools.py::"
+POOLS = "tests/actors/test_pools.py::"
 ROWS: Mapping[str, Row] = {
     "a client's message in a mailbox": Row((2,), (Proof(mailbox),)),
     "an answer, before it becomes a stream": Row((0.25, 15), (Proof(stream),)),
@@ -653,8 +653,8 @@ ROWS: Mapping[str, Row] = {
         (10 * MINUTE,),
         (
             Proof(suspended, needs_broker),
-            BROKERS + "test_a_call_that_is_parked_for_long_gives_way_to_one_that_waits",
-            BROKERS + "test_beyond_that_the_one_that_is_parked_longest_gives_way",
+            POOLS + "test_a_call_that_is_suspended_for_long_gives_way_to_one_that_waits",
+            POOLS + "test_beyond_that_the_one_that_is_suspended_longest_gives_way",
         ),
     ),
     "a server over stdio, to answer a ping after such a call, or one whose client left, was cancelled": Row(

@@ -186,7 +186,7 @@ async def test_a_client_that_runs_tasks_itself_gets_the_servers_own_answer(autoj
 
 
 @KINDS
-async def test_over_a_broker_it_is_driven_and_its_questions_are_parked(autojump_clock: Any, kind: Any) -> None:
+async def test_over_a_pool_it_is_driven_and_its_questions_are_suspended(autojump_clock: Any, kind: Any) -> None:
     alpha = TaskBackend(kind=kind)
     async with open_gateway(alpha) as gateway:
         client = PoolClient(gateway, pools_of(gateway), "alpha", {"elicit.form"})
@@ -204,7 +204,7 @@ async def test_over_a_broker_it_is_driven_and_its_questions_are_parked(autojump_
         assert len(alpha.asked_for("tools/call")) == 1
 
 
-async def test_over_a_broker_a_cancel_cancels_the_task(autojump_clock: Any) -> None:
+async def test_over_a_pool_a_cancel_cancels_the_task(autojump_clock: Any) -> None:
     alpha = TaskBackend()
     async with open_gateway(alpha) as gateway:
         client = PoolClient(gateway, pools_of(gateway), "alpha", set())

@@ -88,7 +88,7 @@ async def test_a_life_costs_the_store_two_writes_however_many_calls_there_are(au
         assert (record.owner, record.tries, record.fields["kind"]) == (store.owner, 0, b"broker")
 
 
-async def test_the_record_lives_as_long_as_its_broker_and_no_longer(autojump_clock: Any) -> None:
+async def test_the_record_lives_as_long_as_its_pool_and_no_longer(autojump_clock: Any) -> None:
     store = Watched()
     async with open_gateway(Backend("alpha"), store=store) as gateway:
         client = PoolClient(gateway, pools_of(gateway), "alpha")
@@ -100,7 +100,7 @@ async def test_the_record_lives_as_long_as_its_broker_and_no_longer(autojump_clo
         assert len(store) == 0
 
 
-async def test_a_broker_that_crashes_leaves_no_record(autojump_clock: Any) -> None:
+async def test_a_pool_that_crashes_leaves_no_record(autojump_clock: Any) -> None:
     store = Watched()
     async with open_gateway(Backend("alpha"), store=store) as gateway:
         client = PoolClient(gateway, pools_of(gateway), "alpha")
@@ -115,7 +115,7 @@ async def test_a_broker_that_crashes_leaves_no_record(autojump_clock: Any) -> No
         assert len(store) == 0
 
 
-async def test_brokers_that_have_ended_take_no_room_in_the_store(autojump_clock: Any) -> None:
+async def test_pools_that_have_ended_take_no_room_in_the_store(autojump_clock: Any) -> None:
     store = MemoryStore(Limits(sessions=3), trio.current_time)
     async with open_gateway(Backend("alpha"), store=store) as gateway:
         pools = pools_of(gateway)
@@ -185,7 +185,7 @@ async def test_without_the_store_nothing_is_begun_and_the_next_call_tries_again(
         assert await again.text(again.tool("echo")) == "alpha: echo"
 
 
-async def test_what_waits_for_the_ownership_keeps_a_broker_from_being_evicted(autojump_clock: Any) -> None:
+async def test_what_waits_for_the_ownership_keeps_a_pool_from_being_evicted(autojump_clock: Any) -> None:
     store = Watched()
     async with open_gateway(Backend("alpha"), store=store, sessions_per_principal=1) as gateway:
         pools, held = pools_of(gateway), []

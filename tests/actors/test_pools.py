@@ -150,7 +150,7 @@ async def test_nothing_but_the_answers_of_this_round_goes_on(autojump_clock: Any
         assert it.executed == 1
 
 
-async def test_another_principal_has_another_broker_which_knows_of_nothing(autojump_clock: Any) -> None:
+async def test_another_principal_has_another_pool_which_knows_of_nothing(autojump_clock: Any) -> None:
     async with both() as it:
         client, thief = it.client(), it.client(principal=Principal("eve"))
         call = client.tool("ask")
@@ -214,7 +214,7 @@ async def test_what_ended_meanwhile_is_there_for_the_retry(autojump_clock: Any) 
         assert await client.text(client.accept(suspended)) == "I did not wait"
 
 
-async def test_a_backend_that_dies_takes_what_was_parked_with_it(autojump_clock: Any) -> None:
+async def test_a_backend_that_dies_takes_what_was_suspended_with_it(autojump_clock: Any) -> None:
     async with both() as it:
         client = it.client()
         call = client.tool("ask")
@@ -254,7 +254,7 @@ async def test_a_client_that_leaves_before_it_hears_of_the_question_is_not_waite
         assert it.pools.suspended.total == 0
 
 
-async def test_a_backend_that_forgets_the_session_forgets_what_was_parked(autojump_clock: Any) -> None:
+async def test_a_backend_that_forgets_the_session_forgets_what_was_suspended(autojump_clock: Any) -> None:
     async with both("http") as it:
         client = it.client()
         call = client.tool("ask")
@@ -288,7 +288,7 @@ async def test_a_backend_that_everybody_shares_asks_nobody(autojump_clock: Any) 
 # Connections --------------------------------------------------------------------------------------------------
 
 
-async def test_calls_pass_a_parked_one_over_another_connection_that_goes_when_it_is_not_needed(
+async def test_calls_pass_a_suspended_one_over_another_connection_that_goes_when_it_is_not_needed(
     autojump_clock: Any,
 ) -> None:
     async with both() as it:
@@ -319,7 +319,7 @@ async def test_where_another_connection_may_not_be_a_call_waits_for_a_time(autoj
         assert it.executed == 1
 
 
-async def test_a_call_that_is_parked_for_long_gives_way_to_one_that_waits(autojump_clock: Any) -> None:
+async def test_a_call_that_is_suspended_for_long_gives_way_to_one_that_waits(autojump_clock: Any) -> None:
     async with both(overflow_connections=0) as it:
         client, other = it.client(), it.client()
         call = client.tool("ask")
@@ -365,7 +365,7 @@ async def test_connections_that_nobody_uses_are_closed_and_the_next_call_makes_n
         assert await again.text(again.tool("echo")) == "alpha: echo"
 
 
-async def test_what_is_parked_outlives_the_one_who_asked(autojump_clock: Any) -> None:
+async def test_what_is_suspended_outlives_the_one_who_asked(autojump_clock: Any) -> None:
     async with both() as it:
         client = it.client()
         call = client.tool("ask")
@@ -380,7 +380,7 @@ async def test_what_is_parked_outlives_the_one_who_asked(autojump_clock: Any) ->
         assert await later.text(call) == "done"
 
 
-async def test_only_so_many_calls_of_a_principal_are_parked(autojump_clock: Any) -> None:
+async def test_only_so_many_calls_of_a_principal_are_suspended(autojump_clock: Any) -> None:
     async with both("http", parked_per_principal=1) as it:
         client, other = it.client(), it.client({"elicit.form"})
         for each in (client, other):
@@ -393,7 +393,7 @@ async def test_only_so_many_calls_of_a_principal_are_parked(autojump_clock: Any)
         await request.cancelled.wait()
 
 
-async def test_beyond_that_the_one_that_is_parked_longest_gives_way(autojump_clock: Any) -> None:
+async def test_beyond_that_the_one_that_is_suspended_longest_gives_way(autojump_clock: Any) -> None:
     async with both("http", parked_per_principal=2) as it:
         clients = [it.client(), it.client({"elicit.form"}), it.client({"elicit.form", "roots"})]
         parks, asks = [], []
@@ -642,7 +642,7 @@ async def test_calls_that_a_backend_of_the_other_era_did_not_take_go_back_under_
 # Its own life -------------------------------------------------------------------------------------------------
 
 
-async def test_a_crash_of_the_broker_ends_its_connections_and_forgets_what_was_parked(autojump_clock: Any) -> None:
+async def test_a_crash_of_the_pool_ends_its_connections_and_forgets_what_was_suspended(autojump_clock: Any) -> None:
     async with both() as it:
         client = it.client()
         call = client.tool("ask")
@@ -660,7 +660,7 @@ async def test_a_crash_of_the_broker_ends_its_connections_and_forgets_what_was_p
 
 
 @pytest.mark.parametrize("busy", [True, False])
-async def test_a_server_that_is_another_one_now_gets_another_broker(busy: bool, autojump_clock: Any) -> None:
+async def test_a_server_that_is_another_one_now_gets_another_pool(busy: bool, autojump_clock: Any) -> None:
     async with both() as it:
         client = it.client()
         await client.outcome(client.tool("echo"))

@@ -224,39 +224,39 @@ class ModernRequest(Struct, frozen=True):
 Step = tuple[ModernRequest, Effects]
 
 
-def step(exchange: ModernRequest, event: ModernRequestEvent) -> Step:
+def step(request: ModernRequest, event: ModernRequestEvent) -> Step:
     """Total: an event that the phase does not serve is counted, and the modern request is the very same object as
     before."""
     cause = CAUSES[type(event)]
-    to = TRANSITIONS.get((exchange.phase, cause))
+    to = TRANSITIONS.get((request.phase, cause))
     if to is None:
-        return exchange, [Count(f"late_{cause.replace(' ', '_')}")]
-    return HANDLERS[type(event)](exchange, event, to)
+        return request, [Count(f"late_{cause.replace(' ', '_')}")]
+    return HANDLERS[type(event)](request, event, to)
 
 
-def _begun(exchange: ModernRequest, event: Begun, to: Phase) -> Step:
+def _begun(request: ModernRequest, event: Begun, to: Phase) -> Step:
     """The dispatch comes last: the outcome may be there before it returns."""
-    return replace(exchange, phase=to, accepted=event.now), [
+    return replace(request, phase=to, accepted=event.now), [
         StartHeadClock(),
         StartDeadline(event.now, event.now),
-        Dispatch(exchange.method, exchange.params, exchange.token is not None),
+        Dispatch(request.method, request.params, request.token is not None),
     ]
 
 
 # What is said before the outcome -----------------------------------------------------------------------------
 
 
-def _told(exchange: ModernRequest, event: Told, to: Phase) -> Step:
+def _told(request: ModernRequest, event: Told, to: Phase) -> Step:
     """Progress and log messages are all that belongs on the stream of a request, as far as is known here."""
     if event.method == "notifications/progress":
-        return _progressed(exchange, event, to)
+        return _progressed(request, event, to)
     if event.method != "notifications/message" and not event.as_is:
-        return exchange, [Count("notification_of_no_request")]
+        return request, [Count("notification_of_no_request")]
     log = event.method == "notifications/message"
-    why = _unheard(exchange.level, event.params) if log else None
-    if why is not None and not (event.as_is and exchange.level is None):
-        return exchange, [Count(why)]
-    return _say(exchange, to, event.method, event.params)
+    why = _unheard(request.level, event.params) if log else None
+    if why is not None and not (event.as_is and request.level is None):
+        return request, [Count(why)]
+    return _say(request, to, event.method, event.params)
 
 
 def _unheard(wanted: str | None, params: Raw) -> str | None:
@@ -273,75 +273,75 @@ class _Progress(msgspec.Struct):
     progress: float
 
 
-def _progressed(exchange: ModernRequest, event: Told, to: Phase) -> Step:
+def _progressed(request: ModernRequest, event: Told, to: Phase) -> Step:
     """Under the client's own token; strictly increasing, unless its client would get it from the backend as it is. It
     restarts the deadline."""
-    if exchange.token is None:
-        return exchange, [Count("progress_unwanted")]
+    if request.token is None:
+        return request, [Count("progress_unwanted")]
     try:
         value = None if event.as_is else msgspec.json.decode(event.params, type=_Progress).progress
-        own = payload.replace_members(event.params, {"progressToken": payload.dumps(exchange.token)})
+        own = payload.replace_members(event.params, {"progressToken": payload.dumps(request.token)})
     except (msgspec.DecodeError, RecursionError, errors.Malformed):
-        return exchange, [Count("bad_progress")]
-    if exchange.progress is not None and value is not None and value <= exchange.progress:
-        return exchange, [Count("progress_not_increasing")]
-    exchange, effects = _say(replace(exchange, progress=value), to, event.method, own)
-    return exchange, [StartDeadline(event.now, exchange.accepted), *effects]
+        return request, [Count("bad_progress")]
+    if request.progress is not None and value is not None and value <= request.progress:
+        return request, [Count("progress_not_increasing")]
+    request, effects = _say(replace(request, progress=value), to, event.method, own)
+    return request, [StartDeadline(event.now, request.accepted), *effects]
 
 
-def _say(exchange: ModernRequest, to: Phase, method: str, params: Raw) -> Step:
-    head: Effects = [StopHeadClock(), OpenStream()] if exchange.phase is not to else []
-    return replace(exchange, phase=to), [*head, Write(codec.encode_notification(method, params))]
+def _say(request: ModernRequest, to: Phase, method: str, params: Raw) -> Step:
+    head: Effects = [StopHeadClock(), OpenStream()] if request.phase is not to else []
+    return replace(request, phase=to), [*head, Write(codec.encode_notification(method, params))]
 
 
-def _head_due(exchange: ModernRequest, event: HeadDue, to: Phase) -> Step:
-    return replace(exchange, phase=to), [OpenStream()]
+def _head_due(request: ModernRequest, event: HeadDue, to: Phase) -> Step:
+    return replace(request, phase=to), [OpenStream()]
 
 
 # The end -----------------------------------------------------------------------------------------------------
 
 
-def _ended(exchange: ModernRequest, event: Ended, to: Phase) -> Step:
+def _ended(request: ModernRequest, event: Ended, to: Phase) -> Step:
     ok, body = event.ok, event.payload
     if ok:
-        ok, body = outcomes.result(exchange.method, body, exchange.bits, exchange.server, as_is=event.as_is)
-    return _answer(exchange, ok, body, to)
+        ok, body = outcomes.result(request.method, body, request.bits, request.server, as_is=event.as_is)
+    return _answer(request, ok, body, to)
 
 
-def _answer(exchange: ModernRequest, ok: bool, body: Raw, to: Phase) -> Step:
+def _answer(request: ModernRequest, ok: bool, body: Raw, to: Phase) -> Step:
     """The one answer: JSON with its status while the head waits, else the last event."""
-    frame = codec.encode_result(exchange.id, body) if ok else codec.encode(Error(exchange.id, body))
-    if exchange.phase is Phase.STREAMING:
-        return replace(exchange, phase=to), [StopDeadline(), Write(frame, last=True)]
+    frame = codec.encode_result(request.id, body) if ok else codec.encode(Error(request.id, body))
+    if request.phase is Phase.STREAMING:
+        return replace(request, phase=to), [StopDeadline(), Write(frame, last=True)]
     answer = Answer(200 if ok else errors.modern_status(outcomes.code_of(body)), frame)
-    return replace(exchange, phase=to), [*_clocks(exchange), answer]
+    return replace(request, phase=to), [*_clocks(request), answer]
 
 
-def _clocks(exchange: ModernRequest) -> Effects:
+def _clocks(request: ModernRequest) -> Effects:
     """What runs in this phase."""
-    head: Effects = [StopHeadClock()] if exchange.phase is Phase.DISPATCHED else []
-    return [*head, StopDeadline()] if exchange.phase is not Phase.RECEIVED else []
+    head: Effects = [StopHeadClock()] if request.phase is Phase.DISPATCHED else []
+    return [*head, StopDeadline()] if request.phase is not Phase.RECEIVED else []
 
 
-def _overdue(exchange: ModernRequest, event: DeadlineDue, to: Phase) -> Step:
-    return _give_up(exchange, errors.unanswered(event.backend), "deadline exceeded", to)
+def _overdue(request: ModernRequest, event: DeadlineDue, to: Phase) -> Step:
+    return _give_up(request, errors.unanswered(event.backend), "deadline exceeded", to)
 
 
-def _drained(exchange: ModernRequest, event: DrainOverdue, to: Phase) -> Step:
+def _drained(request: ModernRequest, event: DrainOverdue, to: Phase) -> Step:
     error = errors.internal("the gateway is shutting down", reason="draining", executed="unknown")
-    return _give_up(exchange, error, "shutting down", to)
+    return _give_up(request, error, "shutting down", to)
 
 
-def _give_up(exchange: ModernRequest, error: errors.ProtocolError, reason: str, to: Phase) -> Step:
-    exchange, effects = _answer(exchange, False, error.raw, to)
-    return exchange, [Cancel(reason), *effects]
+def _give_up(request: ModernRequest, error: errors.ProtocolError, reason: str, to: Phase) -> Step:
+    request, effects = _answer(request, False, error.raw, to)
+    return request, [Cancel(reason), *effects]
 
 
-def _abandoned(exchange: ModernRequest, event: Disconnected | Overflowed, to: Phase) -> Step:
+def _abandoned(request: ModernRequest, event: Disconnected | Overflowed, to: Phase) -> Step:
     """A broken stream loses the request, also one that would have been answered with JSON."""
     reason = "the client has disconnected" if isinstance(event, Disconnected) else "the client reads too slowly"
-    cancel: Effects = [] if exchange.phase is Phase.RECEIVED else [Cancel(reason)]
-    return replace(exchange, phase=to), [*_clocks(exchange), *cancel]
+    cancel: Effects = [] if request.phase is Phase.RECEIVED else [Cancel(reason)]
+    return replace(request, phase=to), [*_clocks(request), *cancel]
 
 
 HANDLERS: dict[type, Callable[..., Step]] = {

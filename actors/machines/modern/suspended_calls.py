@@ -3,7 +3,7 @@
 `step(calls, event)` gives the next state and the effects, without a clock, randomness or IO. The backend gets each
 call once. What it asks meanwhile is the answer to the client's request; the call is *suspended*, and goes on when
 the client comes with answers, under another request. An event that has no row in the phase of its call is dropped
-and tallied.
+and counted.
 
 A *line* is one of the affinity pool's connections to its backend, a *call* the affinity pool's own number of a
 call; an *owner* names a modern request with a client, and is opaque here.
@@ -342,7 +342,7 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
 
 class Rules(Struct, frozen=True):
     """`serialized`: on this transport a server request can be told to belong to a call only if no other could have
-    raised it, so eligible calls take turns on each line. `lines`: how many there may be. `waiting`: calls that may
+    raised it, so such calls take turns on each line. `lines`: how many there may be. `waiting`: calls that may
     wait. `server` is the name of the backend."""
 
     serialized: bool
@@ -423,7 +423,7 @@ def _warmed(calls: Calls, event: Warmed) -> Step:
     return calls, [Connect(line)]
 
 
-def _tallied(what: str) -> Callable[[Any, Held | None], Effects]:
+def _counted(what: str) -> Callable[[Any, Held | None], Effects]:
     return lambda event, held: [Count(f"late_{what}")]
 
 
@@ -748,10 +748,10 @@ OF_CALLS: Final[dict[type, tuple[str, Callable[[Calls, Any, Held], Step], Callab
     ServerRequested: ("asked", _asked, _asked_late),
     GatherOver: ("siblings' time over", _gather_over, _dropped),
     Resumed: ("answered", _resumed, _resumed_late),
-    Cancelled: ("cancelled", _cancelled, _tallied("cancel")),
+    Cancelled: ("cancelled", _cancelled, _counted("cancel")),
     Expired: ("expired", _expired, _dropped),
-    Ended: ("ended", _ended, _tallied("outcome")),
-    Unsent: ("not sent", _unsent, _tallied("return")),
+    Ended: ("ended", _ended, _counted("outcome")),
+    Unsent: ("not sent", _unsent, _counted("return")),
     Settled: ("settled", _settled, _dropped),
     GraceOver: ("grace over", _grace_over, _dropped),
     WaitOver: ("waited too long", _wait_over, _dropped),

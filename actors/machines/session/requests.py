@@ -47,7 +47,7 @@ def turn_due(session: Session, event: ev.StreamTurnDue) -> Step:
     if post.broken:
         return streams.start_deadlines(session, post)
     calls = tuple(entry.call for id in post.open if (entry := session.requests.get(id)) is not None)
-    _, session, effects = streams.carrier(session, event.post, calls)
+    _, session, effects = streams.stream_of(session, event.post, calls)
     return session, effects
 
 
@@ -156,8 +156,8 @@ def answer(session: Session, post_id: ev.PostId, id: RequestId, frame: bytes) ->
     if post.stream is not None:
         return streams.put(session, post.stream, frame, finish=not rest, requests={request_key(id): None})
     if post.broken:
-        tally = fx.Count("answer_without_connection")
-        return session, [tally] if rest else [fx.StopTurnClock(post_id), tally]
+        count = fx.Count("answer_without_connection")
+        return session, [count] if rest else [fx.StopTurnClock(post_id), count]
     if rest:
         return session, []
     body = codec.encode_batch([*post.answers, frame]) if post.batch else frame
@@ -229,7 +229,7 @@ def say(session: Session, event: ev.CallProgressed, frame: bytes, key: str | Non
     entry = session.called(event.call)
     if entry is None:
         return streams.say_unrelated(session, frame, key)
-    name, session, effects = streams.carrier(session, entry.post)
+    name, session, effects = streams.stream_of(session, entry.post)
     session, moved = session_record.place(session, session.requests[entry.id], name, event)
     if name is None:
         return session, [fx.Count("message_without_connection")]

@@ -88,7 +88,7 @@ def _stream_for(session: Session, ask: ServerRequest) -> tuple[str | None, Sessi
     """The stream of its call (opened now if need be), else the newest GET stream, else none."""
     entry = session.called(ask.call)
     if entry is not None:
-        name, session, effects = streams.carrier(session, entry.post)
+        name, session, effects = streams.stream_of(session, entry.post)
         if name is not None:
             return name, session, effects
     return streams.reader(session), session, []

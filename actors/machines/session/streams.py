@@ -64,7 +64,7 @@ def note(session: Session, name: str, requests: Changes, clears: ev.CallId | Non
 # Streams of POSTs --------------------------------------------------------------------------------------------
 
 
-def carrier(
+def stream_of(
     session: Session, post_id: ev.PostId, calls: tuple[ev.CallId, ...] = ()
 ) -> tuple[str | None, Session, fx.Effects]:
     """The stream of a POST, opened if there is none yet; None if its connection broke before there was one. `calls` as

@@ -2,7 +2,7 @@
 recovery.
 
 `step(upstream, event)` gives the next upstream connection and the effects, without a clock, randomness or IO. The
-table says which function serves which event in which phase; an event that has no row there is dropped and tallied,
+table says which function serves which event in which phase; an event that has no row there is dropped and counted,
 and leaves the upstream connection untouched. What passes over a connection that is there is in
 `upstream/legacy_calls`; here is how one comes about, how it goes on with the session of an earlier one (2025-11-25
 transports, "Session Management", "Resumability and Redelivery"), and how it ends.

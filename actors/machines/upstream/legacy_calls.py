@@ -1,7 +1,7 @@
 """What passes over a connection that is there: calls to the backend, and what the backend says.
 
 On a transport that does not relate messages to requests (stdio) a server request of the backend can be told to
-belong to a call only if there is one that could have raised it; so such *eligible* calls go one at a time where the
+belong to a call only if there is one that could have raised it; so such calls go one at a time where the
 client can be asked. That is the lease.
 
 A call that waits can be *held*: whoever made it has written down that it was not sent, and must take that back

@@ -63,7 +63,7 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
 
 class Profile(Struct, frozen=True):
     """What the upstream connection tells the backend of its client: constant for the upstream connection's life.
-    `serialized`: the client can be asked things, so a transport that does not relate messages runs one eligible
+    `serialized`: the client can be asked things, so a transport that does not relate messages runs one such
     call at a time."""
 
     capabilities: Raw

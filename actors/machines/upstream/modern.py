@@ -1,7 +1,7 @@
 """The machine of an upstream connection to a modern backend, which all its callers share (2026-07-28).
 
 `step(upstream, event)` gives the next upstream connection and the effects, without a clock, randomness or IO. The
-table says which function serves which event in which phase; an event that has no row there is dropped and tallied,
+table says which function serves which event in which phase; an event that has no row there is dropped and counted,
 and leaves the upstream connection untouched. Changes of phase are looked up in `upstream/legacy_state`.
 
 Guarantees: before it is known what speaks there, only `server/discover` is sent; a call gets exactly one `Finish`,

@@ -29,7 +29,7 @@ def again(state: str, **answers: Any) -> Any:
 # Backends with sessions
 
 
-async def test_a_parked_call_goes_on_at_its_broker_with_the_answers(modern: Open, autojump_clock: MockClock) -> None:
+async def test_a_suspended_call_goes_on_at_its_pool_with_the_answers(modern: Open, autojump_clock: MockClock) -> None:
     async with modern(Peer("alpha", modern=False)) as at:
         client = at.client("alpha", ANN, capabilities=FORM)
         pending = client.begin("tools/call", ECHO, level="info")

@@ -188,7 +188,7 @@ async def test_a_backend_of_the_other_era_gets_the_call_that_found_that_out(
         assert len(at["alpha"].asked_for("tools/call")) == 1
 
 
-async def test_affinity_principal_and_capabilities_tell_brokers_apart(modern: Open, autojump_clock: MockClock) -> None:
+async def test_affinity_principal_and_capabilities_tell_pools_apart(modern: Open, autojump_clock: MockClock) -> None:
     async with modern(Peer("alpha", modern=False)) as at:
         ann = Principal("ann")
         clients = [

@@ -139,7 +139,7 @@ def test_a_call_that_nobody_knows_is_not_run_for_a_retry() -> None:
 
 
 @pytest.mark.parametrize("ok", [True, False])
-def test_what_ended_while_it_was_parked_is_for_whoever_comes_with_the_answers(ok: bool) -> None:
+def test_what_ended_while_it_was_suspended_is_for_whoever_comes_with_the_answers(ok: bool) -> None:
     world = World()
     call = world.begin()
     world.ask(call)
@@ -150,7 +150,7 @@ def test_what_ended_while_it_was_parked_is_for_whoever_comes_with_the_answers(ok
     assert not world.calls.held
 
 
-def test_one_that_ended_while_it_was_parked_does_not_keep_its_turn() -> None:
+def test_one_that_ended_while_it_was_suspended_does_not_keep_its_turn() -> None:
     world = World(lines=1)
     call = world.begin()
     world.ask(call)
@@ -225,7 +225,7 @@ def test_a_call_that_does_not_need_a_turn_is_never_in_the_way() -> None:
     world.finish()
 
 
-def test_calls_take_turns_while_one_runs_and_pass_one_that_is_parked() -> None:
+def test_calls_take_turns_while_one_runs_and_pass_one_that_is_suspended() -> None:
     world = World(lines=2)
     first, second, third = world.begin(), world.begin(), world.begin()
     assert world.live == {first: 1}
@@ -249,7 +249,7 @@ def test_the_last_line_keeps_calls_waiting_for_a_time() -> None:
     assert (ok, error["code"], error["data"]["executed"]) == (False, INTERNAL, "no")
 
 
-def test_one_that_is_parked_long_enough_gives_way_to_one_that_waits() -> None:
+def test_one_that_is_suspended_long_enough_gives_way_to_one_that_waits() -> None:
     world = World(lines=1)
     first, second = world.begin(), world.begin()
     world.ask(first)
@@ -292,7 +292,7 @@ def test_another_line_is_closed_when_the_first_is_free_again() -> None:
     assert world.live == {}
 
 
-def test_one_call_more_than_may_be_parked_gets_an_error_and_is_given_up() -> None:
+def test_one_call_more_than_may_be_suspended_gets_an_error_and_is_given_up() -> None:
     world = World(serialized=False, room=1)
     first, second = world.begin(), world.begin()
     for call in (first, second):
