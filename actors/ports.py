@@ -139,7 +139,8 @@ class Grant:
 
 class Refused(Enum):
     """Why the store did not do it. The first six are final, AWAY may pass, and so may STORE_FULL: the store as a whole
-    has no memory left (FULL is the bound of one session)."""
+    has no memory left (FULL is the bound of one session). DEAD and INBOX_FULL are said of mail: nobody reads there,
+    or there is no room, and nothing was put in."""
 
     FENCED = "fenced"
     GONE = "gone"
@@ -151,6 +152,8 @@ class Refused(Enum):
     FULL = "full"
     AWAY = "away"
     STORE_FULL = "store_full"
+    DEAD = "dead"
+    INBOX_FULL = "inbox_full"
 
 
 UNAVAILABLE = (Refused.AWAY, Refused.STORE_FULL)
@@ -292,8 +295,9 @@ class Store(Protocol):
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
         """Deletes the log of a finished stream (caps) → None."""
 
-    def release(self, key: SessionKey, grant: Grant, done: Done) -> None:
-        """Gives the ownership up; the record stays → None."""
+    def release(self, key: SessionKey, grant: Grant, done: Done, *, work: bool = False) -> None:
+        """Gives the ownership up; the record stays → None. `work`: something is in flight that another replica can go
+        on with, so it is found by those who look for work (`Cluster.owned` of this incarnation, once that is over)."""
 
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:
         """Ends the session for good: logs deleted, a tombstone for 10 minutes → None."""
@@ -308,6 +312,79 @@ class Store(Protocol):
         """Up to `limit` entries after the cursor, for whoever holds a connection; after one that was trimmed those
         that are left, and what is missing is `lost`. GONE: no such stream, or the cursor is not one of its events; SEQ:
         a hole right after the cursor that no floor explains."""
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Cluster: who runs, and mail between replicas
+
+Incarnation: TypeAlias = str
+"""One start of a replica, or what it is called after a lapse of its lease: never used again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """An incarnation that was seen. `info`: what it says of itself (schema range, host, process, digest of its
+    configuration); empty once it is dead."""
+
+    incarnation: Incarnation
+    alive: bool
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ClusterListener(Protocol):
+    """Is told, on the loop's thread, what a replica must know of the others and of its own lease. Never waits, never
+    raises."""
+
+    def on_mail(self, letters: Sequence[bytes]) -> None:
+        """What came into the inbox, in the order of each sender. Taken: nobody else gets it any more."""
+
+    def on_renamed(self, former: Incarnation, now: Incarnation) -> None:
+        """The lease had lapsed: others may have claimed what this replica owned. Sessions are claimed again from the
+        former incarnation before their next message."""
+
+    def on_certain(self) -> None:
+        """A doubt about the lease is over: it is the same incarnation still (else `on_renamed` came before)."""
+
+    def on_down(self, incarnation: Incarnation) -> None:
+        """Another replica was found dead (gone in two readings half a second apart), or has ended in order. Told once,
+        also of those that were dead before this one started and left sessions."""
+
+
+class Cluster(Protocol):
+    """What one replica sees of the others. Nothing of it may be needed for correctness: leases say when to act, the
+    fence of every write says whether (CLUSTER, laws 3 and 4)."""
+
+    incarnation: Incarnation
+    """Of this process at present; the `owner` of what it claims."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether no sign of life of this replica was acknowledged for 2 s: others may believe it dead. Nothing is
+        given to a backend meanwhile."""
+
+    def subscribe(self, listener: ClusterListener) -> None:
+        """From now on; what came before is told at once."""
+
+    def post(self, to: Incarnation, letter: bytes, done: Done) -> None:
+        """Puts a letter into an inbox → the name of its entry (str). At most once, in order with this replica's other
+        letters to it. DEAD, INBOX_FULL: it is surely not there; AWAY: nobody knows. A letter of any size up to the
+        bound of a message."""
+
+    def withdraw(self, to: Incarnation, entry: str, done: Done) -> None:
+        """→ True: nobody read it, and nobody will; False: it was taken, or nobody can tell any more. AWAY."""
+
+    def alive(self, incarnation: Incarnation, done: Done) -> None:
+        """→ bool; dead is what was gone in two readings half a second apart. AWAY."""
+
+    def replicas(self, done: Done) -> None:
+        """→ list[Replica], this one included. AWAY."""
+
+    def owned(self, incarnation: Incarnation, cursor: int, done: Done) -> None:
+        """A page of the sessions that an incarnation may own → (list[SessionKey], next cursor), 0 at the end; perhaps
+        some twice. AWAY."""
+
+    def disown(self, incarnation: Incarnation, keys: Sequence[SessionKey]) -> None:
+        """These are no longer a dead incarnation's: claimed by another, or without work. A hint."""
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -360,6 +437,8 @@ __all__ = [
     "ANONYMOUS",
     "NO_DELTAS",
     "Answer",
+    "Cluster",
+    "ClusterListener",
     "Connector",
     "Delete",
     "Deltas",
@@ -373,6 +452,7 @@ __all__ = [
     "Get",
     "Grant",
     "Headers",
+    "Incarnation",
     "ListStore",
     "Listening",
     "Log",
@@ -383,6 +463,7 @@ __all__ = [
     "Record",
     "Refused",
     "Replay",
+    "Replica",
     "Reply",
     "RequestFailed",
     "Resumable",

@@ -188,7 +188,7 @@ class MemoryStore:
         session = self._fenced(key, grant)
         done(session if isinstance(session, Failed) else None)
 
-    def release(self, key: SessionKey, grant: Grant, done: Done) -> None:
+    def release(self, key: SessionKey, grant: Grant, done: Done, *, work: bool = False) -> None:
         done(self._release(key, grant))
 
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:

@@ -153,11 +153,11 @@ class SlowStore(MemoryStore):
     away = False
     told: Callable[[], None] | None = None
 
-    def release(self, key: Any, grant: Any, done: Any) -> None:
+    def release(self, key: Any, grant: Any, done: Any, **more: Any) -> None:
         def later(outcome: Any) -> None:
             self.told = lambda: done(outcome)
 
-        super().release(key, grant, later)
+        super().release(key, grant, later, **more)
 
     def claim(self, key: Any, expect_owner: Any, expect_epoch: Any, nonce: Any, done: Any) -> None:
         if self.away:

@@ -136,8 +136,8 @@ class FaultyStore:
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
         self._call("drop", key, partial(self.inner.drop, key, grant, stream), done)
 
-    def release(self, key: SessionKey, grant: Grant, done: Done) -> None:
-        self._call("release", key, partial(self.inner.release, key, grant), done)
+    def release(self, key: SessionKey, grant: Grant, done: Done, *, work: bool = False) -> None:
+        self._call("release", key, partial(self.inner.release, key, grant, work=work), done)
 
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:
         self._call("end", key, partial(self.inner.end, key, grant, reason), done)

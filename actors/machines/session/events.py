@@ -155,7 +155,20 @@ class StreamFailed(Struct, frozen=True):
     """The store refused to open or to extend a stream."""
 
     stream: str
-    reason: Literal["fenced", "gone", "ended", "exists", "finished", "too_new", "seq", "full", "away", "store_full"]
+    reason: Literal[
+        "fenced",
+        "gone",
+        "ended",
+        "exists",
+        "finished",
+        "too_new",
+        "seq",
+        "full",
+        "away",
+        "store_full",
+        "dead",
+        "inbox_full",
+    ]
 
 
 class DrainStarted(Struct, frozen=True):

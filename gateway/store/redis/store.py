@@ -95,8 +95,10 @@ class RedisStore:
     def touch(self, key: SessionKey, grant: Grant, done: Done) -> None:
         self._writer.submit(self._operations.touch(key, grant, done))
 
-    def release(self, key: SessionKey, grant: Grant, done: Done) -> None:
-        self._writer.submit(self._operations.release(key, grant, partial(self._given_up, key, done)))
+    def release(self, key: SessionKey, grant: Grant, done: Done, *, work: bool = False) -> None:
+        # With work it stays among what this incarnation owns: that is where the others look for it.
+        released = done if work else partial(self._given_up, key, done)
+        self._writer.submit(self._operations.release(key, grant, released))
 
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:
         self._writer.submit(self._operations.end(key, grant, reason, partial(self._given_up, key, done)))
