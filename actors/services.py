@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from time import time
 
 from actors.durations import ShownTools
-from actors.ports import Connector, ListStore, Log, Sealer, Store, Telemetry
+from actors.ports import Cluster, Connector, ListStore, Log, Sealer, Store, Telemetry
 from actors.protocol.table import Limits, Table
 
 DRAIN_MARGIN = 1.0
@@ -24,6 +24,8 @@ class Services:
     """One value for the whole tree."""
 
     store: Store
+    cluster: Cluster
+    """The other replicas on this store."""
     connector: Connector
     sealer: Sealer
     telemetry: Telemetry

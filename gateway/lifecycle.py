@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from random import random
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
-from actors.ports import Connector, ListStore, Log, Sealer, Store, Telemetry, Transport, TransportEvent
+from actors.ports import Cluster, Connector, ListStore, Log, Sealer, Store, Telemetry, Transport, TransportEvent
 from actors.protocol.table import BackendSpec, HttpTarget, Limits, NativeTarget, StdioTarget, Table
 from actors.services import Services, TableCell
 from gateway.backends.connector import CONNECTIONS, HttpConnector, StdioConnector, TargetConnector
@@ -44,6 +44,10 @@ GARBAGE_LOOK = 1.0
 GARBAGE_GROWTH = 1.25
 GARBAGE_SLACK = 32 * 1024 * 1024
 """By so much, factor and bytes, the process may grow before a full garbage collection."""
+
+
+class ClusterStore(Store, Cluster, Protocol):
+    """A store, and who else works on it."""
 
 
 def tune_gc() -> None:
@@ -146,7 +150,7 @@ async def open_connector(
 @asynccontextmanager
 async def open_store(
     url: str, limits: Limits, log: Log, *, on_lost: Callable[[str], None], on_batch: Callable[[int, float], None]
-) -> AsyncIterator[Store]:
+) -> AsyncIterator[ClusterStore]:
     """The store that the URL names."""
     if url.startswith("memory:"):
         store = MemoryStore(limits, trio.current_time)
@@ -209,7 +213,7 @@ def identity() -> bytes:
 def services_for(
     table: Table,
     limits: Limits,
-    store: Store,
+    store: ClusterStore,
     connector: Connector,
     sealer: Sealer,
     metrics: Telemetry,
@@ -219,6 +223,7 @@ def services_for(
     """The one value that every MCP actor gets."""
     return Services(
         store=store,
+        cluster=store,
         connector=connector,
         sealer=sealer,
         telemetry=metrics,

@@ -1,21 +1,24 @@
-"""The store of one process: no durability, the same fencing as Redis.
+"""The store in memory: no durability, the same fencing as Redis.
 
 Nothing here waits and no session has a task: whoever composes the process calls `sweep` now and then, and what has
 expired but was not swept yet is absent all the same.
 """
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Any
 
 import trio
 
 from actors.ports import (
     NO_DELTAS,
+    ClusterListener,
     Deltas,
     Done,
     Failed,
     Grant,
+    Incarnation,
     LogEntry,
     Record,
     Refused,
@@ -24,6 +27,7 @@ from actors.ports import (
     StreamHead,
 )
 from actors.protocol.table import Limits
+from gateway.store.memory_cluster import Directory, MemoryReplica
 from gateway.store.rules import (
     FINISH_RESERVE,
     TOMBSTONE_TTL,
@@ -41,6 +45,7 @@ _GONE = Failed(Refused.GONE)
 _NO_STREAM = Failed(Refused.GONE, "no such stream")
 _ENDED = Failed(Refused.ENDED)
 _FENCED = Failed(Refused.FENCED)
+_OWNED = Failed(Refused.FENCED, "the owner is alive")
 _EXISTS = Failed(Refused.EXISTS)
 _FULL = Failed(Refused.FULL, "the session's replay logs are full")
 _FULL_OF_SESSIONS = Failed(Refused.FULL, "no room for another session")
@@ -138,26 +143,91 @@ def _order(item: tuple[str, _Stream], now: float) -> tuple[bool, bool, bool, flo
     return log.until is None, log.until is not None and log.until > now, not log.written, log.until or 0.0, name
 
 
-class MemoryStore:
-    """`Store` in this process; every outcome is handed over before the call returns.
+@dataclass(slots=True)
+class _Memory:
+    """What the stores of several replicas share."""
 
-    `now` gives seconds of any clock that never goes back.
+    directory: Directory
+    sessions: dict[SessionKey, _Session] = field(default_factory=dict)
+    tombs: dict[SessionKey, tuple[Grant, float]] = field(default_factory=dict)
+    due: list[tuple[float, SessionKey, str]] = field(default_factory=list)
+    """(when, key, stream or "") of everything that may expire, earliest first; entries that are out of date are renewed
+    or dropped when their time comes."""
+    deleted: int = 0
+    """The highest epoch of a record that was deleted."""
+
+
+class MemoryStore:
+    """`Store` and `Cluster` in this process; every outcome is handed over before the call returns.
+
+    `now` gives seconds of any clock that never goes back. `beside` makes further replicas, which in earnest would be
+    further processes; what can happen to one of these is among the methods of its `replica`.
     """
 
     durable = False
 
-    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
-        self.owner = secrets.token_hex(8)
+    def __init__(
+        self,
+        limits: Limits,
+        now: Callable[[], float],
+        *,
+        info: Mapping[str, Any] | None = None,
+        memory: _Memory | None = None,
+    ) -> None:
+        self._limits = limits
         self._keep = Retention.of(limits)
         self._most = limits.sessions
         self._now = now
-        self._sessions: dict[SessionKey, _Session] = {}
-        self._tombs: dict[SessionKey, tuple[Grant, float]] = {}
-        self._deleted = 0
-        """The highest epoch of a record that was deleted."""
-        # (when, key, stream or "") of everything that may expire, earliest first; entries that are out of date
-        # are renewed or dropped when their time comes.
-        self._due: list[tuple[float, SessionKey, str]] = []
+        self._shared = memory or _Memory(Directory(now))
+        self._use(self._shared)
+        self.replica = MemoryReplica(self._memory.directory, self._owners, self._named, info or {})
+        self._named(self.replica.incarnation)
+
+    def beside(self, info: Mapping[str, Any] | None = None) -> "MemoryStore":
+        """The store of another replica: the same sessions."""
+        return MemoryStore(self._limits, self._now, info=info, memory=self._shared)
+
+    def kill(self, *, at_once: bool = False) -> None:
+        """The process is no more, whatever it still does: it reaches nothing here. See `MemoryReplica.kill`."""
+        self.replica.kill(at_once=at_once)
+        self._use(_Memory(Directory(self._now)))
+
+    def _use(self, memory: _Memory) -> None:
+        self._memory = memory
+        self._sessions, self._tombs, self._due = memory.sessions, memory.tombs, memory.due
+
+    def _named(self, incarnation: Incarnation) -> None:
+        self.owner = self.incarnation = incarnation
+
+    def _owners(self) -> list[tuple[SessionKey, Incarnation | None]]:
+        return [(key, session.owner) for key, session in self._sessions.items()]
+
+    # The other replicas
+
+    @property
+    def doubtful(self) -> bool:
+        return self.replica.doubtful
+
+    def subscribe(self, listener: ClusterListener) -> None:
+        self.replica.subscribe(listener)
+
+    def post(self, to: Incarnation, letter: bytes, done: Done) -> None:
+        self.replica.post(to, letter, done)
+
+    def withdraw(self, to: Incarnation, entry: str, done: Done) -> None:
+        self.replica.withdraw(to, entry, done)
+
+    def alive(self, incarnation: Incarnation, done: Done) -> None:
+        self.replica.alive(incarnation, done)
+
+    def replicas(self, done: Done) -> None:
+        self.replica.replicas(done)
+
+    def owned(self, incarnation: Incarnation, cursor: int, done: Done) -> None:
+        self.replica.owned(incarnation, cursor, done)
+
+    def disown(self, incarnation: Incarnation, keys: Sequence[SessionKey]) -> None:
+        self.replica.disown(incarnation, keys)
 
     def __len__(self) -> int:
         """Sessions held, expired ones that were not swept yet included."""
@@ -189,7 +259,10 @@ class MemoryStore:
         done(session if isinstance(session, Failed) else None)
 
     def release(self, key: SessionKey, grant: Grant, done: Done, *, work: bool = False) -> None:
-        done(self._release(key, grant))
+        outcome = self._release(key, grant)
+        if work and outcome is None:
+            self.replica.leave_work(key)
+        done(outcome)
 
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> None:
         done(self._end(key, grant))
@@ -310,7 +383,7 @@ class MemoryStore:
             return _EXISTS
         if len(self._sessions) >= self._most:
             return _FULL_OF_SESSIONS
-        session = _Session(self.owner, next_epoch(self._deleted, now), fields, now + YOUNG_TTL)
+        session = _Session(self.owner, next_epoch(self._memory.deleted, now), fields, now + YOUNG_TTL)
         self._sessions[key] = session
         heappush(self._due, (session.expires, key, ""))
         return Grant(self.owner, session.epoch)
@@ -319,6 +392,8 @@ class MemoryStore:
         self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str
     ) -> tuple[Grant, Record] | Failed:
         now = self._now()
+        if expect_owner is not None and not self.replica.mine(expect_owner) and self.replica.lives(expect_owner):
+            return _OWNED
         session = self._find(key, now)
         if isinstance(session, Failed):
             return session
@@ -372,7 +447,7 @@ class MemoryStore:
         if isinstance(session, Failed):
             return None if session is _GONE else session
         del self._sessions[key]
-        self._deleted = max(self._deleted, session.epoch)
+        self._memory.deleted = max(self._memory.deleted, session.epoch)
         return None
 
     def _open(

@@ -19,6 +19,18 @@ TOMBSTONE_TTL = 600.0
 IDLE_GRACE = 600.0
 """Seconds that a record outlives its session's idle time, so that whoever sweeps finds it."""
 
+LEASE_TTL = 3.0
+"""Seconds that a replica is believed to live after its last sign of life."""
+
+DOUBT = 2.0
+"""Seconds without an acknowledged sign of life after which a replica doubts that the others believe it alive."""
+
+TWICE = 0.5
+"""Seconds between the two readings that find an incarnation dead."""
+
+INBOX = 4096
+"""The most letters that wait in an inbox."""
+
 FINISH_RESERVE = 16 * 1024
 """Bytes up to which a finishing append is let through although the caps are reached (an answer always fits)."""
 

@@ -98,7 +98,9 @@ class World:
         scope, self._first = self._first or trio.CancelScope(), None
         life: Life | None = None
         with scope:
-            async with open_gateway(self.alpha, self.beta, store=self.store, **vars_of(self.limits)) as gateway:
+            async with open_gateway(
+                self.alpha, self.beta, store=self.store, cluster=self.store.inner, **vars_of(self.limits)
+            ) as gateway:
                 connections = Connections(gateway.log)
                 life = Life(gateway, path, connections, stopping, scope)
                 table = gateway.services.table

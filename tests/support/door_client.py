@@ -17,11 +17,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from actors.ports import ANONYMOUS, Answer, Delete, Door, Get, Post, Principal, Streaming
+
+if TYPE_CHECKING:
+    from tests.support.harness import Gateway
 
 Message = dict[str, Any]
 WAIT = 3600.0
@@ -207,6 +210,10 @@ class Client:
         self._door = door
         self.nursery = nursery
         self._next = 1
+
+    def to(self, gateway: Gateway) -> None:
+        """What it sends from now on comes to this gateway; what it has open stays where it is."""
+        self._door, self.nursery = gateway.door, gateway.nursery
 
     # The usual things
 

@@ -35,7 +35,7 @@ OWNED_TTL = 86_400.0
 
 REPLICAS = "sd:c:{c}:replicas"
 
-OnAlive: TypeAlias = Callable[[bool | None], None]
+OnAlive: TypeAlias = Callable[[bool | None], object]
 """Told whether an incarnation is alive; None: Redis can't be asked."""
 
 

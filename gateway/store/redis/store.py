@@ -10,7 +10,20 @@ from typing import Any
 
 import trio
 
-from actors.ports import NO_DELTAS, Deltas, Done, Failed, Grant, Log, Refused, Replay, SessionKey
+from actors.ports import (
+    NO_DELTAS,
+    ClusterListener,
+    Deltas,
+    Done,
+    Failed,
+    Grant,
+    Incarnation,
+    Log,
+    Refused,
+    Replay,
+    Replica,
+    SessionKey,
+)
 from actors.protocol.table import Limits
 from actors.runtime.boundary import thread_boundary
 from actors.runtime.exits import Exit
@@ -24,6 +37,7 @@ from gateway.store.redis.operations import Operation, Operations
 from gateway.store.redis.reader import Reader
 from gateway.store.redis.targets import Target, parse
 from gateway.store.redis.writer import Post, State, Writer
+from gateway.store.rules import DOUBT
 
 WAIT_FOR_LEASE = 5.0
 """Seconds that a starting process waits for another's lease to run out."""
@@ -42,7 +56,8 @@ class RedisStore:
 
     def __init__(self, writer: Writer, reader: Reader, lease: Lease, limits: Limits, lists: RedisLists) -> None:
         self.lists = lists
-        self.owner = lease.incarnation
+        self.owner = self.incarnation = lease.incarnation
+        self._listeners: list[ClusterListener] = []
         lease.on_renamed = self._renamed
         self._writer = writer
         self._reader = reader
@@ -62,6 +77,33 @@ class RedisStore:
     def lease_age(self) -> float:
         """Seconds since the lease was last renewed."""
         return self._lease.age()
+
+    # The other replicas: there are none yet, as long as one process at a time works on a store.
+
+    @property
+    def doubtful(self) -> bool:
+        return self._lease.age() > DOUBT
+
+    def subscribe(self, listener: ClusterListener) -> None:
+        self._listeners.append(listener)
+
+    def post(self, to: Incarnation, letter: bytes, done: Done) -> None:
+        done(Failed(Refused.DEAD))
+
+    def withdraw(self, to: Incarnation, entry: str, done: Done) -> None:
+        done(False)
+
+    def alive(self, incarnation: Incarnation, done: Done) -> None:
+        self._lease.ask(incarnation, lambda alive: done(Failed(Refused.AWAY) if alive is None else alive))
+
+    def replicas(self, done: Done) -> None:
+        done([Replica(self.incarnation, alive=True)])
+
+    def owned(self, incarnation: Incarnation, cursor: int, done: Done) -> None:
+        done(([], 0))
+
+    def disown(self, incarnation: Incarnation, keys: Sequence[SessionKey]) -> None:
+        pass
 
     # Records
 
@@ -158,7 +200,10 @@ class RedisStore:
         done(outcome)
 
     def _renamed(self, incarnation: str) -> None:
-        self.owner = incarnation
+        former, self.owner, self.incarnation = self.incarnation, incarnation, incarnation
+        for listener in self._listeners:
+            listener.on_renamed(former, incarnation)
+            listener.on_certain()
 
 
 def _ignore(outcome: Any) -> None:
