@@ -8,12 +8,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from actors.machines.cluster import lease  # noqa: E402 - the tree must be on the path first
 from actors.machines.modern import request as exchange  # noqa: E402 - the same
 from actors.machines.modern import (  # noqa: E402
     subscription,
     suspended_calls,
 )
-from actors.machines.session import state as session_state  # noqa: E402 - the tree must be on the path first
+from actors.machines.session import state as session_state  # noqa: E402 - the same
 from actors.machines.upstream import (  # noqa: E402
     legacy_state,
     task_drive,
@@ -32,6 +33,7 @@ DIAGRAMS: dict[str, tuple[Table, Enum]] = {
     "subscription": (subscription.TRANSITIONS, subscription.Phase.RECEIVED),
     "suspended call": (suspended_calls.TRANSITIONS, suspended_calls.Phase.WAITING),
     "task drive": (task_drive.TRANSITIONS, task_drive.Phase.CREATING),
+    "lease": (lease.TRANSITIONS, lease.LeasePhase.STARTING),
 }
 """By name: the table, and where a life begins."""
 

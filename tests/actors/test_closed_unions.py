@@ -9,6 +9,7 @@ from typing import Any, get_args
 import msgspec
 
 from actors.endpoints import catalogue
+from actors.machines.cluster import follow, lease, route
 from actors.machines.modern import request as exchange
 from actors.machines.modern import subscription
 from actors.machines.session import effects, events
@@ -83,3 +84,17 @@ def test_every_effect_and_every_event_of_a_subscription_is_in_its_union() -> Non
     effects = set(get_args(subscription.SubscriptionEffect))
     own = defined_in(subscription) - {subscription.Subscription}
     assert own == effects | set(get_args(subscription.SubscriptionEvent))
+
+
+# The cluster ------------------------------------------------------------------------------------------------
+
+
+def test_every_effect_and_every_event_of_the_machines_of_a_cluster_is_in_its_union() -> None:
+    unions = (
+        (route, route.RouteEvent, route.RouteEffect, {route.Letter, route.Route}),
+        (follow, follow.FollowEvent, follow.FollowEffect, {follow.Entry, follow.Follow}),
+        (lease, lease.LeaseEvent, lease.LeaseEffect, {lease.Lease}),
+    )
+    for module, told, wanted, values in unions:
+        assert defined_in(module) - values == set(get_args(told)) | set(get_args(wanted))
+        assert set(module.HANDLERS) == set(get_args(told))

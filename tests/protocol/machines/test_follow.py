@@ -1,0 +1,162 @@
+"""A stream that another process owns, as values: what is written, in which order, and what is said of a hole."""
+
+from __future__ import annotations
+
+from actors.machines.cluster.follow import (
+    AskHead,
+    Attached,
+    CheckDue,
+    Closed,
+    Detach,
+    Entry,
+    Finish,
+    Follow,
+    FollowEffect,
+    FollowEvent,
+    Frames,
+    Gap,
+    HeadSaid,
+    NoPage,
+    NotAttached,
+    OwnerLost,
+    Page,
+    Phase,
+    ReadLog,
+    Reattach,
+    RetryDue,
+    StartCheckClock,
+    StartRetryClock,
+    StopClocks,
+    Superseded,
+    Write,
+    WriteEntries,
+    begin,
+    step,
+)
+
+E = 7
+
+
+def entry(seq: int, epoch: int = E) -> Entry:
+    return Entry(epoch, seq, b"log")
+
+
+def frame(first: int, last: int | None = None, *, epoch: int = E, finished: bool = False) -> Frames:
+    return Frames(epoch, first, last or first, b"mail %d" % first, finished)
+
+
+def run(follow: Follow, *events: FollowEvent) -> tuple[Follow, list[FollowEffect]]:
+    effects: list[FollowEffect] = []
+    for event in events:
+        follow, further = step(follow, event)
+        effects += further
+    return follow, effects
+
+
+LIVE = begin(E, 10)[0]
+OVER = [StopClocks(), Finish(True)]
+
+
+def test_what_follows_is_written_and_what_is_doubled_or_late_is_not() -> None:
+    follow, effects = run(LIVE, frame(11, 12), frame(11, 12), frame(12), frame(13))
+    assert effects == [Write(b"mail 11"), Write(b"mail 13")]
+    assert (follow.epoch, follow.seq) == (E, 13)
+
+
+def test_a_hole_in_the_mail_is_read_from_the_log_with_all_that_came_meanwhile() -> None:
+    follow, effects = run(LIVE, frame(12), frame(13))
+    assert effects == [ReadLog(E, 10)]
+    follow, effects = run(follow, Page((entry(11), entry(12)), 12, False))
+    assert effects == [WriteEntries((entry(11), entry(12))), ReadLog(E, 12)], "13 was heard of"
+    follow, effects = run(follow, Page((entry(13),), 13, False), frame(14))
+    assert effects == [WriteEntries((entry(13),)), Write(b"mail 14")]
+
+
+def test_frames_that_are_partly_written_are_read_from_the_log() -> None:
+    assert run(LIVE, frame(10, 12))[1] == [ReadLog(E, 10)]
+
+
+def test_the_last_event_ends_the_connection_by_mail_or_from_the_log() -> None:
+    assert run(LIVE, frame(11, finished=True))[1] == [Write(b"mail 11"), *OVER]
+    assert run(LIVE, frame(12), Page((entry(11), entry(12)), 12, True))[1][-2:] == OVER
+    assert run(LIVE, frame(12), Page((entry(11),), 12, True))[1][-1] == ReadLog(E, 11), "there is more of it"
+
+
+def test_an_end_whose_mail_was_lost_is_found_by_the_head() -> None:
+    follow, effects = run(LIVE, CheckDue())
+    assert effects == [StartCheckClock(), AskHead()]
+    assert run(follow, HeadSaid(E, 10, True))[1] == OVER
+    assert run(follow, HeadSaid(E, 12, True))[1] == [ReadLog(E, 10)]
+    assert run(follow, HeadSaid(E, 10, False))[1] == []
+
+
+def test_events_that_the_store_has_lost_are_not_passed_over() -> None:
+    """The same numbers under another epoch are other events."""
+    assert run(LIVE, frame(9, epoch=8))[1] == [ReadLog(E, 10)]
+    assert run(LIVE, HeadSaid(8, 10, False))[1] == [ReadLog(E, 10)]
+    assert run(LIVE, CheckDue(), HeadSaid(E, 8, False))[1][-1] == ReadLog(E, 10)
+    assert run(LIVE, HeadSaid(E, 8, False))[1] == [], "said before the last ones came"
+    over, effects = run(LIVE, frame(9, epoch=8), NoPage(passing=False))
+    assert effects[1:] == [Gap(10, None), StopClocks(), Finish(False)]
+    assert run(over, frame(11))[1] == []
+
+
+def test_a_hole_in_the_log_is_said_before_what_follows_it() -> None:
+    page = Page((entry(15, 8), entry(16, 8)), 16, False, lost=(10, 15))
+    follow, effects = run(LIVE, frame(15, epoch=8), page)
+    assert effects[1:] == [Gap(10, 15), WriteEntries(page.entries)]
+    assert (follow.epoch, follow.seq, follow.phase) == (8, 16, Phase.LIVE)
+
+
+def test_a_head_beyond_the_cursor_is_read_up_to_at_once() -> None:
+    assert begin(E, 3, head=5)[1] == [StartCheckClock(), ReadLog(E, 3)]
+
+
+def test_while_the_store_is_away_it_waits() -> None:
+    follow, effects = run(LIVE, frame(12), NoPage(passing=True))
+    assert effects[1:] == [StartRetryClock()]
+    assert run(follow, RetryDue(), RetryDue())[1] == [ReadLog(E, 10)]
+
+
+def test_when_the_owner_is_lost_the_log_is_read_to_its_end_and_the_session_found_again() -> None:
+    follow, effects = run(LIVE, OwnerLost(), Page((entry(11),), 11, False))
+    assert effects == [ReadLog(E, 10), WriteEntries((entry(11),)), Reattach(E, 11)]
+    follow, effects = run(follow, NotAttached(passing=True), RetryDue(), Attached(11), frame(12, epoch=8))
+    assert effects == [StartRetryClock(), Reattach(E, 11), Write(b"mail 12")]
+    assert run(LIVE, OwnerLost(), Page((entry(11),), 11, True))[1][-2:] == OVER
+
+
+def test_what_was_appended_before_the_attach_is_read() -> None:
+    follow, _ = run(LIVE, OwnerLost(), Page((), 10, False))
+    assert run(follow, Attached(12))[1] == [ReadLog(E, 10)]
+
+
+def test_a_session_that_is_gone_ends_the_connection_and_says_so() -> None:
+    follow, _ = run(LIVE, OwnerLost(), Page((), 10, False))
+    assert run(follow, NotAttached(passing=False))[1] == [Gap(10, None), StopClocks(), Finish(False)]
+
+
+def test_an_owner_that_says_nothing_of_the_head_is_lost_though_it_may_live() -> None:
+    follow, effects = run(LIVE, CheckDue(), CheckDue(), CheckDue())
+    assert effects[-1] == ReadLog(E, 10)
+    assert not follow.owned
+
+
+def test_a_late_frame_of_a_former_owner_is_written_if_it_is_the_next() -> None:
+    events = (OwnerLost(), Page((), 10, False), frame(11), Attached(11), frame(12, epoch=8))
+    assert run(LIVE, *events)[1][-2:] == [Write(b"mail 11"), Write(b"mail 12")]
+
+
+def test_a_stream_without_a_log_ends_when_mail_or_its_owner_is_missing() -> None:
+    bare = begin(0, 0, recorded=False)[0]
+    broken = [StopClocks(), Finish(False)]
+    assert run(bare, frame(1, epoch=0), frame(3, epoch=0))[1] == [Write(b"mail 1"), Gap(1, None), *broken]
+    assert run(bare, OwnerLost())[1] == [Gap(0, None), *broken]
+    assert run(bare, HeadSaid(0, 1, True))[1] == [Gap(0, None), *broken]
+    assert run(bare, frame(1, epoch=0, finished=True))[1] == [Write(b"mail 1"), *OVER]
+    assert run(bare, frame(1, epoch=0), frame(1, epoch=0))[1] == [Write(b"mail 1")]
+
+
+def test_a_connection_that_is_closed_or_superseded_follows_no_more() -> None:
+    assert run(LIVE, Closed(), frame(11))[1] == [StopClocks(), Detach()]
+    assert run(LIVE, Superseded(), frame(11))[1] == [StopClocks(), Finish(False)]
