@@ -227,7 +227,7 @@ class Gate:
         begun = False
         try:
             failed = await follower.begin()
-            begun = failed is None and follower.lost is None
+            begun = failed is None and follower.hole is None
         finally:
             if not begun:
                 follower.close()

@@ -150,6 +150,11 @@ class Cell:
         """A disposable actor that has ended, while tasks of its clean up."""
         actor.ctx = Context(self)
 
+    @property
+    def name(self) -> str:
+        """The actor's."""
+        return self.ref.name
+
     # Messages in
 
     def offer(self, message: Any, place: Place | None = None) -> bool:

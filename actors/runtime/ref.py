@@ -1,7 +1,7 @@
 """The address of an actor: all that others hold of it, and the names by which addresses are found."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
@@ -22,6 +22,7 @@ class Ended:
     __slots__ = ("reason",)
     actor = None
     crowded = False
+    name = "one that has ended"
 
     def __init__(self, reason: Exit) -> None:
         self.reason = reason
@@ -112,6 +113,21 @@ class Ref:
             raise ActorDown(self.name, cell.reason)
         reply = Reply(cell)
         return await reply.outcome(make(reply), admission)
+
+    def ask(self, make: Callable[[Reply], Any], admission: float, done: Callable[[Any], object]) -> Reply:
+        """As `call`, without a wait: what that would return or raise is given to `done`, once, perhaps before this
+        returns. `abandon` of the reply does what cancelling does to a call; nothing is given to `done` after it.
+
+        `done` may run inside anybody's turn, so it should only `reply` to an actor; the crash of one that was made by
+        `Context.guard` is that actor's.
+        """
+        cell = self.cell
+        reply = Reply(cast("Cell", cell), done)  # one that is settled at once asks it for its name only
+        if isinstance(cell, Ended):
+            reply.closed(self.name, cell.reason)
+        else:
+            reply.ask(make(reply), admission)
+        return reply
 
     async def ended(self) -> Exit:
         """Waits until the actor has ended, its clean-up included."""

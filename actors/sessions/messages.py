@@ -50,6 +50,15 @@ class GetEvents(Struct, frozen=True):
     reply: Reply
 
 
+class Recover(Struct, frozen=True):
+    """Asks for what an earlier life has recorded of requests that came on one connection, and were given to it by a
+    process which doesn't know what became of them. The reply gets a Follower of their stream from its beginning, None
+    if there is none, or an Answer that refuses."""
+
+    ids: tuple[RequestId, ...]
+    reply: Reply
+
+
 class EndSession(Struct, frozen=True):
     """A DELETE; the reply gets an Answer when the session has ended."""
 
@@ -96,7 +105,7 @@ class DeadlineDue(Struct, frozen=True):
     call: int
 
 
-EdgeMessage: TypeAlias = GetEvents | EndSession
+EdgeMessage: TypeAlias = GetEvents | EndSession | Recover
 """From edges, besides POSTs."""
 
 OwnMessage: TypeAlias = StreamRecorded | Released | Reclaimed | IdleDue | DrainDue | DeadlineDue

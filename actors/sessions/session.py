@@ -92,7 +92,7 @@ OwnMessage: TypeAlias = (
 )
 """What a session caused itself."""
 
-FROM_OUTSIDE = (sm.PostMessages, sm.GetEvents, sm.EndSession, um.UpstreamNotification)
+FROM_OUTSIDE = (sm.PostMessages, sm.GetEvents, sm.EndSession, sm.Recover, um.UpstreamNotification)
 """What others may send any number of; what a session receives besides is bounded by what it has in hand."""
 
 SessionMessage: TypeAlias = sm.PostMessages | um.UpstreamOutcome | um.UpstreamNotification | SeldomMessage | OwnMessage
@@ -312,6 +312,8 @@ class SessionActor(Actor):
             case sm.EndSession():
                 self._ending.append(message.reply)
                 self.event(ev.Ended(message.reason))
+            case sm.Recover():
+                message.reply.answer(None)
             case um.UpstreamPlaced():
                 self._placed(message)
             case um.UpstreamHeld():
@@ -651,7 +653,7 @@ class SessionActor(Actor):
             self.event(ev.Ended(outcome.reason.value))
         else:
             for message in self._parked or ():
-                if isinstance(message, sm.PostMessages | sm.GetEvents | sm.EndSession):
+                if isinstance(message, sm.PostMessages | sm.GetEvents | sm.EndSession | sm.Recover):
                     # It was not begun, and may be sent again.
                     message.reply.answer(Answer.refusing(errors.store_away()))
             self._go()

@@ -1,20 +1,33 @@
 """One client connection that carries one SSE stream: a bounded outbox between the stream's owner and its writer.
 
-The owner puts in what may be written; the one writer takes it. An outbox that is full means a *slow consumer*: the
-connection ends, and the client resumes from the log.
+The owner puts in what may be written; the one reader takes it: the writer of the client's connection, which waits for
+it, or whoever mails it to the process where that is, which is called. An outbox that is full means a *slow consumer*:
+the connection ends, and the client resumes from the log.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import trio
+
+
+class Taken(NamedTuple):
+    """What was in an outbox: the events `first` to `last` by their numbers in the log, the last one of this epoch, and
+    what has no number (0, 0: nothing has one). `ended`: nothing comes after it."""
+
+    epoch: int
+    first: int
+    last: int
+    data: bytes
+    ended: bool
 
 
 class Connection:
     """An `EventSource`. The owner's methods never wait. `after`: the client comes back, with all up to this number."""
 
     __slots__ = (
-        "_bytes", "_ended", "_frames", "_handed", "_last", "_on_close", "_waiter", "closed", "id", "limits", "numbered",
-        "stream", "written",
+        "_bytes", "_ended", "_epoch", "_first", "_frames", "_handed", "_last", "_on_close", "_on_ready", "_waiter",
+        "closed", "id", "limits", "lost", "numbered", "stream", "written",
     )  # fmt: skip
 
     def __init__(
@@ -33,12 +46,17 @@ class Connection:
         """Its client has an event id, or gets one for sure: it can come back."""
         self.written = 0
         """The writer came back for more after everything up to this number."""
+        self.lost = False
+        """It has ended because its owner is no more, or no more the owner: the stream goes on elsewhere."""
         self._frames: list[bytes] = []
         self._bytes = 0
+        self._first = 0
         self._last = after or 0
+        self._epoch = 0
         self._handed = 0
         self._ended = False
         self._on_close = on_close
+        self._on_ready: Callable[[], object] | None = None
         self._waiter: trio.lowlevel.Task | None = None
 
     def __repr__(self) -> str:
@@ -47,9 +65,9 @@ class Connection:
 
     # The owner's side
 
-    def put(self, seq: int, frame: bytes, *, urgent: bool = False, last: bool = False) -> bool:
-        """Adds an event by its number in the log; 0: it has none. After the `last` one it ends. False: full, which only
-        what is urgent overcomes."""
+    def put(self, seq: int, frame: bytes, *, epoch: int = 0, urgent: bool = False, last: bool = False) -> bool:
+        """Adds an event by its epoch and number in the log; 0: it has none. After the `last` one it ends. False: full,
+        which only what is urgent overcomes."""
         if self.closed or self._ended:
             return True
         if 0 < seq <= self._last:
@@ -62,7 +80,7 @@ class Connection:
         self._frames.append(frame)
         self._bytes += len(frame)
         if seq:
-            self._last = seq
+            self._first, self._last, self._epoch = self._first or seq, seq, epoch
             self.numbered = True
         self._ended = last
         self._wake()
@@ -82,15 +100,40 @@ class Connection:
         short."""
         if not self._ended:
             self._frames.clear()
-            self._bytes = 0
+            self._bytes = self._first = 0
             self.end(words)
+
+    def lose(self) -> None:
+        """Its owner is no more the owner: what is in goes out, and whoever holds it follows the next one."""
+        if not self._ended:
+            self.lost = True
+            self.end()
 
     def _wake(self) -> None:
         if self._waiter is not None:
             task, self._waiter = self._waiter, None
             trio.lowlevel.reschedule(task)
+        elif self._on_ready is not None:
+            self._on_ready()
 
-    # The writer's side
+    # The reader's side
+
+    @property
+    def position(self) -> tuple[int, int] | None:
+        """Epoch and number of the last event that was handed out; None if none was."""
+        return (self._epoch, self._handed) if self._handed else None
+
+    def listen(self, on_ready: Callable[[], object]) -> None:
+        """For a reader that does not wait: called whenever something is added, or it ends; at once if that was. It may
+        run inside anybody's turn."""
+        self._on_ready = on_ready
+        if self._frames or self._ended or self.closed:
+            on_ready()
+
+    def take(self) -> Taken:
+        """All that is there, at once. (What was written of it the reader says by `written`.)"""
+        first = self._first
+        return Taken(self._epoch if first else 0, first, self._last if first else 0, self._take(), self._ended)
 
     async def receive(self) -> bytes | None:
         """All that is there, joined; None at the end."""
@@ -109,9 +152,10 @@ class Connection:
 
     def _take(self) -> bytes:
         ready = b"".join(self._frames)
-        self._handed = self._last
+        if self._first:
+            self._handed = self._last
         self._frames.clear()
-        self._bytes = 0
+        self._bytes = self._first = 0
         return ready
 
     def close(self) -> None:

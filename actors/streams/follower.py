@@ -41,19 +41,33 @@ class Follower:
     ) -> None:
         self._store = store
         self._key = key
-        self._stream = stream
+        self.stream = stream
+        self.connection = connection
+        """What comes after `head`; None: nothing does."""
+        self.head = head
+        """The last event that is to be read from the log, where it goes on live."""
         self._epoch = epoch
         self._seq = seq
-        self._connection = connection
-        self._head = head
         self._page: bytes = b""
         self._handed = 0
         self._more = True
         self.gap: dict[str, Any] | None = None
         """What answers say is missing."""
-        self.lost: tuple[int, int] | None = None
+        self.hole: tuple[int, int] | None = None
+        """Events that are missing, and about which nothing can be said in the stream."""
         self.replayed = 0
         """Events that came from the log so far."""
+
+    @property
+    def lost(self) -> bool:
+        """See `Connection`."""
+        return self.connection is not None and self.connection.lost
+
+    @property
+    def position(self) -> tuple[int, int] | None:
+        """Epoch and number of the last event that was handed out, or is not to be."""
+        live = self.connection.position if self.connection is not None else None
+        return live or (self._epoch, self._seq)
 
     async def begin(self) -> Failed | None:
         """Reads the first page; a failure means that nothing can be delivered."""
@@ -61,8 +75,8 @@ class Follower:
         failed = await self._read()
         if failed is not None:
             self.close()
-        elif self._connection is not None and self.lost is None:
-            self._connection.written = cursor  # its client has it
+        elif self.connection is not None and self.hole is None:
+            self.connection.written = cursor  # its client has it
         return failed
 
     async def receive(self) -> bytes | None:
@@ -74,50 +88,50 @@ class Follower:
         return _MESSAGE.sub(lambda found: b"data: " + _with_gap(found[1], gap), chunk)
 
     async def _next(self) -> bytes | None:
-        if self._connection is not None and self._handed > self._connection.written:
-            self._connection.written = self._handed
+        if self.connection is not None and self._handed > self.connection.written:
+            self.connection.written = self._handed
         while True:
             if self._page:
                 page, self._page = self._page, b""
                 self._handed = self._seq
                 return page
             if not self._more:
-                return await self._connection.receive() if self._connection is not None else None
+                return await self.connection.receive() if self.connection is not None else None
             failed = await self._read()
-            if failed is not None or self.lost is not None:
+            if failed is not None or self.hole is not None:
                 self.close()
                 return None
 
     async def _read(self) -> Failed | None:
-        outcome = await self._store.replay(self._key, self._stream, self._epoch, self._seq, PAGE)
+        outcome = await self._store.replay(self._key, self.stream, self._epoch, self._seq, PAGE)
         if isinstance(outcome, Failed):
             return outcome
         self._take(outcome)
-        if self._connection is None and not self._more and not outcome.finished:
+        if self.connection is None and not self._more and not outcome.finished:
             # Nobody will go on with it: its log was lost to the session while it ran.
             return Failed(Refused.SEQ, "the stream was lost before its end")
         return None
 
     def _take(self, replay: Replay) -> None:
         """Up to the head known at the attach; what is later comes live, and is not written twice."""
-        if replay.lost is not None and self._stream.startswith("p"):
+        if replay.lost is not None and self.stream.startswith("p"):
             self.gap = {"after": replay.lost[0], "resumed": replay.lost[1], "reason": "trimmed"}
         else:
-            self.lost = self.lost or replay.lost
+            self.hole = self.hole or replay.lost
         entries = replay.entries
-        if self._connection is not None:
-            entries = [e for e in entries if e.seq <= self._head]
+        if self.connection is not None:
+            entries = [e for e in entries if e.seq <= self.head]
         for entry in entries:
-            self._page += sse.encode_event(entry.data, f"{self._stream}:{entry.epoch}-{entry.seq}")
+            self._page += sse.encode_event(entry.data, f"{self.stream}:{entry.epoch}-{entry.seq}")
             self._epoch, self._seq = entry.epoch, entry.seq
         self.replayed += len(entries)
-        target = self._head if self._connection is not None else replay.head
+        target = self.head if self.connection is not None else replay.head
         self._more = bool(entries) and self._seq < target
 
     def close(self) -> None:
         """The reader is gone."""
-        if self._connection is not None:
-            self._connection.close()
+        if self.connection is not None:
+            self.connection.close()
 
 
 def _with_gap(data: bytes, gap: dict[str, Any]) -> bytes:

@@ -519,8 +519,9 @@ class Recorder:
         if slot is None:
             return
         if data is not None:
-            event = sse.encode_event(data, f"{stream}:{self._record.grant.epoch}-{seq}")
-            if not slot.put(seq, event, last=over):
+            epoch = self._record.grant.epoch
+            event = sse.encode_event(data, f"{stream}:{epoch}-{seq}")
+            if not slot.put(seq, event, epoch=epoch, last=over):
                 self._slow(slot)
             elif track.leaving is not None:
                 slot.end(track.leaving)

@@ -40,6 +40,7 @@ ACTOR_ROOMS: dict[str, set[str]] = {
     "endpoints": {"upstreams"},
     "sessions": {"endpoints", "upstreams", "streams"},
     "pools": {"endpoints", "upstreams"},
+    "cluster": {"sessions", "streams"},
     "modern": {"pools", "endpoints", "upstreams", "streams"},
 }
 """The rooms of the MCP actors, and which of the others each may look into."""
