@@ -171,8 +171,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class StreamHead:
-    """The recorded state of one stream: its last sequence number, finished or not, lost up to `floor`, written whole to
-    its client or not."""
+    """The recorded state of one stream: its last sequence number, finished or not, written whole to its client or not.
+    Up to `floor` events may be missing: they were trimmed, or lost."""
 
     seq: int
     finished: bool = False
@@ -229,7 +229,7 @@ class LogEntry:
 @dataclass(frozen=True, slots=True)
 class Replay:
     """Entries after a cursor, contiguous from cursor + 1. `lost` names a hole that begins the entries: (after,
-    resumed)."""
+    resumed). There may be no entry behind it yet; `resumed` is then the number that the next one will have."""
 
     entries: Sequence[LogEntry]
     head: int
@@ -306,12 +306,29 @@ class Store(Protocol):
         """Deletes the record and its logs, for a key that may be created again (at a higher epoch) → None, also when it
         is gone."""
 
+    def restore(self, key: SessionKey, grant: Grant, rev: int, record: Record, done: Done) -> None:
+        """What its owner still knows of a session after the store lost acknowledged writes → None. Only with a lease
+        that has not lapsed for minutes: a tombstone that has expired protects nobody.
+
+        Where there is no record, or one of a lower epoch: `record` becomes the record, at this revision, under this
+        grant. Each of its streams begins again behind its head, with everything up to there lost (`floor`). Where there
+        is the record of this grant at a lower revision: its values are written again, and streams that it lacks made in
+        the same way; those that it has stay as they are (`mend`). Else nothing is to be done. FENCED: the record is of
+        a higher epoch, or another's; ENDED: it is never raised from the dead."""
+
+    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done) -> None:
+        """After SEQ, or GONE, for an append to a stream of which more was acknowledged: the next event of it is
+        `head` + 1 → None. Of events up to `head`, the last one acknowledged, those that are no longer there are lost,
+        and replays say so; none is ever written again. Nothing is to be done where the recorded head is not below.
+        FINISHED: it is finished there."""
+
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
     ) -> Replay | Failed:
-        """Up to `limit` entries after the cursor, for whoever holds a connection; after one that was trimmed those
-        that are left, and what is missing is `lost`. GONE: no such stream, or the cursor is not one of its events; SEQ:
-        a hole right after the cursor that no floor explains."""
+        """Up to `limit` entries after the cursor, for whoever holds a connection, as far as there is no hole between
+        them. A hole right after the cursor (of events that were trimmed or lost) is `lost`, and then they are those
+        behind it. GONE: no such stream, or the cursor is not one of its events; SEQ: a hole right after the cursor that
+        no floor explains."""
 
 
 # --------------------------------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ Nothing here waits and no session has a task: whoever composes the process calls
 expired but was not swept yet is absent all the same.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import dropwhile, islice
 from typing import Any
 
 import trio
@@ -52,33 +53,53 @@ _FULL_OF_SESSIONS = Failed(Refused.FULL, "no room for another session")
 
 
 class _Stream:
-    """One log; `data` begins after the event `floor`. `epochs` says from which sequence number on which epoch wrote."""
+    """One log; `data` begins after the event `trimmed`, and has None for one that was lost. `epochs` says from which
+    sequence number on which epoch wrote."""
 
-    __slots__ = ("bytes", "data", "epochs", "floor", "opened", "until", "written")
+    __slots__ = ("bytes", "data", "epochs", "floor", "opened", "trimmed", "until", "written")
 
-    def __init__(self, opened: tuple[int, int]) -> None:
+    def __init__(self, opened: tuple[int, int], lost: int = 0) -> None:
         self.opened = opened
-        self.data: list[bytes] = []
+        self.data: list[bytes | None] = []
         self.epochs: tuple[tuple[int, int], ...] = ()
         self.bytes = 0
-        self.floor = 0
+        self.trimmed = self.floor = lost
         self.until: float | None = None
         self.written = False
 
     @property
     def seq(self) -> int:
         """The number of its last event."""
-        return self.floor + len(self.data)
+        return self.trimmed + len(self.data)
+
+    @property
+    def events(self) -> int:
+        """How many it counts; before some that were lost there may be others still."""
+        return self.seq - self.floor
 
     @property
     def head(self) -> StreamHead:
         """What a record says of it."""
         return StreamHead(self.seq, self.until is not None, self.floor, self.written)
 
-    def entry(self, seq: int) -> LogEntry:
-        """The event with this number."""
-        epoch = next(epoch for first, epoch in reversed(self.epochs) if first <= seq)
-        return LogEntry(epoch, seq, self.data[seq - self.floor - 1])
+    def entry(self, seq: int) -> LogEntry | None:
+        """The event with this number, unless it is missing."""
+        data = self.data[seq - self.trimmed - 1] if self.trimmed < seq <= self.seq else None
+        if data is None:
+            return None
+        return LogEntry(next(epoch for first, epoch in reversed(self.epochs) if first <= seq), seq, data)
+
+    def entries(self, epoch: int, seq: int) -> Iterator[LogEntry]:
+        """Those that are there behind this one, in the order of epochs."""
+        found = filter(None, map(self.entry, range(self.trimmed + 1, self.seq + 1)))
+        return dropwhile(lambda entry: (entry.epoch, entry.seq) <= (epoch, seq), found) if seq else found
+
+    def trim(self, floor: int) -> None:
+        """Deletes the events up to this number."""
+        gone = floor - self.trimmed
+        self.bytes -= sum(len(data) for data in self.data[:gone] if data is not None)
+        del self.data[:gone]
+        self.trimmed = self.floor = floor
 
 
 class _Session:
@@ -114,7 +135,7 @@ class _Session:
     def forget(self, name: str) -> None:
         """Removes a stream and what it counted."""
         if self.streams and (stream := self.streams.pop(name, None)):
-            self.events -= len(stream.data)
+            self.events -= stream.events
             self.bytes -= stream.bytes
 
     def record(self, now: float) -> Record:
@@ -317,6 +338,14 @@ class MemoryStore:
             session.forget(stream)
             done(None)
 
+    # After a loss
+
+    def restore(self, key: SessionKey, grant: Grant, rev: int, record: Record, done: Done) -> None:
+        done(self._restore(key, grant, rev, record))
+
+    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done) -> None:
+        done(self._mend(key, grant, stream, head))
+
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
     ) -> Replay | Failed:
@@ -328,11 +357,9 @@ class MemoryStore:
         log = session.streams.get(stream) if session.streams else None
         if log is None or (log.until is not None and log.until <= now):
             return _NO_STREAM
-        known = log.floor < after_seq <= log.seq and log.entry(after_seq).epoch == after_epoch
-        after = max(after_seq, log.floor)
-        entries = [log.entry(seq) for seq in range(after + 1, min(log.seq, after + limit) + 1)]
-        if 0 < after_seq <= log.floor and entries and entries[0].epoch < after_epoch:
-            entries = []  # a cursor of another history, in which later events had an earlier epoch
+        cursor = log.entry(after_seq)
+        known = cursor is not None and cursor.epoch == after_epoch
+        entries = list(islice(log.entries(after_epoch, after_seq), limit))
         return replay_after(log.head, after_seq, known, entries)
 
     # Expiry
@@ -498,8 +525,7 @@ class MemoryStore:
                 return _FULL
             self._extend(session, log, grant.epoch, fresh, size)
         if finish and log.until is None:
-            log.until = self._now() + self._keep.finished
-            heappush(self._due, (log.until, key, stream))
+            self._finish(key, stream, log)
         session.apply(deltas)
         return None
 
@@ -512,14 +538,55 @@ class MemoryStore:
             return None
         if seq > log.seq:
             return Failed(Refused.SEQ, "", log.seq)
-        gone = max(0, seq - 1 - log.floor)
-        size = sum(map(len, log.data[:gone]))
-        del log.data[:gone]
-        log.floor += gone
-        log.bytes -= size
-        session.bytes -= size
-        session.events -= gone
+        if seq - 1 > log.floor:
+            session.events, session.bytes = session.events - log.events, session.bytes - log.bytes
+            log.trim(seq - 1)
+            session.events, session.bytes = session.events + log.events, session.bytes + log.bytes
         return None
+
+    def _restore(self, key: SessionKey, grant: Grant, rev: int, record: Record) -> Failed | None:
+        now = self._now()
+        session = self._find(key, now)
+        if session is _ENDED:
+            return _ENDED
+        own = isinstance(session, _Session) and (session.owner, session.epoch) == (grant.owner, grant.epoch)
+        if isinstance(session, _Session) and not own and session.epoch >= grant.epoch:
+            return _FENCED
+        if own and isinstance(session, _Session) and session.rev >= rev:
+            return None
+        if not own or not isinstance(session, _Session):
+            session = self._sessions[key] = _Session(grant.owner, grant.epoch, {}, now)
+            heappush(self._due, (now + self._keep.session, key, ""))
+        session.rev, session.tries, session.live, session.expires = rev, 0, True, now + self._keep.session
+        session.fields, session.requests = dict(record.fields), dict(record.requests) or None
+        session.asked = dict(record.asked) or None
+        streams = session.streams or {}
+        for name, head in record.streams.items():
+            if name not in streams:
+                log = streams[name] = _Stream((grant.epoch, 0), lost=head.seq)
+                if head.finished:
+                    self._finish(key, name, log)
+        session.streams = streams or None
+        return None
+
+    def _mend(self, key: SessionKey, grant: Grant, stream: str, head: int) -> Failed | None:
+        session = self._fenced(key, grant)
+        if isinstance(session, Failed):
+            return session
+        log = session.streams.get(stream) if session.streams else None
+        if log is None:
+            session.streams = {**(session.streams or {}), stream: _Stream((grant.epoch, 0), lost=head)}
+        elif log.seq < head and log.until is not None:
+            return Failed(Refused.FINISHED, "", log.seq)
+        elif log.seq < head:
+            session.events -= log.events
+            log.data += [None] * (head - log.seq)
+            log.floor = head
+        return None
+
+    def _finish(self, key: SessionKey, stream: str, log: _Stream) -> None:
+        log.until = self._now() + self._keep.finished
+        heappush(self._due, (log.until, key, stream))
 
     def _extend(self, session: _Session, log: _Stream, epoch: int, fresh: Sequence[bytes], size: int) -> None:
         if not log.epochs or log.epochs[-1][1] != epoch:
@@ -538,7 +605,7 @@ class MemoryStore:
         for name, log in sorted((session.streams or {}).items(), key=lambda item: _order(item, now)):
             if log.until is None or (events <= self._keep.events and size <= self._keep.bytes and log.until > now):
                 break
-            events, size = events - len(log.data), size - log.bytes
+            events, size = events - log.events, size - log.bytes
             gone.append(name)
         fits = events <= self._keep.events and size <= self._keep.bytes
         for name in gone if fits else ():

@@ -74,13 +74,14 @@ def replay_after(head: StreamHead, after_seq: int, known: bool, entries: Sequenc
     """Checks that `entries` go on where the cursor stands, so that no hole is passed over in silence.
 
     `known` says whether the cursor is an entry of the log; 0 is the place before the first one. Of one that was trimmed
-    nobody can say any more whether it was an event of this log, so something may be lost after the last of them too.
+    or lost nobody can say any more whether it was an event of this log, so something may be lost after the last of them
+    too.
     """
     if after_seq > head.seq or not (known or after_seq == 0 or after_seq <= head.floor):
         return Failed(Refused.GONE, "the cursor is not an event of this stream", head.seq)
     resumed = entries[0].seq if entries else head.seq + 1
     lost = None
-    if resumed != after_seq + 1 or 0 < after_seq <= head.floor:
+    if resumed != after_seq + 1 or (after_seq and not known):
         if resumed - 1 > head.floor:
             return Failed(Refused.SEQ, f"events {after_seq + 1} to {resumed - 1} are missing", head.seq)
         lost = (after_seq, resumed)

@@ -30,16 +30,31 @@ KEYS, STREAMS, NAMES = ("a", "b", "c"), ("p1", "g1"), ("x", "y")
 
 @dataclass
 class Log:
-    opened: tuple[int, dict[str, bytes], bytes | None]
-    events: list[tuple[int, bytes]] = field(default_factory=list)
+    opened: tuple[int, dict[str, bytes], bytes | None] | None
+    """None: it was mended or restored."""
+    events: list[tuple[int, bytes] | None] = field(default_factory=list)
+    """None: it is missing."""
     finished: bool = False
     written: bool = False
     floor: int = 0
 
     @property
-    def held(self) -> list[bytes]:
-        """What was not trimmed."""
-        return [data for _, data in self.events[self.floor :]]
+    def count(self) -> int:
+        """Events that count."""
+        return len(self.events) - self.floor
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds."""
+        return sum(len(event[1]) for event in self.events if event)
+
+    def trim(self, floor: int) -> None:
+        if floor > self.floor:
+            self.floor, self.events[:floor] = floor, [None] * floor
+
+    def lose(self, head: int) -> None:
+        if head > len(self.events):
+            self.floor, self.events = head, [*self.events, *[None] * (head - len(self.events))]
 
 
 @dataclass
@@ -60,8 +75,8 @@ class Session:
     def fits(self, fresh: list[bytes], *, unfinished: bool = False) -> bool:
         """Beside all logs, or only beside those that are not finished."""
         logs = [log for log in self.logs.values() if not (unfinished and log.finished)]
-        held = [data for log in logs for data in log.held] + fresh
-        return len(held) <= LIMITS.log_events and sum(map(len, held)) <= LIMITS.log_bytes
+        events, size = sum(log.count for log in logs) + len(fresh), sum(log.size for log in logs) + sum(map(len, fresh))
+        return events <= LIMITS.log_events and size <= LIMITS.log_bytes
 
     def lose(self, gone: set[str], fresh: list[bytes]) -> None:
         """Logs that made room: they were in the way, finished, and those that were written whole went first."""
@@ -246,7 +261,57 @@ class StoreMachine(RuleBasedStateMachine):
         if expected is None and log is not None and not log.finished and seq > len(log.events):
             self.agree(outcome, Refused.SEQ, len(log.events))
         elif self.agree(outcome, expected) and log is not None and not log.finished:
-            log.floor = max(log.floor, seq - 1)
+            log.trim(seq - 1)
+
+    @rule(key=keys, back=backs, stream=streams, ahead=st.sampled_from([1, 2, 0, -1]), really=seldom)
+    def mend(self, key: str, back: int, stream: str, ahead: int, really: bool) -> None:
+        grant, session = self.grant(key, back), self.model.get(key)
+        log = session.logs.get(stream) if session else None
+        if log is None and not really:
+            return
+        head = max(0, (len(log.events) if log else 0) + ahead)
+        outcome = self.ask(self.store.mend, self.names[key], grant, stream, head)
+        expected = self.refusal(key, grant)
+        if expected is None and log is not None and log.finished and head > len(log.events):
+            self.agree(outcome, Refused.FINISHED, len(log.events))
+        elif self.agree(outcome, expected) and session is not None:
+            session.logs.setdefault(stream, Log(None)).lose(head)
+
+    @rule(
+        key=st.sampled_from("aaac"), back=backs, later=st.booleans(), step=st.sampled_from([1, 1, 0, 3]),
+        changed=deltas, heads=st.dictionaries(streams, st.tuples(st.integers(0, 3), st.booleans())), really=seldom,
+    )  # fmt: skip
+    def restore(
+        self,
+        key: str,
+        back: int,
+        later: bool,
+        step: int,
+        changed: Deltas,
+        heads: dict[str, tuple[int, bool]],
+        really: bool,
+    ) -> None:
+        grant, session = self.grant(key, back), self.model.get(key)
+        if session is not None and not really:
+            return
+        grant = Grant(grant.owner, grant.epoch + 1_000) if later else grant
+        mine = Session(grant.owner, grant.epoch, {}, (session.rev if session else 0) + step)
+        mine.change(changed)
+        mine.logs = {name: Log(None, finished=finished) for name, (_, finished) in heads.items()}
+        for name, log in mine.logs.items():
+            log.lose(heads[name][0])
+        outcome = self.ask(self.store.restore, self.names[key], grant, mine.rev, mine.record())
+        own = session is not None and (session.owner, session.epoch) == (grant.owner, grant.epoch)
+        if session is not None and (session.ended or (not own and session.epoch >= grant.epoch)):
+            self.agree(outcome, Refused.ENDED if session.ended else Refused.FENCED)
+            return
+        self.agree(outcome, None)
+        if session is not None and own:
+            if session.rev >= mine.rev:
+                return
+            mine.logs, mine.nonce = {**mine.logs, **session.logs}, session.nonce
+        self.model[key] = mine
+        self.grants[key].append(grant)
 
     @rule(key=keys, back=backs, stream=streams)
     def touch_and_written(self, key: str, back: int, stream: str) -> None:
@@ -300,18 +365,21 @@ class StoreMachine(RuleBasedStateMachine):
         epoch, session = self.grant(key, back).epoch, self.model.get(key)
         outcome = self.replay(self.names[key], stream, epoch, seq, limit)
         log = session.logs.get(stream) if session and not session.ended else None
-        trimmed = log is not None and seq <= log.floor > 0
-        if log is not None and trimmed and seq and log.events[log.floor][0] < epoch:
-            self.agree(outcome, Refused.SEQ, len(log.events))
-            return
-        if log is None or (not trimmed and seq and (seq > len(log.events) or log.events[seq - 1][0] != epoch)):
+        there = [(event[0], number, event[1]) for number, event in enumerate(log.events, 1) if event] if log else []
+        known = any((epoch, seq) == entry[:2] for entry in there)
+        if log is None or seq > len(log.events) or not (known or seq <= log.floor):
             self.agree(outcome, Refused.GONE)
             return
+        after = [entry for entry in there if not seq or entry[:2] > (epoch, seq)]
+        resumed = after[0][1] if after else len(log.events) + 1
+        hole = resumed != seq + 1 or (seq and not known)
+        if hole and resumed - 1 > log.floor:
+            self.agree(outcome, Refused.SEQ, len(log.events))
+            return
         assert isinstance(outcome, Replay)
-        lost = (seq, log.floor + 1) if trimmed else None
-        seq = max(seq, log.floor)
-        assert [(entry.epoch, entry.data) for entry in outcome.entries] == log.events[seq : seq + limit]
-        assert [entry.seq for entry in outcome.entries] == [*range(seq + 1, seq + 1 + len(outcome.entries))]
+        expected = [entry for index, entry in enumerate(after[:limit]) if entry[1] == resumed + index]
+        assert [(entry.epoch, entry.seq, entry.data) for entry in outcome.entries] == expected
+        lost = (seq, resumed) if hole else None
         assert (outcome.head, outcome.finished, outcome.lost) == (len(log.events), log.finished, lost)
 
     @invariant()

@@ -15,14 +15,14 @@ from typing import Literal
 
 import trio
 
-from actors.ports import NO_DELTAS, Deltas, Done, Failed, Grant, Refused, Replay, SessionKey
+from actors.ports import NO_DELTAS, Deltas, Done, Failed, Grant, Record, Refused, Replay, SessionKey
 from actors.protocol.table import Limits
 from gateway.store.memory import MemoryStore
 
 HOLD = 10.0
 """Seconds for which writes of a live session wait for a store that is away; then they fail."""
 
-WAITING = frozenset({"open", "append", "save", "touch", "drop"})
+WAITING = frozenset({"open", "append", "save", "touch", "drop", "restore", "mend"})
 """What waits for a store that is away; all else is refused at once."""
 
 Effect = Literal["refuse", "lost", "late", "hold"]
@@ -135,6 +135,12 @@ class FaultyStore:
 
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
         self._call("drop", key, partial(self.inner.drop, key, grant, stream), done)
+
+    def restore(self, key: SessionKey, grant: Grant, rev: int, record: Record, done: Done) -> None:
+        self._call("restore", key, partial(self.inner.restore, key, grant, rev, record), done)
+
+    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done) -> None:
+        self._call("mend", key, partial(self.inner.mend, key, grant, stream, head), done)
 
     def release(self, key: SessionKey, grant: Grant, done: Done, *, work: bool = False) -> None:
         self._call("release", key, partial(self.inner.release, key, grant, work=work), done)

@@ -181,6 +181,20 @@ class Operations:
         keys = (record_key(key), log_key(key, stream))
         return Operation(key, ("EVALSHA", SHA["drop"], 2, *keys, *_by(grant), stream), done, when_full=True)
 
+    def restore(self, key: SessionKey, grant: Grant, rev: int, record: Record, done: Done) -> Operation:
+        """→ None."""
+        values = Deltas(record.fields, record.requests, record.asked)
+        (_, *pairs), size = _changes(values)
+        heads = [part for name, head in record.streams.items() for part in (name, head.seq, int(head.finished))]
+        args = (rev, SCHEMA, self._ttl, self._eighth(), self._finished, len(record.streams), *heads, *pairs)
+        command = ("EVALSHA", SHA["restore"], 1, record_key(key), *_by(grant), *args)
+        return Operation(key, command, done, size=OVERHEAD + size)
+
+    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done) -> Operation:
+        """→ None."""
+        keys = (record_key(key), log_key(key, stream))
+        return Operation(key, ("EVALSHA", SHA["mend"], 2, *keys, *_by(grant), stream, head), done)
+
     def release(self, key: SessionKey, grant: Grant, done: Done) -> Operation:
         """→ None."""
         command = ("EVALSHA", SHA["release"], 1, record_key(key), *_by(grant), self._ttl, self._eighth())

@@ -58,16 +58,17 @@ def _commands(key: SessionKey, stream: str, after: tuple[int, int], limit: int) 
         ("HMGET", record_key(key), "state", f"h:{stream}"),
         ("XRANGE", log, cursor, cursor),
         ("XRANGE", log, f"({cursor}" if after[1] else "-", "+", "COUNT", limit),
+        ("EXISTS", log),
     ]
 
 
 def _replay_of(replies: list[Reply], after_seq: int) -> Replay | Failed:
-    (state, text), cursor, rows = replies
+    (state, text), cursor, rows, kept = replies
     if state is None or state == b"ended":
         return Failed(Refused.GONE)
     head = decode_head(text) if text is not None else None
     entries = [_entry(*row) for row in rows]
-    if head is None or (head.finished and head.seq and not entries and not cursor):
+    if head is None or (head.finished and head.seq > head.floor and not kept):
         return Failed(Refused.GONE, "no such stream")
     return replay_after(head, after_seq, bool(cursor), entries)
 

@@ -19,6 +19,7 @@ from actors.ports import (
     Grant,
     Incarnation,
     Log,
+    Record,
     Refused,
     Replay,
     Replica,
@@ -178,6 +179,15 @@ class RedisStore:
 
     def drop(self, key: SessionKey, grant: Grant, stream: str, done: Done) -> None:
         self._writer.submit(self._operations.drop(key, grant, stream, done))
+
+    # After a loss
+
+    def restore(self, key: SessionKey, grant: Grant, rev: int, record: Record, done: Done) -> None:
+        self._note_owned("SADD", key)
+        self._writer.submit(self._operations.restore(key, grant, rev, record, done))
+
+    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done) -> None:
+        self._writer.submit(self._operations.mend(key, grant, stream, head, done))
 
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int

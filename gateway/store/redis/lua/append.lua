@@ -14,7 +14,7 @@ local row = call('HMGET', KEYS[1], 'state', 'owner', 'epoch', 'kept', 'due', 'ev
 local refused = refusal(row[1], row[2], row[3])
 if refused then return refused end
 if not row[8] then return {'GONE', 'no such stream'} end
-local text, held, epoch, till, rest = string.match(row[8], '^(%d+) (%d+) (%d+) (%d+)(.*)$')
+local text, held, epoch, till, floor, rest = string.match(row[8], '^(%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
 local head, first, last, finished = text + 0, ARGV[6] + 0, ARGV[7] + 0, till ~= '0'
 local finish = ARGV[8] ~= '' and not finished
 if first > head + 1 or (finish and last < head) then return {'SEQ', head} end
@@ -41,7 +41,7 @@ if fresh then
   end
   for i = head + 1, last - 1 do call('XADD', KEYS[2], ARGV[2] .. '-' .. i, 'd', ARGV[to - last + i]) end
   call('XADD', KEYS[2], ARGV[2] .. '-' .. ARGV[7], 'd', ARGV[to])
-  if head == 0 then call('PEXPIRE', KEYS[2], row[1] == 'live' and ARGV[4] or call('PTTL', KEYS[1])) end
+  if text == floor then call('PEXPIRE', KEYS[2], row[1] == 'live' and ARGV[4] or call('PTTL', KEYS[1])) end
   text, held, epoch = ARGV[7], held + size, ARGV[2]
   events, bytes = events + last - head, bytes + size
 end
@@ -51,7 +51,7 @@ if finish then
   if due + 0 == 0 then call('HSET', KEYS[1], 'due', till) end
 end
 if fresh or finish then
-  local after = text .. ' ' .. held .. ' ' .. epoch .. ' ' .. till .. rest
+  local after = text .. ' ' .. held .. ' ' .. epoch .. ' ' .. till .. ' ' .. floor .. rest
   call('HSET', KEYS[1], field, after, 'events', events, 'bytes', bytes)
 end
 if ARGV[to + 2] then apply(to + 2, ARGV[to + 1] + 0) end

@@ -5,8 +5,8 @@
 --   seq bytes epoch till floor opener print [w]
 -- where `bytes` is what the log holds, `epoch` that of the last event, `till` the time in ms at which a finished stream
 -- is forgotten (0: it is not finished), `opener` the epoch that opened it, `print` the checksum of what it was opened
--- with, and `w` says that it was written whole to its client. Events up to `floor` were trimmed: a stream counts
--- `seq - floor` events.
+-- with, and `w` says that it was written whole to its client. Events up to `floor` were trimmed or lost, and count no
+-- more: a stream counts `seq - floor` events. (Where some were lost there may be entries before them still.)
 -- A number that becomes text costs Redis as much as a lookup: what can stay text does. (Lua writes integers out plainly
 -- below 10^14: times in ms are.)
 local function now()

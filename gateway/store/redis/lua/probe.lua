@@ -7,7 +7,7 @@ local hash, stream, set, sorted, text = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS
 local commands = {
   {'TIME'}, {'HSET', hash, 'a', '1'}, {'HMGET', hash, 'a'}, {'HGETALL', hash}, {'HKEYS', hash},
   {'HINCRBY', hash, 'a', '1'}, {'HDEL', hash, 'a'}, {'XADD', stream, '*', 'd', '1'}, {'XRANGE', stream, '-', '+'},
-  {'XTRIM', stream, 'MAXLEN', '9'},
+  {'XTRIM', stream, 'MAXLEN', '9'}, {'XLEN', stream},
   {'SADD', set, 'a'}, {'SREM', set, 'a'}, {'ZADD', sorted, '1', 'a'}, {'ZSCORE', sorted, 'a'},
   {'ZRANGE', sorted, '0', '-1'}, {'ZREVRANGE', sorted, '0', '0'}, {'ZRANGEBYSCORE', sorted, '0', '1'},
   {'ZREM', sorted, 'a'}, {'SET', text, '1', 'PX', '60000'}, {'GET', text}, {'EXISTS', text}, {'PTTL', text},

@@ -13,9 +13,11 @@ if not head or head.finished then return 'OK' end
 if seq > head.seq then return {'SEQ', head.seq} end
 local gone = seq - 1 - head.floor
 if gone <= 0 then return 'OK' end
-local entries, size = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', gone), 0
+local size, left = 0, head.seq - seq + 1
+-- Before events that were lost there may be entries that count no more.
+local entries = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', redis.call('XLEN', KEYS[2]) - left)
 for _, entry in ipairs(entries) do size = size + #entry[2][2] end
-redis.call('XTRIM', KEYS[2], 'MAXLEN', head.seq - seq + 1)
+redis.call('XTRIM', KEYS[2], 'MAXLEN', left)
 head.floor, head.bytes = seq - 1, head.bytes - size
 redis.call('HSET', KEYS[1], 'h:' .. ARGV[3], format(head))
 redis.call('HINCRBY', KEYS[1], 'events', 0 - gone)
