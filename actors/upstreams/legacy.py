@@ -51,7 +51,10 @@ PREFIX_BYTES = 8
 """Of what nobody can guess in the ids of a connection."""
 EMPTY_RESULT = json.dumps({})
 
-Message: TypeAlias = ToUpstream | FromTransport | OwnDue | PollDue | ev.Listening | CommonMessage
+GRACE = 5.0
+"""Seconds within which a backend must show that it is done with a call that was cancelled."""
+
+Message: TypeAlias = ToUpstream | FromTransport | OwnDue | PollDue | ev.Listening | ev.GraceOver | CommonMessage
 
 
 class LegacyUpstream(Connection):
@@ -119,6 +122,7 @@ class LegacyUpstream(Connection):
             case (
                 ev.AnswerGiven()
                 | ev.Continued()
+                | ev.GraceOver()
                 | ev.Hold()
                 | ev.Listening()
                 | ev.Notified()
@@ -340,6 +344,9 @@ class LegacyUpstream(Connection):
         if self._phase is Phase.LISTENING:
             self.ctx.set_timer("listen", LISTEN_WITHIN, ev.Listening(heard=False))
 
+    def _start_grace(self, effect: ev.StartGrace) -> None:
+        self.ctx.set_timer("grace", GRACE, ev.GraceOver())
+
     def _ready(self, effect: ev.Ready) -> None:
         if self._eras is not None and (spec := self._spec) is not None:
             self._eras.found_legacy(spec, self.ctx.now() - self._begun)
@@ -366,4 +373,5 @@ EFFECTS: dict[type, Callable[[LegacyUpstream, Any], None]] = {
     ev.Placed: LegacyUpstream._placed,
     ev.Ready: LegacyUpstream._ready,
     ev.WrongEra: LegacyUpstream._wrong_era,
+    ev.StartGrace: LegacyUpstream._start_grace,
 }

@@ -478,6 +478,20 @@ async def ping(scene: Scene) -> None:
     watch.shows(5)
 
 
+async def ping_of_session(scene: Scene) -> None:
+    client = await scene.ready(**MAY_ALL)
+    assert isinstance(client, Client)
+    call = scene.call(client, "held")
+    await scene.alpha.next()
+    await scene.alpha.next()
+    scene.alpha.mute |= {"ping"}
+    watch = Stopwatch()
+    await client.cancel(call)
+    scene.call(client, "held")
+    await scene.alpha.next()
+    watch.shows(5)
+
+
 async def unused(scene: Scene) -> None:
     await scene.ready()
     watch = Stopwatch()
@@ -581,6 +595,10 @@ def needs_pipe_of_broker(cell: Cell) -> str | None:
     return "over HTTP a request is cancelled alone" if cell.transport == "http" else needs_broker(cell)
 
 
+def needs_pipe_of_session(cell: Cell) -> str | None:
+    return "over HTTP a request is cancelled alone" if cell.transport == "http" else needs_server_with_sessions(cell)
+
+
 def needs_server_with_sessions(cell: Cell) -> str | None:
     return "a server without sessions asks in its answers alone" if cell.server == "none" else needs_session(cell)
 
@@ -660,6 +678,7 @@ ROWS: Mapping[str, Row] = {
     "a server over stdio, to answer a ping after such a call, or one whose client left, was cancelled": Row(
         (5,), (Proof(ping, needs_pipe_of_broker),)
     ),
+    "the same over the stdio connection of a session": Row((5,), (Proof(ping_of_session, needs_pipe_of_session),)),
     "the connections of a modern client, unused": Row((15 * MINUTE,), (Proof(unused, needs_broker),)),
     "a finished stream's log": Row((5 * MINUTE, 60), (Proof(finished_log, needs_session),)),
     "a session without messages and streams": Row((60, 30 * MINUTE), (Proof(idle, needs_session),)),

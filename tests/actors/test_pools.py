@@ -13,7 +13,7 @@ import trio
 from actors.pools import pool
 from actors.ports import Principal
 from actors.protocol.table import HttpTarget, Replaced
-from actors.upstreams.messages import UpstreamWrongEra
+from actors.upstreams.messages import Leave, UpstreamWrongEra
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, Kind
 from tests.support.modern_backend import ModernBackend
@@ -333,6 +333,48 @@ async def test_a_call_that_is_suspended_for_long_gives_way_to_one_that_waits(aut
         assert (await client.error(client.accept(suspended)))["code"] == -32602
         assert len(it.backend.upstreams) == 1
         assert it.pools.suspended.total == 0
+
+
+async def test_a_question_of_a_process_is_never_another_calls_of_the_same_principal(autojump_clock: Any) -> None:
+    async with both() as it:
+        one, other = it.client(), it.client()
+        first = one.tool("ask")
+        running = await it.backend.next()
+        second = other.tool("ask")
+        await it.gateway.settle()
+        assert it.executed == 1, "the process may ask while the first runs"
+        running.ask("elicitation/create", FORM)
+        suspended = await one.suspended(first)
+        request = await it.backend.next()
+        assert request.upstream is not running.upstream
+        request.ask("sampling/createMessage", SAMPLE)
+        assert [q.method for q in (await other.suspended(second)).requests] == ["sampling/createMessage"]
+        again = one.accept(suspended)
+        running.text("done")
+        assert await one.text(again) == "done"
+
+
+@pytest.mark.parametrize("broken", ["cancelled", "left"])
+async def test_what_a_process_asks_for_a_call_that_nobody_waits_for_is_never_another_calls(
+    autojump_clock: Any, broken: str
+) -> None:
+    async with both() as it:
+        one, other = it.client(), it.client()
+        it.backend.mute.add("ping")
+        first = one.tool("ask")
+        running = await it.backend.next()
+        if broken == "cancelled":
+            one.cancel(first)
+        else:
+            one.pool.reply(Leave(one.ref))
+        second = other.tool("ask")
+        await it.gateway.settle()
+        assert it.executed == 1, "the process may still work on the first"
+        assert (await running.ask("elicitation/create", FORM).outcome())["result"] == {"action": "cancel"}
+        for ping in it.backend.asked_for("ping"):
+            ping.result({})
+        (await it.backend.next()).text("done")
+        assert await other.text(second) == "done"
 
 
 @pytest.mark.parametrize("kind", ["http", "inproc"])

@@ -3,6 +3,7 @@
 import sys
 from typing import Any
 
+import anyio
 from mcp.server.fastmcp import Context, FastMCP
 from mcp.types import SamplingMessage, TextContent
 from pydantic import BaseModel
@@ -39,6 +40,14 @@ async def interview(topic: str, ctx: Context[Any, Any, Any]) -> str:
     sure: Any = await ctx.elicit("Are you sure?", Sure)
     words = getattr(said.content, "text", "?")
     return f"{named.data.name} says {words} at {roots.roots[0].uri}: {sure.data.sure} ({executed})"
+
+
+@server.tool()
+async def late(seconds: float, ctx: Context[Any, Any, Any]) -> str:
+    """One question, after a while."""
+    await anyio.sleep(seconds)
+    named: Any = await ctx.elicit("What is your name?", Name)
+    return str(named.action)
 
 
 @server.tool()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -75,7 +75,13 @@ class Stream:
 class RawSession:
     """One session; every exchange is on a connection of its own."""
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        revision: str = REVISION,
+        capabilities: Mapping[str, Any] | None = None,
+    ) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._address, self._path = (parts.hostname, parts.port), parts.path
@@ -83,11 +89,11 @@ class RawSession:
         if token is not None:
             self.headers["Authorization"] = f"Bearer {token}"
         client = {"name": "raw", "version": "1"}
-        params = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": client}
+        params = {"protocolVersion": revision, "capabilities": dict(capabilities or {}), "clientInfo": client}
         response, self.server = self.post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
         assert response.status == 200, self.server
         assert "result" in self.server, self.server
-        self.headers |= {"Mcp-Session-Id": response.headers["Mcp-Session-Id"], "MCP-Protocol-Version": REVISION}
+        self.headers |= {"Mcp-Session-Id": response.headers["Mcp-Session-Id"], "MCP-Protocol-Version": revision}
         response, body = self.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
         assert response.status == 202, body
 

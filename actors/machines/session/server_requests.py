@@ -85,11 +85,12 @@ def _send(session: Session, server_request_id: str, ask: ServerRequest, event: e
 
 
 def _stream_for(session: Session, ask: ServerRequest) -> tuple[str | None, Session, fx.Effects]:
-    """The stream of its call (opened now if need be), else the newest GET stream, else none."""
+    """The stream of its call (opened now if need be) unless nobody can read it, else the newest GET stream, else
+    none."""
     entry = session.called(ask.call)
     if entry is not None:
         name, session, effects = streams.stream_of(session, entry.post)
-        if name is not None:
+        if name is not None and not session.streams[name].lost:
             return name, session, effects
     return streams.reader(session), session, []
 

@@ -129,12 +129,19 @@ class Boxed(Struct, frozen=True):
 
 class Stream(Struct, frozen=True):
     """An unfinished SSE stream: the last sequence number given, and the connection that carries it, if any. `unread`
-    is what was said there of changes and may not have been written."""
+    is what was said there of changes and may not have been written. `unheard`: no event of it is known to have been
+    written, so that its client may have no id to come back with."""
 
     seq: int = 0
     connection: ConnectionId | None = None
     post: PostId | None = None
     unread: tuple[Boxed, ...] = ()
+    unheard: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Its client is gone, and as far as is known can't come back for it."""
+        return self.unheard and self.connection is None
 
 
 class ServerRequest(Struct, frozen=True):

@@ -108,8 +108,8 @@ def _answered(post: Post, answer: bytes) -> str | None:
 def _opened(session: Session, connection: ev.ConnectionId, post: ev.PostId | None) -> tuple[Stream, bytes | None]:
     """A stream with its first event: the priming one, where the client knows such."""
     if can_use(session.version, "priming"):
-        return Stream(1, connection, post), PRIMING
-    return Stream(0, connection, post), None
+        return Stream(1, connection, post, unheard=True), PRIMING
+    return Stream(0, connection, post, unheard=True), None
 
 
 def start_deadlines(session: Session, post: Post) -> Step:
@@ -165,11 +165,18 @@ def deliver(session: Session) -> Step:
     for boxed in waiting:
         session, more = put(session, name, boxed.data, key=boxed.key)
         effects += more
-    for server_request_id, ask in session.asks.items():
-        if ask.stream is None:
-            session, more = put(session, name, ask.frame, asked={server_request_id: name.encode()})
-            effects += [*more, fx.StartServerRequestClock(server_request_id, True)]
-            session = replace(session, asks={**session.asks, server_request_id: replace(ask, stream=name)})
+    session, more = _ask(session, name, [id for id, ask in session.asks.items() if ask.stream is None])
+    return session, effects + more
+
+
+def _ask(session: Session, name: str, waiting: list[str]) -> Step:
+    """Server requests that waited for a stream go out on this one."""
+    effects: fx.Effects = []
+    for server_request_id in waiting:
+        ask = session.asks[server_request_id]
+        session, more = put(session, name, ask.frame, asked={server_request_id: name.encode()})
+        effects += [*more, fx.StartServerRequestClock(server_request_id, True)]
+        session = replace(session, asks={**session.asks, server_request_id: replace(ask, stream=name)})
     return session, effects
 
 
@@ -261,18 +268,39 @@ def _resume(session: Session, event: ev.Attached) -> Step:
     if stream.connection is not None:
         effects.append(fx.CloseConnection(stream.connection, "superseded"))
     unread = tuple(b for b in (*stream.unread, *(b for b in waiting if b.stream == name)) if b.seq > event.seq)
-    stream = replace(stream, connection=event.connection, unread=unread)
+    lost, stream = stream.lost, replace(stream, connection=event.connection, unread=unread, unheard=False)
     session = replace(session, streams={**session.streams, name: stream})
-    return session, [*effects, fx.Follow(event.connection, name, event.epoch, event.seq, stream.seq, True)]
+    effects.append(fx.Follow(event.connection, name, event.epoch, event.seq, stream.seq, True))
+    session, more = _found(session, name, stream) if lost else (session, [])
+    return session, effects + more
+
+
+def _found(session: Session, name: str, stream: Stream) -> Step:
+    """The client has come back for a stream that was given up: it can be asked here again."""
+    effects: fx.Effects = [
+        fx.StartServerRequestClock(id, True) for id, ask in session.asks.items() if ask.stream == name
+    ]
+    waiting = []
+    for server_request_id, ask in session.asks.items():
+        entry = session.called(ask.call)
+        if ask.stream is None and entry is not None and entry.post == stream.post:
+            waiting.append(server_request_id)
+    session, more = _ask(session, name, waiting)
+    return session, effects + more
 
 
 def detached(session: Session, event: ev.Detached) -> Step:
     """A connection is gone; the stream waits for its client. What was not written of changes is said once more on the
-    next stream that somebody reads: the client may begin anew instead of resuming."""
+    next stream that somebody reads: the client may begin anew instead of resuming. What was asked there waits for the
+    client no longer than for a stream, if it may have no id to come back with."""
     stream = session.streams.get(event.stream)
     if stream is None or stream.connection != event.connection:
         return session, []
+    stream = replace(stream, unheard=stream.unheard and event.written == 0)
     session, effects = _leave(session, event.stream, stream, event.written)
+    if session.streams[event.stream].lost:
+        asked = [id for id, ask in session.asks.items() if ask.stream == event.stream]
+        effects += [fx.StartServerRequestClock(id, False) for id in asked]
     session, more = deliver(session) if session.box else (session, [])
     return session, effects + more
 
@@ -316,7 +344,7 @@ def let_go(session: Session, retry: int) -> Step:
     for name, stream in session.streams.items():
         if stream.connection is not None and stream.post is None:
             effects.append(fx.CloseConnection(stream.connection, "draining", retry))
-            session, more = _leave(session, name, stream, 0)
+            session, more = _leave(session, name, replace(stream, unheard=False), 0)
             effects += more
     return session, effects
 
@@ -326,5 +354,5 @@ def hand_over(session: Session, name: str, retry: int) -> Step:
     stream = session.streams[name]
     if stream.connection is None:
         return session, []
-    session = replace(session, streams={**session.streams, name: replace(stream, connection=None)})
+    session = replace(session, streams={**session.streams, name: replace(stream, connection=None, unheard=False)})
     return session, [fx.CloseConnection(stream.connection, "draining", retry)]

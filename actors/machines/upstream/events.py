@@ -148,6 +148,10 @@ class Listening(Struct, frozen=True):
     heard: bool = True
 
 
+class GraceOver(Struct, frozen=True):
+    """The backend did not show in time that it is done with a call that was cancelled."""
+
+
 class SendFailed(Struct, frozen=True):
     """The request with this upstream id gets no response."""
 
@@ -205,6 +209,7 @@ UpstreamEvent: TypeAlias = (
     | EventsMissed
     | Listening
     | FrameAccepted
+    | GraceOver
     | SendFailed
     | SessionLost
     | Closed
@@ -373,6 +378,10 @@ class StopClock(Struct, frozen=True):
     """The connection is ready or gone."""
 
 
+class StartGrace(Struct, frozen=True):
+    """`GraceOver` after the time that a backend has to be done with a call that was cancelled."""
+
+
 class Count(Struct, frozen=True):
     """Count a thing that was dropped."""
 
@@ -404,6 +413,7 @@ UpstreamEffect: TypeAlias = (
     | WrongEra
     | StartClock
     | StopClock
+    | StartGrace
     | Count
 )
 

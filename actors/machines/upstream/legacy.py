@@ -343,7 +343,8 @@ def _end_calls(upstream: Upstream, reason: str, message: str, diagnostics: Diagn
                 effects.append(ev.Finish(call.call, False, error))
     effects += [ev.Withdraw(id) for id in upstream.asked]
     effects += [ev.Count("unsaid") for _ in upstream.unsent]
-    return replace(upstream, pending=PersistentMap(), waiting=(), asked={}, unsent=()), effects
+    upstream = replace(upstream, pending=PersistentMap(), waiting=(), asked={}, unsent=(), settling=None)
+    return replace(upstream, grace_over=False), effects
 
 
 def _fail(
@@ -503,6 +504,7 @@ _ROWS: tuple[tuple[type, tuple[Phase, ...], Handler], ...] = (
     # What the backend says.
     (ev.Incoming, _SPOKEN, calls.incoming),
     (ev.SendFailed, _UP, calls.send_failed),
+    (ev.GraceOver, (Phase.READY,), calls.grace_over),
     # The end.
     (ev.Closed, LIVE, _closed),
     (ev.ConnectExpired, tuple(phase for phase in LIVE if phase is not Phase.READY), _expired),

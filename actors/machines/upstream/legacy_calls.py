@@ -2,7 +2,8 @@
 
 On a transport that does not relate messages to requests (stdio) a server request of the backend can be told to
 belong to a call only if there is one that could have raised it; so such calls go one at a time where the
-client can be asked. That is the lease.
+client can be asked. That is the lease. After a cancel nothing says when the backend is done with the call; the lease
+goes on when it has answered the call all the same, or a ping that was sent behind the cancel.
 
 A call that waits can be *held*: whoever made it has written down that it was not sent, and must take that back
 first. When such a call could be sent it is *due*, and keeps its place until it is released. Others do not wait for
@@ -84,8 +85,12 @@ def _lease_taken(upstream: Upstream) -> bool:
     return (
         upstream.profile.serialized
         and not upstream.related
-        and any(p.method in ELIGIBLE for p in upstream.pending.values())
+        and (_settles(upstream) or any(p.method in ELIGIBLE for p in upstream.pending.values()))
     )
+
+
+def _settles(upstream: Upstream) -> bool:
+    return upstream.settling is not None and not upstream.grace_over
 
 
 def upstream_id(upstream: Upstream) -> str:
@@ -179,12 +184,39 @@ def abandoned(upstream: Upstream, event: ev.Abandoned) -> Step:
 def _cancel(upstream: Upstream, id: RequestId, event: ev.Abandoned) -> Step:
     params = payload.dumps({"requestId": id, "reason": event.reason})
     picking = tuple(place for place in upstream.picking if place.id != id)
+    ready, method = upstream.phase is Phase.READY, upstream.pending[id].method
+    had_turn = ready and upstream.profile.serialized and not upstream.related and method in ELIGIBLE
     upstream, settled = _settle_asked(
         replace(upstream, pending=upstream.pending.without(id), picking=picking), event.call
     )
+    upstream, grace = _start_grace(upstream, id) if had_turn else (upstream, [])
     upstream, more = dispatch_waiting(upstream)
     frame = codec.encode_notification("notifications/cancelled", params)
-    return upstream, [ev.Send(frame), ev.Forget(id), *settled, *more]
+    return upstream, [ev.Send(frame), ev.Forget(id), *settled, *grace, *more]
+
+
+def _start_grace(upstream: Upstream, cancelled: RequestId) -> Step:
+    """A backend that does one thing after the other answers a ping when it is done with what came before. (One that
+    has left a ping without an answer is not asked again.)"""
+    if upstream.settling is not None:
+        return upstream, []
+    ping = upstream_id(upstream)
+    upstream, effects = dispatch(replace(upstream, settling=(cancelled, ping)), ev.Called(None, "ping"))
+    return upstream, [*effects, ev.StartGrace()]
+
+
+def grace_over(upstream: Upstream, event: ev.GraceOver) -> Step:
+    """READY: it does not, and others don't wait for it any longer."""
+    if not _settles(upstream):
+        return upstream, []
+    return dispatch_waiting(replace(upstream, grace_over=True))
+
+
+def _settled(upstream: Upstream, id: RequestId) -> Step:
+    """The backend is done with the call that was cancelled, if this answers it, or the ping behind it."""
+    if upstream.settling is None or id not in upstream.settling:
+        return upstream, []
+    return dispatch_waiting(replace(upstream, settling=None, grace_over=False))
 
 
 def notified(upstream: Upstream, event: ev.Notified) -> Step:
@@ -222,7 +254,8 @@ def _response(upstream: Upstream, message: Result | Error, related: RequestId | 
         # An error whose id could not be read belongs to the request on whose stream it came (2025-11-25 basic).
         id, call = related, upstream.pending.get(related)
     if id is None or call is None:
-        return upstream, [ev.Count("late_response")]
+        upstream, effects = _settled(upstream, id) if id is not None else (upstream, [])
+        return upstream, [ev.Count("late_response"), *effects]
     if upstream.lost_once and call.call is not None:
         upstream = replace(upstream, lost_once=False)
     if isinstance(message, Result):
@@ -243,7 +276,8 @@ def _finished(upstream: Upstream, id: RequestId, call: ev.Called, ok: bool, outc
     """The outcome of the request with this id."""
     upstream = replace(upstream, pending=upstream.pending.without(id))
     if call.call is None:
-        return upstream, _restored(call)
+        upstream, more = _settled(upstream, id)
+        return upstream, [*_restored(call), *more]
     if ok and call.method in REMEMBERED:
         upstream = _remember(upstream, call)
     effects: ev.Effects = [ev.Finish(call.call, ok, outcome)]
@@ -332,7 +366,7 @@ def _owner(upstream: Upstream, related: RequestId | None, params: Raw) -> tuple[
     if upstream.related:
         return None, False
     may_ask_back = [p.call for p in upstream.pending.values() if p.method in ELIGIBLE]
-    return (may_ask_back[0] if len(may_ask_back) == 1 else None), False
+    return (may_ask_back[0] if len(may_ask_back) == 1 and upstream.settling is None else None), False
 
 
 def _of_task(call: ev.Called, task: str) -> bool:

@@ -108,6 +108,11 @@ class Upstream(Struct, frozen=True):
     """Calls of tools can be made as tasks of the backend (2025-11-25, tasks)."""
     unheard: bool = False
     """Nothing is known of the stream that was asked for, and it is waited for no more."""
+    settling: tuple[RequestId, RequestId] | None = None
+    """A call that was cancelled while it had the turn, and the ping behind it: as soon as either is answered, the
+    backend is done with it."""
+    grace_over: bool = False
+    """It did not come to that in time: others have their turn, but whose the requests of the backend are is unknown."""
     lost_once: bool = False
     """The backend forgot our session and has answered no call since: a second time is a failure."""
     server: str = ""

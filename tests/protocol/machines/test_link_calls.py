@@ -140,10 +140,44 @@ def test_where_messages_are_not_related_eligible_calls_go_one_at_a_time(pipe: Li
     effects = pipe.result("e.2")
     assert list(finishes(effects)) == ["a"]
     assert [m["method"] for m in sent(effects)] == ["tools/call"]
-    assert [m["method"] for m in sent(pipe.step(ue.Abandoned("b", "bored")))] == [
-        "notifications/cancelled",
-        "prompts/get",
-    ]
+    assert [m["method"] for m in sent(pipe.step(ue.Abandoned("b", "bored")))] == ["notifications/cancelled", "ping"]
+    assert [m["method"] for m in sent(pipe.result(pipe.latest("ping")))] == ["prompts/get"]
+
+
+@pytest.mark.parametrize("shown", ["ping", "the call itself"])
+def test_after_a_cancel_the_next_call_waits_until_the_backend_is_done(pipe: LinkDriver, shown: str) -> None:
+    pipe.call("a")
+    pipe.call("b")
+    pipe.call("c")
+    effects = pipe.step(ue.Abandoned("a", "bored"))
+    assert only(ue.StartGrace, effects)
+    assert only(ue.ServerRequest, pipe.receive(ask())).call is None, "nobody waits for the call that raised it"
+    effects = pipe.result(pipe.latest("ping") if shown == "ping" else "e.2")
+    assert [m["method"] for m in sent(effects)] == ["tools/call"]
+    assert only(ue.ServerRequest, pipe.receive(ask(8))).call == "b"
+    assert pipe.step(ue.GraceOver()) == [], "it came in time"
+    effects = pipe.result("e.2" if shown == "ping" else "e.3")
+    assert sent(effects) == [], "the turn is with another call"
+
+
+def test_one_that_does_not_show_it_holds_nobody_up_and_what_it_asks_is_no_calls(pipe: LinkDriver) -> None:
+    pipe.call("a")
+    pipe.call("b")
+    pipe.step(ue.Abandoned("a", "bored"))
+    ping = pipe.latest("ping")
+    assert [m["method"] for m in sent(pipe.step(ue.GraceOver()))] == ["tools/call"]
+    assert only(ue.ServerRequest, pipe.receive(ask())).call is None, "it may be the other's"
+    assert [m["method"] for m in sent(pipe.step(ue.Abandoned("b", "bored")))] == ["notifications/cancelled"]
+    assert len(sent(pipe.call("c"))) == 1
+    pipe.result(ping)
+    assert only(ue.ServerRequest, pipe.receive(ask(8))).call == "c"
+
+
+def test_what_never_had_the_turn_is_cancelled_without_further_ado(pipe: LinkDriver, http: LinkDriver) -> None:
+    pipe.call("a", "tools/list")
+    http.call("a")
+    for driver in (pipe, http):
+        assert [m["method"] for m in sent(driver.step(ue.Abandoned("a", "bored")))] == ["notifications/cancelled"]
 
 
 def test_related_messages_or_a_client_that_can_not_be_asked_need_no_lease(http: LinkDriver) -> None:

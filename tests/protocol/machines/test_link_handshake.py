@@ -46,6 +46,7 @@ EVENTS: dict[type, Any] = {
     EventsMissed: EventsMissed(),
     ue.Listening: ue.Listening(),
     FrameAccepted: FrameAccepted(99),
+    ue.GraceOver: ue.GraceOver(),
     ue.SendFailed: ue.SendFailed("nobody", "x", "x", "unknown"),
     SessionLost: SessionLost("nobody"),
     ue.Closed: ue.Closed("gone", "gone"),

@@ -69,7 +69,7 @@ class Links(RuleBasedStateMachine):
         self.calls: dict[int, Call] = {}
         self.asked: dict[RequestId, bool] = {}
         self.numbers = 0
-        self.clock = self.transport = self.backing_off = False
+        self.clock = self.transport = self.backing_off = self.grace = False
         self.asked_for = 0
         if far:
             self.step(ue.Wanted())
@@ -99,6 +99,8 @@ class Links(RuleBasedStateMachine):
                 self.clock = True
             case ue.StopClock():
                 self.clock = False
+            case ue.StartGrace():
+                self.grace = True
             case ue.Connect():
                 self.asked_for += 1
             case ue.Hang():
@@ -336,6 +338,12 @@ class Links(RuleBasedStateMachine):
             self.clock = False
             self.step(ue.ConnectExpired())
 
+    @precondition(lambda self: self.grace)
+    @rule()
+    def grace_is_over(self) -> None:
+        self.grace = False
+        self.step(ue.GraceOver())
+
     @precondition(lambda self: self.backing_off)
     @rule()
     def backs_off(self) -> None:
@@ -367,7 +375,12 @@ class Links(RuleBasedStateMachine):
             assert sum(p.method in methods.ELIGIBLE for p in upstream.pending.values()) <= 1
         elif upstream.phase is Phase.READY:
             assert all(p.held for p in upstream.waiting)
-        if upstream.phase is Phase.READY and not any(p.method in methods.ELIGIBLE for p in upstream.pending.values()):
+        settles = upstream.settling is not None and not upstream.grace_over
+        able = [p for p in upstream.pending.values() if p.method in methods.ELIGIBLE]
+        assert not (settles and able), "a call has the turn before the one that was cancelled is done"
+        assert not settles or self.grace, "it would be waited for without end"
+        assert upstream.settling is None or upstream.settling[1] in upstream.pending
+        if upstream.phase is Phase.READY and not able and not settles:
             assert any(p.due for p in upstream.waiting) or not upstream.waiting, "nobody asks for what could be sent"
         assert all(len(c.sent) <= 1 + min(c.refused, 1) for c in self.calls.values())
 
