@@ -14,7 +14,7 @@ SERVE := $(BIN)/stagedoor serve \
   $(if $(CONFIG),--config $(CONFIG)) $(if $(LISTEN),--listen $(LISTEN)) \
   $(if $(ADMIN),--admin $(ADMIN)) $(if $(STORE),--store $(STORE))
 
-.PHONY: help setup run everyday test lint format bench chaos lock test-tools redis clean
+.PHONY: help setup run everyday test lint format bench chaos lock test-tools redis nginx clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -57,10 +57,13 @@ has = $(if $(shell command -v $(1) 2>/dev/null),$(2))
 PEERS := $(foreach built,go:go rust:cargo jvm:mvn,$(call has,$(lastword $(subst :, ,$(built))),\
   build/peers/$(firstword $(subst :, ,$(built)))/.stamp))
 
-test-tools: redis tests/node/.stamp .venv-servers/.stamp $(SDKS) .venv-peers/fastmcp/.stamp $(PEERS)
+test-tools: redis nginx tests/node/.stamp .venv-servers/.stamp $(SDKS) .venv-peers/fastmcp/.stamp $(PEERS)
 
 redis:
 	@scripts/need-redis.sh
+
+nginx:
+	@scripts/need-nginx.sh
 
 clean: ## Remove everything that the other targets made.
 	rm -rf .venv .venv-servers .venv-sdks .venv-peers tests/node/node_modules tests/node/.stamp build var *.egg-info \

@@ -1,0 +1,122 @@
+"""Clients on an official SDK, whichever this Python has, until SIGTERM:
+`sdk.py MODE URL TOKEN LOG SEED SLOWNESS NAME...`.
+
+MODE `session`: sessions of the handshake; `modern`: revision 2026-07-28, whose calls may end in a question that a retry
+answers. Each NAME is a client; it writes a line when it calls, and one when it knows what came of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import mcp.types as t
+from mcp.client import streamable_http
+from mcp.client.session import ClientSession
+from mcp.shared import exceptions
+
+warnings.filterwarnings("ignore", message=".*deprecated as of 2026-07-28")
+MODE, URL, TOKEN, LOG, SEED, SLOWNESS, *NAMES = sys.argv[1:]
+FILE = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+WAITS = 40.0 * float(SLOWNESS)
+"""Seconds for an answer."""
+TOOLS = {"quick": 4, "work": 2, "ask": 1}
+SdkError: Any = getattr(exceptions, "MCPError", None) or exceptions.McpError
+timeout: Any = WAITS if hasattr(exceptions, "MCPError") else timedelta(seconds=WAITS)
+"""As this SDK wants it."""
+
+
+def write(**line: Any) -> None:
+    os.write(FILE, json.dumps(line).encode() + b"\n")
+
+
+async def elicit(_context: Any, params: Any) -> t.ElicitResult:
+    await anyio.sleep(0.1)
+    return t.ElicitResult(action="accept", content={"key": params.message.split()[-1]})
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[Any]:
+    """A session, or a client without one: both can `call_tool`."""
+    library: Any = getattr(streamable_http, "httpx2", None) or streamable_http.httpx
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    async with library.AsyncClient(headers=headers, timeout=library.Timeout(WAITS, read=None)) as http:
+        transport = streamable_http.streamable_http_client(URL, http_client=http)
+        if MODE == "modern":
+            from mcp import Client
+
+            async with Client(transport, mode="2026-07-28", elicitation_callback=elicit) as client:
+                yield client
+        else:
+            async with transport as (read, send, *_), ClientSession(read, send, elicitation_callback=elicit) as session:
+                with anyio.fail_after(WAITS):
+                    await session.initialize()
+                yield session
+
+
+async def live(who: str, over: anyio.Event) -> None:
+    """Calls, one after the other, and connects anew when the SDK gives its session up."""
+    chance, count = random.Random(f"{SEED} {who}"), 0
+    while not over.is_set():
+        try:
+            async with connected() as session:
+                good = True
+                while good and not over.is_set():
+                    count += 1
+                    good = await call(session, f"{who}.{count}", chance)
+                    await anyio.sleep(chance.uniform(0.05, 0.5))
+        except Exception as error:  # whatever an SDK makes of a lost connection
+            write(who=who, gave_up=repr(error)[:300])
+        await anyio.sleep(0.5)
+
+
+async def call(session: Any, key: str, chance: random.Random) -> bool:
+    """One call; whether the session can go on."""
+    tool = chance.choices(tuple(TOOLS), tuple(TOOLS.values()))[0]
+    steps = 0 if tool == "quick" else chance.randint(1, 4)
+    backend = chance.choice(("ids", "plain"))
+    told: list[tuple[str, int]] = []
+
+    async def progressed(value: float, _total: Any, message: str | None) -> None:
+        told.append((message or "", int(value)))
+
+    began = {"key": key, "who": key.partition(".")[0], "steps": steps, "tool": tool, "began": time.monotonic()}
+    write(**began)
+    end: dict[str, Any] = {"outcome": "timeout"}
+    with anyio.move_on_after(WAITS):
+        try:
+            arguments = {"key": key, "steps": steps, "pause": chance.choice((0.02, 0.2))}
+            result = await session.call_tool(f"{backend}__{tool}", arguments, timeout, progress_callback=progressed)
+            text = " ".join(block.text for block in result.content)
+            end = {"outcome": "error" if "error" in text.lower() else "result", "text": text}
+        except SdkError as error:
+            silent = error.error.code == 408 or "timed out" in error.error.message.lower()
+            data = error.error.data if isinstance(error.error.data, dict) else {}
+            end = {"outcome": "timeout" if silent else "error", "text": f"{error.error.code} {error.error.message}"}
+            end["executed"] = str(data.get("executed", ""))
+    write(**began, **end, progress=told, ended=time.monotonic())
+    return end["outcome"] != "timeout"
+
+
+async def main() -> None:
+    over = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        for who in NAMES:
+            tasks.start_soon(live, who, over)
+        with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+            async for _ in signals:
+                over.set()
+                break
+
+
+anyio.run(main)
