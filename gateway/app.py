@@ -1,9 +1,10 @@
 """Composition: the one place that knows every part. `run` serves a configuration until it is told to stop."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from socket import socket
+from typing import Any
 
 import trio
 
@@ -11,25 +12,23 @@ from actors.machines.upstream.breaker import BreakerState
 from actors.ports import Log, Store
 from actors.runtime import System, SystemFailed, open_system
 from actors.tree import GatewayActors
-from gateway import descriptors, lifecycle
-from gateway.admin.app import Readiness, admin_app
+from gateway import descriptors, lifecycle, supervising
+from gateway.admin.app import Readiness
 from gateway.cli.client import ServeFailedError
 from gateway.config import Settings
-from gateway.config.settings import Address
 from gateway.http.app import McpApp
 from gateway.http.config import ServeConfig
 from gateway.http.security import Security
 from gateway.http.serve import Connections, serve
-from gateway.http.sockets import CannotListenError, addresses, close_listeners, listeners_for, tls_context
-from gateway.observability.exposition import Exposition
+from gateway.http.sockets import CannotListenError, tls_context
 from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import configure, get_log
 from gateway.observability.metrics import Metrics
 from gateway.opening import ask_gateway, open_client
-from gateway.running import recorded
-from gateway.sampling import sample
+from gateway.roles import Role, Single, bound
 from gateway.servers import servers_of
 from gateway.store.redis.errors import StoreError
+from gateway.working import Working, hear_hello, ignore_supervisors_signals, open_channel, shared
 
 CLOSE_WITHIN = 3.0
 """Seconds for the listeners to end after the drain."""
@@ -38,8 +37,8 @@ CLOSE_WITHIN = 3.0
 class Gateway:
     """One running gateway."""
 
-    def __init__(self, settings: Settings, log: Log, lag: Lag, announce: Callable[[Settings], None]) -> None:
-        self.announce = announce
+    def __init__(self, settings: Settings, log: Log, lag: Lag, role: Role) -> None:
+        self.role = role
         self.settings = settings
         self.log = log
         self.metrics = Metrics()
@@ -100,7 +99,11 @@ class Gateway:
 
     def servers(self) -> dict[str, object]:
         """What `/api/servers` says, and `/readyz?verbose` besides the rest."""
-        return {"listen": self.listen, "servers": servers_of(self.actors) if self.actors is not None else []}
+        return {"listen": self.listen, "servers": self.server_list()}
+
+    def server_list(self) -> list[dict[str, Any]]:
+        """Every server, and how it is."""
+        return servers_of(self.actors) if self.actors is not None else []
 
     async def run(self) -> int:
         """Serves until `stop`; the exit status."""
@@ -110,12 +113,7 @@ class Gateway:
 
     async def _run(self) -> None:
         settings = self.settings
-        public = listeners_for("public", "listen", settings.listen.host, settings.listen.port)
-        try:
-            admin = listeners_for("admin", "admin", settings.admin.host, settings.admin.port)
-        except CannotListenError:
-            close_listeners(public)
-            raise
+        public = self.role.listeners()
         limit, before = descriptors.raise_limit()
         places = descriptors.shares(limit, settings.limits.child_processes)
         if places.falls_short(settings.limits.child_processes):
@@ -141,13 +139,9 @@ class Gateway:
                 background.start_soon(lifecycle.collect_garbage, self.metrics)
                 async with trio.open_nursery() as listening:
                     listening.start_soon(self._serve_public, public, self.actors, places.clients)
-                    listening.start_soon(self._serve_admin, admin, system)
-                    listen, watched = bound(settings.listen, public), bound(settings.admin, admin)
-                    self.listen = str(listen)
-                    self.announce(replace(settings, listen=listen, admin=watched))
-                    self.log.info("serving", listen=str(listen), admin=str(watched))
-                    with recorded(listen.port, f"http://{watched.url_host}:{watched.port}", self.log):
-                        await self.stopping.wait()
+                    self.listen = str(bound(settings.listen, public))
+                    listening.start_soon(self.role.attend, self, system)
+                    await self.stopping.wait()
                     await self._drain(system)
                     listening.cancel_scope.deadline = trio.current_time() + CLOSE_WITHIN
                 background.cancel_scope.cancel()
@@ -159,7 +153,9 @@ class Gateway:
     async def _drain(self, system: System) -> None:
         limits = self.settings.limits
         self.log.info("draining", reason=self.reason)
-        lifecycle.start_watchdog(limits.drain_grace + limits.drain_deadline + lifecycle.WATCHDOG, self.log)
+        longest = self.role.farewell + limits.drain_grace + limits.drain_deadline + lifecycle.WATCHDOG
+        lifecycle.start_watchdog(longest, self.log)
+        await trio.sleep(self.role.farewell)
         if self.actors is not None:
             self.actors.sessions.draining = True
         await trio.sleep(limits.drain_grace)
@@ -192,35 +188,17 @@ class Gateway:
             answered=lambda method, status: self.metrics.count("stagedoor_http_responses_total", (method, str(status))),
         )
         tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None
-        config = ServeConfig.within(settings.limits, tls, connections)
+        config = replace(ServeConfig.within(settings.limits, tls, connections), farewell=self.role.farewell)
         await serve(app, listeners, config, stop=self.stopping, log=self.log, connections=self.public)
-
-    async def _serve_admin(self, listeners: list[socket], system: System) -> None:
-        exposition = Exposition(self.metrics)
-
-        def page() -> tuple[bytes, str]:
-            sample(self, system)
-            return exposition.page()
-
-        app = admin_app(self.readiness, page, servers=self.servers)
-        config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
-        await serve(app, listeners, config, stop=self.drained, log=self.log, connections=self.admin)
-
-
-def bound(address: Address, listeners: list[socket]) -> Address:
-    """The address with the port that it got."""
-    return replace(address, port=addresses(listeners)[0][1])
 
 
 def run(settings: Settings, announce: Callable[[Settings], None] = lambda settings: None) -> int:
     """Serves until SIGTERM or SIGINT; the exit status of the process. `announce` gets the settings with the addresses
     that are really listened on, as soon as they are. Raises ServeFailedError."""
-    configure(settings.log.level, settings.log.format, settings.secrets)
-    log = get_log("stagedoor")
     lag = Lag()
 
     async def main() -> int:
-        gateway = Gateway(settings, log, lag, announce)
+        gateway = Gateway(settings, get_log("stagedoor"), lag, Single(settings, announce))
         with lifecycle.signals(gateway.stop) as listen:
             async with trio.open_nursery() as nursery:
                 listen(nursery)
@@ -228,8 +206,49 @@ def run(settings: Settings, announce: Callable[[Settings], None] = lambda settin
                 nursery.cancel_scope.cancel()
         return status
 
+    return started(settings, main, lag)
+
+
+def work(settings: Settings, descriptor: int) -> int:
+    """The same as one of several workers, whose supervisor is at the other end of this descriptor."""
+    lag = Lag()
+
+    async def main() -> int:
+        channel = open_channel(descriptor)
+        hello = await hear_hello(channel)
+        if hello is None:
+            return 1
+        ours = shared(settings, hello)
+        configure(ours.log.level, ours.log.format, ours.secrets)
+        role = Working(channel, hello)
+        gateway = Gateway(ours, get_log("stagedoor").bind(worker=hello.place), lag, role)
+        ignore_supervisors_signals()
+        with lifecycle.signals(gateway.stop) as listen:
+            async with trio.open_nursery() as nursery:
+                listen(nursery)
+                nursery.start_soon(role.hear, gateway)
+                status = await gateway.run()
+                nursery.cancel_scope.cancel()
+        return status
+
+    return started(settings, main, lag)
+
+
+def supervise(settings: Settings, file: str | None, announce: Callable[[Settings], None]) -> int:
+    """The same by several workers, each of which reads the file anew; None: the demo servers."""
+
+    async def main() -> int:
+        return await supervising.supervise(settings, file, get_log("stagedoor"), announce)
+
+    return started(settings, main)
+
+
+def started(settings: Settings, main: Callable[[], Awaitable[int]], *instruments: Lag) -> int:
+    """Runs a process of the gateway, and says why it could not be; its exit status. Raises ServeFailedError."""
+    configure(settings.log.level, settings.log.format, settings.secrets)
+    log = get_log("stagedoor")
     try:
-        return trio.run(main, instruments=[lag])
+        return trio.run(main, instruments=instruments)
     except* SystemFailed as failed:
         failure: tuple[str, ExceptionGroup[Exception]] = ("core_failed", failed)
     except* StoreError as unusable:
@@ -255,4 +274,4 @@ def _single(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-__all__ = ["Gateway", "ask_gateway", "open_client", "run"]
+__all__ = ["Gateway", "ask_gateway", "open_client", "run", "supervise", "work"]

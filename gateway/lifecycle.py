@@ -191,9 +191,14 @@ def sealer(settings: Settings, log: Log) -> AesSealer:
         return AesSealer(settings.keys)
     if settings.store.startswith("memory:"):
         return ephemeral_sealer()
+    return AesSealer([machine_key(log)])
+
+
+def machine_key(log: Log) -> bytes:
+    """The key of this machine, for a configuration without keys."""
     path = state_directory() / "sealing.key"
     log.warning("sealing_key_from_file", path=str(path), hint="set gateway.keys to share it between machines")
-    return AesSealer([key_file(path)])
+    return key_file(path)
 
 
 def ephemeral_sealer() -> AesSealer:
@@ -302,6 +307,7 @@ __all__ = [
     "GarbageBound",
     "collect_garbage",
     "crash_logger",
+    "machine_key",
     "open_connector",
     "open_lists",
     "open_store",

@@ -14,13 +14,15 @@ Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 
 class Instrument(NamedTuple):
-    """One row. Values of `labels` are given in this order; `buckets` are a histogram's upper bounds, in its unit."""
+    """One row. Values of `labels` are given in this order; `buckets` are a histogram's upper bounds, in its unit.
+    `over_workers` is how the gauges of several processes on one port become one."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    over_workers: Literal["sum", "min", "max"] = "sum"
 
 
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -96,13 +98,21 @@ _ROWS: Final = (
     Instrument("stagedoor_store_latency_seconds", "histogram", "Calls of the store", ("operation",), SHORT),
     Instrument("stagedoor_store_batch_size", "histogram", "Commands that went out together", (), SIZES),
     Instrument("stagedoor_store_errors_total", "counter", "Calls of the store that failed", ("operation", "reason")),
-    Instrument("stagedoor_store_up", "gauge", "1 while the store answers"),
+    Instrument("stagedoor_store_up", "gauge", "1 while the store answers", over_workers="min"),
     Instrument("stagedoor_fenced_writes_total", "counter", "Writes refused since another process owns the session"),
     Instrument("stagedoor_takeovers_total", "counter", "Sessions taken over from another process", ("reason",)),
-    Instrument("stagedoor_lease_age_seconds", "gauge", "Since the last heartbeat that the store acknowledged"),
+    Instrument(
+        "stagedoor_lease_age_seconds",
+        "gauge",
+        "Since the last heartbeat that the store acknowledged",
+        over_workers="max",
+    ),
+    # Workers of one supervisor.
+    Instrument("stagedoor_workers", "gauge", "Workers by state: starting, ready, draining", ("state",)),
+    Instrument("stagedoor_worker_deaths_total", "counter", "Workers that ended unasked"),
     # Backends.
     Instrument("stagedoor_backend_links", "gauge", "Upstream connections by state", ("server", "state")),
-    Instrument("stagedoor_backend_up", "gauge", "1 ready, 0.5 degraded, 0 broken", ("server",)),
+    Instrument("stagedoor_backend_up", "gauge", "1 ready, 0.5 degraded, 0 broken", ("server",), over_workers="min"),
     Instrument("stagedoor_backend_failures_total", "counter", "Connections that failed", ("server", "reason")),
     Instrument("stagedoor_backend_sessions_lost_total", "counter", "Sessions that a backend forgot", ("server",)),
     Instrument("stagedoor_backend_sessions_left_total", "counter", "Sessions left to a backend's timeout", ("server",)),

@@ -8,7 +8,7 @@ and take bodies of 16 MiB.
 import ipaddress
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,9 +58,11 @@ def admin_app(
     metrics: Callable[[], tuple[bytes, str]],
     hosts: tuple[str, ...] = (),
     servers: Callable[[], Mapping[str, Any]] = dict,
+    before: Callable[[], Awaitable[object]] | None = None,
 ) -> QuartTrio:
     """The app. `metrics` gives the exposition and its content type; `hosts` are further names to be called by;
-    `servers` says how every server is, in JSON values without credentials."""
+    `servers` says how every server is, in JSON values without credentials; `before` brings up to date what the others
+    say."""
     app = QuartTrio("stagedoor.admin", static_folder=None)
     app.config.update(
         RESPONSE_TIMEOUT=RESPONSE_TIMEOUT,
@@ -72,9 +74,11 @@ def admin_app(
 
     @app.before_request
     async def check_host() -> Response | None:
-        if host_allowed(request.headers.get("Host", ""), names):
-            return None
-        return _json(403, {"error": "this Host is not served here"})
+        if not host_allowed(request.headers.get("Host", ""), names):
+            return _json(403, {"error": "this Host is not served here"})
+        if before is not None and request.path != "/livez":
+            await before()
+        return None
 
     @app.get("/livez")
     async def livez() -> Response:

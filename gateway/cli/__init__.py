@@ -12,9 +12,9 @@ from gateway.observability import configure
 
 def composed() -> Parts:
     """The parts as composition makes them; imported late, so that `--help` and `check` are quick."""
-    from gateway.app import ask_gateway, open_client, run
+    from gateway.app import ask_gateway, open_client, run, supervise, work
 
-    return Parts(run, open_client, ask_gateway)
+    return Parts(run, open_client, ask_gateway, supervise, work)
 
 
 def _version() -> str:

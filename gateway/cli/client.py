@@ -59,6 +59,10 @@ AskGateway: TypeAlias = Callable[[str, str | None], Awaitable[list[dict[str, Any
 listener was found."""
 
 
+def _no_workers(settings: Settings, *_: object) -> int:
+    return 1
+
+
 async def _no_gateway(url: str, admin: str | None) -> None:
     await trio.lowlevel.checkpoint()
 
@@ -66,8 +70,11 @@ async def _no_gateway(url: str, admin: str | None) -> None:
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What the commands need of composition. `run` serves until a signal and returns the exit
-    status; when it listens it calls back with the settings as they came out."""
+    status; when it listens it calls back with the settings as they came out. `supervise` does the same by several
+    workers, which read the file again; `work` is one of them, by the descriptor of the channel to its supervisor."""
 
     run: Callable[[Settings, Callable[[Settings], None]], int]
     open_client: OpenClient
     ask_gateway: AskGateway = _no_gateway
+    supervise: Callable[[Settings, str | None, Callable[[Settings], None]], int] = _no_workers
+    work: Callable[[Settings, int], int] = _no_workers

@@ -31,19 +31,35 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 @click.option("--listen", metavar="HOST:PORT", callback=_parsed(parse_address), help="Where clients connect.")
 @click.option("--admin", metavar="HOST:PORT", callback=_parsed(parse_address), help="Where metrics and probes are.")
 @click.option("--store", metavar="URL", callback=_parsed(parse_store), help="memory:// or redis://…")
+@click.option("--workers", metavar="N", type=click.IntRange(min=1), help="Processes on one port; needs redis://….")
+@click.option("--worker", metavar="FD", type=int, hidden=True, help="Be one of them, for the supervisor at FD.")
 @json_option
 @click.pass_obj
-def serve(parts: Callable[[], Parts], /, *, file: str | None, config: str | None, as_json: bool, **given: Any) -> None:
+def serve(
+    parts: Callable[[], Parts],
+    /,
+    *,
+    file: str | None,
+    config: str | None,
+    worker: int | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Run the gateway with the servers of FILE until SIGTERM or Ctrl-C.
 
     Without FILE it serves the demo servers.
     """
     if file is not None and config is not None:
         raise click.UsageError("FILE and --config exclude each other")
-    settings = _settings(file or config, as_json)
+    file = file or config
+    settings = _settings(file, quiet=as_json or worker is not None)
+    if worker is not None:
+        raise SystemExit(parts().work(settings, worker))
     settings = replace(settings, **{key: value for key, value in given.items() if value is not None})
     if settings.listen == settings.admin and settings.listen.port:
         raise click.UsageError("--listen and --admin are the same address: the two are separate listeners")
+    if settings.unshared:
+        raise click.UsageError(settings.unshared)
 
     def announce(serving: Settings) -> None:
         if as_json:
@@ -52,18 +68,21 @@ def serve(parts: Callable[[], Parts], /, *, file: str | None, config: str | None
             click.echo(banner(serving))
 
     try:
-        status = parts().run(settings, announce)
+        if settings.workers > 1:
+            status = parts().supervise(settings, file, announce)
+        else:
+            status = parts().run(settings, announce)
     except ServeFailedError as error:
         raise click.ClickException(str(error)) from error
     raise SystemExit(status)
 
 
-def _settings(config: str | None, as_json: bool) -> Settings:
+def _settings(config: str | None, *, quiet: bool) -> Settings:
     if config is None:
         with config_problems():
             return demo_settings()
     loaded = load_file(config)
-    if not as_json:
+    if not quiet:
         note(loaded.notes)
         warn(advice(loaded))
     return loaded.settings

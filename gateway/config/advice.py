@@ -18,6 +18,8 @@ MIN_TOKEN = 20
 def advice(loaded: Loaded) -> list[Problem]:
     """Warnings in the order of the file; nothing here keeps the gateway from serving."""
     found = [*_clear_credentials(loaded.document.data), *_exposed(loaded), *_servers(loaded)]
+    if loaded.settings.unshared:  # an option may still change it
+        found.append(Problem(loaded.settings.unshared, ("gateway", "workers")))
     located = [loaded.document.locate(problem) for problem in found]
     return sorted(located, key=lambda problem: problem.line or 0)
 

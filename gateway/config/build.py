@@ -60,6 +60,7 @@ class Builder:
             listen=listen,
             admin=admin,
             store=gateway.store.get_secret_value(),
+            workers=gateway.workers,
             prestart=gateway.prestart,
             auth=self._auth(),
             keys=tuple(parse_key(key.get_secret_value()) for key in gateway.keys),

@@ -11,6 +11,7 @@ from gateway.config.values import (
     AddressText,
     Argument,
     BackendUrl,
+    Count,
     EnvValue,
     HeaderValue,
     HostText,
@@ -139,6 +140,9 @@ class Gateway(Section):
     """Where `/livez`, `/readyz` and `/metrics` are. Never make it public."""
     store: StoreUrl = SecretStr("memory://")
     """Where sessions and their streams are kept: `memory://`, or `redis://…`, which outlives the process."""
+    workers: Count = 1
+    """Processes that serve together on `listen`, each with sessions of its own that the others take over when it ends.
+    More than one needs a store that they share."""
     prestart: bool = True
     """Start servers whose lists are not known yet ahead of the first client, so that merged lists have them."""
     keys: list[KeyText] = []

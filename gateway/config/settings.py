@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -83,6 +84,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     listen: Address = Address("127.0.0.1", 8080)
     admin: Address = Address("127.0.0.1", 8081)
+    workers: int = 1
     store: str = field(default="memory://", repr=False)
     prestart: bool = True
     auth: Auth = Auth()
@@ -90,6 +92,20 @@ class Settings:
     tls: Tls | None = None
     log: LogSettings = LogSettings()
     config_digest: str = ""
+
+    @property
+    def unshared(self) -> str:
+        """Why it can't be served by several workers, if there are to be several; else empty."""
+        if self.workers == 1:
+            return ""
+        if not hasattr(signal, "SIGUSR2"):
+            return "several workers need a system that hands sockets on to other processes, and this one does not"
+        if self.store.startswith("memory:"):
+            return (
+                "several workers need a store that they share, since a client's next message may reach another one:"
+                " `--store redis://…` (or `gateway.store`), or one worker"
+            )
+        return ""
 
     @property
     def secrets(self) -> tuple[str, ...]:

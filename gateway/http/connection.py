@@ -7,6 +7,7 @@ always replaced before. A write that fails, is cancelled, or takes too long ends
 """
 
 import os
+import select
 from math import inf
 from typing import Protocol, TypeAlias
 
@@ -70,9 +71,15 @@ class Connection(TCPServer):
         self._torn = False
 
     def close_if_idle(self) -> None:
-        """Ends the connection unless there is a request whose head has come, or a last response to be read."""
-        if self._http is None or self._http.phase in {Phase.IDLE, Phase.HEAD}:
+        """Ends the connection unless there is a request whose head has come, or one that nobody has read yet, or a last
+        response to be read."""
+        if self._http is None or (self._http.phase in {Phase.IDLE, Phase.HEAD} and not self._has_input()):
             self._scope.cancel()
+
+    def _has_input(self) -> bool:
+        look = select.poll()
+        look.register(self._tcp.socket.fileno(), select.POLLIN)
+        return bool(look.poll(0))
 
     async def run(self) -> None:
         try:

@@ -78,7 +78,8 @@ async def serve(
     """Serves an ASGI app on listening sockets, which it closes, until `stop`.
 
     Then no connection is accepted any more, replies say `Connection: close`, and idle connections are closed when
-    nothing is being answered any more; after `config.stop` seconds all that is left is cut.
+    nothing is being answered any more, or after `config.farewell` seconds, if there are to be some; `config.stop`
+    seconds later all that is left is cut.
     """
     edge = EdgeConfig(config)
     context = WorkerContext(None)
@@ -103,7 +104,10 @@ async def serve(
             await stop.wait()
             accepting.cancel_scope.cancel()
         await context.terminated.set()
-        handlers.cancel_scope.deadline = trio.current_time() + config.stop
+        handlers.cancel_scope.deadline = trio.current_time() + config.farewell + config.stop
+        if config.farewell:
+            await trio.sleep(config.farewell)
+            known.close_idle()
         await known.wait_quiet()
         known.close_idle()
     close_listeners(listeners)

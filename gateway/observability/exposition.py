@@ -1,7 +1,8 @@
 """Metrics as Prometheus and OpenMetrics read them. The only place that knows the Prometheus library."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -10,16 +11,29 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from actors.protocol.instruments import Instrument
-from gateway.observability.metrics import Cell, Labels, Metrics
+from gateway.observability.metrics import Cell, Labels, Numbers
+
+
+class Counted(Protocol):
+    """Series with their declarations; `Metrics` is one."""
+
+    @property
+    def instruments(self) -> Sequence[Instrument]: ...
+
+    def numbers(self) -> Numbers: ...
 
 
 class Exposition:
-    """The page behind `/metrics`: the instruments, and what the operating system counts of this process."""
+    """The page behind `/metrics`: the instruments, and what the operating system counts of this process, or `process`
+    says that it counts of several."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Counted, process: Callable[[], Mapping[str, float]] | None = None) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Numbers(metrics))
-        ProcessCollector(registry=self._registry)
+        if process is None:
+            ProcessCollector(registry=self._registry)
+        else:
+            self._registry.register(_Figures(process))
 
     def page(self, accept: str = "") -> tuple[bytes, str]:
         """The body and its content type, in the form that the `Accept` header asks for."""
@@ -30,13 +44,33 @@ class Exposition:
 class _Numbers(Collector):
     """Turns plain numbers into the library's families at the moment of a scrape."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Counted) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
         numbers = self._metrics.numbers()
         for instrument in self._metrics.instruments:
             yield _family(instrument, list(numbers[instrument.name].items()))
+
+
+_OF_THIS_PROCESS = ProcessCollector(registry=None)
+
+
+def process_figures() -> dict[str, float]:
+    """What the operating system counts of this process, by the names that Prometheus gives it."""
+    return {sample.name: float(sample.value) for family in _OF_THIS_PROCESS.collect() for sample in family.samples}
+
+
+class _Figures(Collector):
+    """The same of several processes."""
+
+    def __init__(self, figures: Callable[[], Mapping[str, float]]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        for name, value in self._figures().items():
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield kind(name, "What the operating system counts of all processes", value=value)
 
 
 def _family(instrument: Instrument, series: list[tuple[Labels, Cell]]) -> Metric:

@@ -22,6 +22,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/observability": {"trio", "prometheus_client", "structlog"},
     "gateway/config": {"pydantic", "pydantic_core", "yaml"},
     "gateway/sealing": {"cryptography"},
+    "gateway/workers": {"trio"},
     "gateway/cli": {"trio", "click", "rich"},
     "gateway": {"trio"},
     "stagedoor": set(),
@@ -45,7 +46,7 @@ ACTOR_ROOMS: dict[str, set[str]] = {
 }
 """The rooms of the MCP actors, and which of the others each may look into."""
 
-ADAPTERS = ("http", "admin", "backends", "wire", "store", "native", "observability", "config", "sealing")
+ADAPTERS = ("http", "admin", "backends", "wire", "store", "native", "observability", "config", "sealing", "workers")
 SHARED_ADAPTERS = {"observability", "wire"}
 COMPOSED_BY = {
     "gateway/cli": {"config", "observability", "native"},

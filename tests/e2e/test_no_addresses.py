@@ -22,6 +22,7 @@ from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, Std
 from gateway.app import Gateway
 from gateway.config.settings import Address, Settings
 from gateway.observability.lag import Lag
+from gateway.roles import Single
 from gateway.wire.pool import Pool
 from tests.support.certificates import Authority
 from tests.support.harness import RecordingLog
@@ -316,7 +317,7 @@ async def test_no_error_of_any_kind_names_an_address_or_a_credential(tmp_path: P
             endpoints[""] = Endpoint("", "aggregate", tuple(specs))
             nowhere = Address("127.0.0.1", 0)
             settings = Settings(Table(specs, endpoints), LIMITS, nowhere, nowhere)
-            gateway = Gateway(settings, log, Lag(), announce)
+            gateway = Gateway(settings, log, Lag(), Single(settings, announce))
             nursery.start_soon(gateway.run)
             await serving.wait()
             ports.add(announced[0].admin.port)

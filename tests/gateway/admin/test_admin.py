@@ -169,3 +169,19 @@ async def test_a_scrape_that_crashes_is_a_500_and_is_logged_by_us():
             assert await serving.ask(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") == [b"HTTP/1.1 200"]
             serving.stop.set()
     assert serving.failures == ["request_crashed"]
+
+
+async def test_what_others_say_is_brought_up_to_date_before_it_is_told_but_not_for_whether_the_process_answers():
+    asked: list[str] = []
+
+    async def look() -> None:
+        await trio.lowlevel.checkpoint()
+        asked.append("look")
+
+    app = admin_app(lambda: Readiness(bool(asked)), lambda: (METRICS, "text/plain"), before=look)
+    assert (await get(app, "/livez")).status_code == 200
+    assert asked == []
+    assert (await get(app, "/readyz")).status_code == 200
+    assert (await get(app, "/metrics")).status_code == 200
+    assert (await get(app, "/readyz", host="evil.example")).status_code == 403
+    assert asked == ["look", "look"]

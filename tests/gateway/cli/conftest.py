@@ -22,6 +22,8 @@ class Composition:
     result: dict[str, Any] = field(default_factory=lambda: {"content": [{"type": "text", "text": "done"}]})
     failure: str | None = None
     ran: list[Settings] = field(default_factory=list)
+    supervised: list[tuple[Settings, str | None]] = field(default_factory=list)
+    worked: list[tuple[Settings, int]] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     gateway: list[dict[str, Any]] | None = None
     """What the admin listener of a running gateway says of its servers."""
@@ -30,7 +32,7 @@ class Composition:
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def parts(self) -> Parts:
-        return Parts(self.run, self.open_client, self.ask_gateway)
+        return Parts(self.run, self.open_client, self.ask_gateway, self.supervise, self.work)
 
     async def ask_gateway(self, url: str, admin: str | None) -> list[dict[str, Any]] | None:
         await trio.lowlevel.checkpoint()
@@ -40,6 +42,15 @@ class Composition:
     def run(self, settings: Settings, announce: Callable[[Settings], None]) -> int:
         announce(settings)
         self.ran.append(settings)
+        return self.status
+
+    def supervise(self, settings: Settings, file: str | None, announce: Callable[[Settings], None]) -> int:
+        announce(settings)
+        self.supervised.append((settings, file))
+        return self.status
+
+    def work(self, settings: Settings, descriptor: int) -> int:
+        self.worked.append((settings, descriptor))
         return self.status
 
     @asynccontextmanager

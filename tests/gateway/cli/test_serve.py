@@ -124,3 +124,53 @@ def test_a_wrong_store_is_refused_without_its_password(stagedoor: Callable[..., 
     result = stagedoor("serve", "--store", "redis+tls://u:hush@h")
     assert result.exit_code == 2
     assert "hush" not in result.output
+
+
+def test_several_workers_are_supervised_and_each_reads_the_file_itself(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    name = file(ONE)
+    composition.status = 3
+    result = stagedoor("serve", name, "--workers", "4", "--store", "redis://h:3/0")
+    assert result.exit_code == 3
+    assert "http://127.0.0.1:7000/mcp" in result.stdout
+    [(settings, told)] = composition.supervised
+    assert (settings.workers, told) == (4, name)
+    assert not composition.ran
+    configured = file(ONE.replace('"gateway": {', '"gateway": {"workers": 2, "store": "redis://h", '))
+    assert stagedoor("serve", configured).exit_code == 3
+    assert composition.supervised[1][0].workers == 2
+    assert stagedoor("serve", configured, "--workers", "1").exit_code == 3
+    assert [settings.workers for settings in composition.ran] == [1]
+
+
+def test_a_worker_says_nothing_of_its_own(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    unwise = file(ONE.replace('"gateway": {', '"gateway": {"workers": 2, '))
+    result = stagedoor("serve", unwise, "--worker", "7")
+    assert result.output == ""
+    [(settings, descriptor)] = composition.worked
+    assert (list(settings.table.backends), descriptor) == (["fx"], 7)
+    assert "--worker " not in stagedoor("serve", "--help").stdout
+
+
+def test_several_workers_without_a_store_that_they_share_are_refused(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    for words in (("--workers", "2"), (file(ONE.replace('"gateway": {', '"gateway": {"workers": 2, ')),)):
+        result = stagedoor("serve", *words)
+        assert result.exit_code == 2
+        assert "several workers need a store that they share" in result.stderr
+    assert not composition.supervised
+    assert not composition.ran
+    assert stagedoor("serve", "--workers", "0").exit_code == 2
+
+
+def test_systems_that_hand_no_sockets_on_are_told_so(
+    stagedoor: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("signal.SIGUSR2")
+    result = stagedoor("serve", "--workers", "2", "--store", "redis://h")
+    assert result.exit_code == 2
+    assert "this one does not" in result.stderr

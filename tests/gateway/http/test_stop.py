@@ -1,5 +1,7 @@
 """The end of the serve loop: no new connection, replies say close, idle connections last, a deadline for the rest."""
 
+import os
+
 import pytest
 import trio
 
@@ -91,3 +93,35 @@ async def test_half_a_head_does_not_hold_the_end(make_app, running):
         server.stop.set()
         with trio.fail_after(PATIENCE):
             await server.stopped.wait()
+
+
+async def test_with_a_farewell_idle_connections_are_served_once_more_and_then_closed_whatever_is_in_work(
+    door, make_app, running, read
+):
+    door.hang()
+    async with running(make_app(), farewell=1.0, stop=PATIENCE) as server:
+        busy, idle, quiet = [await server.connect() for _ in range(3)]
+        await busy.send_all(POST)
+        await door.entered.wait()
+        for stream in (idle, quiet):
+            await stream.send_all(HEALTH)
+            await read.until(stream, b"}")
+        server.stop.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await idle.send_all(HEALTH)
+        assert b"connection: close\r\n" in await read.all(idle)
+        assert await read.all(quiet) == b""
+        assert not server.stopped.is_set()
+        await busy.aclose()
+
+
+async def test_a_request_that_has_come_and_was_not_read_is_answered(make_app, running, read):
+    async with running(make_app()) as server:
+        late, idle = await server.connect(), await server.connect()
+        for stream in (late, idle):
+            await stream.send_all(HEALTH)
+            await read.until(stream, b"}")
+        os.write(late.socket.fileno(), HEALTH)  # the loop has no turn between this and
+        server.connections.close_idle()
+        assert await read.all(idle) == b""
+        await read.until(late, b"}")

@@ -1,0 +1,83 @@
+"""What a gateway is among processes: the only one, with sockets and an admin listener of its own, or one of several
+workers (`gateway.working`). The rest of it is the same in each role."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from socket import socket
+from typing import TYPE_CHECKING, Protocol
+
+from actors.runtime import System
+from gateway import descriptors
+from gateway.admin.app import admin_app
+from gateway.config import Settings
+from gateway.config.settings import Address
+from gateway.http.config import ServeConfig
+from gateway.http.serve import serve
+from gateway.http.sockets import CannotListenError, addresses, close_listeners, listeners_for
+from gateway.observability.exposition import Exposition
+from gateway.running import recorded
+from gateway.sampling import sample
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+
+
+class Role(Protocol):
+    """Used once, in this order."""
+
+    farewell: float
+    """Seconds from the beginning of the drain in which connections without a request stay open, and new sessions are
+    served on them: where others accept, their clients find those at the next connection."""
+
+    def listeners(self) -> list[socket]:
+        """The sockets on which clients come. Raises CannotListenError."""
+
+    async def attend(self, gateway: "Gateway", system: System) -> None:
+        """Shows operators how the gateway is, from now on until it is drained."""
+
+
+class Single:
+    """The only process: it opens its sockets itself. `announce` gets the settings with the addresses that are really
+    listened on, as soon as they are."""
+
+    farewell = 0.0
+
+    def __init__(self, settings: Settings, announce: Callable[[Settings], None]) -> None:
+        self._settings = settings
+        self._announce = announce
+        self._public: list[socket] = []
+        self._admin: list[socket] = []
+
+    def listeners(self) -> list[socket]:
+        self._public, self._admin = listeners_of(self._settings)
+        return self._public
+
+    async def attend(self, gateway: "Gateway", system: System) -> None:
+        listen, admin = bound(self._settings.listen, self._public), bound(self._settings.admin, self._admin)
+        self._announce(replace(self._settings, listen=listen, admin=admin))
+        gateway.log.info("serving", listen=str(listen), admin=str(admin))
+        exposition = Exposition(gateway.metrics)
+
+        def page() -> tuple[bytes, str]:
+            sample(gateway, system)
+            return exposition.page()
+
+        app = admin_app(gateway.readiness, page, servers=gateway.servers)
+        config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
+        with recorded(listen.port, f"http://{admin.url_host}:{admin.port}", gateway.log):
+            await serve(app, self._admin, config, stop=gateway.drained, log=gateway.log, connections=gateway.admin)
+
+
+def listeners_of(settings: Settings) -> tuple[list[socket], list[socket]]:
+    """The sockets of both listeners, public and admin. Raises CannotListenError."""
+    public = listeners_for("public", "listen", settings.listen.host, settings.listen.port)
+    try:
+        return public, listeners_for("admin", "admin", settings.admin.host, settings.admin.port)
+    except CannotListenError:
+        close_listeners(public)
+        raise
+
+
+def bound(address: Address, listeners: list[socket]) -> Address:
+    """The address with the port that it got."""
+    return replace(address, port=addresses(listeners)[0][1])

@@ -1,0 +1,139 @@
+"""Composition of several workers on one port: the supervisor's process, which holds their sockets and is what operators
+look at, as they would at a single gateway."""
+
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from socket import socket
+
+import trio
+
+from actors.ports import Log
+from gateway import descriptors, lifecycle
+from gateway.admin.app import Readiness, admin_app
+from gateway.config import Settings
+from gateway.http.config import ServeConfig
+from gateway.http.serve import Connections, serve
+from gateway.http.sockets import close_listeners
+from gateway.observability.exposition import Exposition, process_figures
+from gateway.observability.metrics import Metrics
+from gateway.roles import bound, listeners_of
+from gateway.running import recorded
+from gateway.store.redis.reaper import end_lease
+from gateway.workers import overview
+from gateway.workers.channel import Hello
+from gateway.workers.supervisor import Supervisor
+from gateway.workers.worker import Plan
+from gateway.working import Working
+
+BEYOND = 5.0
+"""Seconds beyond the worker's own watchdog after which it is killed."""
+REAP_WITHIN = 5.0
+"""Seconds in which the store is told that a worker has died."""
+SERVED_STATES = ("starting", "ready", "draining")
+
+
+async def supervise(settings: Settings, file: str | None, log: Log, announce: Callable[[Settings], None]) -> int:
+    """Serves by several workers until SIGTERM or SIGINT; the exit status. Raises CannotListenError."""
+    public, admin = listeners_of(settings)
+    supervisor = Supervisor(plan(settings, file, public, log), log, partial(reap, settings.store, log))
+    listen, watched = bound(settings.listen, public), bound(settings.admin, admin)
+    with signals(supervisor, log) as listen_to_signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen_to_signals)
+            nursery.start_soon(_attend, supervisor, settings, admin, str(listen), log)
+            nursery.start_soon(_announce, supervisor, replace(settings, listen=listen, admin=watched), announce, log)
+            with recorded(listen.port, f"http://{watched.url_host}:{watched.port}", log):
+                status = await supervisor.run()
+            nursery.cancel_scope.cancel()
+    close_listeners(public)
+    return status
+
+
+def plan(settings: Settings, file: str | None, public: list[socket], log: Log) -> Plan:
+    """What every worker is started with."""
+    limits = settings.limits
+    drain = Working.farewell + limits.drain_grace + limits.drain_deadline + lifecycle.WATCHDOG
+    return Plan(
+        settings.workers,
+        # -P: what lies in the current directory is no part of the program.
+        (sys.executable, "-P", "-m", "stagedoor", "serve", *([file] if file else []), "--worker"),
+        Hello(
+            place=0,
+            listeners=[listener.fileno() for listener in public],
+            listen=(settings.listen.host, settings.listen.port),
+            store=settings.store,
+            keys=[] if settings.keys else [lifecycle.machine_key(log)],
+        ),
+        end_within=drain + BEYOND,
+    )
+
+
+async def reap(store: str, log: Log, incarnation: str) -> None:
+    """Ends the lease of a worker that is dead."""
+    done = False
+    with trio.move_on_after(REAP_WITHIN):
+        done = await trio.to_thread.run_sync(end_lease, store, incarnation, abandon_on_cancel=True)
+    if not done:
+        log.warning("lease_not_ended", hint="it runs out by itself")
+
+
+@contextmanager
+def signals(supervisor: Supervisor, log: Log) -> Iterator[Callable[[], Awaitable[None]]]:
+    """SIGTERM and SIGINT drain, a second one ends at once; SIGUSR2 replaces the workers one by one."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP) as received:
+
+        async def listen() -> None:
+            async for number in received:
+                if number == signal.SIGUSR2:
+                    supervisor.roll()
+                elif number == signal.SIGHUP:
+                    log.info("signal_ignored", signal="SIGHUP", hint="SIGUSR2 restarts the workers one by one")
+                elif supervisor.stopping.is_set():
+                    supervisor.kill()
+                else:
+                    supervisor.stop(signal.Signals(number).name)
+
+        yield listen
+
+
+async def _announce(supervisor: Supervisor, serving: Settings, announce: Callable[[Settings], None], log: Log) -> None:
+    await supervisor.served.wait()
+    announce(serving)
+    log.info("serving", listen=str(serving.listen), admin=str(serving.admin), workers=serving.workers)
+
+
+async def _attend(supervisor: Supervisor, settings: Settings, admin: list[socket], listen: str, log: Log) -> None:
+    """The admin listener, until it is cancelled."""
+    metrics = Metrics()
+    connections = Connections(log, lambda: metrics.count("stagedoor_connection_crashes_total", ("admin",)))
+    exposition = Exposition(supervisor.totals, lambda: supervisor.totals.process(process_figures()))
+    supervisor.totals.own = metrics.numbers
+
+    def page() -> tuple[bytes, str]:
+        states = ["draining" if one.draining else "ready" if one.is_ready else "starting" for one in supervisor.workers]
+        for state in SERVED_STATES:
+            metrics.gauge("stagedoor_workers", float(states.count(state)), (state,))
+        metrics.count("stagedoor_worker_deaths_total", amount=supervisor.deaths - counted[0])
+        counted[0] = supervisor.deaths
+        metrics.gauge("stagedoor_connections_open", float(len(connections.open)), ("admin",))
+        return exposition.page()
+
+    counted = [0]
+
+    def readiness() -> Readiness:
+        states = {worker.pid: worker.state for worker in supervisor.workers}
+        ready, degraded, details = overview.readiness(states, settings.workers)
+        return Readiness(ready and not supervisor.stopping.is_set(), degraded, details)
+
+    app = admin_app(
+        readiness,
+        page,
+        servers=lambda: {"listen": listen, "servers": overview.servers(supervisor.states())},
+        before=supervisor.look,
+    )
+    config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
+    await serve(app, admin, config, stop=trio.Event(), log=log, connections=connections)

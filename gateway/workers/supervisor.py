@@ -1,0 +1,173 @@
+"""The supervisor of workers: as many as there should be, each started again when it ends unasked, replaced one by one
+on demand, drained together at the end.
+
+It opened the listening sockets and never accepts on them: a connection that waits there is taken by whichever worker is
+free, also while others start or end, so none is lost. What it does not do is carry any client's bytes.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from actors.ports import Log
+from gateway.workers.backoff import Backoff
+from gateway.workers.channel import State
+from gateway.workers.overview import Totals
+from gateway.workers.worker import Plan, Worker
+
+LOOK_WITHIN = 1.0
+"""Seconds that a question of an operator waits for workers; then it is answered by what they said last."""
+
+
+class Supervisor:
+    """`on_reaped` gets the incarnation of each worker that ended without giving it up, and must not raise."""
+
+    _keeping: trio.Nursery
+
+    def __init__(self, plan: Plan, log: Log, on_reaped: Callable[[str], Awaitable[object]]) -> None:
+        self.totals = Totals()
+        self.totals.living = self.states
+        self.served = trio.Event()
+        """A worker was ready."""
+        self.stopping = trio.Event()
+        self.deaths = 0
+        self._plan = plan
+        self._log = log
+        self._on_reaped = on_reaped
+        self._places: list[Worker | None] = [None] * plan.workers
+        self._backoffs = [Backoff() for _ in self._places]
+        self._workers: set[Worker] = set()
+        self._rolled = trio.Event()
+        self._status = 0
+        self._all = trio.CancelScope()
+
+    # What is known
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Those that run, the draining ones too, by place and age."""
+        return sorted((worker for worker in self._workers if worker.pid), key=lambda worker: (worker.place, worker.pid))
+
+    def states(self) -> list[State]:
+        """What each of them said last."""
+        return [worker.state for worker in self._workers if worker.state is not None]
+
+    async def look(self) -> None:
+        """Has all of them say how they are at this moment, as far as they answer in time."""
+        with trio.move_on_after(LOOK_WITHIN):
+            async with trio.open_nursery() as nursery:
+                for worker in self.workers:
+                    nursery.start_soon(worker.look)
+
+    # What can be asked of it
+
+    def stop(self, reason: str) -> None:
+        """All of them drain, and then `run` ends."""
+        self._log.info("draining", reason=reason, workers=len(self._workers))
+        self.stopping.set()
+        for worker in self._workers:
+            worker.drain(reason)
+
+    def kill(self) -> None:
+        """Ends at once."""
+        self._status = 1
+        self._all.cancel()
+
+    def roll(self) -> None:
+        """Replaces every worker by a new one, one after the other. Asked for meanwhile, it begins once more."""
+        self._rolled.set()
+
+    async def run(self) -> int:
+        """Until it is stopped and all have ended; the exit status."""
+        with self._all:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_rolling)
+                async with trio.open_nursery() as keeping:
+                    self._keeping = keeping
+                    for place in range(self._plan.workers):
+                        self._start(place)
+                nursery.cancel_scope.cancel()
+        return self._status
+
+    # Lives
+
+    def _start(self, place: int) -> Worker:
+        worker = Worker(place, self._plan, self._said)
+        self._places[place] = worker
+        return self._launch(worker)
+
+    def _launch(self, worker: Worker) -> Worker:
+        self._workers.add(worker)
+        self._keeping.start_soon(self._keep, worker)
+        return worker
+
+    def _said(self, worker: Worker) -> None:
+        if worker.is_ready and not self.served.is_set():
+            self.served.set()
+
+    async def _keep(self, worker: Worker) -> None:
+        """From the start of a worker to the start of the next one in its place, if there is to be one."""
+        status = await self._run(worker)
+        self._workers.discard(worker)
+        if worker.state is not None:
+            self.totals.ended(worker.state)
+            if status != 0 and worker.state.incarnation:
+                self._keeping.start_soon(self._on_reaped, worker.state.incarnation)
+        if worker.draining:
+            if status and self.stopping.is_set():
+                self._status = self._status or 1
+            self._log.info("worker_ended", worker=worker.pid, status=status)
+            return
+        self.deaths += 1
+        if not self.served.is_set():
+            self._give_up(worker, status)
+        elif self._places[worker.place] is worker and not self.stopping.is_set():
+            await self._restart(worker, status)
+
+    async def _run(self, worker: Worker) -> int:
+        try:
+            return await worker.run()
+        except OSError as error:  # no more processes, or no memory for one
+            self._log.error("worker_not_started", error=str(error))
+            return 1
+
+    def _give_up(self, worker: Worker, status: int) -> None:
+        """None was ever ready: whatever the reason is, the next one would meet it too."""
+        self._log.error("worker_failed", worker=worker.pid, status=status)
+        self._status = self._status or (status if status > 0 else 1)
+        self.stopping.set()
+        for other in self._workers:
+            other.drain("another worker failed")
+
+    async def _restart(self, worker: Worker, status: int) -> None:
+        delay = self._backoffs[worker.place].after(worker.lived)
+        self._log.error("worker_died", worker=worker.pid, status=status, lived=round(worker.lived, 1), restart_in=delay)
+        with trio.move_on_after(delay):
+            await self.stopping.wait()
+        if self._places[worker.place] is worker and not self.stopping.is_set():
+            self._start(worker.place)
+
+    # Rolling restart
+
+    async def _keep_rolling(self) -> None:
+        while True:
+            await self._rolled.wait()
+            self._rolled = trio.Event()
+            await self._roll()
+
+    async def _roll(self) -> None:
+        self._log.info("rolling_restart", workers=self._plan.workers)
+        for place in range(self._plan.workers):
+            if self.stopping.is_set():
+                return
+            fresh = Worker(place, self._plan, self._said)
+            self._launch(fresh)
+            await fresh.ready.wait()
+            if fresh.ended.is_set() or self.stopping.is_set():
+                self._log.error("rolling_restart_failed", worker=fresh.pid, hint="the workers that run go on")
+                return
+            former, self._places[place] = self._places[place], fresh
+            if former is not None and not former.ended.is_set():
+                former.drain("replaced")
+                await former.ended.wait()
+        self._log.info("rolling_restart_done")

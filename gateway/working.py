@@ -1,0 +1,107 @@
+"""A gateway that is one of several workers: its sockets are inherited, and who looks at it is its supervisor."""
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, assert_never
+
+import trio
+
+from actors.runtime import System
+from gateway.config import Settings
+from gateway.config.settings import Address
+from gateway.observability.exposition import process_figures
+from gateway.sampling import sample
+from gateway.workers.channel import Channel, Drain, Hello, Look, State, ToWorker
+from gateway.workers.overview import rows
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+
+SAY_EVERY = 0.5
+"""Seconds: so much of what a killed worker had counted is missing in the sums."""
+
+
+def open_channel(descriptor: int) -> Channel[ToWorker]:
+    """The channel that this process inherited; no program that it starts does."""
+    os.set_inheritable(descriptor, False)
+    return Channel(socket.socket(fileno=descriptor), ToWorker)
+
+
+async def hear_hello(channel: Channel[ToWorker]) -> Hello | None:
+    """What a supervisor says first; None: it is gone, or none is there."""
+    first = await channel.receive()
+    return first if isinstance(first, Hello) else None
+
+
+def shared(settings: Settings, hello: Hello) -> Settings:
+    """The settings of this worker: what all have in common comes from the supervisor."""
+    keys = settings.keys or tuple(hello.keys)
+    return replace(settings, listen=Address(*hello.listen), store=hello.store, keys=keys, workers=1)
+
+
+class Working:
+    """The role. `hear` runs from the start on."""
+
+    farewell = 1.0
+
+    def __init__(self, channel: Channel[ToWorker], hello: Hello) -> None:
+        self._channel = channel
+        self._hello = hello
+        self._say: Callable[[int], State] = lambda answers: State(ready=False, answers=answers)
+
+    def listeners(self) -> list[socket.socket]:
+        for descriptor in self._hello.listeners:
+            os.set_inheritable(descriptor, False)
+        return [socket.socket(fileno=descriptor) for descriptor in self._hello.listeners]
+
+    async def hear(self, gateway: "Gateway") -> None:
+        """Does what the supervisor says, and drains when it is gone; until it is cancelled."""
+        while (message := await self._channel.receive()) is not None:
+            match message:
+                case Look(number):
+                    await self._tell(number)
+                case Drain(reason):
+                    gateway.stop(reason)
+                case Hello():
+                    continue  # there is one, and it was heard
+                case _:
+                    assert_never(message)
+        gateway.stop("the supervisor is gone")
+
+    async def attend(self, gateway: "Gateway", system: System) -> None:
+        def say(answers: int) -> State:
+            sample(gateway, system)
+            readiness = gateway.readiness()
+            return State(
+                ready=readiness.ready,
+                degraded=readiness.degraded,
+                incarnation=getattr(gateway.store, "owner", ""),
+                details=dict(readiness.details),
+                servers=gateway.server_list(),
+                numbers=rows(gateway.metrics.numbers()),
+                process=process_figures(),
+                answers=answers,
+            )
+
+        self._say = say
+        gateway.log.info("serving", listen=gateway.listen)
+        while not gateway.drained.is_set():
+            await self._tell()
+            with trio.move_on_after(SAY_EVERY):
+                await gateway.drained.wait()
+        await self._tell()
+
+    async def _tell(self, answers: int = 0) -> None:
+        try:
+            await self._channel.send(self._say(answers))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return  # the supervisor is gone, which `hear` notices
+
+
+def ignore_supervisors_signals() -> None:
+    """What means something to the supervisor ends no worker, whoever sends it to all processes of a group."""
+    for number in (signal.SIGUSR2, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # a function: what is ignored would be so in child processes too

@@ -1,0 +1,119 @@
+"""Several workers as one gateway: sums, readiness, servers."""
+
+from typing import Any
+
+from gateway.observability.exposition import Exposition
+from gateway.observability.metrics import Metrics
+from gateway.workers.channel import State
+from gateway.workers.overview import Totals, readiness, rows, servers
+
+ANSWERS = "stagedoor_http_responses_total"
+LAG = "stagedoor_scheduler_lag_seconds"
+STREAMS = "stagedoor_streams_open"
+
+
+def worker(answers: int = 0, lags: tuple[float, ...] = (), gauges: dict[str, float] | None = None) -> State:
+    metrics = Metrics()
+    for _ in range(answers):
+        metrics.count(ANSWERS, ("POST", "200"))
+    for lag in lags:
+        metrics.observe(LAG, lag)
+    for name, value in (gauges or {}).items():
+        metrics.gauge(name, value, {STREAMS: ("get",), "stagedoor_backend_up": ("fx",)}.get(name, ()))
+    return State(ready=True, numbers=rows(metrics.numbers()))
+
+
+def totals(*living: State) -> Totals:
+    made = Totals()
+    made.living = lambda: living
+    return made
+
+
+def test_counters_and_histograms_are_summed():
+    numbers = totals(worker(2, (0.001,)), worker(3, (0.001, 9.0))).numbers()
+    assert numbers[ANSWERS] == {("POST", "200"): 5}
+    (cell,) = numbers[LAG].values()
+    assert isinstance(cell, list)
+    assert sum(cell[:-1]) == 3
+    assert cell[-2] == 1
+    assert abs(cell[-1] - 9.002) < 1e-9
+
+
+def test_what_an_ended_worker_counted_stays_and_what_it_had_open_does_not():
+    made = totals(worker(1, gauges={STREAMS: 2.0}))
+    made.ended(worker(4, (0.5,), {STREAMS: 7.0}))
+    numbers = made.numbers()
+    assert numbers[ANSWERS] == {("POST", "200"): 5}
+    assert numbers[STREAMS] == {("get",): 2.0}
+    made.ended(worker(10))
+    assert made.numbers()[ANSWERS] == {("POST", "200"): 15}
+    assert made.numbers() == made.numbers(), "a look changes nothing"
+
+
+def test_gauges_are_summed_or_the_worst():
+    one = worker(
+        gauges={STREAMS: 2, "stagedoor_backend_up": 1, "stagedoor_store_up": 1, "stagedoor_lease_age_seconds": 1}
+    )
+    other = worker(
+        gauges={STREAMS: 3, "stagedoor_backend_up": 0, "stagedoor_store_up": 0, "stagedoor_lease_age_seconds": 9}
+    )
+    numbers = totals(one, other).numbers()
+    assert numbers[STREAMS] == {("get",): 5}
+    assert numbers["stagedoor_backend_up"] == {("fx",): 0}
+    assert numbers["stagedoor_store_up"] == {(): 0}
+    assert numbers["stagedoor_lease_age_seconds"] == {(): 9}
+
+
+def test_series_of_another_version_are_left_out():
+    strange = State(
+        ready=True,
+        numbers={
+            "stagedoor_of_tomorrow_total": [((), 1.0)],
+            ANSWERS: [(("POST", "200", "more"), 1.0), (("POST", "200"), 2.0), (("GET", "200"), [1.0, 2.0])],
+            LAG: [((), [1.0, 2.0]), ((), 3.0)],
+        },
+    )
+    numbers = totals(strange).numbers()
+    assert numbers[ANSWERS] == {("POST", "200"): 2}
+    assert numbers[LAG] == {}
+    assert "stagedoor_of_tomorrow_total" not in numbers
+
+
+def test_the_page_has_the_sums_and_the_processes():
+    made = totals(worker(2), worker(3))
+    made.living()[0].process["process_cpu_seconds_total"] = 1.5
+    made.living()[0].process["process_max_fds"] = 100.0
+    made.ended(State(ready=False, process={"process_cpu_seconds_total": 2.0, "process_open_fds": 9.0}))
+    own = {"process_cpu_seconds_total": 0.5, "process_max_fds": 200.0, "process_open_fds": 7.0}
+    page = Exposition(made, lambda: made.process(own)).page()[0].decode()
+    assert 'stagedoor_http_responses_total{method="POST",status="200"} 5.0' in page
+    assert "process_cpu_seconds_total 4.0" in page
+    assert "process_max_fds 100.0" in page
+    assert "process_open_fds 7.0" in page
+
+
+def test_it_is_ready_with_one_worker_and_degraded_with_fewer_than_there_should_be():
+    up, down = State(ready=True, details={"sessions": 2}), State(ready=False, details={"sessions": 1})
+    assert readiness({1: up, 2: up}, 2)[:2] == (True, False)
+    assert readiness({1: up, 2: down}, 2)[:2] == (True, True)
+    assert readiness({1: up, 2: up, 3: down}, 2)[:2] == (True, False), "a replaced worker drains beside them"
+    assert readiness({1: up, 2: State(ready=True, degraded=True)}, 2)[:2] == (True, True)
+    assert readiness({1: down, 2: None}, 2)[:2] == (False, True)
+    details = readiness({1: up, 2: None}, 2)[2]
+    assert details["sessions"] == 2
+    assert [one["pid"] for one in details["workers"]] == [1, 2]
+
+
+def test_a_server_is_as_the_worker_says_that_has_the_worst_of_it():
+    def says(*entries: dict[str, Any]) -> State:
+        return State(ready=True, servers=list(entries))
+
+    healthy = {"name": "fx", "status": "healthy", "connections": 2}
+    failing = {"name": "fx", "status": "failing", "connections": 1, "error": {"message": "no"}}
+    unused = {"name": "fx", "status": "unused"}
+    assert servers([says(healthy), says(failing), says(unused)]) == [{**failing, "connections": 3}]
+    assert servers([says(unused), says(healthy)]) == [healthy]
+    assert servers([says(unused, {"name": "dx", "status": "unused"}), says(unused)]) == [
+        unused,
+        {"name": "dx", "status": "unused"},
+    ]
