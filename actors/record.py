@@ -2,7 +2,8 @@
 
 Sessions, and connections that hold a client's hidden state, are owned by the life whose grant is the recorded one. Here
 a life comes to own its record, writes what changes (one write at a time, tried again while the store is away), keeps it
-from expiring, and gives it up. Nothing waits for the store but what says so (`then`).
+from expiring, claims it again under the next name of its process, and gives it up. Nothing waits for the store but what
+says so (`then`).
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from actors.ports import Deltas, Done, Failed, Grant, Record, Refused, SessionKey, ignore
+from actors.ports import UNAVAILABLE, Deltas, Done, Failed, Grant, Record, Refused, SessionKey, ignore
 from actors.runtime import Context
 from actors.services import Services
 
@@ -31,12 +32,16 @@ FINAL = (Refused.FENCED, Refused.GONE, Refused.ENDED)
 class Stored(Struct, frozen=True):
     """What came of a step with the store."""
 
-    step: Literal["create", "read", "claim", "save", "touch"]
+    step: Literal["create", "read", "claim", "reread", "reclaim", "save", "touch"]
     outcome: Any
 
 
 class SaveDue(Struct, frozen=True):
     """Time to try a write again."""
+
+
+class Renamed(Struct, frozen=True):
+    """The process has another incarnation now, and what it owns is to be claimed under it."""
 
 
 class OwnedRecord:
@@ -47,6 +52,7 @@ class OwnedRecord:
 
     def __init__(self, key: SessionKey, services: Services, ctx: Context) -> None:
         self.owned = False
+        """Whether it may be written. (While it is claimed again, it may not.)"""
         self.lost: Refused | None = None
         """Why it can't be owned, or is not any more."""
         self.changed: Fields = {}
@@ -63,6 +69,9 @@ class OwnedRecord:
         self._later: list[Callable[[], object]] = []
         self._then: list[Callable[[], object]] = []
         self._writing: Fields | None = None
+        self._nonce = ""
+        self._names: set[str] = set()
+        """Under which this process may have come to own it."""
 
     # Coming to own it
 
@@ -89,9 +98,43 @@ class OwnedRecord:
             self.key, record.owner, record.epoch, token_hex(8), lambda out: ref.reply(Stored("claim", out))
         )
 
+    def reclaim(self, owner: str | None) -> None:
+        """Claims it from this owner: a former incarnation of this process, or nobody, for it was given back. Until it
+        is `owned` again nothing is written. Where the store is away nothing has changed, and it may be tried again."""
+        self.owned, self._nonce = False, self._nonce or token_hex(8)
+        self._names |= {self.grant.owner, self._services.cluster.incarnation}
+        self._claim_from(owner, self.grant.epoch)
+
+    def _claim_from(self, owner: str | None, epoch: int) -> None:
+        ref = self._ctx.ref
+        self._services.store.claim(self.key, owner, epoch, self._nonce, lambda out: ref.reply(Stored("reclaim", out)))
+
+    def _reclaim_failed(self, failed: Failed) -> None:
+        """It may be this process all the same, by a claim of which nothing was heard."""
+        if failed.reason is Refused.FENCED:
+            ref = self._ctx.ref
+            self._services.store.read(self.key, lambda out: ref.reply(Stored("reread", out)))
+        elif failed.reason not in UNAVAILABLE:
+            self.lost = failed.reason
+
+    def _reread(self, record: Record) -> None:
+        if record.owner in self._names and record.epoch > self.grant.epoch:
+            self._claim_from(record.owner, record.epoch)
+        else:
+            self.lost = Refused.FENCED
+
     def heard(self, message: Stored) -> None:
         """One step further."""
         match message.step, message.outcome:
+            case "reclaim", (Grant() as grant, Record()):
+                self.owned, self.grant, self._nonce = True, grant, ""
+                self.write()
+            case "reclaim", Failed() as failed:
+                self._reclaim_failed(failed)
+            case "reread", Record() as record:
+                self._reread(record)
+            case "reread", Failed(reason) if reason in UNAVAILABLE:
+                pass
             case "create", Grant() as grant:
                 self._acquired(grant, 0)
             case "create", Failed(Refused.EXISTS):
@@ -142,7 +185,7 @@ class OwnedRecord:
 
     def flush(self) -> None:
         """Writes what has changed, unless a write is under way."""
-        if self.changed and self._writing is None:
+        if self.owned and self.changed and self._writing is None:
             self._write_all()
 
     def _write_all(self) -> None:
@@ -154,7 +197,7 @@ class OwnedRecord:
 
     def write(self) -> None:
         """Once more, what is not known to be written. Had it been done after all, it counts as a repeat."""
-        if self._writing is not None:
+        if self.owned and self._writing is not None:
             ref, deltas = self._ctx.ref, Deltas(fields=self._writing)
             self._services.store.save(
                 self.key, self.grant, self._rev, deltas, lambda out: ref.reply(Stored("save", out))
@@ -187,7 +230,7 @@ class OwnedRecord:
 
     def keep(self) -> None:
         """Keeps the record from expiring, if no write does."""
-        if self._writing is None:
+        if self.owned and self._writing is None:
             self.touched = self._ctx.now()
             ref = self._ctx.ref
             self._services.store.touch(self.key, self.grant, lambda out: ref.reply(Stored("touch", out)))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from actors.doubt import Doubt
 from actors.endpoints.catalogue import Catalogue, Prestart
 from actors.endpoints.host import Memo, Tree
 from actors.endpoints.last_known import LastKnown
@@ -16,10 +17,11 @@ from actors.pools.pools import Pools
 from actors.protocol import capabilities
 from actors.protocol.table import Replaced, Table, touches
 from actors.quotas import Quotas, Shares
-from actors.runtime import Child, DynamicSupervisor, Supervisor, System
+from actors.runtime import Child, DynamicSupervisor, Ref, Supervisor, System
 from actors.services import Services
 from actors.sessions.expiry import Expiry
 from actors.sessions.router import Router, Sessions
+from actors.sessions.verifier import LeaseListener, Verifier
 from actors.upstreams.backends import Backends
 
 UPSTREAMS_PER_SESSION = 4
@@ -46,7 +48,9 @@ class GatewayActors:
         supervisor = DynamicSupervisor(services.limits.sessions + 1)
         expiry = NamedRef(system, "expiry")
         known = LastKnown(services.lists, services.table)
-        tree = Tree(upstreams, NamedRef(system, "backends"), NamedRef(system, "catalogue"), expiry, {}, Memo(), known)
+        self.doubt = Doubt(services.cluster, services.limits)
+        core = NamedRef(system, "backends"), NamedRef(system, "catalogue")
+        tree = Tree(upstreams, *core, expiry, {}, Memo(), self.doubt, known)
         tree = replace(tree, status=self.backends.status)
         self.tree = tree
         self.quotas = Quotas(services.limits)
@@ -64,10 +68,16 @@ class GatewayActors:
         modern = self._modern_actors(system)
         router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, self.quotas))
         ends = Child("expiry", lambda: Expiry(services, upstreams))
-        system.spawn(Supervisor([router, ends]), "front")
+        verifier = Child("verifier", lambda: Verifier(self.doubt, self._owners, looks=services.store.durable))
+        system.spawn(Supervisor([router, ends, verifier]), "front")
+        services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier")))
         self.door = Gate(services, self.sessions, NamedRef(system, "router"), modern, overloaded)
         if prestart:
             tree.catalogue.reply(Prestart())
+
+    def _owners(self) -> list[Ref]:
+        """All that own a record."""
+        return [*(alive.ref for alive in self.sessions.table.values()), *self.pools.children()]
 
     def _modern_actors(self, system: System) -> ModernActors:
         """What serves modern clients: spawned after the upstream connections, which it uses, it ends before them."""

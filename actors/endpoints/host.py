@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Raw
 
+from actors.doubt import Doubt
 from actors.endpoints.last_known import Key, LastKnown, neutral
 from actors.machines.session import events as ev
 from actors.machines.session.state import Client
@@ -87,6 +88,8 @@ class Tree:
     """What each backend last said of itself to the catalogue."""
     memo: Memo
     """Merged lists and tables, shared by all sessions."""
+    doubt: Doubt
+    """Whether this process is still the owner of what it holds."""
     known: LastKnown
     """What outlives the process of what the catalogue knows."""
     changes: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -68,5 +68,9 @@ class KeepDue(Struct, frozen=True):
     """Time to keep the record from expiring."""
 
 
-OwnMessage: TypeAlias = CallDue | IdleDue | StaleDue | RepliesDue | KeepDue
+class DoubtDue(Struct, frozen=True):
+    """Time to look whether it can be told who owns the connections."""
+
+
+OwnMessage: TypeAlias = CallDue | IdleDue | StaleDue | RepliesDue | KeepDue | DoubtDue
 """From its own clocks."""

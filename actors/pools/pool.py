@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, assert_never
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.doubt import AGAIN, Standing
 from actors.endpoints.host import ASKABLE, Tree, profile_of
 from actors.machines.modern import request_state
 from actors.machines.modern import suspended_calls as ev
@@ -30,7 +31,7 @@ from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.table import BackendSpec, Replaced, StdioTarget, same_server
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 from actors.quotas import PATIENCE, Evict, Evictable, SuspendedCalls
-from actors.record import RETRY, OwnedRecord, SaveDue, Stored
+from actors.record import RETRY, OwnedRecord, Renamed, SaveDue, Stored
 from actors.runtime import NORMAL, SHUTDOWN, AtCapacity, Down, Exit, Ref, SystemClosed
 from actors.services import Services
 from actors.upstreams import messages as um
@@ -68,7 +69,7 @@ ConnectionMessage: TypeAlias = (
     | um.UpstreamNotification
     | um.UpstreamPlaced
 )
-LifeMessage: TypeAlias = pm.OwnMessage | OwnDue | Stored | SaveDue | Evict | Replaced | Down
+LifeMessage: TypeAlias = pm.OwnMessage | OwnDue | Stored | SaveDue | Renamed | Evict | Replaced | Down
 PoolMessage: TypeAlias = CallerMessage | ConnectionMessage | LifeMessage
 
 
@@ -150,6 +151,8 @@ class PoolActor(Evictable):
         self._stepping = False
         self._early: list[PoolMessage] = []
         """What came before this life owned its record."""
+        self._held = False
+        """It can't be told whether it is still the owner."""
         self._stale = False
         self._used = 0.0
         """When the last use of the connections ended, as far as that is known."""
@@ -166,8 +169,14 @@ class PoolActor(Evictable):
         self._rests()
 
     def receive(self, message: PoolMessage) -> None:
-        """Nothing is done before this life owns what it is about to hold."""
-        if self._record.owned or isinstance(message, Stored):
+        """Nothing is done before this life owns what it is about to hold, or while it can't be told whether it does."""
+        cluster = self._services.cluster
+        if self._record.owned and (cluster.doubtful or self._record.grant.owner != cluster.incarnation):
+            standing = self._hold_still()
+            if standing is Standing.OVER and isinstance(message, um.Call | pm.Resume):
+                self._turn_away([message], self._failure("store_away", "the session store is not available"))
+                return
+        if isinstance(message, Stored | pm.DoubtDue) or (self._record.owned and not self._held):
             self._handle(message)
         else:
             self._wait(message)
@@ -183,14 +192,21 @@ class PoolActor(Evictable):
                 self._early = [
                     m for m in self._early if not (isinstance(m, calls) and m.caller is caller and m.call == call)
                 ]
+                self._keep_of_a_user(message)
             case um.Leave(caller=caller):
                 asked = um.Call | pm.Resume | um.Join
                 self._early = [m for m in self._early if not (isinstance(m, asked) and m.caller is caller)]
+                self._keep_of_a_user(message)
             case um.Call() | pm.Resume() | um.Join() | Wanted() if len(self._early) >= self.mailbox_size:
                 full = self._failure("overloaded", "too much waits for this client's connections")
                 self._turn_away([message], full)
             case _:
                 self._early.append(message)
+
+    def _keep_of_a_user(self, message: um.Cancel | um.Leave) -> None:
+        """What it ends may have begun before."""
+        if not self._unused:
+            self._early.append(message)
 
     def _handle(self, message: PoolMessage) -> None:
         """What callers and connections say; an outcome and a call are all that a plain call needs."""
@@ -244,6 +260,10 @@ class PoolActor(Evictable):
                 self._record.write()
             case pm.KeepDue():
                 self._record.keep()
+            case pm.DoubtDue():
+                self._doubt_due()
+            case Renamed():
+                pass  # it is claimed again before any message
             case pm.RepliesDue():
                 self._subscribers.settle()
             case pm.IdleDue():
@@ -273,14 +293,46 @@ class PoolActor(Evictable):
             away = message.step == "touch" and isinstance(message.outcome, Failed)
             self.ctx.set_timer("keep", RETRY if away else self._services.limits.idle_ttl / 8, pm.KeepDue())
         elif self._record.owned:
-            early, self._early = self._early, []
-            for kept in early:
-                self._handle(kept)
-            self._settled()
+            self._go_on()
+        elif message.step in ("reclaim", "reread") and isinstance(message.outcome, Failed):
+            self.ctx.set_timer("doubt", RETRY, pm.DoubtDue())
+
+    def _go_on(self) -> None:
+        """With what came meanwhile."""
+        self._held = False
+        early, self._early = self._early, []
+        for kept in early:
+            self._handle(kept)
+        self._settled()
+
+    def _hold_still(self) -> Standing:
+        """What may be done at present; what comes meanwhile waits."""
+        standing = self._tree.doubt.standing(self._record.grant, self.ctx.now())
+        if standing is Standing.FORMER:
+            self._record.reclaim(self._record.grant.owner)
+        elif standing is Standing.HOLD:
+            self._held = True
+            self.ctx.set_timer("doubt", AGAIN, pm.DoubtDue())
+        return standing
+
+    def _doubt_due(self) -> None:
+        """Without the store it goes on with what it has."""
+        self._held = False
+        self._hold_still()
+        if not self._record.owned and self._services.cluster.doubtful:
+            self.ctx.set_timer("doubt", RETRY, pm.DoubtDue())
+        elif self._record.owned and not self._held:
+            self._go_on()
 
     def _disowned(self, reason: Refused) -> None:
-        """Another process holds this client's connections, or nobody can tell: what waits was not sent."""
+        """Another process holds this client's connections, or nobody can tell: what waits was not sent, what runs may
+        have been executed."""
         self._services.log.warning("broker_not_owned", backend=self._backend, reason=reason.value)
+        text = "another replica has this client's connections now"
+        lost = errors.internal(text, reason="moved", executed="unknown", backend=self._backend).raw
+        for call in self._calls.values():
+            if call.owner is not None:
+                self._outcome(call.owner, False, lost)
         self._end(NORMAL, self._failure("not_owned", "the state of this client's connections can't be had"))
 
     def _turn_away(self, messages: list[PoolMessage], error: Raw) -> None:

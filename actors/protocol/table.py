@@ -143,6 +143,9 @@ class Limits:
     """Events that wait for one connection; more make it a slow consumer."""
     outbox_bytes: int = 8 * 1024 * 1024
     """Bytes that wait for one connection (one single larger event is let through)."""
+    store_outage: float = 60.0
+    """While the store is away, and another replica may be able to reach it, sessions that are in memory go on for so
+    long, without records; then their requests get 503."""
     box_events: int = 64
     """Messages that wait for a GET stream while none is attached."""
     keep_alive: float = 25.0

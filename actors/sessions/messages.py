@@ -82,17 +82,19 @@ class Released(Struct, frozen=True):
     outcome: Any
 
 
-class Reclaimed(Struct, frozen=True):
-    """The outcome of taking it again."""
-
-    outcome: Any
-
-
 # Clocks -------------------------------------------------------------------------------------------------------
 
 
 class IdleDue(Struct, frozen=True):
     """Time to look whether the session is idle."""
+
+
+class DoubtDue(Struct, frozen=True):
+    """Time to look whether it can be told whose the session is."""
+
+
+class RecoverDue(Struct, frozen=True):
+    """Nobody asks any more for what an earlier life has recorded."""
 
 
 class DrainDue(Struct, frozen=True):
@@ -108,5 +110,5 @@ class DeadlineDue(Struct, frozen=True):
 EdgeMessage: TypeAlias = GetEvents | EndSession | Recover
 """From edges, besides POSTs."""
 
-OwnMessage: TypeAlias = StreamRecorded | Released | Reclaimed | IdleDue | DrainDue | DeadlineDue
+OwnMessage: TypeAlias = StreamRecorded | Released | IdleDue | DoubtDue | RecoverDue | DrainDue | DeadlineDue
 """From itself, its store and its clocks."""

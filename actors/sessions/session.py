@@ -8,6 +8,9 @@ A session that nobody is heard of leaves memory after a while, and ends after a 
 live and die with this process it stays where it is, and lets go of what can be had again. Any other is given back
 to the store, and what comes meanwhile waits for the outcome; the object goes when that is known and nothing has
 come. Its backends' sessions stay, for its next life.
+
+It does nothing while it can't be told whether the session is still this process's, and ends where it is another's: its
+backends' sessions are that one's then, and so is what is recorded.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +20,7 @@ from typing import Any, TypeAlias, assert_never
 
 import msgspec
 
+from actors.doubt import AGAIN, Standing
 from actors.durations import Durations
 from actors.endpoints.catalogue import CatalogueChanged, Listed
 from actors.endpoints.host import Tree
@@ -27,15 +31,15 @@ from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
 from actors.machines.session import rebuild
 from actors.machines.session import record as session_record
-from actors.machines.session.machine import step
+from actors.machines.session.machine import FENCED, step
 from actors.machines.session.state import TRANSITIONS, UNRECORDED, Client, Rules, Session, SessionPhase
 from actors.ports import UNAVAILABLE, Answer, Failed, Grant, Principal, Record, Refused, SessionKey, Streaming
 from actors.protocol import errors
-from actors.protocol.messages import Request
+from actors.protocol.messages import Request, RequestId
 from actors.protocol.table import Replaced, Table
 from actors.quotas import Quotas
-from actors.record import Fields, OwnedRecord, SaveDue, Stored
-from actors.runtime import NORMAL, SHUTDOWN, Actor, Down, Exit, Reply
+from actors.record import RETRY, Fields, OwnedRecord, Renamed, SaveDue, Stored
+from actors.runtime import NORMAL, SHUTDOWN, Actor, ActorDown, Down, Exit, Reply
 from actors.services import DRAIN_MARGIN, Services
 from actors.sessions import messages as sm
 from actors.sessions.expiry import Passivated, Returned, last_activity
@@ -58,6 +62,9 @@ RESUMABLE_FIRST = ("resources/subscribe", "resources/unsubscribe", "logging/setL
 HANDSHAKE_TTL = 60.0
 """Seconds without a message after which a session whose handshake was not finished ends; its record has as long."""
 
+RECOVER_WITHIN = 60.0
+"""Seconds after a rebuild in which somebody may ask for requests that an earlier life has recorded."""
+
 SeldomMessage: TypeAlias = (
     sm.EdgeMessage
     | ev.PostBroken
@@ -73,6 +80,7 @@ SeldomMessage: TypeAlias = (
     | Listed
     | CatalogueChanged
     | Replaced
+    | Renamed
     | Down
 )
 """What comes from outside besides POSTs, outcomes and what is told in the course of calls."""
@@ -92,7 +100,8 @@ OwnMessage: TypeAlias = (
 )
 """What a session caused itself."""
 
-FROM_OUTSIDE = (sm.PostMessages, sm.GetEvents, sm.EndSession, sm.Recover, um.UpstreamNotification)
+FROM_EDGES = (sm.PostMessages, sm.GetEvents, sm.EndSession, sm.Recover)
+FROM_OUTSIDE = (*FROM_EDGES, um.UpstreamNotification)
 """What others may send any number of; what a session receives besides is bounded by what it has in hand."""
 
 SessionMessage: TypeAlias = sm.PostMessages | um.UpstreamOutcome | um.UpstreamNotification | SeldomMessage | OwnMessage
@@ -136,6 +145,9 @@ class SessionActor(Actor):
         self._posts: dict[int, sm.PostMessages] = {}
         """Those that have neither an answer nor a stream, by the number of the connection."""
         self._gets: dict[int, Reply] = {}
+        self._recorded_on: dict[RequestId, str] = {}
+        """The streams of requests that an earlier life has recorded, for a while."""
+        self._recovering: tuple[RequestId, ...] = ()
         self._numbers = count(1)
         """Of POSTs and connections."""
         self._ending: list[Reply] = []
@@ -148,7 +160,10 @@ class SessionActor(Actor):
         """When the client was last heard of."""
         self._watching = False
         self._parked: list[SessionMessage] | None = None
-        """What has come since the record was given back, as long as the outcome is not known."""
+        """What has come since the record was given back, or since it can't be told whose it is, while that is so."""
+        self._given_back = False
+        self._moved = False
+        """The session is another's."""
         self._draining = False
         served = services.table.value.endpoints.get(identity.endpoint)
         transparent = served is not None and served.kind == "transparent"
@@ -253,6 +268,10 @@ class SessionActor(Actor):
         self.recorder.load(record.streams)
         self._state, effects = rebuild.rebuild(record, self._state, self.ctx.now(), self._kept.reachable)
         self._quotas.requests.add(self.principal, len(self._state.requests))
+        if record.requests:
+            read, id_of = session_record.read_request, session_record.request_id
+            self._recorded_on = {id_of(key): read(value).stream for key, value in record.requests.items()}
+            self.ctx.set_timer("recover", RECOVER_WITHIN, sm.RecoverDue())
         # A first write of this life: it clears the count of rebuilds that never got so far.
         self.save(session_record.handshake(self._state) | last_activity(None))
         self.endpoint.recall(record.fields)
@@ -262,12 +281,29 @@ class SessionActor(Actor):
 
     def receive(self, message: SessionMessage) -> None:
         """One message."""
-        if self._parked is None or isinstance(message, sm.Released | sm.Reclaimed | Stored):
+        cluster = self.services.cluster
+        if self._parked is None and (cluster.doubtful or self.record.grant.owner != cluster.incarnation):
+            standing = self._hold_still()
+            if standing is Standing.OVER and isinstance(message, FROM_EDGES):
+                message.reply.answer(Answer.refusing(errors.store_away()))
+                return
+        if self._parked is None or isinstance(message, sm.Released | sm.DoubtDue | Stored):
             self._handle(message)
             if self.record.changed or self._draining or not self._watching:
                 self._settle()
-        elif len(self._parked) < self.mailbox_size or not isinstance(message, FROM_OUTSIDE):
-            self._parked.append(message)
+        else:
+            self._park(message)
+
+    @property
+    def _held(self) -> bool:
+        """Whether it holds still."""
+        return self._parked is not None
+
+    def _park(self, message: SessionMessage) -> None:
+        parked = self._parked
+        assert parked is not None
+        if len(parked) < self.mailbox_size or not isinstance(message, FROM_OUTSIDE):
+            parked.append(message)
         elif isinstance(message, um.UpstreamNotification):
             self.services.telemetry.count("stagedoor_messages_dropped_total", ("overflow",))
         else:
@@ -313,7 +349,7 @@ class SessionActor(Actor):
                 self._ending.append(message.reply)
                 self.event(ev.Ended(message.reason))
             case sm.Recover():
-                message.reply.answer(None)
+                self._recover(message)
             case um.UpstreamPlaced():
                 self._placed(message)
             case um.UpstreamHeld():
@@ -332,6 +368,8 @@ class SessionActor(Actor):
                 self.endpoint.about_lists(message)
             case Replaced():
                 self._reconfigured(message.before)
+            case Renamed():
+                pass  # it is claimed again before any message
             case Down():
                 self.endpoint.upstream_ended(message.ref)
             case _:
@@ -341,9 +379,7 @@ class SessionActor(Actor):
         """What it caused itself: outcomes of the store, and its clocks."""
         match message:
             case Stored():
-                self.record.heard(message)
-                if self.record.lost is not None:
-                    self.event(ev.Ended(self.record.lost.value))
+                self._stored(message)
             case SaveDue():
                 self.record.write()
             case sm.StreamRecorded():
@@ -351,6 +387,8 @@ class SessionActor(Actor):
             case ev.CallCleared():
                 self.event(message)
                 self._releases.pop(message.call, None)  # of a call that is over
+            case ev.StreamFailed(reason="fenced"):
+                self._lose(Refused.FENCED)
             case ev.StreamFailed():
                 self.event(message)
                 for server_request_id in [i for i, ask in self._state.asks.items() if ask.stream == message.stream]:
@@ -363,10 +401,12 @@ class SessionActor(Actor):
                 self.recorder.retry(message.stream)
             case sm.Released():
                 self._released(message.outcome)
-            case sm.Reclaimed():
-                self._reclaimed(message.outcome)
+            case sm.DoubtDue():
+                self._doubt_due()
             case sm.IdleDue():
                 self._idle_due()
+            case sm.RecoverDue():
+                self._recorded_on = {}
             case sm.DrainDue():
                 self._drain_due()
             case sm.DeadlineDue():
@@ -379,12 +419,18 @@ class SessionActor(Actor):
                 assert_never(message)
 
     def stopped(self, reason: Exit) -> None:
-        """Whoever still waits is told."""
+        """Whoever still waits is told. What was parked was not begun: it is for the next life."""
+        for message in self._parked or ():
+            if isinstance(message, FROM_EDGES):
+                message.reply.fail(ActorDown(self.ctx.name, reason))
         self._quotas.requests.add(self.principal, -len(self._state.requests))
         for post in self._posts.values():
             post.reply.answer(sm.unanswered(post.messages, batch=post.batch))
         closed = self._state.phase is SessionPhase.CLOSED
-        if reason.abnormal or closed:
+        if self._moved:
+            for reply in (*self._gets.values(), *self._ending):
+                reply.fail(ActorDown(self.ctx.name, reason))
+        elif reason.abnormal or closed:
             restored = errors.overloaded("the session is being restored")
             for reply in self._gets.values():
                 reply.answer(Answer.refusing(errors.session_not_found() if closed else restored))
@@ -429,6 +475,16 @@ class SessionActor(Actor):
         self._gets[connection] = message.reply
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.Detached(connection, message.stream or ""))
         self.event(ev.Attached(connection, message.stream, message.epoch, message.seq))
+
+    def _recover(self, message: sm.Recover) -> None:
+        """As a resumption by a client that was not given an id: a stream without its last event still owes these."""
+        streams = {self._recorded_on[id] for id in message.ids if id in self._recorded_on}
+        if len(streams) != 1:
+            message.reply.answer(None)
+            return
+        self._recovering = message.ids
+        self._get(sm.GetEvents(streams.pop(), 0, 0, message.reply))
+        self._recovering = ()
 
     # The backends
 
@@ -554,7 +610,7 @@ class SessionActor(Actor):
             return
         connection, head = None, 0
         if effect.live or self.recorder.holds(effect.stream):
-            connection, head = self.recorder.follow(effect, effect.connection)
+            connection, head = self.recorder.follow(effect, effect.connection, self._recovering)
         key = self.identity.key
         follower = Follower(self.services.store, key, effect.stream, effect.epoch, effect.seq, connection, head)
         if not reply.answer(follower):
@@ -573,7 +629,14 @@ class SessionActor(Actor):
     def _end(self, reason: str) -> None:
         """The machine is closed: record, upstream connections and actor go. A session that is another's goes on
         there, and its backends' sessions with it."""
-        (self.endpoint.upstreams.put_down if reason == Refused.FENCED.value else self.endpoint.delete_upstreams)()
+        self.services.telemetry.count("stagedoor_sessions_ended_total", (reason,))
+        if reason == FENCED:
+            self._moved = True
+            self.services.log.info("session_moved", session=handle(self.identity.key))
+            self.endpoint.upstreams.put_down()
+            self.ctx.stop(NORMAL)
+            return
+        self.endpoint.delete_upstreams()
         ending, ref = self._ending, self.ctx.ref
 
         def done(outcome: Any) -> None:
@@ -585,7 +648,81 @@ class SessionActor(Actor):
 
         self.services.store.end(self.identity.key, self.record.grant, reason, done)
         self.services.log.info("session_ended", session=handle(self.identity.key), reason=reason)
-        self.services.telemetry.count("stagedoor_sessions_ended_total", (reason,))
+
+    # Whose it is
+
+    def _hold_still(self) -> Standing:
+        """What may be done at present. Where that is nothing, what comes is parked, and looked at again: when the
+        session was claimed under the present name of the process, or after a moment of doubt."""
+        standing = self.tree.doubt.standing(self.record.grant, self.ctx.now())
+        if standing is Standing.FORMER:
+            self.ctx.cancel_timer("doubt")
+            self.record.reclaim(self.record.grant.owner)
+        elif standing is Standing.HOLD:
+            self.ctx.set_timer("doubt", AGAIN, sm.DoubtDue())
+        if standing in (Standing.FORMER, Standing.HOLD) and self._parked is None:
+            self._parked = []
+        return standing
+
+    def _doubt_due(self) -> None:
+        if self._hold_still() in (Standing.FORMER, Standing.HOLD):
+            return
+        if not self.record.owned:
+            self.ctx.set_timer("doubt", RETRY, sm.DoubtDue())
+        self._go_on()
+
+    def _stored(self, message: Stored) -> None:
+        self.record.heard(message)
+        if self.record.lost is not None:
+            self._lose(self.record.lost)
+        elif message.step in ("reclaim", "reread") and isinstance(message.outcome, Failed):
+            if message.outcome.reason in UNAVAILABLE:
+                self._not_claimed()
+        elif message.step == "reclaim":
+            self._claimed(message.outcome[1])
+
+    def _claimed(self, record: Record) -> None:
+        """It is ours again, at another epoch."""
+        self._state = msgspec.structs.replace(self._state, epoch=self.record.grant.epoch)
+        self.recorder.regranted(record.streams)
+        self._stay()
+
+    def _not_claimed(self) -> None:
+        """The store is away. What was given back goes, for whoever comes next finds it there."""
+        parked, self._parked = self._parked or [], []
+        for message in parked:
+            if isinstance(message, FROM_EDGES):
+                # It was not begun, and may be sent again.
+                message.reply.answer(Answer.refusing(errors.store_away()))
+            else:
+                self._parked.append(message)
+        if self._given_back:
+            self._go()
+        else:
+            self.ctx.set_timer("doubt", RETRY, sm.DoubtDue())
+
+    def _lose(self, reason: Refused) -> None:
+        """It is another's, or there is none any more."""
+        if reason is Refused.FENCED:
+            self.recorder.lose()
+        self.event(ev.Ended(reason.value))
+
+    def _stay(self) -> None:
+        """It lives on, in the store too, which a first write says."""
+        self._given_back = False
+        self.save(last_activity(None))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """With what was parked. As in a mailbox: a request whose client is gone by now was never begun."""
+        parked, self._parked = self._parked or [], None
+        for message in parked:
+            if isinstance(message, FROM_EDGES) and message.reply.abandoned:
+                continue
+            if self._held:
+                self._park(message)
+            else:
+                self._handle(message)
 
     # Out of memory
 
@@ -621,7 +758,7 @@ class SessionActor(Actor):
             self.endpoint.shrink()
             self._watch(end - idle)
         else:
-            self._parked = []
+            self._parked, self._given_back = [], True
             since = last_activity(self.services.wall() - idle)
             self.record.release(since, lambda out: self.ctx.ref.reply(sm.Released(out)))
 
@@ -632,41 +769,13 @@ class SessionActor(Actor):
         elif not self._parked and self.ctx.idle and self.record.settled:
             self._go()
         else:
-            ref, grant = self.ctx.ref, self.record.grant
-            nonce = f"{grant.owner}-{grant.epoch}"
-            key = self.identity.key
-            self.services.store.claim(key, None, grant.epoch, nonce, lambda out: ref.reply(sm.Reclaimed(out)))
+            self.record.reclaim(None)
 
     def _go(self) -> None:
         self.endpoint.upstreams.put_down()
         left = self.services.limits.idle_ttl - (self.ctx.now() - self._active)
         self.tree.expiry.reply(Passivated(self.identity.key, left))
         self.ctx.stop()
-
-    def _reclaimed(self, outcome: Any) -> None:
-        """Taken again, or not: then it has ended, or goes, for whoever comes next finds it in the store."""
-        if not isinstance(outcome, Failed):
-            grant: Grant = outcome[0]
-            self.record.grant = grant
-            self._state = msgspec.structs.replace(self._state, epoch=grant.epoch)
-        elif outcome.reason in (Refused.GONE, Refused.ENDED):
-            self.event(ev.Ended(outcome.reason.value))
-        else:
-            for message in self._parked or ():
-                if isinstance(message, sm.PostMessages | sm.GetEvents | sm.EndSession | sm.Recover):
-                    # It was not begun, and may be sent again.
-                    message.reply.answer(Answer.refusing(errors.store_away()))
-            self._go()
-            return
-        self._stay()
-
-    def _stay(self) -> None:
-        suspended, self._parked = self._parked or [], None
-        self.save(last_activity(None))
-        for message in suspended:
-            # As in a mailbox: a request whose client is gone by now was never begun.
-            if not (isinstance(message, sm.PostMessages | sm.GetEvents) and message.reply.abandoned):
-                self._handle(message)
 
     # The end of the process: what is in flight has until the deadline, then the record is given back
 

@@ -58,11 +58,12 @@ def kind_of(stream: str) -> str:
 
 @dataclass(slots=True)
 class Entry:
-    """An event that is not in the log yet, and what else of the record is written with it. `seq` holds for the present
-    attempt to bring it there."""
+    """An event that is not in the log yet, and what else of the record is written with it. `seq` and `epoch` hold for
+    the present attempt to bring it there."""
 
     effect: fx.Append
     seq: int = 0
+    epoch: int = 0
     fields: dict[str, bytes | None] = field(default_factory=dict)
 
     @property
@@ -181,6 +182,8 @@ class Recorder:
         # Of server requests whose end is not in the log: their stream, and the event.
         self._asked: dict[str, tuple[str, int]] = {}
         self._live = True
+        self._lost = False
+        """The session is another's."""
 
     # Effects
 
@@ -199,14 +202,17 @@ class Recorder:
         if effect.first is not None:
             track.next = 2
             self._usage.add(effect.stream, len(effect.first))
-        requests = dict(effect.requests)
+        if not self._record.owned:
+            self._on_open(effect, track, 0, Failed(Refused.AWAY))
+            return
+        requests, grant = dict(effect.requests), self._record.grant
         self._store.open(
             self.key,
-            self._record.grant,
+            grant,
             effect.stream,
             requests,
             effect.first,
-            self._ctx.guard(lambda out: self._on_open(effect, track, out)),
+            self._ctx.guard(lambda out: self._on_open(effect, track, grant.epoch, out)),
         )
 
     def load(self, heads: Mapping[str, StreamHead]) -> None:
@@ -232,8 +238,10 @@ class Recorder:
             track.answered(effect)
             self._settle(effect.stream, track)
             return
+        if self._lost:
+            return
         full = self._usage.add(effect.stream, entry.size)
-        if track.stalled:
+        if track.stalled or not self._record.owned:
             self._keep(track, entry)
         else:
             track.pending.append(entry)
@@ -252,25 +260,50 @@ class Recorder:
         """Whether events of it may be on their way into the log."""
         return stream in self._tracks
 
-    def follow(self, effect: fx.Follow, connection: int) -> tuple[Connection, int]:
+    def follow(
+        self, effect: fx.Follow, connection: int, pending_replies: Iterable[RequestId] = ()
+    ) -> tuple[Connection, int]:
         """A live stream goes on over a new connection with what is still on its way into the log; what is there (up to
-        the number returned) is for the reader to fetch."""
+        the number returned) is for the reader to fetch. From its beginning: for a client that has no id to come back
+        with, and waits for the answers to these."""
         track = self._tracks.setdefault(effect.stream, Track(acked=effect.head, next=effect.head + 1, fence=1))
         if track.connection is not None:
             track.connection.cut()  # the newest attach wins, though the machine may have done with the stream
         # A client may claim more than was ever acknowledged, or than Redis still knows of: all that comes is new to it.
-        slot = self._connect(connection, effect.stream, min(effect.seq, track.acked))
+        slot = self._connect(connection, effect.stream, min(effect.seq, track.acked) if effect.seq else None)
         track.connection, track.leaving = slot, None
-        track.pending_replies.clear()  # who comes back has an id
+        track.pending_replies = dict.fromkeys(pending_replies)  # of who comes back with an id, none
         return slot, track.acked
 
     def retry(self, stream: str) -> None:
         """The store may be back: everything once more, in order. What was done before all the same is not done
         twice."""
         track = self._tracks.get(stream)
-        if track is not None and track.stalled:
+        if track is not None and track.stalled and self._record.owned:
             track.stalled = False
             self._again(track)
+
+    def regranted(self, heads: Mapping[str, StreamHead]) -> None:
+        """The session was claimed again, and its log ends here: what is there stays under the epoch that it was
+        written at, the rest is brought anew."""
+        for stream, track in list(self._tracks.items()):
+            if track.recorded and track.opened is None and track.pending:
+                head = heads[stream].seq if stream in heads else 0
+                there = [e for e in track.pending if e.effect.data is not None and 0 < e.seq <= head]
+                if there:
+                    self._acknowledged(track, there[-1])
+                if self._tracks.get(stream) is track:
+                    track.stalled = False
+                    self._again(track)
+
+    def lose(self) -> None:
+        """The session is another's. What is in the log is its new owner's to tell, and connections that follow it go
+        there; only those that are in no log are still ours."""
+        self._live, self._lost = False, True
+        for slot in list(self.connections.values()):
+            track = self._tracks.get(slot.stream)
+            if track is None or (track.recorded and track.opened is None):
+                slot.lose()
 
     def close(self, connection: int, retry: int | None) -> None:
         """Closes a connection of ours; with a hint when to come back it is left, so that its client has an id to come
@@ -302,9 +335,9 @@ class Recorder:
     # On the way into the log
 
     def _issue(self, track: Track, entry: Entry) -> None:
-        effect = entry.effect
+        effect, grant = entry.effect, self._record.grant
         stream, attempt = effect.stream, track.attempt
-        entry.seq = track.next
+        entry.seq, entry.epoch = track.next, grant.epoch
         if effect.data is not None:
             track.next += 1
         asked = track.take_asked(entry) if track.asked else effect.asked
@@ -313,7 +346,7 @@ class Recorder:
         entry.fields |= self._record.take_noted()
         self._store.append(
             self.key,
-            self._record.grant,
+            grant,
             stream,
             entry.seq,
             [effect.data] if effect.data is not None else [],
@@ -400,7 +433,7 @@ class Recorder:
 
     # What comes back
 
-    def _on_open(self, effect: fx.OpenStream, track: Track, outcome: object) -> None:
+    def _on_open(self, effect: fx.OpenStream, track: Track, epoch: int, outcome: object) -> None:
         opened, track.opened = track.opened, None
         if isinstance(outcome, Failed):
             if outcome.reason in FINAL:
@@ -411,7 +444,7 @@ class Recorder:
                 return
             self._go_unrecorded(effect.stream, track)
         elif effect.first is not None:
-            self._advance(effect.stream, track, 1, effect.first)
+            self._advance(effect.stream, track, (epoch, 1), effect.first)
         if opened is not None:
             opened()
 
@@ -430,13 +463,10 @@ class Recorder:
         if attempt != track.attempt or self._tracks.get(entry.effect.stream) is not track:
             return
         if not isinstance(outcome, Failed):
-            done = None
-            while done is not entry:  # what is before it is in the log too, whatever became of the word of that
-                done = track.pending.popleft()
-                if done.effect.clears is not None and self._live:
-                    self._tell(ev.CallCleared(done.effect.clears))
-                self._advance(done.effect.stream, track, done.seq, done.effect.data)
+            self._acknowledged(track, entry)
             return
+        if outcome.reason is Refused.FENCED and not self._record.owned:
+            return  # it was late for the former grant; the next one is asked for
         self._telemetry.count("stagedoor_store_errors_total", ("append", outcome.reason.value))
         if outcome.reason in UNAVAILABLE and self._live:
             self._stall(entry.effect.stream, track)
@@ -444,6 +474,15 @@ class Recorder:
             self._shed(track, entry)
         else:
             self._give_up(entry.effect.stream, track, outcome)
+
+    def _acknowledged(self, track: Track, entry: Entry) -> None:
+        """It is in the log, and so is what is before it, whatever became of the word of that."""
+        done = None
+        while done is not entry:
+            done = track.pending.popleft()
+            if done.effect.clears is not None and self._live:
+                self._tell(ev.CallCleared(done.effect.clears))
+            self._advance(done.effect.stream, track, (done.epoch, done.seq), done.effect.data)
 
     def _stall(self, stream: str, track: Track) -> None:
         """A client that has an id comes back for the rest; one that has none waits with us."""
@@ -486,7 +525,9 @@ class Recorder:
             self._telemetry.count("stagedoor_fenced_writes_total")
         self._tracks.pop(stream, None)
         self._usage.forget(stream)
-        if track.connection is not None:
+        if track.connection is not None and outcome.reason is Refused.FENCED:
+            track.connection.lose()
+        elif track.connection is not None:
             self._rescue(track, track.connection)
         if self._live:
             self._tell(ev.StreamFailed(stream, outcome.reason.value))
@@ -511,15 +552,16 @@ class Recorder:
     def _tell(self, message: StreamMessage) -> None:
         self._ctx.ref.reply(message)
 
-    def _advance(self, stream: str, track: Track, seq: int, data: bytes | None) -> None:
-        """This event is in the log, and goes to who reads; without data only the record was changed."""
+    def _advance(self, stream: str, track: Track, place: tuple[int, int], data: bytes | None) -> None:
+        """This event is in the log, at this epoch under this number, and goes to who reads; without data only the
+        record was changed."""
         over, slot = self._over(stream, track), track.connection
+        epoch, seq = place
         if data is not None:
             track.acked = seq
         if slot is None:
             return
         if data is not None:
-            epoch = self._record.grant.epoch
             event = sse.encode_event(data, f"{stream}:{epoch}-{seq}")
             if not slot.put(seq, event, epoch=epoch, last=over):
                 self._slow(slot)

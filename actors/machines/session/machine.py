@@ -34,6 +34,9 @@ CLIENT_BYTES = 64 * 1024
 
 _id, _method = attrgetter("id"), attrgetter("method")
 
+FENCED = "fenced"
+"""The reason of an end that is none: the session is another's now."""
+
 RETRY_MS = 1000
 """What the drain tells a client to wait before it comes back; the actor adds jitter."""
 
@@ -298,6 +301,8 @@ def _fail_requests(session: Session, message: str, reason: str, but: Collection[
 
 def _end(session: Session, event: ev.Ended) -> Step:
     """Requests in flight get their error first, then everything closes."""
+    if event.reason == FENCED:
+        return _moved(session)
     session, effects = _fail_requests(session, "the session has ended", event.reason)
     session, more = server_requests.fail_all(session, "the session has ended", "session_ended")
     effects += more
@@ -306,6 +311,19 @@ def _end(session: Session, event: ev.Ended) -> Step:
             effects.append(fx.CloseConnection(stream.connection, event.reason))
     phase = TRANSITIONS[session.phase, "end"]
     return replace(session, phase=phase, streams={}, box=(), settled=()), [*effects, fx.End(event.reason)]
+
+
+def _moved(session: Session) -> Step:
+    """The session goes on elsewhere. Its backends are told nothing, for what they run and ask is the next owner's; and
+    what is recorded is that one's to answer, so that these errors only reach whoever waits on a connection of ours."""
+    effects: fx.Effects = []
+    for entry in session.requests.values():
+        error = errors.internal("the session has moved to another replica", reason="moved", executed=entry.executed)
+        session, more = inflight.settle(session, entry, codec.encode_error(entry.id, error))
+        effects += more
+    effects += [fx.CloseConnection(s.connection, FENCED) for s in session.streams.values() if s.connection is not None]
+    phase = TRANSITIONS[session.phase, "end"]
+    return replace(session, phase=phase, streams={}, asks={}, box=(), settled=()), [*effects, fx.End(FENCED)]
 
 
 def _stream_failed(session: Session, event: ev.StreamFailed) -> Step:

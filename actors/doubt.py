@@ -1,0 +1,68 @@
+"""How long this process may go on while it can't tell whether it is still the owner of what it holds.
+
+A process of which no sign of life was acknowledged for a while counts as dead to the others, and they take over what
+it owns. So what it owns holds still as soon as there is doubt, for one second: by then either its lease was renewed, or
+the store is away, for the others as much as for us. Then what is in memory goes on without the store, for as long as
+the operator says that it may happen that two serve a session; without end where nobody else is there to do so.
+"""
+
+from enum import Enum
+
+from actors.ports import Cluster, Failed, Grant, Replica
+from actors.protocol.table import Limits
+
+BRIEF = 1.0
+"""Seconds after which a doubt means that the store is away."""
+AGAIN = 0.1
+"""Seconds after which those who hold still look again."""
+
+
+class Standing(Enum):
+    """What may be done with what is owned under a grant."""
+
+    SURE = "sure"
+    """Everything."""
+    FORMER = "former"
+    """The process has another name now: nothing, before it was claimed under that."""
+    HOLD = "hold"
+    """Nothing for the moment."""
+    ALONE = "alone"
+    """The store is away: what needs no record."""
+    OVER = "over"
+    """It was away for too long: nothing new."""
+
+
+class Doubt:
+    """Of one process; whatever it owns asks here."""
+
+    def __init__(self, cluster: Cluster, limits: Limits) -> None:
+        self.others = False
+        """Whether another replica was there when that was last known."""
+        self._cluster = cluster
+        self._limits = limits
+        self._since: float | None = None
+
+    def standing(self, grant: Grant, now: float) -> Standing:
+        """What may be done at this time, on trio's clock."""
+        if not self._cluster.doubtful:
+            self._since = None
+            return Standing.SURE if grant.owner == self._cluster.incarnation else Standing.FORMER
+        if self._since is None:
+            self._since = now
+        if now - self._since < BRIEF:
+            return Standing.HOLD
+        over = self.others and now - self._since > self._limits.store_outage
+        return Standing.OVER if over else Standing.ALONE
+
+    def look(self, now: float) -> None:
+        """To be called now and then: that a doubt has begun is noticed by asking. Who else is there counts from the
+        last answer on."""
+        if self._cluster.doubtful:
+            self._since = now if self._since is None else self._since
+        else:
+            self._since = None
+            self._cluster.replicas(self._known)
+
+    def _known(self, outcome: list[Replica] | Failed) -> None:
+        if not isinstance(outcome, Failed):
+            self.others = any(r.alive and r.incarnation != self._cluster.incarnation for r in outcome)

@@ -1,0 +1,85 @@
+"""After a lapse of this process's lease, has everything that it owns claimed under its next name: what another has
+taken over ends here, though nobody asks for it."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+from actors.doubt import Doubt
+from actors.named import NamedRef
+from actors.ports import Incarnation
+from actors.record import Renamed
+from actors.runtime import Actor, Ref
+
+AT_ONCE = 200
+PAUSE = 0.1
+"""Claims in one turn, and seconds between two turns: those with messages come first, for they don't wait for theirs."""
+LOOK = 10.0
+"""Seconds between two looks at who else is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Time for some more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Time to look who else is there."""
+
+
+VerifierMessage: TypeAlias = Renamed | _Turn | _Look
+
+
+class Verifier(Actor):
+    """Permanent. `owners`: the actors that own a record. What it forgets in a crash is claimed by its next message."""
+
+    def __init__(self, doubt: Doubt, owners: Callable[[], Sequence[Ref]], *, looks: bool) -> None:
+        """`looks`: the store may be away for us and not for others, so that it counts who else is there."""
+        self._doubt = doubt
+        self._looks = looks
+        self._owners = owners
+        self._queue: deque[Ref] = deque()
+
+    def started(self) -> None:
+        self._look()
+
+    def receive(self, message: VerifierMessage) -> None:
+        match message:
+            case Renamed():
+                self._queue = deque(self._owners())
+                self._turn()
+            case _Turn():
+                self._turn()
+            case _Look():
+                self._look()
+            case _:
+                assert_never(message)
+
+    def _turn(self) -> None:
+        for _ in range(min(AT_ONCE, len(self._queue))):
+            self._queue.popleft().reply(Renamed())
+        if self._queue:
+            self.ctx.set_timer("turn", PAUSE, _Turn())
+
+    def _look(self) -> None:
+        self._doubt.look(self.ctx.now())
+        if self._looks:
+            self.ctx.set_timer("look", LOOK, _Look())
+
+
+class LeaseListener:
+    """Tells the verifier; the rest is for others."""
+
+    def __init__(self, verifier: NamedRef) -> None:
+        self._verifier = verifier
+
+    def on_mail(self, letters: Sequence[bytes]) -> None: ...
+
+    def on_renamed(self, former: Incarnation, now: Incarnation) -> None:
+        self._verifier.reply(Renamed())
+
+    def on_certain(self) -> None: ...
+
+    def on_down(self, incarnation: Incarnation) -> None: ...
