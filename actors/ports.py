@@ -367,6 +367,10 @@ class ClusterListener(Protocol):
         also of those that were dead before this one started and left sessions."""
 
 
+DUE_PARTS = 16
+"""Parts of all sessions that nobody has in memory, looked at one at a time."""
+
+
 class Cluster(Protocol):
     """What one replica sees of the others. Nothing of it may be needed for correctness: leases say when to act, the
     fence of every write says whether (CLUSTER, laws 3 and 4)."""
@@ -402,6 +406,13 @@ class Cluster(Protocol):
 
     def disown(self, incarnation: Incarnation, keys: Sequence[SessionKey]) -> None:
         """These are no longer a dead incarnation's: claimed by another, or without work. A hint."""
+
+    def due_at(self, key: SessionKey, wall: float | None) -> None:
+        """A session that nobody has in memory ends at this time of the wall clock (s) if nobody comes, and whoever is
+        there then ends it; None: not any more. A hint."""
+
+    def due(self, part: int, before: float, done: Done) -> None:
+        """Some sessions of this part (of `DUE_PARTS`) whose end is before this time → list[SessionKey]. AWAY."""
 
 
 # --------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from actors.cluster.sweeper import Deaths, Sweeper
 from actors.doubt import Doubt
 from actors.endpoints.catalogue import Catalogue, Prestart
 from actors.endpoints.host import Memo, Tree
@@ -69,8 +70,10 @@ class GatewayActors:
         router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, self.quotas))
         ends = Child("expiry", lambda: Expiry(services, upstreams))
         verifier = Child("verifier", lambda: Verifier(self.doubt, self._owners, looks=services.store.durable))
-        system.spawn(Supervisor([router, ends, verifier]), "front")
+        sweeper = Child("sweeper", lambda: Sweeper(services, NamedRef(system, "router"), expiry))
+        system.spawn(Supervisor([router, ends, verifier, sweeper]), "front")
         services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier")))
+        services.cluster.subscribe(Deaths(NamedRef(system, "sweeper")))
         self.door = Gate(services, self.sessions, NamedRef(system, "router"), modern, overloaded)
         if prestart:
             tree.catalogue.reply(Prestart())

@@ -1,8 +1,10 @@
 """Sessions that left memory still end when their idle time is over, and with them what the store has of them and the
-sessions of their backends, as far as this process put them to rest and still runs. (Else the store forgets them later,
-and the backends' own timeouts end theirs.)
+sessions of their backends.
 
-The record of a session that left memory says when it was last heard of, so that nobody brings it back too late.
+The process that put a session to rest ends it at its time. It also leaves word of that time with the store: where that
+process is no more, another one ends it a little later. (Where none runs, the store forgets the session in the end, and
+the backends' own timeouts end theirs.) The record of a session that left memory says when it was last heard of, so that
+nobody brings it back too late.
 """
 
 from collections import OrderedDict
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import TypeAlias, assert_never
 
-from actors.ports import UNAVAILABLE, Failed, Grant, Record, SessionKey, ignore
+from actors.ports import DUE_PARTS, UNAVAILABLE, Failed, Grant, Record, SessionKey, ignore
 from actors.runtime import Actor, DynamicSupervisor
 from actors.services import Services
 from actors.upstreams.resume import delete_upstream, read_resumable
@@ -29,6 +31,10 @@ RETRY = 5.0
 """Seconds after which the store is tried again that was away."""
 LATE = 1.0
 """Seconds by which two clocks of one machine may differ in what they measured."""
+OTHERS = 30.0
+"""Seconds that the process which put a session to rest has to end it, before others do."""
+LOOK = 7.3
+"""Seconds, about, between two looks for those of others: each time at one part of them."""
 
 
 def last_activity(wall: float | None) -> dict[str, bytes | None]:
@@ -77,8 +83,25 @@ class Overdue:
 
 
 @dataclass(frozen=True, slots=True)
+class Orphaned:
+    """A session without work, whose owner has died: nobody knows since when it is idle."""
+
+    key: SessionKey
+
+
+@dataclass(frozen=True, slots=True)
 class _Tick:
     """Time to look who is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Time to look for those of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    outcome: list[SessionKey] | Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +116,7 @@ class _Claimed:
     outcome: tuple[Grant, Record] | Failed
 
 
-ExpiryMessage: TypeAlias = Passivated | Returned | Overdue | _Tick | _Read | _Claimed
+ExpiryMessage: TypeAlias = Passivated | Returned | Overdue | Orphaned | _Tick | _Look | _Found | _Read | _Claimed
 
 
 class Expiry(Actor):
@@ -109,14 +132,28 @@ class Expiry(Actor):
         self._queue: OrderedDict[SessionKey, None] = OrderedDict()
         self._turn = 0.0
         """When the next turn may be; nothing that comes meanwhile puts it off."""
+        self._part = 0
+        """Of the sessions of others, which is looked at next."""
+
+    def started(self) -> None:
+        self._part = int(self._services.jitter() * DUE_PARTS)
+        self._look_later()
 
     def receive(self, message: ExpiryMessage) -> None:
         match message:
             case Passivated(key, seconds):
+                self._services.cluster.due_at(key, self._services.wall() + seconds)
                 self._wait(key, seconds)
             case Returned(key):
+                self._services.cluster.due_at(key, None)
                 self._forget(bytes.fromhex(key))
                 self._sleep()
+            case Orphaned(key):
+                self._services.cluster.due_at(key, self._services.wall() + self._services.limits.idle_ttl)
+            case _Look():
+                self._look_for_others()
+            case _Found(outcome):
+                self._found(outcome)
             case Overdue(key):
                 self._queue[key] = None
                 self._sleep()
@@ -171,31 +208,52 @@ class Expiry(Actor):
         ref = self.ctx.ref
         self._services.store.read(key, lambda out: ref.reply(_Read(key, out)))
 
+    def _look_later(self) -> None:
+        self.ctx.set_timer("look", LOOK * (0.5 + self._services.jitter()), _Look())
+
+    def _look_for_others(self) -> None:
+        """At one part after the other, so that each replica has little to do at a time."""
+        part, self._part = self._part, (self._part + 1) % DUE_PARTS
+        ref, before = self.ctx.ref, self._services.wall() - OTHERS
+        self._services.cluster.due(part, before, lambda out: ref.reply(_Found(out)))
+
+    def _found(self, outcome: list[SessionKey] | Failed) -> None:
+        for key in outcome if not isinstance(outcome, Failed) else ():
+            self._queue[key] = None
+        self._sleep()
+        self._look_later()
+
     def _read(self, key: SessionKey, outcome: Record | Failed) -> None:
         """It may be in memory again, or have been, or be gone."""
         if isinstance(outcome, Failed):
             self._failed(key, outcome)
             return
-        if outcome.owner is not None:
-            return
-        left = remaining(outcome.fields, self._services)
+        left = remaining(outcome.fields, self._services) if outcome.owner is None else 0.0
         if left > LATE:
+            self._services.cluster.due_at(key, self._services.wall() + left)
             self._again(key, left)
             return
-        ref = self.ctx.ref
-        self._services.store.claim(key, None, outcome.epoch, token_hex(8), lambda out: ref.reply(_Claimed(key, out)))
+        if outcome.owner == self._services.store.owner:
+            self._services.cluster.due_at(key, None)  # it is in memory here
+            return
+        # That of a living owner is refused.
+        ref, owner, epoch = self.ctx.ref, outcome.owner, outcome.epoch
+        self._services.store.claim(key, owner, epoch, token_hex(8), lambda out: ref.reply(_Claimed(key, out)))
 
     def _claimed(self, key: SessionKey, outcome: tuple[Grant, Record] | Failed) -> None:
         if isinstance(outcome, Failed):
             self._failed(key, outcome)
         else:
             end(key, *outcome, "idle", self._services, self._upstreams)
+            self._services.cluster.due_at(key, None)
             self._services.telemetry.count("stagedoor_sessions_ended_total", ("idle",))
 
     def _failed(self, key: SessionKey, failed: Failed) -> None:
         """It is gone, or another's; or the store can't say now."""
         if failed.reason in UNAVAILABLE:
             self._again(key, RETRY)
+        else:
+            self._services.cluster.due_at(key, None)
 
     def _again(self, key: SessionKey, seconds: float) -> None:
         """Looks later, unless it was in memory since, and is waited for."""

@@ -6,12 +6,13 @@ is alive is looked up in `Sessions` without a message; only the rest comes here.
 
 import hashlib
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 from actors.endpoints.host import Tree
 from actors.machines.session import record as session_record
-from actors.ports import Failed, Grant, Principal, Record, Refused, SessionKey
+from actors.ports import ANONYMOUS, UNAVAILABLE, Failed, Grant, Incarnation, Principal, Record, Refused, SessionKey
 from actors.protocol import errors
 from actors.protocol.errors import ProtocolError
 from actors.quotas import Quotas
@@ -67,6 +68,15 @@ class Activate:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeOver:
+    """A session of a dead replica, with work in flight: `found` in its record."""
+
+    key: SessionKey
+    found: Record
+    dead: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
 class Created:
     """What the store says of the record of a new session."""
 
@@ -94,7 +104,15 @@ class Claimed:
     outcome: Any
 
 
-RouterMessage: TypeAlias = OpenSession | Activate | Created | Read | Claimed | Down
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """What the store says of a claim that nobody here waits for."""
+
+    claimed: Claimed
+    dead: Incarnation
+
+
+RouterMessage: TypeAlias = OpenSession | Activate | TakeOver | Created | Read | Claimed | TakenOver | Down
 
 
 class Router(Actor):
@@ -134,6 +152,10 @@ class Router(Actor):
                 self._read(key, outcome)
             case Claimed():
                 self._claimed(message)
+            case TakeOver():
+                self._take_over(message)
+            case TakenOver(claimed, dead):
+                self._taken_over(claimed, dead)
             case Down(ref=ref, reason=reason):
                 self._down(ref, reason.kind)
             case _:
@@ -249,8 +271,11 @@ class Router(Actor):
         if isinstance(claimed.outcome, Failed):
             self._settle(claimed.key, _refusal(claimed.outcome))
             return
+        self._rebuild(claimed, "crash" if claimed.key in self.crashed else "activation")
+
+    def _rebuild(self, claimed: Claimed, reason: str) -> None:
+        """It is owned here from now on."""
         grant, record = claimed.outcome
-        reason = "crash" if claimed.key in self.crashed else "activation"
         self._services.telemetry.count("stagedoor_takeovers_total", (reason,))
         if reason == "crash":
             self._services.telemetry.count("stagedoor_restarts_total", ("SessionActor",))
@@ -262,6 +287,27 @@ class Router(Actor):
         self._services.log.info("session_activated", session=handle(claimed.key), epoch=grant.epoch, reason=reason)
         ref = self._start(identity, grant, record)
         self._settle(claimed.key, ref if ref is not None else errors.server_full())
+
+    def _take_over(self, message: TakeOver) -> None:
+        key, found = message.key, message.found
+        principal = principal_of(found.fields)
+        endpoint = found.fields.get("endpoint", b"").decode()
+        if key in self._sessions.table or self._sessions.draining or self._no_room(principal) is not None:
+            return  # its next message finds it, or another replica
+        self._quotas.sessions.add(principal)
+
+        def claimed(out: Any) -> None:
+            self.ctx.ref.reply(TakenOver(Claimed(key, principal, endpoint, out), message.dead))
+
+        self._services.store.claim(key, found.owner, found.epoch, secrets.token_hex(8), claimed)
+
+    def _taken_over(self, claimed: Claimed, dead: Incarnation) -> None:
+        """Whoever waits for the session here has asked for it too."""
+        self._quotas.sessions.add(claimed.principal, -1)
+        if not isinstance(claimed.outcome, Failed):
+            self._rebuild(claimed, "takeover")
+        if not isinstance(claimed.outcome, Failed) or claimed.outcome.reason not in UNAVAILABLE:
+            self._services.cluster.disown(dead, [claimed.key])
 
     def _settle(self, key: SessionKey, outcome: Ref | ProtocolError) -> None:
         for activate in self._activating.pop(key, []):
@@ -303,6 +349,12 @@ class Router(Actor):
 
     def _gauge(self) -> None:
         self._services.telemetry.gauge("stagedoor_sessions", float(len(self._sessions.table)), ("live", "legacy"))
+
+
+def principal_of(fields: Mapping[str, bytes]) -> Principal:
+    """Whose a recorded session is."""
+    name = fields.get("principal", b"").decode()
+    return ANONYMOUS if name == ANONYMOUS.name else Principal(name)
 
 
 def _same(alive: Alive, activate: Activate) -> bool:

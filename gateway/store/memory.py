@@ -13,6 +13,7 @@ from typing import Any
 import trio
 
 from actors.ports import (
+    DUE_PARTS,
     NO_DELTAS,
     ClusterListener,
     Deltas,
@@ -174,6 +175,8 @@ class _Memory:
     due: list[tuple[float, SessionKey, str]] = field(default_factory=list)
     """(when, key, stream or "") of everything that may expire, earliest first; entries that are out of date are renewed
     or dropped when their time comes."""
+    ends: dict[SessionKey, float] = field(default_factory=dict)
+    """When sessions end that nobody has in memory, on the wall clock."""
     deleted: int = 0
     """The highest epoch of a record that was deleted."""
 
@@ -249,6 +252,15 @@ class MemoryStore:
 
     def disown(self, incarnation: Incarnation, keys: Sequence[SessionKey]) -> None:
         self.replica.disown(incarnation, keys)
+
+    def due_at(self, key: SessionKey, wall: float | None) -> None:
+        self._memory.ends.pop(key, None)
+        if wall is not None:
+            self._memory.ends[key] = wall
+
+    def due(self, part: int, before: float, done: Done) -> None:
+        ends = self._memory.ends.items()
+        done([key for key, wall in ends if wall < before and int(key[0], 16) % DUE_PARTS == part])
 
     def __len__(self) -> int:
         """Sessions held, expired ones that were not swept yet included."""

@@ -474,3 +474,21 @@ async def test_logs_that_have_expired_make_room_by_themselves(world, ask):
     await world.pass_time(2.2)
     assert await ask(store.open, key, grant, "p2", {}, b"") is None
     assert await ask(store.append, key, grant, "p2", 2, [b"y"] * 11) is None
+
+
+# Sessions that nobody has in memory
+
+
+async def test_what_is_due_is_found_in_its_part_until_it_is_not_due_any_more(world, ask, new_key):
+    store, soon, late = world.store, "7" + new_key()[1:], "7" + new_key()[1:]
+    store.due_at(late, 2000.5)
+    store.due_at(soon, 1000.25)
+    assert await ask(store.due, 7, 1000.25) == []
+    assert await ask(store.due, 7, 1000.5) == [soon]
+    assert set(await ask(store.due, 7, 3000.0)) == {soon, late}
+    assert await ask(store.due, 6, 3000.0) == []
+    store.due_at(soon, 5000.0)
+    store.due_at(late, None)
+    assert await ask(store.due, 7, 3000.0) == []
+    assert await ask(store.due, 7, 6000.0) == [soon]
+    store.due_at(soon, None)

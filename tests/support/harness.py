@@ -323,6 +323,7 @@ async def open_gateway(
         actors = GatewayActors(system, services, lambda: overloaded, prestart=prestart)
         async with trio.open_nursery() as nursery:
             gateway = Gateway(by_name, system, services, actors, services.store, telemetry, log, crashes, nursery)
+            await gateway.settle()  # what is always there is there now
             yield gateway
             nursery.cancel_scope.cancel()
     _check(crashes)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from actors.ports import NO_DELTAS, Deltas, Done, Failed, Grant, Record, Refused, SessionKey, StreamHead
+from actors.ports import NO_DELTAS, Deltas, Done, Failed, Grant, Record, Refused, SessionKey, StreamHead, ignore
 from actors.protocol.table import Limits
 from gateway.store.redis.clock import boottime
 from gateway.store.redis.links import Command, Reply
@@ -12,6 +12,9 @@ from gateway.store.redis.scripts import SHA
 from gateway.store.rules import FINISH_RESERVE, SCHEMA, TOMBSTONE_TTL, YOUNG_TTL, Retention, fingerprint
 
 Decode: TypeAlias = Callable[[list[Any]], Any]
+
+DUE_PAGE = 100
+"""Sessions whose end is due that are given at once."""
 
 OVERHEAD = 512
 """Bytes that an operation counts in the queue beside its payload."""
@@ -209,6 +212,28 @@ class Operations:
         """→ None."""
         command = ("EVALSHA", SHA["delete"], 1, record_key(key), *_by(grant))
         return Operation(key, command, done, when_full=True)
+
+
+def due_at(key: SessionKey, wall: float | None) -> Operation:
+    """When a session ends that nobody has in memory → None."""
+    part = due_key(int(key[0], 16))
+    command: Command = ("ZADD", part, wall, key) if wall is not None else ("ZREM", part, key)
+    return Operation(key, command, ignore, when_full=wall is None)
+
+
+def due(part: int, before: float, done: Done) -> Operation:
+    """Whose end is before → list[SessionKey]."""
+    command = ("EVALSHA", SHA["due"], 1, due_key(part), before, DUE_PAGE)
+    return Operation(due_key(part), command, done, _keys, waits=False, when_full=True)
+
+
+def due_key(part: int) -> str:
+    """The sorted set of one part of the sessions that nobody has in memory, by their end (s, wall clock)."""
+    return f"sd:c:{{c}}:due:{part}"
+
+
+def _keys(reply: list[Any]) -> list[SessionKey]:
+    return [key.decode() for key in reply[1]]
 
 
 def _read(reply: list[Any]) -> Record:

@@ -5,8 +5,8 @@ from hashlib import sha1
 from importlib.resources import files
 
 NAMES = (
-    "append", "beat", "claim", "create", "delete", "drop", "end", "mend", "open", "probe", "read", "register",
-    "release", "restore", "save", "touch", "trim", "written",
+    "append", "beat", "claim", "create", "delete", "drop", "due", "end", "mend", "open", "probe", "read",
+    "register", "release", "restore", "save", "touch", "trim", "written",
 )  # fmt: skip
 
 

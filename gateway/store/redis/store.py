@@ -34,7 +34,7 @@ from gateway.store.redis.lease import Lease, describe, owned_key
 from gateway.store.redis.links import open_link
 from gateway.store.redis.lists import RedisLists
 from gateway.store.redis.lists import read as read_lists
-from gateway.store.redis.operations import Operation, Operations
+from gateway.store.redis.operations import Operation, Operations, due, due_at
 from gateway.store.redis.reader import Reader
 from gateway.store.redis.targets import Target, parse
 from gateway.store.redis.writer import Post, State, Writer
@@ -193,6 +193,14 @@ class RedisStore:
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
     ) -> Replay | Failed:
         return await self._reader.replay(key, stream, after_epoch, after_seq, limit)
+
+    # Sessions that nobody has in memory
+
+    def due_at(self, key: SessionKey, wall: float | None) -> None:
+        self._writer.submit(due_at(key, wall))
+
+    def due(self, part: int, before: float, done: Done) -> None:
+        self._writer.submit(due(part, before, done))
 
     def _note_owned(self, command: str, key: SessionKey) -> None:
         # Before a create or claim, after a release, end or delete: the set may name too many sessions, never too few.
