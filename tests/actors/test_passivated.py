@@ -277,17 +277,14 @@ async def test_what_is_heard_meanwhile_puts_its_end_off(autojump_clock):
 
 
 async def test_a_record_that_is_over_can_not_be_brought_back(autojump_clock):
-    """Also where nobody waited for its end."""
+    """Also where nobody has word of its end."""
     alpha = http()
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect("alpha")
         await client.tool("echo")
         await leaves(gateway, client)
-        expiry = gateway.actors.tree.expiry.ref
-        expiry.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
-        expiry.reply("anything")
-        await gateway.settle()
-        gateway.crashes.clear()
+        [key] = gateway.store.records()
+        gateway.services.cluster.due_at(key, None)
         await trio.sleep(OVER)
         assert record(gateway)
         assert await client.begin("tools/list").head() == 404
