@@ -158,6 +158,11 @@ class Client:
         self.close()
         self.connection = await self._address.connect(receive_buffer)
 
+    async def go_to(self, address: Address) -> None:
+        """Goes on at another address, with a connection of its own there."""
+        self._address = address
+        await self.reopen()
+
     def close(self) -> None:
         """Closes the connection; the session, if there is one, goes on."""
         if self.connection is not None:

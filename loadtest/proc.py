@@ -27,10 +27,10 @@ def resident_bytes(pid: int) -> int:
 
 
 @contextmanager
-def on_cpu(cpu: int) -> Iterator[None]:
-    """Runs the block, and what it starts, on one CPU."""
+def on_cpu(*cpus: int) -> Iterator[None]:
+    """Runs the block, and what it starts, on these CPUs."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {cpu})
+    os.sched_setaffinity(0, cpus)
     try:
         yield
     finally:

@@ -71,10 +71,11 @@ class Bench:
     """The profiler beside gateways; none if empty."""
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def spawn(self, name: str, command: Sequence[str | Path], port: int, cpu: int = SERVER_CPU) -> int:
-        """Starts a process on a CPU and returns its id once it listens. Raises RuntimeError when it does not."""
+    def spawn(self, name: str, command: Sequence[str | Path], port: int, *cpus: int) -> int:
+        """Starts a process on these CPUs (else on that of the servers); returns its id once it listens. Raises
+        RuntimeError when it does not."""
         log = self.folder / f"{len(self._started)}-{name}.log"
-        with on_cpu(cpu), log.open("wb") as output:
+        with on_cpu(*(cpus or (SERVER_CPU,))), log.open("wb") as output:
             process = subprocess.Popen(
                 [str(part) for part in command],
                 stdin=subprocess.DEVNULL,
@@ -114,6 +115,20 @@ class Bench:
         self.spawn("redis", [program, *options], port, OTHER_CPU)
         return f"redis://127.0.0.1:{port}/0"
 
+    def configured(self, server: dict[str, Any], store: str, **settings: Any) -> tuple[int, Path]:
+        """Writes a configuration of the gateway in front of one server; the port that it names, and its file."""
+        port, admin = free_port(), free_port()
+        gateway = {
+            "listen": f"127.0.0.1:{port}",
+            "admin": f"127.0.0.1:{admin}",
+            "store": store,
+            "log": {"level": "warning", "format": "json"},
+            **settings,
+        }
+        config = self.folder / f"{port}.json"
+        config.write_text(json.dumps({"mcpServers": {"bench": server}, "gateway": gateway}))
+        return port, config
+
     def stagedoor(
         self,
         server: dict[str, Any],
@@ -123,15 +138,7 @@ class Bench:
         speaks: type[Client] = Session,
     ) -> Running:
         """Starts the gateway in front of one server."""
-        port, admin = free_port(), free_port()
-        gateway = {
-            "listen": f"127.0.0.1:{port}",
-            "admin": f"127.0.0.1:{admin}",
-            "store": store,
-            "log": {"level": "warning", "format": "json"},
-        }
-        config = self.folder / f"{port}.json"
-        config.write_text(json.dumps({"mcpServers": {"bench": server}, "gateway": gateway}))
+        port, config = self.configured(server, store)
         command: list[str | Path] = [sys.executable, "-m", "stagedoor", "serve", "--config", config]
         profile = None
         if self.profile_by:

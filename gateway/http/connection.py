@@ -73,12 +73,14 @@ class Connection(TCPServer):
     def close_if_idle(self) -> None:
         """Ends the connection unless there is a request whose head has come, or one that nobody has read yet, or a last
         response to be read."""
-        if self._http is None or (self._http.phase in {Phase.IDLE, Phase.HEAD} and not self._has_input()):
+        if (self._http is None or self._http.phase in {Phase.IDLE, Phase.HEAD}) and not self._has_input():
             self._scope.cancel()
 
     def _has_input(self) -> bool:
+        place = self._tcp.socket.fileno()
         look = select.poll()
-        look.register(self._tcp.socket.fileno(), select.POLLIN)
+        if place >= 0:  # else it is closed
+            look.register(place, select.POLLIN)
         return bool(look.poll(0))
 
     async def run(self) -> None:

@@ -6,6 +6,7 @@ worker processes, signal handlers).
 
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from actors.ports import Log
 from actors.runtime.boundary import boundary
 from actors.runtime.exits import Exit
 from gateway.http.config import EdgeConfig, ServeConfig
-from gateway.http.connection import Connection, Stream
+from gateway.http.connection import Connection
 from gateway.http.sockets import close_listeners
 
 
@@ -77,32 +78,42 @@ async def serve(
 ) -> None:
     """Serves an ASGI app on listening sockets, which it closes, until `stop`.
 
-    Then no connection is accepted any more, replies say `Connection: close`, and idle connections are closed when
-    nothing is being answered any more, or after `config.farewell` seconds, if there are to be some; `config.stop`
-    seconds later all that is left is cut.
+    Then no connection is accepted any more but those that were made already, replies say `Connection: close`, and idle
+    connections are closed when nothing is being answered any more, or after `config.farewell` seconds, if there are to
+    be some; `config.stop` seconds later all that is left is cut.
     """
     edge = EdgeConfig(config)
     context = WorkerContext(None)
     wrapped = ASGIWrapper(app)
     known = connections or Connections(log)
 
-    async def handle(stream: Stream) -> None:
-        connection = Connection(wrapped, edge, context, stream, watcher=known)
-        turned_away = len(known.open) >= config.connections
+    def admitted(plain: trio.SocketStream) -> Connection:
+        secure = config.tls and trio.SSLStream(plain, config.tls, server_side=True, https_compatible=True)
+        connection = Connection(wrapped, edge, context, secure or plain, watcher=known)
         known.open.add(connection)
+        return connection
+
+    async def attend(connection: Connection) -> None:
+        turned_away = len(known.open) > config.connections
         exit = await boundary(connection.turn_away if turned_away else connection.run)
         known.open.discard(connection)
         if exit.abnormal:
             known.crashed()
             log.error("connection_crashed", exc_info=exit.error)
 
+    async def handle(plain: trio.SocketStream) -> None:
+        await attend(admitted(plain))
+
+    open_listeners = [_Listener(listener) for listener in listeners]
     async with trio.open_nursery() as handlers:
         async with trio.open_nursery() as accepting:
-            accept = partial(trio.serve_listeners, handle, _wrap(listeners, config), handler_nursery=handlers)
+            accept = partial(trio.serve_listeners, handle, open_listeners, handler_nursery=handlers)
             await accepting.start(accept)
             task_status.started()
             await stop.wait()
             accepting.cancel_scope.cancel()
+        for plain in (plain for listener in open_listeners for plain in listener.left):
+            handlers.start_soon(attend, admitted(plain))
         await context.terminated.set()
         handlers.cancel_scope.deadline = trio.current_time() + config.farewell + config.stop
         if config.farewell:
@@ -113,8 +124,22 @@ async def serve(
     close_listeners(listeners)
 
 
-def _wrap(listeners: Sequence[socket.socket], config: ServeConfig) -> list[Any]:
-    plain = [trio.SocketListener(trio.socket.from_stdlib_socket(listener)) for listener in listeners]
-    if config.tls is None:
-        return plain
-    return [trio.SSLListener(listener, config.tls, https_compatible=True) for listener in plain]
+class _Listener(trio.abc.Listener[trio.SocketStream]):
+    """Closing a listening socket breaks the connections that clients have made and nobody has accepted yet: so they are
+    taken before, and `left`."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.left: list[trio.SocketStream] = []
+        self._socket = listening
+        self._inner = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+
+    async def accept(self) -> trio.SocketStream:
+        return await self._inner.accept()
+
+    async def aclose(self) -> None:
+        with suppress(OSError):  # there is no more of them
+            while True:
+                accepted, _ = self._socket.accept()
+                accepted.setblocking(False)
+                self.left.append(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
+        await self._inner.aclose()

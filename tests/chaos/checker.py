@@ -27,12 +27,12 @@ def judge(story: Story) -> list[str]:
 
 def one_answer(story: Story) -> Iterator[str]:
     """At most one answer to each request; one, wherever the client had an event id or the process that held its
-    connection lived, and else its connection broke."""
+    connection lived, and else its connection broke. (Until a handshake is done there is no session to come back to.)"""
     for call in story.calls:
         places = {(seen.id or str(seen.at)) for seen in call.answers}
         if len(places) > 1:
             yield f"{about(call)} has {len(places)} answers"
-        if not places:
+        if not places and call.method != "initialize" and call.session not in story.deleted:
             yield from (f"{about(call)} {wrong}" for wrong in _unanswered(call, story))
     for key, count in Counter(call.key for call in story.sdk_calls).items():
         if count > 1:
@@ -47,7 +47,7 @@ def _unanswered(call: Call, story: Story) -> Iterator[str]:
     refusal, last = call.refusal, call.exchanges[-1]
     if refusal is not None and (call.has_id or refusal.status not in POLITE):
         yield f"was refused with {refusal.status}: {refusal.body}"
-    elif refusal is not None:
+    elif refusal is not None or (call.cancelled and last.end == "whole" and last.status == 200):
         return
     elif call.has_id:
         yield "had an event id, and got no answer"
@@ -204,11 +204,11 @@ def covered(spans: Sequence[tuple[float, float]], since: float, until: float) ->
 def sessions(story: Story) -> Iterator[str]:
     """No session is lost, and everybody is served again at the end."""
     for call in story.calls:
-        if call.tool and 404 in (exchange.status for exchange in call.exchanges):
+        if call.tool and call.session not in story.deleted and 404 in (exchange.status for exchange in call.exchanges):
             yield f"{about(call)}: the session was not found"
     for listening in story.listenings:
         statuses = {exchange.status for exchange in listening.exchanges} & {400, 404}
-        if statuses:
+        if statuses and listening.session not in story.deleted:
             yield f"the stream of {listening.who} could not be resumed: {statuses}"
     yield from (f"{who} was not served again" for who in story.unserved)
 
@@ -222,7 +222,8 @@ def enough_results(story: Story) -> Iterator[str]:
 
 def results(story: Story) -> tuple[float, int]:
     """The share of requests with a result, and how many requests there were."""
-    good = [call.result is not None for call in story.calls]
+    wanted = [call for call in story.calls if not call.cancelled and call.session not in story.deleted]
+    good = [call.result is not None for call in wanted]
     good += [call.outcome == "result" for call in story.sdk_calls]
     return sum(good) / max(1, len(good)), len(good)
 

@@ -24,8 +24,11 @@ GIVE_UP = 90.0
 """Seconds, on a machine of usual speed, after which a client no longer waits."""
 THINKS = (0.1, 0.9)
 """Seconds between two calls of a client, from and to."""
-TOOLS = {"quick": 12, "work": 4, "cut": 2, "ask": 2}
-"""What a client does, and how often. `cut`: it works, and the client loses its connection on purpose."""
+TOOLS = {"quick": 24, "work": 8, "cut": 4, "ask": 4, "cancel": 1}
+"""What a client does, and how often. `cut`: it works, and the client loses its connection on purpose. `cancel`: it
+works, and the client has changed its mind."""
+ENDS = 0.01
+"""How often a client ends its session instead of calling."""
 
 Take = Callable[[Seen], Awaitable[bool]]
 """What to do with an event; whether the client has had enough and leaves."""
@@ -73,6 +76,9 @@ class Client:
         while not over.is_set():
             if not await self.ready():
                 await trio.sleep(0.5)
+                continue
+            if self._chance.random() < ENDS:
+                await self._end()
                 continue
             call = await self.call(self._chance.choice(backends), self._pick())
             if call.result is None:
@@ -128,6 +134,15 @@ class Client:
             await trio.sleep(0.5)
         return True
 
+    async def _end(self) -> None:
+        """DELETE, whatever is under way."""
+        async with self._opening:
+            session, self.session = self.session, ""
+            self._story.deleted.add(session)
+            with trio.move_on_after(GIVE_UP * self._story.slowness):
+                while (await self._exchange([], "DELETE", None, None, enough, session)).status in LATER:
+                    await trio.sleep(0.5)
+
     def _uri(self) -> str:
         """Of the resource that is this client's alone."""
         backend = self.manner.backends[0]
@@ -141,11 +156,11 @@ class Client:
             nonlocal after
             after = seen.id or after
             if seen.message is not None and "id" in seen.message:
-                self._nursery.start_soon(self._answer, seen.message)
+                self._nursery.start_soon(self._answer, seen.message, listening.session)
             return False
 
         while self.session == listening.session:
-            done = await self._exchange(listening.exchanges, "GET", None, after, take)
+            done = await self._exchange(listening.exchanges, "GET", None, after, take, listening.session)
             if done.status == 404:
                 return
             if done.status == 400:
@@ -156,7 +171,7 @@ class Client:
 
     async def call(self, backend: str, tool: str) -> Call:
         """One call of a tool, to its outcome."""
-        cut, tool = tool == "cut", "work" if tool == "cut" else tool
+        manner, tool = tool, "work" if tool in ("cut", "cancel") else tool
         steps = {"quick": 0, "ask": 2, "work": self._chance.randint(2, 6)}[tool]
         pause = self._chance.choice((0.02, 0.1, 0.3))
         thinks = self._chance.choice((0.05, 0.3, 1.0)) if tool == "ask" else 0.0
@@ -168,7 +183,8 @@ class Client:
             "_meta": {"progressToken": self._ids},
         }
         about = Call(self.who, key, 0, "", 0.0, tool, backend, steps, steps * pause + thinks)
-        return await self._request("tools/call", params, about, thinks, cut)
+        about.cancelled = manner == "cancel"
+        return await self._request("tools/call", params, about, thinks, manner == "cut")
 
     async def _request(
         self, method: str, params: Message, about: Call | None = None, thinks: float = 0.0, cut: bool = False
@@ -189,7 +205,10 @@ class Client:
             if is_answer(message, id):
                 return True
             if "id" in message and "method" in message:
-                self._nursery.start_soon(self._answer, message, thinks)
+                self._nursery.start_soon(self._answer, message, call.session, thinks)
+            if call.cancelled and message:
+                told = {"method": "notifications/cancelled", "params": {"requestId": id, "reason": "another idea"}}
+                self._nursery.start_soon(self._note, told, call.session)
             if cuts and last is not None and message:
                 cuts -= 1
                 return True
@@ -197,29 +216,29 @@ class Client:
 
         with trio.move_on_after(GIVE_UP * self._story.slowness) as scope:
             sent = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
-            done = await self._exchange(call.exchanges, "POST", sent, None, take)
-            while not call.answers and last is not None and (done.status == 200 or done.status in LATER):
+            done = await self._exchange(call.exchanges, "POST", sent, None, take, call.session)
+            while not over(call, done) and last is not None and (done.status == 200 or done.status in LATER):
                 await trio.sleep(self._chance.uniform(0.1, 0.6))
-                done = await self._exchange(call.exchanges, "GET", None, last, take)
+                done = await self._exchange(call.exchanges, "GET", None, last, take, call.session)
         call.given_up = scope.cancelled_caught
         call.ended = now()
         if done_with(call) == 404 and self.session == call.session:
             self.session = ""
         return call
 
-    async def _answer(self, question: Message, thinks: float = 0.05) -> None:
+    async def _answer(self, question: Message, session: str, thinks: float = 0.05) -> None:
         """Fills in the form."""
         await trio.sleep(thinks)
         key = question["params"]["message"].split()[-1]  # before it stands whose question it is
         result = {"action": "accept", "content": {"key": key}}
-        await self._note({"id": question["id"], "result": result})
+        await self._note({"id": question["id"], "result": result}, session)
 
-    async def _note(self, message: Message) -> int:
+    async def _note(self, message: Message, session: str | None = None) -> int:
         """The status of a notification or an answer, which may be sent again."""
-        status = 0
+        status, sent = 0, {"jsonrpc": "2.0", **message}
         with trio.move_on_after(GIVE_UP * self._story.slowness):
             while True:
-                status = (await self._exchange([], "POST", {"jsonrpc": "2.0", **message}, None, enough)).status
+                status = (await self._exchange([], "POST", sent, None, enough, session)).status
                 if status not in LATER:
                     break
                 await trio.sleep(0.5)
@@ -228,16 +247,23 @@ class Client:
     # One exchange
 
     async def _exchange(
-        self, log: list[Exchange], method: str, sent: Message | None, after: str | None, take: Take
+        self,
+        log: list[Exchange],
+        method: str,
+        sent: Message | None,
+        after: str | None,
+        take: Take,
+        session: str | None = None,
     ) -> Exchange:
-        """One HTTP request to its end, or until the client has had enough."""
+        """One HTTP request to its end, or until the client has had enough; in its present session, or in another."""
+        session = self.session if session is None else session
         done = Exchange(method, now(), after)
         log.append(done)
         http: Http | None = None
         try:
-            http = Http(method, sent, after, await trio.open_tcp_stream("127.0.0.1", self._port), self.session)
+            http = Http(method, sent, after, await trio.open_tcp_stream("127.0.0.1", self._port), session)
             body = json.dumps(sent).encode() if sent is not None else b""
-            await http.send(f"/mcp{self.manner.endpoint}", self._headers(body, after), body)
+            await http.send(f"/mcp{self.manner.endpoint}", self._headers(body, after, session), body)
             await http.head()
             self._head(done, http)
             await self._read(done, http, take)
@@ -276,13 +302,13 @@ class Client:
             if await take(seen):
                 return
 
-    def _headers(self, body: bytes, after: str | None) -> list[tuple[str, str]]:
+    def _headers(self, body: bytes, after: str | None, session: str) -> list[tuple[str, str]]:
         headers: dict[str, str] = {"host": f"127.0.0.1:{self._port}", "accept": "application/json, text/event-stream"}
         headers |= {"authorization": f"Bearer {self.manner.token}"}
         if body:
             headers |= {"content-type": "application/json", "content-length": str(len(body))}
-        if self.session:
-            headers |= {"mcp-session-id": self.session, "mcp-protocol-version": self.manner.revision}
+        if session:
+            headers |= {"mcp-session-id": session, "mcp-protocol-version": self.manner.revision}
         if after is not None:
             headers["last-event-id"] = after
         return list(headers.items())
@@ -290,6 +316,11 @@ class Client:
 
 async def enough(_seen: Any) -> bool:
     return True
+
+
+def over(call: Call, last: Exchange) -> bool:
+    """Whether nothing more will come. What was cancelled may end without an answer."""
+    return bool(call.answers) or (call.cancelled and last.status == 200 and last.end == "whole")
 
 
 def done_with(call: Call) -> int:

@@ -64,6 +64,8 @@ class Call:
     ended: float = 0.0
     """When there was an outcome, or the client gave up."""
     given_up: bool = False
+    cancelled: bool = False
+    """Its client says on the way that it has no more use for it."""
 
     @property
     def has_id(self) -> bool:
@@ -152,7 +154,8 @@ class Note:
 @dataclass
 class Story:
     """A whole run. `stalls`: when the clients' own process stood still. `slowness`: how many times slower the machine
-    is than the usual one. `unserved`: who was not served again after all trouble."""
+    is than the usual one. `deleted`: sessions that their clients ended. `unserved`: who was not served again
+    after all trouble."""
 
     calls: list[Call] = field(default_factory=list)
     sdk_calls: list[SdkCall] = field(default_factory=list)
@@ -161,4 +164,5 @@ class Story:
     notes: list[Note] = field(default_factory=list)
     stalls: list[tuple[float, float]] = field(default_factory=list)
     slowness: float = 1.0
+    deleted: set[str] = field(default_factory=set)
     unserved: list[str] = field(default_factory=list)

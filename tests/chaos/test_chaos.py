@@ -32,6 +32,8 @@ CALLS, KILLS = 2000, 20
 LONG = 600.0
 """Seconds of the long run."""
 REPLICAS = int(os.environ.get("CHAOS_REPLICAS", "1"))
+SLOWEST = 3.0
+"""A machine that is slower than this gets its trouble as fast as one that is just so."""
 TICK, LATE = 0.05, 0.2
 """Seconds: how often the clients' process looks at the clock, and how late it may be without that being a stall."""
 
@@ -64,7 +66,7 @@ async def run(ground: Ground, troubles: Sequence[Trouble], seed: int) -> None:
                 callers.start_soon(client.live, over)
             async with trio.open_nursery() as repairs:
                 for trouble in troubles:
-                    await trio.sleep(trouble.after * story.slowness)
+                    await trio.sleep(trouble.after * min(story.slowness, SLOWEST))
                     await ground.bring(trouble, repairs)
             while len(story.calls) < CALLS * 1.1:
                 await trio.sleep(0.5)

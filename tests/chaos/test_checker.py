@@ -88,6 +88,14 @@ FINE: dict[str, Story] = {
     "long, but its holder was stopped": lasting(exchange(ended=130.0), losses=[Loss(A, "pause", 101.0, until=121.0)]),
     "long, but another replica was lost": lasting(exchange(ended=118.0), losses=[Loss(B, "kill", 104.0, 104.1, 109.0)]),
     "long, but the machine stood still": lasting(exchange(ended=118.0), losses=[], stalls=[(105.0, 109.0)]),
+    "cancelled, and an end without an answer": unanswered(exchange(end="whole"), cancelled=True),
+    "no answer in a session that its client ended": changed(
+        lambda s: (
+            setattr(s.calls[0], "exchanges", [exchange(status=404, end="whole")]),
+            s.deleted.add("s"),
+            s.notes.clear(),
+        )
+    ),
     "an SDK gave up when a replica was lost": changed(
         lambda s: s.sdk_calls.append(SdkCall("sdk", "sdk.2", 101.0, 140.0, "timeout"))
     ),
@@ -103,6 +111,7 @@ WRONG: dict[str, tuple[str, Story]] = {
         "one_answer",
         unanswered(exchange(Seen(100.2, "p1:5-1", None), end="cut"), exchange(status=400, end="whole")),
     ),
+    "broken, though only cancelled": ("one_answer", unanswered(exchange(end="cut", holder=B), cancelled=True)),
     "broken, though its replica lived": ("one_answer", unanswered(exchange(end="cut", holder=B))),
     "broken in the middle of a drain": (
         "one_answer",

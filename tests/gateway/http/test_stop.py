@@ -1,6 +1,7 @@
 """The end of the serve loop: no new connection, replies say close, idle connections last, a deadline for the rest."""
 
 import os
+import socket
 
 import pytest
 import trio
@@ -125,3 +126,17 @@ async def test_a_request_that_has_come_and_was_not_read_is_answered(make_app, ru
         server.connections.close_idle()
         assert await read.all(idle) == b""
         await read.until(late, b"}")
+
+
+async def test_connections_that_were_made_and_not_accepted_yet_are_answered(make_app, running, read):
+    async with running(make_app()) as server:
+        queued = [
+            socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)
+        ]  # the loop has no turn before
+        for client in queued:
+            client.sendall(HEALTH)
+        server.stop.set()
+        await server.stopped.wait()
+        for client in queued:
+            with client:
+                assert client.recv(12) == b"HTTP/1.1 200"
