@@ -235,12 +235,12 @@ class OwnedRecord:
             ref = self._ctx.ref
             self._services.store.touch(self.key, self.grant, lambda out: ref.reply(Stored("touch", out)))
 
-    def release(self, last: Fields, done: Done = ignore) -> None:
-        """Gives the ownership back, after everything that has changed, and these fields."""
+    def release(self, last: Fields, done: Done = ignore, *, work: bool = False) -> None:
+        """Gives the ownership back, after everything that has changed, and these fields. `work`: as in the store."""
         self.change(last)
         # A write that is under way must not be waited for: the store keeps the order.
         self._write_all()
-        self._services.store.release(self.key, self.grant, done)
+        self._services.store.release(self.key, self.grant, done, work=work)
 
     def delete(self) -> None:
         """Nobody will need it again; the next life may begin anywhere."""

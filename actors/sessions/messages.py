@@ -66,6 +66,13 @@ class EndSession(Struct, frozen=True):
     reason: str = "delete"
 
 
+class Move(Struct, frozen=True):
+    """The session is to be given back, as it is, for another replica to go on with it. The reply gets True when that is
+    done, False if there is nothing yet that could be gone on with, or an Answer that refuses."""
+
+    reply: Reply
+
+
 # From the store -----------------------------------------------------------------------------------------------
 
 
@@ -97,8 +104,16 @@ class RecoverDue(Struct, frozen=True):
     """Nobody asks any more for what an earlier life has recorded."""
 
 
+class MoveDue(Struct, frozen=True):
+    """Nothing in flight is waited for any more before the session is given back."""
+
+
+class ClosingDue(Struct, frozen=True):
+    """The drain is nearly over: what comes now can't be done here in time."""
+
+
 class DrainDue(Struct, frozen=True):
-    """The drain is nearly over."""
+    """The drain is over."""
 
 
 class DeadlineDue(Struct, frozen=True):
@@ -107,8 +122,10 @@ class DeadlineDue(Struct, frozen=True):
     call: int
 
 
-EdgeMessage: TypeAlias = GetEvents | EndSession | Recover
+EdgeMessage: TypeAlias = GetEvents | EndSession | Recover | Move
 """From edges, besides POSTs."""
 
-OwnMessage: TypeAlias = StreamRecorded | Released | IdleDue | DoubtDue | RecoverDue | DrainDue | DeadlineDue
+OwnMessage: TypeAlias = (
+    StreamRecorded | Released | IdleDue | DoubtDue | RecoverDue | MoveDue | ClosingDue | DrainDue | DeadlineDue
+)
 """From itself, its store and its clocks."""

@@ -19,8 +19,14 @@ from actors.quotas import Quotas
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, ExitKind, Ref, Reply, SystemClosed
 from actors.services import Services
 from actors.sessions.expiry import Overdue, end, remaining
+from actors.sessions.messages import Move
 from actors.sessions.session import Identity, SessionActor
 from actors.streams.recorder import handle
+
+MOVING = 5.0
+"""Seconds for which a session that is moved is left to other replicas."""
+MOVE_LOOK = 0.2
+"""Seconds between two looks for who has taken it, while somebody waits for it."""
 
 CRASH_WINDOW = 60.0
 """Seconds: a session that crashes twice within it ends for good."""
@@ -77,6 +83,23 @@ class TakeOver:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveSession:
+    """A session that lives here is to go on at another replica. The reply gets True when it was given back for that,
+    False if that can't be done (it is not here, or not initialized), or an Answer that refuses. For `MOVING` seconds
+    it is left to others; whoever looks for it here waits."""
+
+    key: SessionKey
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class MoveDue:
+    """Time to look whether another replica has taken a session that was given back to it."""
+
+    key: SessionKey
+
+
+@dataclass(frozen=True, slots=True)
 class Created:
     """What the store says of the record of a new session."""
 
@@ -112,7 +135,9 @@ class TakenOver:
     dead: Incarnation
 
 
-RouterMessage: TypeAlias = OpenSession | Activate | TakeOver | Created | Read | Claimed | TakenOver | Down
+RouterMessage: TypeAlias = (
+    OpenSession | Activate | TakeOver | MoveSession | MoveDue | Created | Read | Claimed | TakenOver | Down
+)
 
 
 class Router(Actor):
@@ -132,6 +157,8 @@ class Router(Actor):
         self._activating: dict[SessionKey, list[Activate]] = {}
         self.crashed: dict[SessionKey, float] = {}
         """When each of those that crashed lately did so last."""
+        self._moving: dict[SessionKey, float] = {}
+        """Until when those that were given back to be moved are left to others."""
 
     def started(self) -> None:
         """After a crash of its own: the sessions live on, so they are watched again."""
@@ -156,6 +183,10 @@ class Router(Actor):
                 self._take_over(message)
             case TakenOver(claimed, dead):
                 self._taken_over(claimed, dead)
+            case MoveSession():
+                self._move(message)
+            case MoveDue(key):
+                self._look(key)
             case Down(ref=ref, reason=reason):
                 self._down(ref, reason.kind)
             case _:
@@ -231,11 +262,18 @@ class Router(Actor):
         waiting = self._activating.setdefault(activate.key, [])
         waiting.append(activate)
         if len(waiting) == 1:
-            self._services.store.read(activate.key, lambda out: self.ctx.ref.reply(Read(activate.key, out)))
+            self._look(activate.key)
+
+    def _look(self, key: SessionKey) -> None:
+        if key in self._activating:
+            self._services.store.read(key, lambda out: self.ctx.ref.reply(Read(key, out)))
 
     def _read(self, key: SessionKey, outcome: Record | Failed) -> None:
         if isinstance(outcome, Failed):
             self._settle(key, _refusal(outcome))
+            return
+        if outcome.owner is None and self._is_moving(key):
+            self.ctx.set_timer(("move", key), MOVE_LOOK, MoveDue(key))
             return
         principal = outcome.fields.get("principal", b"").decode()
         endpoint = outcome.fields.get("endpoint", b"").decode()
@@ -312,6 +350,24 @@ class Router(Actor):
     def _settle(self, key: SessionKey, outcome: Ref | ProtocolError) -> None:
         for activate in self._activating.pop(key, []):
             activate.reply.answer(outcome)
+
+    # Sessions that are moved
+
+    def _move(self, message: MoveSession) -> None:
+        alive = self._sessions.table.get(message.key)
+        if alive is None or not alive.ref.cast(Move(message.reply)):
+            message.reply.answer(False)
+            return
+        now = self.ctx.now()
+        self._moving = {key: until for key, until in self._moving.items() if until > now}
+        self._moving[message.key] = now + MOVING
+
+    def _is_moving(self, key: SessionKey) -> bool:
+        until = self._moving.get(key)
+        if until is not None and self.ctx.now() >= until:
+            del self._moving[key]  # nobody wanted it
+            return False
+        return until is not None
 
     # Ends
 

@@ -31,11 +31,11 @@ from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
 from actors.machines.session import rebuild
 from actors.machines.session import record as session_record
-from actors.machines.session.machine import FENCED, step
+from actors.machines.session.machine import FENCED, TABLE, step
 from actors.machines.session.state import TRANSITIONS, UNRECORDED, Client, Rules, Session, SessionPhase
 from actors.ports import UNAVAILABLE, Answer, Failed, Grant, Principal, Record, Refused, SessionKey, Streaming
 from actors.protocol import errors
-from actors.protocol.messages import Request, RequestId
+from actors.protocol.messages import Error, Request, RequestId, Result
 from actors.protocol.table import Replaced, Table
 from actors.quotas import Quotas
 from actors.record import RETRY, Fields, OwnedRecord, Renamed, SaveDue, Stored
@@ -61,6 +61,9 @@ RESUMABLE_FIRST = ("resources/subscribe", "resources/unsubscribe", "logging/setL
 
 HANDSHAKE_TTL = 60.0
 """Seconds without a message after which a session whose handshake was not finished ends; its record has as long."""
+
+CLOSING = 2.0
+"""Seconds before the end of a drain from which on new requests wait for the next owner."""
 
 RECOVER_WITHIN = 60.0
 """Seconds after a rebuild in which somebody may ask for requests that an earlier life has recorded."""
@@ -100,7 +103,7 @@ OwnMessage: TypeAlias = (
 )
 """What a session caused itself."""
 
-FROM_EDGES = (sm.PostMessages, sm.GetEvents, sm.EndSession, sm.Recover)
+FROM_EDGES = (sm.PostMessages, sm.GetEvents, sm.EndSession, sm.Recover, sm.Move)
 FROM_OUTSIDE = (*FROM_EDGES, um.UpstreamNotification)
 """What others may send any number of; what a session receives besides is bounded by what it has in hand."""
 
@@ -165,6 +168,12 @@ class SessionActor(Actor):
         self._moved = False
         """The session is another's."""
         self._draining = False
+        self._closing = False
+        self._late: list[sm.PostMessages] = []
+        """Of a session that is about to be given back: for its next owner."""
+        self._moving: list[Reply] = []
+        self._goes_on = False
+        """This life is over, the session is not."""
         served = services.table.value.endpoints.get(identity.endpoint)
         transparent = served is not None and served.kind == "transparent"
         limits = services.limits
@@ -287,9 +296,11 @@ class SessionActor(Actor):
             if standing is Standing.OVER and isinstance(message, FROM_EDGES):
                 message.reply.answer(Answer.refusing(errors.store_away()))
                 return
+        if self._closing and isinstance(message, sm.PostMessages) and self._comes_late(message):
+            return
         if self._parked is None or isinstance(message, sm.Released | sm.DoubtDue | Stored):
             self._handle(message)
-            if self.record.changed or self._draining or not self._watching:
+            if self.record.changed or self._draining or self._moving or not self._watching:
                 self._settle()
         else:
             self._park(message)
@@ -317,7 +328,9 @@ class SessionActor(Actor):
             self.record.flush()
         if not self._watching:
             self._watch(self.services.limits.passivate_after)
-        if self._draining and not self._state.requests:
+        if self._moving and not self._state.requests:
+            self._give_back()
+        elif self._draining and not self._state.requests:
             self._leave_process()
 
     def _handle(self, message: SessionMessage) -> None:
@@ -350,6 +363,8 @@ class SessionActor(Actor):
                 self.event(ev.Ended(message.reason))
             case sm.Recover():
                 self._recover(message)
+            case sm.Move():
+                self._move(message)
             case um.UpstreamPlaced():
                 self._placed(message)
             case um.UpstreamHeld():
@@ -407,6 +422,10 @@ class SessionActor(Actor):
                 self._idle_due()
             case sm.RecoverDue():
                 self._recorded_on = {}
+            case sm.ClosingDue():
+                self._closing = True
+            case sm.MoveDue():
+                self._give_back()
             case sm.DrainDue():
                 self._drain_due()
             case sm.DeadlineDue():
@@ -420,7 +439,7 @@ class SessionActor(Actor):
 
     def stopped(self, reason: Exit) -> None:
         """Whoever still waits is told. What was parked was not begun: it is for the next life."""
-        for message in self._parked or ():
+        for message in (*(self._parked or ()), *self._late):
             if isinstance(message, FROM_EDGES):
                 message.reply.fail(ActorDown(self.ctx.name, reason))
         self._quotas.requests.add(self.principal, -len(self._state.requests))
@@ -434,7 +453,7 @@ class SessionActor(Actor):
             restored = errors.overloaded("the session is being restored")
             for reply in self._gets.values():
                 reply.answer(Answer.refusing(errors.session_not_found() if closed else restored))
-        self.recorder.stop(crashed=reason.error is not None)
+        self.recorder.stop(crashed=reason.error is not None, goes_on=self._goes_on)
         if closed:
             seconds = self.ctx.now() - self._began
             labels = ("", "http", self._state.version)
@@ -764,7 +783,13 @@ class SessionActor(Actor):
 
     def _released(self, outcome: Any) -> None:
         """Given back. If nothing came meanwhile the object goes; else the session is claimed again."""
-        if isinstance(outcome, Failed):
+        if self._moving:
+            away = isinstance(outcome, Failed)
+            self.tree.expiry.reply(Passivated(self.identity.key, self.services.limits.idle_ttl))
+            for reply in self._moving:
+                reply.answer(Answer.refusing(errors.store_away()) if away else True)
+            self.ctx.stop(SHUTDOWN)
+        elif isinstance(outcome, Failed):
             self._stay()
         elif not self._parked and self.ctx.idle and self.record.settled:
             self._go()
@@ -780,28 +805,64 @@ class SessionActor(Actor):
     # The end of the process: what is in flight has until the deadline, then the record is given back
 
     def drain(self, deadline: float) -> None:
-        """Nothing new; what is in flight has until the deadline (trio's clock)."""
+        """What is in flight has until the deadline (trio's clock), and so has what comes before that is over."""
         self._draining = True
-        self.ctx.set_timer("drain", max(0.0, deadline - self.ctx.now() - DRAIN_MARGIN), sm.DrainDue())
+        left = max(0.0, deadline - self.ctx.now() - DRAIN_MARGIN)
+        self.ctx.set_timer("closing", max(left - CLOSING, left / 2), sm.ClosingDue())
+        self.ctx.set_timer("drain", left, sm.DrainDue())
         if (self._state.phase, "drain") in TRANSITIONS:
             self.event(ev.DrainStarted())
         self._settle()
 
     def _drain_due(self) -> None:
-        """The deadline is near. With a store that lasts, calls that the next process can go on with are left as they
-        are."""
-        lasting = self._kept.lasting if self.services.store.durable else frozenset()
-        self.event(ev.DrainOverdue(lasting))
+        """The deadline is near. Calls that somebody else can go on with are left as they are."""
+        self.event(ev.DrainOverdue(self._kept.lasting if self._outlived else frozenset()))
         if self._draining and self._state.requests:
             self._leave_process()  # with them: the next process goes on where the record says
 
     def _leave_process(self) -> None:
         """The actor goes, the session stays: its record is given back for whoever claims it next."""
-        self._draining = False
-        self.record.release(last_activity(self.services.wall()))
-        if self.services.store.durable:
+        self._draining, self._goes_on = False, self._outlived
+        self.record.release(last_activity(self.services.wall()), work=bool(self._state.requests))
+        if self._outlived:
             self.endpoint.upstreams.put_down()
         self.ctx.stop(SHUTDOWN)
+
+    @property
+    def _outlived(self) -> bool:
+        """Whether anybody can go on with the session when this process has ended."""
+        return self.services.store.durable or self.tree.doubt.others
+
+    def _comes_late(self, message: sm.PostMessages) -> bool:
+        """What may take long waits for the next owner, and what comes after it, so that nothing overtakes it; answers
+        to what is asked here are taken."""
+        if not self._late and all(not isinstance(m, Request) or m.method == "ping" for m in message.messages):
+            return False
+        if all(isinstance(m, Result | Error) for m in message.messages):
+            return False
+        if len(self._late) < self.mailbox_size:
+            self._late.append(message)
+        else:
+            message.reply.answer(Answer.refusing(errors.overloaded()))
+        return True
+
+    def _move(self, message: sm.Move) -> None:
+        """To be given back as soon as nothing is in flight, which is not waited for long. What comes meanwhile waits
+        for the next owner."""
+        if (self._state.phase, ev.MoveAsked) not in TABLE:
+            message.reply.answer(False)
+            return
+        self._moving.append(message.reply)
+        self._closing = True
+        self.ctx.set_timer("move", CLOSING, sm.MoveDue())
+
+    def _give_back(self) -> None:
+        """As at the end of a drain, with what is in flight."""
+        self.event(ev.MoveAsked(self._kept.lasting))
+        self._parked, self._goes_on = [], True
+        self.endpoint.upstreams.put_down()
+        work, since = bool(self._state.requests), last_activity(self.services.wall())
+        self.record.release(since, lambda out: self.ctx.ref.reply(sm.Released(out)), work=work)
 
     # Another configuration: what the client was shown may be no more, or not all, or under other names
 

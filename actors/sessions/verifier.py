@@ -57,6 +57,11 @@ class Verifier(Actor):
             case _:
                 assert_never(message)
 
+    def drain(self, deadline: float) -> None:
+        """Sessions that drain after it need to know whether anybody will go on with them."""
+        self._doubt.look(self.ctx.now())
+        super().drain(deadline)
+
     def _turn(self) -> None:
         for _ in range(min(AT_ONCE, len(self._queue))):
             self._queue.popleft().reply(Renamed())

@@ -314,9 +314,9 @@ class Recorder:
         elif slot is not None:
             slot.cut()
 
-    def stop(self, *, crashed: bool = False) -> None:
-        """The life is over: streams that have their last event still bring it to the reader, all others are left. After
-        a crash nothing is trusted to come any more."""
+    def stop(self, *, crashed: bool = False, goes_on: bool = False) -> None:
+        """The life is over: streams that have their last event still bring it to the reader, all others are left, or
+        followed to where the session `goes_on`. After a crash nothing is trusted to come any more."""
         self._live = False
         for slot in list(self.connections.values()):
             track = self._tracks.get(slot.stream)
@@ -324,6 +324,8 @@ class Recorder:
                 slot.end()
             elif crashed or track.stalled:
                 self._rescue(track, slot)
+            elif goes_on and track.recorded and not track.finished:
+                slot.lose()
             elif not track.finished:
                 self._leave(slot)
 

@@ -172,12 +172,19 @@ class StreamFailed(Struct, frozen=True):
 
 
 class DrainStarted(Struct, frozen=True):
-    """No new work; streams whose client can resume are let go."""
+    """The process is to end: streams whose client can resume are let go."""
 
 
 class DrainOverdue(Struct, frozen=True):
     """The drain can't wait any longer: what is in flight gets its error, but for what the next life can continue with
     `lasting` backends, whose sessions the record holds."""
+
+    lasting: frozenset[str] = frozenset()
+
+
+class MoveAsked(Struct, frozen=True):
+    """The session is to go on elsewhere, now: what is in flight gets its error, but for what the next life can continue
+    with `lasting` backends. Its connections follow it there."""
 
     lasting: frozenset[str] = frozenset()
 
@@ -208,5 +215,6 @@ SessionEvent: TypeAlias = (
     | StreamFailed
     | DrainStarted
     | DrainOverdue
+    | MoveAsked
     | Ended
 )

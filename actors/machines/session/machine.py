@@ -274,17 +274,27 @@ def _drain(session: Session, event: ev.DrainStarted) -> Step:
 
 
 def _drain_overdue(session: Session, event: ev.DrainOverdue) -> Step:
-    """What is in flight in either direction gets its error, or is left for the next life, with the server requests
-    that came with it."""
-    left = continuable(session, event.lasting)
-    session, effects = _fail_requests(session, "the gateway is shutting down", "shutdown", left)
-    calls = {entry.call for entry in left.values()}
-    session, more = server_requests.fail_all(session, "the gateway is shutting down", "shutdown", calls)
-    effects += more
-    for name in dict.fromkeys(session.posts[entry.post].stream or "" for entry in left.values()):
+    """What is left for the next life has a client that is asked to come back for it, if it can."""
+    session, effects = _leave_work(session, event.lasting, "the gateway is shutting down", "shutdown")
+    posts = session.posts.values() if can_use(session.version, "priming") else ()
+    for name in [post.stream for post in posts if post.stream is not None]:
         session, more = streams.hand_over(session, name, RETRY_MS)
         effects += more
     return session, effects
+
+
+def _move(session: Session, event: ev.MoveAsked) -> Step:
+    return _leave_work(session, event.lasting, "the session was moved to another replica", "moved")
+
+
+def _leave_work(session: Session, lasting: Collection[str], message: str, reason: str) -> Step:
+    """What is in flight in either direction gets its error, or is left for the next life, with the server requests
+    that came with it."""
+    left = continuable(session, lasting)
+    session, effects = _fail_requests(session, message, reason, left)
+    calls = {entry.call for entry in left.values()}
+    session, more = server_requests.fail_all(session, message, reason, calls)
+    return session, effects + more
 
 
 def _fail_requests(session: Session, message: str, reason: str, but: Collection[RequestId] = ()) -> Step:
@@ -374,6 +384,8 @@ TABLE: dict[tuple[SessionPhase, type], Handler] = {
     (SessionPhase.OPERATION, ev.DrainStarted): _drain,
     (SessionPhase.DRAINING_INITIALIZING, ev.DrainOverdue): lambda session, event: _end(session, ev.Ended("shutdown")),
     (SessionPhase.DRAINING, ev.DrainOverdue): _drain_overdue,
+    (SessionPhase.OPERATION, ev.MoveAsked): _move,
+    (SessionPhase.DRAINING, ev.MoveAsked): _move,
     **{(phase, ev.Ended): _end for phase in (SessionPhase.NEW, *BEGUN)},
 }
 """Who serves what. A session that is over serves nothing, a new one only its first message and its end."""

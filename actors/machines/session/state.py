@@ -30,7 +30,7 @@ class SessionPhase(Enum):
     DRAINING_INITIALIZING = "draining-initializing"
     """The drain began before `initialize` was answered: a session without an answer to it is none."""
     DRAINING = "draining"
-    """No new requests; those in flight go on."""
+    """As in operation, as long as there is something in flight."""
     CLOSED = "closed"
     """Over."""
 
@@ -55,7 +55,6 @@ REFUSALS: dict[tuple[SessionPhase, str], Callable[[], errors.ProtocolError]] = {
     (SessionPhase.OPERATION, "initialize"): errors.already_initialized,
     (SessionPhase.DRAINING_INITIALIZING, "request"): errors.draining,
     (SessionPhase.DRAINING_INITIALIZING, "initialize"): errors.draining,
-    (SessionPhase.DRAINING, "request"): errors.draining,
     (SessionPhase.DRAINING, "initialize"): errors.draining,
 }
 """What a phase answers to `initialize`, and to any other request but `ping`, which every phase takes. What is not here

@@ -309,6 +309,11 @@ class Sessions(RuleBasedStateMachine):
         if now:
             self.step(ev.DrainOverdue())
 
+    @rule(now=seldom)
+    def is_to_move(self, now: bool) -> None:
+        if now:
+            self.step(ev.MoveAsked())
+
     @rule(now=seldom, reason=st.sampled_from(["delete", "fenced"]))
     def ends(self, now: bool, reason: str) -> None:
         if now:

@@ -50,6 +50,7 @@ EVENTS: dict[type, Any] = {
     ev.StreamFailed: ev.StreamFailed("g9", "seq"),
     ev.DrainStarted: ev.DrainStarted(),
     ev.DrainOverdue: ev.DrainOverdue(),
+    ev.MoveAsked: ev.MoveAsked(),
     ev.Ended: ev.Ended("idle"),
 }
 """One of each, which refers to nothing there is."""

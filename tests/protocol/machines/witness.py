@@ -78,6 +78,7 @@ CAUSES: dict[type, str] = {
     ev.Posted: "notifications/cancelled",
     ev.CallExpired: "deadline passed",
     ev.DrainOverdue: "drain overdue",
+    ev.MoveAsked: "drain overdue",
     ev.Ended: "session ended",
     ev.StreamFailed: "session ended",
 }
