@@ -74,7 +74,8 @@ class GatewayActors:
         system.spawn(Supervisor([router, ends, verifier, sweeper]), "front")
         services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier")))
         services.cluster.subscribe(Deaths(NamedRef(system, "sweeper")))
-        self.door = Gate(services, self.sessions, NamedRef(system, "router"), modern, overloaded)
+        self.router = NamedRef(system, "router")
+        self.door = Gate(services, self.sessions, self.router, modern, overloaded)
         if prestart:
             tree.catalogue.reply(Prestart())
 

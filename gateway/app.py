@@ -1,6 +1,6 @@
 """Composition: the one place that knows every part. `run` serves a configuration until it is told to stop."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from socket import socket
@@ -24,7 +24,9 @@ from gateway.http.sockets import CannotListenError, tls_context
 from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import configure, get_log
 from gateway.observability.metrics import Metrics
-from gateway.opening import ask_gateway, open_client
+from gateway.opening import open_client
+from gateway.operating import Operator
+from gateway.reaching import ask_gateway, operate
 from gateway.roles import Role, Single, bound
 from gateway.servers import servers_of
 from gateway.store.redis.errors import StoreError
@@ -104,6 +106,12 @@ class Gateway:
     def server_list(self) -> list[dict[str, Any]]:
         """Every server, and how it is."""
         return servers_of(self.actors) if self.actors is not None else []
+
+    async def operate(self, what: str, name: str, options: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+        """Lists sessions, or acts on one (`gateway.operating`)."""
+        if self.actors is None:
+            return 503, {"error": "the gateway is starting"}
+        return await Operator(self.actors).ask(what, name, options)
 
     async def run(self) -> int:
         """Serves until `stop`; the exit status."""
@@ -274,4 +282,4 @@ def _single(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-__all__ = ["Gateway", "ask_gateway", "open_client", "run", "supervise", "work"]
+__all__ = ["Gateway", "ask_gateway", "open_client", "operate", "run", "supervise", "work"]

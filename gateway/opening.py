@@ -24,11 +24,7 @@ from gateway.cli.client import Client, ClientFailedError, Kind, Target, UrlTarge
 from gateway.config import Settings
 from gateway.observability.logging import get_log
 from gateway.observability.metrics import Metrics
-from gateway.running import admins
 from gateway.servers import servers_of
-from gateway.wire.errors import WireError
-from gateway.wire.pool import Pool
-from gateway.wire.url import Origin, parse_url
 
 LIST_METHODS: dict[str, str] = {"tools": "tools/list", "resources": "resources/list", "prompts": "prompts/list"}
 
@@ -46,10 +42,6 @@ EXECUTED = {
     "yes": "the call was executed, and its result was lost",
 }
 """What `data.executed` means, in plain words."""
-ADMIN_WAIT = 3.0
-"""Seconds for an admin listener to answer."""
-ANSWER_BYTES = 16 * 1024 * 1024
-"""Of it."""
 
 
 class DoorClient:
@@ -237,54 +229,3 @@ async def open_client(target: Target) -> AsyncIterator[Client]:
         yield DoorClient(actors, limits)
         with trio.move_on_after(limits.drain_deadline):
             await system.drain(limits.drain_deadline)
-
-
-async def ask_gateway(url: str, admin: str | None) -> list[dict[str, Any]] | None:
-    """The servers of the gateway that listens where `url` says, by its admin API; None if that is not found."""
-    try:
-        origin = parse_url(url).origin
-    except ValueError as error:
-        raise ClientFailedError(f"{url}: {error}") from error
-    candidates = [admin] if admin is not None else [*_recorded(origin), *_beside(origin)]
-    pool = Pool()
-    try:
-        for candidate in candidates:
-            found = await _servers_at(pool, candidate)
-            if found is None:
-                continue
-            listens = str(found.get("listen", "")).rpartition(":")[2] == str(origin.port)
-            servers = found.get("servers")
-            if isinstance(servers, list) and (listens or candidate in (admin, str(origin))):
-                return servers
-    finally:
-        pool.close()
-    return None
-
-
-def _recorded(origin: Origin) -> list[str]:
-    """Gateways of this machine have left word of where theirs is."""
-    return admins(origin.port) if origin.host in LOCAL else []
-
-
-def _beside(origin: Origin) -> list[str]:
-    """Where an admin listener is by default: the next port. Or it was given itself."""
-    host = f"[{origin.host}]" if ":" in origin.host else origin.host
-    return [str(origin), f"http://{host}:{origin.port + 1}"]
-
-
-LOCAL = ("127.0.0.1", "localhost", "::1")
-
-
-async def _servers_at(pool: Pool, admin: str) -> dict[str, Any] | None:
-    try:
-        with trio.move_on_after(ADMIN_WAIT):
-            with await pool.request(
-                "GET", f"{admin.rstrip('/')}/api/servers", [("Accept", "application/json")]
-            ) as reply:
-                if reply.status != 200:
-                    return None
-                found = json.loads(await reply.read(ANSWER_BYTES))
-                return found if isinstance(found, dict) else None
-    except (WireError, ValueError):
-        return None
-    return None

@@ -62,7 +62,7 @@ class Single:
             sample(gateway, system)
             return exposition.page()
 
-        app = admin_app(gateway.readiness, page, servers=gateway.servers)
+        app = admin_app(gateway.readiness, page, servers=gateway.servers, sessions=gateway.operate)
         config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
         with recorded(listen.port, f"http://{admin.url_host}:{admin.port}", gateway.log):
             await serve(app, self._admin, config, stop=gateway.drained, log=gateway.log, connections=gateway.admin)

@@ -134,6 +134,7 @@ async def _attend(supervisor: Supervisor, settings: Settings, admin: list[socket
         page,
         servers=lambda: {"listen": listen, "servers": overview.servers(supervisor.states())},
         before=supervisor.look,
+        sessions=supervisor.ask,
     )
     config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
     await serve(app, admin, config, stop=trio.Event(), log=log, connections=connections)

@@ -14,7 +14,7 @@ from gateway.config import Settings
 from gateway.config.settings import Address
 from gateway.observability.exposition import process_figures
 from gateway.sampling import sample
-from gateway.workers.channel import Channel, Drain, Hello, Look, State, ToWorker
+from gateway.workers.channel import Ask, Channel, Drain, FromWorker, Hello, Look, State, Told, ToWorker
 from gateway.workers.overview import rows
 
 if TYPE_CHECKING:
@@ -59,10 +59,16 @@ class Working:
 
     async def hear(self, gateway: "Gateway") -> None:
         """Does what the supervisor says, and drains when it is gone; until it is cancelled."""
+        async with trio.open_nursery() as asking:
+            await self._hear(gateway, asking)
+
+    async def _hear(self, gateway: "Gateway", asking: trio.Nursery) -> None:
         while (message := await self._channel.receive()) is not None:
             match message:
                 case Look(number):
                     await self._tell(number)
+                case Ask(number, what, name, options):
+                    asking.start_soon(self._answer, gateway, number, what, name, options)
                 case Drain(reason):
                     gateway.stop(reason)
                 case Hello():
@@ -94,9 +100,16 @@ class Working:
                 await gateway.drained.wait()
         await self._tell()
 
+    async def _answer(self, gateway: "Gateway", number: int, what: str, name: str, options: dict[str, str]) -> None:
+        status, body = await gateway.operate(what, name, options)
+        await self._send(Told(number, status, body))
+
     async def _tell(self, answers: int = 0) -> None:
+        await self._send(self._say(answers))
+
+    async def _send(self, message: FromWorker) -> None:
         try:
-            await self._channel.send(self._say(answers))
+            await self._channel.send(message)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return  # the supervisor is gone, which `hear` notices
 

@@ -5,6 +5,7 @@ session comes as the event of its machine that it is.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from msgspec import Raw, Struct
@@ -73,6 +74,27 @@ class Move(Struct, frozen=True):
     reply: Reply
 
 
+# From operators -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What operators see of a session in memory: the revision, for how long its client was not heard of (seconds), its
+    requests without an outcome, the connections of its streams, and server requests that have no answer yet."""
+
+    revision: str
+    idle: float
+    in_flight: int
+    streams: int
+    asked: int
+
+
+class Describe(Struct, frozen=True):
+    """Asks for its Description, whatever it is about."""
+
+    reply: Reply
+
+
 # From the store -----------------------------------------------------------------------------------------------
 
 
@@ -122,7 +144,7 @@ class DeadlineDue(Struct, frozen=True):
     call: int
 
 
-EdgeMessage: TypeAlias = GetEvents | EndSession | Recover | Move
+EdgeMessage: TypeAlias = GetEvents | EndSession | Recover | Move | Describe
 """From edges, besides POSTs."""
 
 OwnMessage: TypeAlias = (

@@ -298,7 +298,7 @@ class SessionActor(Actor):
                 return
         if self._closing and isinstance(message, sm.PostMessages) and self._comes_late(message):
             return
-        if self._parked is None or isinstance(message, sm.Released | sm.DoubtDue | Stored):
+        if self._parked is None or isinstance(message, sm.Released | sm.DoubtDue | sm.Describe | Stored):
             self._handle(message)
             if self.record.changed or self._draining or self._moving or not self._watching:
                 self._settle()
@@ -365,6 +365,8 @@ class SessionActor(Actor):
                 self._recover(message)
             case sm.Move():
                 self._move(message)
+            case sm.Describe():
+                message.reply.answer(self._description())
             case um.UpstreamPlaced():
                 self._placed(message)
             case um.UpstreamHeld():
@@ -742,6 +744,12 @@ class SessionActor(Actor):
                 self._park(message)
             else:
                 self._handle(message)
+
+    def _description(self) -> sm.Description:
+        state = self._state
+        idle = 0.0 if state.requests else self.ctx.now() - self._active
+        held = sum(stream.connection is not None for stream in state.streams.values())
+        return sm.Description(state.version, idle, len(state.requests), held, len(state.asks))
 
     # Out of memory
 

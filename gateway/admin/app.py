@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from quart import Response, request
 from quart_trio import QuartTrio
@@ -24,6 +24,10 @@ MAX_CONTENT_LENGTH = 64 * 1024
 
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:/?#@\[\]]+))(?::[0-9]{0,5})?")
 _LOOPBACK = frozenset({"localhost"})
+
+
+Operate: TypeAlias = Callable[[str, str, Mapping[str, str]], Awaitable[tuple[int, Mapping[str, Any]]]]
+"""What is to be done (`list`, or with the session of this name), with options; an HTTP status and a JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +63,11 @@ def admin_app(
     hosts: tuple[str, ...] = (),
     servers: Callable[[], Mapping[str, Any]] = dict,
     before: Callable[[], Awaitable[object]] | None = None,
+    sessions: Operate | None = None,
 ) -> QuartTrio:
     """The app. `metrics` gives the exposition and its content type; `hosts` are further names to be called by;
     `servers` says how every server is, in JSON values without credentials; `before` brings up to date what the others
-    say."""
+    say; `sessions` lists sessions and acts on them."""
     app = QuartTrio("stagedoor.admin", static_folder=None)
     app.config.update(
         RESPONSE_TIMEOUT=RESPONSE_TIMEOUT,
@@ -97,6 +102,9 @@ def admin_app(
     async def api_servers() -> Response:
         return _json(200, servers())
 
+    if sessions is not None:
+        _add_sessions(app, sessions)
+
     @app.get("/metrics")
     async def scrape() -> Response:
         body, content_type = metrics()
@@ -113,6 +121,32 @@ def admin_app(
         return response
 
     return app
+
+
+def _add_sessions(app: QuartTrio, operate: Operate) -> None:
+    @app.get("/api/sessions")
+    async def list_sessions() -> Response:
+        return _json(*await operate("list", "", request.args.to_dict()))
+
+    @app.post("/api/sessions/<name>/<what>")
+    async def act(name: str, what: str) -> Response:
+        refused = _of_a_page()
+        if refused is not None:
+            return refused
+        options = await request.get_json(silent=True)
+        if not isinstance(options, dict) or not all(isinstance(value, str) for value in options.values()):
+            return _json(400, {"error": "the body is a JSON object of texts"})
+        return _json(*await operate(what, name, options))
+
+
+def _of_a_page() -> Response | None:
+    """No page in a browser may change anything: what one sends to another origin without being asked names its own, or
+    has no type that a program's request has."""
+    if "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none") != "none":
+        return _json(403, {"error": "this is not for pages in a browser"})
+    if request.mimetype != "application/json":
+        return _json(415, {"error": "the content type is application/json"})
+    return None
 
 
 def _json(status: int, body: Mapping[str, Any]) -> Response:

@@ -7,14 +7,15 @@ import click
 from gateway.cli.asking import call, ls
 from gateway.cli.client import Parts
 from gateway.cli.serving import check, serve
+from gateway.cli.sessions import sessions
 from gateway.observability import configure
 
 
 def composed() -> Parts:
     """The parts as composition makes them; imported late, so that `--help` and `check` are quick."""
-    from gateway.app import ask_gateway, open_client, run, supervise, work
+    from gateway.app import ask_gateway, open_client, operate, run, supervise, work
 
-    return Parts(run, open_client, ask_gateway, supervise, work)
+    return Parts(run, open_client, ask_gateway, supervise, work, operate)
 
 
 def _version() -> str:
@@ -33,7 +34,7 @@ def cli(context: click.Context) -> None:
         context.obj = composed
 
 
-for _command in (serve, check, ls, call):
+for _command in (serve, check, ls, call, sessions):
     cli.add_command(_command)
 
 

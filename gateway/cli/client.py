@@ -1,6 +1,6 @@
 """What `ls` and `call` need of an MCP client; composition brings the one that the gateway itself uses."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
@@ -63,6 +63,17 @@ def _no_workers(settings: Settings, *_: object) -> int:
     return 1
 
 
+Operate: TypeAlias = Callable[
+    [str, str | None, str, str, Mapping[str, str]], Awaitable[tuple[int, dict[str, Any]] | None]
+]
+"""Lists sessions (`list`), or acts on the one of this name, by the URL of a running gateway, that of its admin listener
+if it is known, and options: an HTTP status and a JSON object; None: no admin listener was found."""
+
+
+async def _no_operator(url: str, admin: str | None, what: str, name: str, options: Mapping[str, str]) -> None:
+    await trio.lowlevel.checkpoint()
+
+
 async def _no_gateway(url: str, admin: str | None) -> None:
     await trio.lowlevel.checkpoint()
 
@@ -78,3 +89,4 @@ class Parts:
     ask_gateway: AskGateway = _no_gateway
     supervise: Callable[[Settings, str | None, Callable[[Settings], None]], int] = _no_workers
     work: Callable[[Settings, int], int] = _no_workers
+    operate: Operate = _no_operator

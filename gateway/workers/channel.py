@@ -41,6 +41,23 @@ class Drain(Struct, tag=True):
     reason: str
 
 
+class Ask(Struct, tag=True):
+    """To a worker: something about sessions, as its admin listener would be asked."""
+
+    number: int
+    what: str
+    name: str = ""
+    options: dict[str, str] = {}
+
+
+class Told(Struct, tag=True):
+    """From a worker: the answer to the `Ask` of this number, an HTTP status and a JSON object."""
+
+    number: int
+    status: int
+    body: dict[str, Any] = {}
+
+
 Row: TypeAlias = tuple[tuple[str, ...], float | list[float]]
 """Labels, and a number or a histogram's cell."""
 
@@ -62,8 +79,8 @@ class State(Struct, tag=True, kw_only=True):
     answers: int = 0
 
 
-ToWorker: TypeAlias = Hello | Look | Drain
-FromWorker: TypeAlias = State
+ToWorker: TypeAlias = Hello | Look | Drain | Ask
+FromWorker: TypeAlias = State | Told
 
 Heard = TypeVar("Heard")
 _encode = msgspec.msgpack.Encoder().encode

@@ -5,7 +5,8 @@ It opened the listening sockets and never accepts on them: a connection that wai
 free, also while others start or end, so none is lost. What it does not do is carry any client's bytes.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import trio
 
@@ -17,6 +18,9 @@ from gateway.workers.worker import Plan, Worker
 
 LOOK_WITHIN = 1.0
 """Seconds that a question of an operator waits for workers; then it is answered by what they said last."""
+
+ANSWER_WITHIN = 12.0
+"""Seconds that a worker has for an answer about sessions."""
 
 
 class Supervisor:
@@ -58,6 +62,16 @@ class Supervisor:
             async with trio.open_nursery() as nursery:
                 for worker in self.workers:
                     nursery.start_soon(worker.look)
+
+    async def ask(self, what: str, name: str, options: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+        """What a worker says to a question about sessions: that one of whose sessions a list goes on, if it is one."""
+        asked = options.get("cursor", "").partition(":")[0]
+        ready = [worker for worker in self.workers if worker.is_ready and worker.state is not None]
+        ready.sort(key=lambda worker: worker.state is None or worker.state.incarnation != asked)
+        answer = None
+        with trio.move_on_after(ANSWER_WITHIN):
+            answer = await ready[0].ask(what, name, options) if ready else None
+        return answer or (503, {"error": "no worker answers"})
 
     # What can be asked of it
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from gateway.workers.channel import Channel, Drain, Hello, Look, State, ToWorker
+from gateway.workers.channel import Ask, Channel, Drain, Hello, Look, State, Told, ToWorker
 
 SAY_EVERY = 0.05
 SLOW = "/slow"
@@ -39,6 +39,9 @@ class Stub:
         while (message := await self.channel.receive()) is not None:
             if isinstance(message, Look):
                 await self.tell(message.number)
+            elif isinstance(message, Ask) and message.name != "nobody":
+                body = {"pid": os.getpid(), "what": message.what, "name": message.name, **message.options}
+                await self.channel.send(Told(message.number, 200, body))
             elif isinstance(message, Drain) and self.behaviour != "stay":
                 self.draining.set()
         self.draining.set()

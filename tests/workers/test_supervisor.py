@@ -269,6 +269,33 @@ async def test_a_second_word_to_stop_ends_all_at_once() -> None:
         assert all(worker.ended.is_set() for worker in workers)
 
 
+async def test_what_is_asked_of_sessions_goes_to_the_worker_that_has_them_else_to_any() -> None:
+    async with supervised() as site:
+        assert await site.supervisor.ask("list", "", {}) == (503, {"error": "no worker answers"})
+        await until(lambda: len(site.ready) == 2)
+        for worker in site.ready:
+            assert worker.state is not None
+            cursor = f"{worker.state.incarnation}:7"
+            expected = {"pid": worker.pid, "what": "list", "name": "", "cursor": cursor}
+            assert await site.supervisor.ask("list", "", {"cursor": cursor}) == (200, expected)
+        assert (await site.supervisor.ask("end", "abc", {}))[1]["name"] == "abc"
+
+
+async def test_a_worker_that_dies_while_it_is_asked_is_an_answer() -> None:
+    async with supervised(workers=1) as site:
+        await until(lambda: site.ready)
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await site.supervisor.ask("end", "nobody", {}))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(0.1)
+            os.kill(site.ready[0].pid, signal.SIGKILL)
+        assert answers == [(503, {"error": "no worker answers"})]
+
+
 SUPERVISE = """
 import socket, sys, trio
 from gateway.http.sockets import open_listeners

@@ -185,3 +185,65 @@ async def test_what_others_say_is_brought_up_to_date_before_it_is_told_but_not_f
     assert (await get(app, "/metrics")).status_code == 200
     assert (await get(app, "/readyz", host="evil.example")).status_code == 403
     assert asked == ["look", "look"]
+
+
+# Sessions ----------------------------------------------------------------------------------------------------
+
+
+class Operated:
+    """Sessions that are listed and acted on."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+
+    async def __call__(self, what: str, name: str, options: Any) -> tuple[int, dict[str, Any]]:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((what, name, dict(options)))
+        return (200, {"done": what}) if name != "gone" else (404, {"error": "there is no such session"})
+
+
+@pytest.fixture
+def operated():
+    return Operated()
+
+
+async def act(operated: Operated, path: str = "/api/sessions/abc/end", data: bytes = b"{}", **headers: str) -> Any:
+    app = admin_app(lambda: Readiness(True), lambda: (METRICS, ""), sessions=operated)
+    sent = {"Host": "127.0.0.1:8081", "Content-Type": "application/json"}
+    sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+    return await app.test_client().open(path, method="POST", headers=sent, data=data)
+
+
+async def test_sessions_are_listed_page_by_page(operated):
+    app = admin_app(lambda: Readiness(True), lambda: (METRICS, ""), sessions=operated)
+    response = await get(app, "/api/sessions?cursor=x:1&limit=7")
+    assert (response.status_code, await response.get_json()) == (200, {"done": "list"})
+    assert operated.asked == [("list", "", {"cursor": "x:1", "limit": "7"})]
+
+
+async def test_a_session_is_acted_on_by_its_name(operated):
+    assert (await act(operated, data=b'{"to": "there"}')).status_code == 200
+    assert (await act(operated, "/api/sessions/gone/end")).status_code == 404
+    assert operated.asked == [("end", "abc", {"to": "there"}), ("end", "gone", {})]
+
+
+@pytest.mark.parametrize(
+    ("headers", "data", "status"),
+    [
+        ({"Origin": "http://evil.example"}, b"{}", 403),
+        ({"Origin": "null"}, b"{}", 403),
+        ({"Origin": "http://127.0.0.1:8081"}, b"{}", 403),
+        ({"Sec_Fetch_Site": "cross-site"}, b"{}", 403),
+        ({"Host": "evil.example"}, b"{}", 403),
+        ({"Content_Type": "text/plain"}, b"{}", 415),
+        ({"Content_Type": "application/x-www-form-urlencoded"}, b"a=b", 415),
+        ({}, b"[]", 400),
+        ({}, b"", 400),
+        ({}, b'{"to": 7}', 400),
+    ],
+)
+async def test_no_page_of_a_browser_and_no_nonsense_changes_anything(headers, data, status, operated):
+    assert (await act(operated, data=data, **headers)).status_code == status
+    assert operated.asked == []
+    app = admin_app(lambda: Readiness(True), lambda: (METRICS, ""), sessions=operated)
+    assert (await get(app, "/api/sessions/abc/end")).status_code == 405

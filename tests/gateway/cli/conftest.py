@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,10 @@ class Composition:
     failure: str | None = None
     ran: list[Settings] = field(default_factory=list)
     supervised: list[tuple[Settings, str | None]] = field(default_factory=list)
+    operated: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    """What was asked about sessions."""
+    told: list[tuple[int, dict[str, Any]] | None] = field(default_factory=list)
+    """What the admin listener of a running gateway answers to that, one after the other."""
     worked: list[tuple[Settings, int]] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     gateway: list[dict[str, Any]] | None = None
@@ -32,7 +36,7 @@ class Composition:
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def parts(self) -> Parts:
-        return Parts(self.run, self.open_client, self.ask_gateway, self.supervise, self.work)
+        return Parts(self.run, self.open_client, self.ask_gateway, self.supervise, self.work, self.operate)
 
     async def ask_gateway(self, url: str, admin: str | None) -> list[dict[str, Any]] | None:
         await trio.lowlevel.checkpoint()
@@ -52,6 +56,14 @@ class Composition:
     def work(self, settings: Settings, descriptor: int) -> int:
         self.worked.append((settings, descriptor))
         return self.status
+
+    async def operate(
+        self, url: str, admin: str | None, what: str, name: str, options: Mapping[str, str]
+    ) -> tuple[int, dict[str, Any]] | None:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((url, admin))
+        self.operated.append((what, name, dict(options)))
+        return self.told.pop(0)
 
     @asynccontextmanager
     async def open_client(self, target: Target) -> AsyncIterator["Composition"]:

@@ -26,7 +26,7 @@ def test_composition_has_the_parts_that_the_commands_need() -> None:
     from gateway import app
     from gateway.cli import Parts, composed
 
-    assert composed() == Parts(app.run, app.open_client, app.ask_gateway, app.supervise, app.work)
+    assert composed() == Parts(app.run, app.open_client, app.ask_gateway, app.supervise, app.work, app.operate)
 
 
 @pytest.mark.e2e
