@@ -127,16 +127,24 @@ class Gateway:
         if places.falls_short(settings.limits.child_processes):
             self._tell_shares(places)
         limits = replace(settings.limits, child_processes=places.processes)
+        sealer = lifecycle.sealer(settings, self.log)
         async with (
             lifecycle.open_connector(
                 self.log, limits, settings.secrets, connections=places.servers, descriptors=before
             ) as connector,
-            lifecycle.open_store(settings.store, limits, self.log, on_lost=self.lost, on_batch=self._on_batch) as store,
+            lifecycle.open_store(
+                settings.store,
+                limits,
+                self.log,
+                on_lost=self.lost,
+                on_batch=self._on_batch,
+                info=lifecycle.replica_info(settings.table),
+                seals=sealer.fingerprints,
+            ) as store,
             lifecycle.open_lists(store, self.log) as lists,
             open_system(lifecycle.crash_logger(self.log, self.metrics)) as system,
         ):
             self.store = store
-            sealer = lifecycle.sealer(settings, self.log)
             services = lifecycle.services_for(
                 settings.table, limits, store, connector, sealer, self.metrics, self.log, lists
             )

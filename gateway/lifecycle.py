@@ -8,7 +8,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -149,9 +149,16 @@ async def open_connector(
 
 @asynccontextmanager
 async def open_store(
-    url: str, limits: Limits, log: Log, *, on_lost: Callable[[str], None], on_batch: Callable[[int, float], None]
+    url: str,
+    limits: Limits,
+    log: Log,
+    *,
+    on_lost: Callable[[str], None] = lambda reason: None,
+    on_batch: Callable[[int, float], None] = lambda operations, seconds: None,
+    info: Mapping[str, Any] | None = None,
+    seals: Sequence[str] = (),
 ) -> AsyncIterator[ClusterStore]:
-    """The store that the URL names."""
+    """The store that the URL names; see `open_redis_store`."""
     if url.startswith("memory:"):
         store = MemoryStore(limits, trio.current_time)
         async with trio.open_nursery() as nursery:
@@ -159,7 +166,9 @@ async def open_store(
             yield store
             nursery.cancel_scope.cancel()
         return
-    async with open_redis_store(url, limits, log=log, on_lost=on_lost, on_batch=on_batch) as redis:
+    async with open_redis_store(
+        url, limits, log=log, on_lost=on_lost, on_batch=on_batch, info=info, seals=seals
+    ) as redis:
         yield redis
 
 
@@ -206,13 +215,22 @@ def ephemeral_sealer() -> AesSealer:
     return AesSealer([os.urandom(32)])
 
 
+def own_version() -> str:
+    """The version that is installed."""
+    try:
+        return version("stagedoor")
+    except PackageNotFoundError:
+        return "0"
+
+
 def identity() -> bytes:
     """The gateway's own `Implementation`."""
-    try:
-        number = version("stagedoor")
-    except PackageNotFoundError:
-        number = "0"
-    return json.dumps({"name": "stagedoor", "title": "Stagedoor", "version": number}).encode()
+    return json.dumps({"name": "stagedoor", "title": "Stagedoor", "version": own_version()}).encode()
+
+
+def replica_info(table: Table) -> Mapping[str, Any]:
+    """What this replica says of itself to the others."""
+    return {"version": own_version(), "configuration": table.digest}
 
 
 def services_for(
@@ -311,6 +329,7 @@ __all__ = [
     "open_connector",
     "open_lists",
     "open_store",
+    "replica_info",
     "sealer",
     "services_for",
     "signals",

@@ -219,9 +219,7 @@ async def open_client(target: Target) -> AsyncIterator[Client]:
     log, metrics = get_log("stagedoor.cli"), Metrics()
     async with (
         lifecycle.open_connector(log, limits, secrets) as connector,
-        lifecycle.open_store(
-            "memory://", limits, log, on_lost=lambda reason: None, on_batch=lambda operations, seconds: None
-        ) as store,
+        lifecycle.open_store("memory://", limits, log) as store,
         open_system(lifecycle.crash_logger(log, metrics)) as system,
     ):
         key = lifecycle.ephemeral_sealer()

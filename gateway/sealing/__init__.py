@@ -25,6 +25,8 @@ class AesSealer:
     def __init__(self, keys: Sequence[bytes]) -> None:
         if not keys:
             raise ValueError("at least one key is needed")
+        self.fingerprints = [hashlib.sha256(b"stagedoor key\0" + key).hexdigest()[:16] for key in keys]
+        """By which keys can be compared and not found out, in their order."""
         # Keys may be given in any length: a hash makes them 256 bits.
         self._ciphers = [AESGCM(hashlib.sha256(b"stagedoor seal\0" + key).digest()) for key in keys]
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import trio
 
+from actors.machines.cluster import lease
 from actors.ports import ClusterListener, Done, Failed, Incarnation, Refused, Replica, SessionKey
-from gateway.store.rules import DOUBT, INBOX, LEASE_TTL, TWICE
+from gateway.store.rules import INBOX, TWICE
 
 LETTERS = 256
 """Letters taken at once."""
@@ -109,7 +110,7 @@ class MemoryReplica:
 
     @property
     def doubtful(self) -> bool:
-        return self._silent is not None and self._directory.now() - self._silent > DOUBT
+        return self._silent is not None and self._directory.now() - self._silent > lease.DOUBT
 
     def mine(self, incarnation: Incarnation) -> bool:
         """Whether it is this replica, under its present or a former name."""
@@ -189,7 +190,7 @@ class MemoryReplica:
         now = self._directory.now()
         self._stopped = self._cut = True
         self._listeners.clear()
-        self._dies(now if at_once else now + LEASE_TTL, now if at_once else now + LEASE_TTL + TWICE)
+        self._dies(now if at_once else now + lease.TTL, now if at_once else now + lease.TTL + TWICE)
         self._directory = Directory(self._directory.now)
 
     def pause(self) -> None:
@@ -203,7 +204,7 @@ class MemoryReplica:
         self._cut = True
         if self._silent is None:
             self._silent = now
-        self._dies(now + LEASE_TTL, now + LEASE_TTL + TWICE)
+        self._dies(now + lease.TTL, now + lease.TTL + TWICE)
 
     def resume(self) -> None:
         """It runs and beats again; what this beat says it hears with the next turn of `run`."""

@@ -19,12 +19,6 @@ TOMBSTONE_TTL = 600.0
 IDLE_GRACE = 600.0
 """Seconds that a record outlives its session's idle time, so that whoever sweeps finds it."""
 
-LEASE_TTL = 3.0
-"""Seconds that a replica is believed to live after its last sign of life."""
-
-DOUBT = 2.0
-"""Seconds without an acknowledged sign of life after which a replica doubts that the others believe it alive."""
-
 TWICE = 0.5
 """Seconds between the two readings that find an incarnation dead."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.store.redis.lease import alive_key
+from gateway.store.redis.keys import REPLICAS, alive_key
 from gateway.store.redis.reaper import end_lease
 from tests.support.ports import free_port
 
@@ -14,7 +14,9 @@ def test_the_lease_of_a_dead_process_is_ended_at_once(start_server):
     with server.client() as client:
         client.set(alive_key("dead"), "{}", px=60_000)
         client.set(alive_key("living"), "{}", px=60_000)
+        client.zadd(REPLICAS, {"dead": 7, "living": 8})
         assert end_lease(server.url, "dead")
+        assert client.zrange(REPLICAS, 0, -1, withscores=True) == [[b"dead", 0.0], [b"living", 8.0]]
         assert not client.exists(alive_key("dead"))
         assert client.exists(alive_key("living"))
         assert end_lease(server.url, "dead"), "once more changes nothing"

@@ -1,4 +1,4 @@
-"""The store in Redis: one writer thread with group commit, one reader, one lease.
+"""The store in Redis: one writer thread with group commit, one reader, one for the lease and the other replicas.
 
 async with open_redis_store("redis://127.0.0.1:6379/0", limits, log=log, on_lost=end_the_process) as store:
     ...
@@ -7,7 +7,7 @@ async with open_redis_store("redis://127.0.0.1:6379/0", limits, log=log, on_lost
 from gateway.store.redis.errors import (
     StoreDenied,
     StoreError,
-    StoreInUse,
+    StoreKeysDiffer,
     StoreTooOld,
     StoreUnreachable,
     StoreUntrusted,
@@ -19,7 +19,7 @@ __all__ = [
     "RedisStore",
     "StoreDenied",
     "StoreError",
-    "StoreInUse",
+    "StoreKeysDiffer",
     "StoreTooOld",
     "StoreUnreachable",
     "StoreUntrusted",

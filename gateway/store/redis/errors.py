@@ -27,8 +27,8 @@ class StoreTooOld(StoreError):
     """Redis is older than 7.0, or does not speak its protocol 3."""
 
 
-class StoreInUse(StoreError):
-    """Another living process holds this store."""
+class StoreKeysDiffer(StoreError):
+    """Another living replica on this store seals with keys that this one does not have."""
 
 
 class LinkDown(Exception):

@@ -1,245 +1,127 @@
-"""The lease of this process, and the question whether another's still runs.
+"""The lease of this process: the sign of life in Redis by which the others know that it runs.
 
-In this form one process at a time works on a store: who comes second waits until the first one's lease has run out,
-and else refuses to start. All of it runs on one thread with a connection of its own.
+What follows from a beat, or from none, is decided by the pure machine; here it is done. The age of a lease counts by
+the clock of this machine alone, from the moment at which the last beat that was acknowledged had been sent.
 """
 
-import json
-import os
 import secrets
-import socket
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from typing import TypeAlias
+from typing import Protocol, assert_never
 
+from actors.machines.cluster import lease as machine
+from actors.machines.cluster.lease import LeaseEvent, LeasePhase
 from gateway.store.redis.clock import boottime
 from gateway.store.redis.errors import LinkDown
-from gateway.store.redis.links import Command, Link, Reply, lacks_function
+from gateway.store.redis.keys import REPLICAS, alive_key, inbox_key, owned_key, seen_key
+from gateway.store.redis.links import Command, Link, replies_to
 from gateway.store.redis.scripts import SHA
-from gateway.store.rules import SCHEMA
-
-TTL = 3.0
-EVERY = 0.5
-"""Seconds of a lease, and between its renewals."""
-
-TICK_WITHIN = 1.5
-"""A loop that did not run for so many seconds must look dead."""
-
-TWICE = 0.5
-"""Seconds between the two readings that find an incarnation dead."""
 
 OWNED_TTL = 86_400.0
-
-REPLICAS = "sd:c:{c}:replicas"
-
-OnAlive: TypeAlias = Callable[[bool | None], object]
-"""Told whether an incarnation is alive; None: Redis can't be asked."""
+INBOX_TTL = 120.0
+"""Seconds that a dead replica's list of sessions, and its mail, can still be looked at."""
 
 
-_INFO = json.dumps({"schema": [SCHEMA, SCHEMA], "host": socket.gethostname(), "pid": os.getpid()})
+class LeaseListener(Protocol):
+    """Is told on the lease's thread."""
 
+    def renamed(self, former: str, now: str) -> None:
+        """This process goes on as a fresh incarnation, which has a lease."""
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Another living incarnation. `left`: seconds until its lease runs out, if it is not renewed."""
-
-    incarnation: str
-    info: str
-    left: float
-
-
-def alive_key(incarnation: str) -> str:
-    """The string that is there as long as the lease."""
-    return f"sd:r:{{{incarnation}}}:alive"
-
-
-def owned_key(incarnation: str) -> str:
-    """The set of sessions that an incarnation may own: all that it does own, and maybe more."""
-    return f"sd:r:{{{incarnation}}}:owned"
+    def certain(self) -> None:
+        """A doubt is over."""
 
 
 class Lease:
-    """One incarnation after another of this process.
+    """One incarnation after another of this process. The beats are sent on one thread; the rest may be asked on any."""
 
-    `post` runs a function on the loop's thread; there `on_lost(reason)` is told that another process has the store, and
-    `on_renamed(incarnation)` of a fresh incarnation after a lapse.
-    """
-
-    def __init__(
-        self,
-        link: Link,
-        post: Callable[[Callable[[], object]], None],
-        on_lost: Callable[[str], None],
-    ) -> None:
-        self.on_renamed: Callable[[str], None] = lambda _: None
+    def __init__(self, link: Link, info: bytes, listener: LeaseListener) -> None:
         self.incarnation = secrets.token_hex(8)
-        self.ticked = time.monotonic()
+        self.names = {self.incarnation}
+        """All that this process was ever called."""
+        self.ticked = boottime()
         """When the loop last ran; the loop sets it."""
-        self.acknowledged = boottime()
-        """When the last renewal that was acknowledged had been sent, on the clock that counts suspended time."""
-        self._link = link
-        self._post = post
-        self._on_lost = on_lost
-        self._former: set[str] = set()
-        self._gone_since: dict[str, float] = {}
-        self._questions: SimpleQueue[tuple[str, OnAlive] | None] = SimpleQueue()
-        self._waiting: dict[str, list[OnAlive]] = {}
-        self._held = False
+        self.link = link
+        self._info = info
+        self._listener = listener
+        self._state = machine.Lease()
+        self._former = self.incarnation
 
-    # The loop's thread
+    # Any thread
 
-    def mine(self, incarnation: str) -> bool:
-        """Whether it is this process, under its present or a former name."""
-        return incarnation == self.incarnation or incarnation in self._former
+    @property
+    def doubtful(self) -> bool:
+        """Whether others may believe this process dead."""
+        state = self._state
+        return state.doubted or boottime() - state.acknowledged > machine.DOUBT
 
-    def ask(self, incarnation: str, on_alive: OnAlive) -> None:
-        """Asks whether another incarnation is alive; dead is what was gone in two readings half a second apart."""
-        self._questions.put((incarnation, on_alive))
+    @property
+    def may_claim(self) -> bool:
+        """Whether what others' leases look like can be trusted: its own was unbroken for as long as one lasts."""
+        return machine.may_claim(self._state, boottime())
 
     def age(self) -> float:
-        """Seconds since the last acknowledged renewal was sent."""
-        return boottime() - self.acknowledged
-
-    def stop(self) -> None:
-        """Ends `run`, which then gives the lease up."""
-        self._questions.put(None)
+        """Seconds since the last acknowledged beat was sent."""
+        return boottime() - self._state.acknowledged
 
     # The lease's thread
 
-    def take(self) -> Holder | None:
-        """Takes the lease, or says who has it. LinkDown."""
-        if holder := self._living(self._replies(("ZRANGE", REPLICAS, 0, -1))[0]):
-            return holder
-        self._set(take=True)
-        earlier = self._replies(("EVALSHA", SHA["register"], 1, REPLICAS, self.incarnation))[0][1]
-        # Of two that start at once the later one sees the earlier one here, whose `alive` was set before it registered.
-        if holder := self._living(earlier):
-            self._give_up()
-            return holder
-        self._held = True
-        return None
+    def begin(self) -> None:
+        """Takes the lease. LinkDown."""
+        self._step(machine.BeatDue(boottime(), self.ticked))
 
-    def run(self) -> None:
-        """Renews the lease and answers questions until it is stopped. The body of the thread."""
-        due = time.monotonic()
+    def beat(self) -> None:
+        """Renews it, unless the loop stands still; where it has lapsed, the next incarnation takes one."""
         try:
-            while self._listen(min(due - time.monotonic(), TWICE / 5 if self._waiting else EVERY)):
-                for incarnation in list(self._waiting):
-                    self._answer(incarnation)
-                if time.monotonic() >= due:
-                    due = time.monotonic() + EVERY
-                    if not self._beat():
-                        return
-        finally:
-            for incarnation in list(self._waiting):
-                self._tell(incarnation, None)
-            with suppress(LinkDown):
-                self._give_up()
-            self._link.close()
-
-    def _listen(self, timeout: float) -> bool:
-        """Takes the questions that come within so many seconds. False: stopped."""
-        try:
-            question = self._questions.get(timeout=max(0.0, timeout))
-            while question is not None:
-                self._waiting.setdefault(question[0], []).append(question[1])
-                question = self._questions.get_nowait()
-        except Empty:
-            return True
-        return False
-
-    def _beat(self) -> bool:
-        """Renews the lease, unless the loop stands still. False: another process has the store."""
-        if time.monotonic() - self.ticked > TICK_WITHIN:
-            return True
-        try:
-            return self._renew() if self._held else self._retake()
+            self._step(machine.BeatDue(boottime(), self.ticked))
+            if self._state.phase is LeasePhase.LAPSED:
+                self._step(machine.BeatDue(boottime(), self.ticked))
         except LinkDown:
-            return True
+            self._step(machine.Looked(boottime()))
 
-    def _renew(self) -> bool:
-        if self._set(take=False):
-            return True
-        # Others may have found this incarnation dead: it does not come back, its successor claims from it.
-        self._former.add(self.incarnation)
-        lapsed, self.incarnation, self._held = self.incarnation, secrets.token_hex(8), False
-        self._replies(("ZREM", REPLICAS, lapsed))
-        return self._retake()
+    def end(self) -> None:
+        """Gives it up, in order. LinkDown."""
+        self._step(machine.DrainBegun())
+        self._step(machine.Drained())
 
-    def _retake(self) -> bool:
-        holder = self.take()
-        if holder is None:
-            incarnation = self.incarnation
-            self._post(lambda: self.on_renamed(incarnation))
-            return True
-        reason = f"the lease ran out, and another process took the store: {describe(holder)}"
-        self._post(lambda: self._on_lost(reason))
-        return False
+    def _step(self, event: LeaseEvent) -> None:
+        self._state, effects = machine.step(self._state, event)
+        for effect in effects:
+            match effect:
+                case machine.Beat(take):
+                    self._beat(take=take)
+                case machine.Rename():
+                    self._former, self.incarnation = self.incarnation, secrets.token_hex(8)
+                    self.names.add(self.incarnation)
+                case machine.Verify():
+                    self._listener.renamed(self._former, self.incarnation)
+                    self._listener.certain()
+                case machine.Certain():
+                    self._listener.certain()
+                case machine.GiveUp():
+                    self._replies(*ended(self.incarnation))
+                    if not self._replies(("EXISTS", owned_key(self.incarnation)))[0]:
+                        self._replies(("ZREM", REPLICAS, self.incarnation))
+                case machine.Doubt():
+                    pass
+                case _:
+                    assert_never(effect)
 
-    def _set(self, *, take: bool) -> bool:
-        """Renews (or takes) the lease; False if it had lapsed."""
-        sent = boottime()
-        keys = (alive_key(self.incarnation), owned_key(self.incarnation))
-        args = (round(TTL * 1000), _INFO, round(OWNED_TTL * 1000), int(take))
-        if self._replies(("EVALSHA", SHA["beat"], 2, *keys, *args))[0] != b"OK":
-            return False
-        self.acknowledged = sent
-        return True
+    def _beat(self, *, take: bool) -> None:
+        sent, name = boottime(), self.incarnation
+        keys = (alive_key(name), owned_key(name), inbox_key(name), seen_key(name))
+        args = (_ms(machine.TTL), self._info, _ms(OWNED_TTL), _ms(INBOX_TTL), int(take))
+        [reply] = self._replies(("EVALSHA", SHA["beat"], len(keys), *keys, *args))
+        if take:
+            self._replies(("EVALSHA", SHA["register"], 1, REPLICAS, name))
+        self._step(machine.Beaten(sent, boottime()) if reply == b"OK" else machine.Lapsed(boottime()))
 
-    def _give_up(self) -> None:
-        self._held = False
-        self._replies(("DEL", alive_key(self.incarnation)), ("ZREM", REPLICAS, self.incarnation))
-
-    def _living(self, incarnations: list[bytes]) -> Holder | None:
-        """The first of them that is alive and not this process. The dead are noted; those that left nothing go."""
-        for other in (raw.decode() for raw in incarnations):
-            if self.mine(other):
-                continue
-            info, left, owned = self._replies(
-                ("GET", alive_key(other)), ("PTTL", alive_key(other)), ("EXISTS", owned_key(other))
-            )
-            if info is not None:
-                return Holder(other, info.decode(), max(0, left) / 1000)
-            self._gone_since.setdefault(other, time.monotonic())
-            if not owned:
-                self._replies(("ZREM", REPLICAS, other))
-        return None
-
-    def _answer(self, incarnation: str) -> None:
-        """Tells those who asked, if it is known by now."""
-        try:
-            alive = self._replies(("EXISTS", alive_key(incarnation)))[0]
-        except LinkDown:
-            return self._tell(incarnation, None)
-        if alive:
-            self._gone_since.pop(incarnation, None)
-            return self._tell(incarnation, True)
-        if time.monotonic() - self._gone_since.setdefault(incarnation, time.monotonic()) >= TWICE:
-            return self._tell(incarnation, False)
-        return None
-
-    def _tell(self, incarnation: str, alive: bool | None) -> None:
-        asking = self._waiting.pop(incarnation)
-        self._post(lambda: [on_alive(alive) for on_alive in asking])
-
-    def _replies(self, *commands: Command) -> list[Reply]:
-        replies = self._link.exchange(commands)
-        if any(lacks_function(reply) for reply in replies):
-            self._link.prepare()
-            replies = self._link.exchange(commands)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise LinkDown(str(reply)) from reply
-        return replies
+    def _replies(self, *commands: Command) -> list[object]:
+        return replies_to(self.link, commands)
 
 
-def describe(holder: Holder) -> str:
-    """Who it is, in words."""
-    try:
-        info = json.loads(holder.info)
-        return f"process {info['pid']} on {info['host']} (incarnation {holder.incarnation})"
-    except (ValueError, KeyError, TypeError):
-        return f"incarnation {holder.incarnation}"
+def ended(incarnation: str) -> list[Command]:
+    """What says of an incarnation that it is over for sure; what it left can be taken over at once."""
+    return [("DEL", alive_key(incarnation)), ("ZADD", REPLICAS, "XX", 0, incarnation)]
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

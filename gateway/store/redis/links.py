@@ -57,6 +57,18 @@ def open_link(target: Target) -> Link:
     return ClusterLink(target) if target.kind == "cluster" else DirectLink(target.connections())
 
 
+def replies_to(link: Link, commands: Sequence[Command]) -> list[Reply]:
+    """Replies, none of which is an error; else LinkDown. For commands that may be executed twice."""
+    replies = link.exchange(commands) if commands else []
+    if any(lacks_function(reply) for reply in replies):
+        link.prepare()
+        replies = link.exchange(commands)
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise LinkDown(str(reply)) from reply
+    return replies
+
+
 def lacks_function(reply: Reply) -> bool:
     """Whether the command was not executed because the function is not loaded, or the key has another node."""
     return isinstance(reply, NoScriptError | AskError | TryAgainError)

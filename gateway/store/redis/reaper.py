@@ -3,8 +3,8 @@
 from contextlib import closing
 
 from gateway.store.redis.errors import LinkDown
-from gateway.store.redis.lease import alive_key
-from gateway.store.redis.links import open_link
+from gateway.store.redis.lease import ended
+from gateway.store.redis.links import open_link, replies_to
 from gateway.store.redis.targets import parse
 
 
@@ -13,7 +13,7 @@ def end_lease(url: str, incarnation: str) -> bool:
     sessions are taken over at once. False: the store can't be reached; then the lease ends by itself."""
     with closing(open_link(parse(url))) as link:
         try:
-            link.exchange([("DEL", alive_key(incarnation))])
+            replies_to(link, ended(incarnation))
         except LinkDown:
             return False
     return True

@@ -1,8 +1,9 @@
 """`Store` in Redis: the port's calls on the loop's side, and the life of the threads behind them."""
 
+import os
 import secrets
+import socket
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
@@ -22,15 +23,16 @@ from actors.ports import (
     Record,
     Refused,
     Replay,
-    Replica,
     SessionKey,
 )
 from actors.protocol.table import Limits
 from actors.runtime.boundary import thread_boundary
 from actors.runtime.exits import Exit
 from gateway.store.redis.checks import check, explain
-from gateway.store.redis.errors import LinkDown, StoreInUse
-from gateway.store.redis.lease import Lease, describe, owned_key
+from gateway.store.redis.clock import boottime
+from gateway.store.redis.directory import Directory
+from gateway.store.redis.errors import LinkDown, StoreKeysDiffer
+from gateway.store.redis.keys import owned_key
 from gateway.store.redis.links import open_link
 from gateway.store.redis.lists import RedisLists
 from gateway.store.redis.lists import read as read_lists
@@ -38,13 +40,13 @@ from gateway.store.redis.operations import Operation, Operations, due, due_at
 from gateway.store.redis.reader import Reader
 from gateway.store.redis.targets import Target, parse
 from gateway.store.redis.writer import Post, State, Writer
-from gateway.store.rules import DOUBT
-
-WAIT_FOR_LEASE = 5.0
-"""Seconds that a starting process waits for another's lease to run out."""
+from gateway.store.rules import SCHEMA
 
 CLOSE_WITHIN = 2.0
 """Seconds in which what is queued is still written when the store is closed."""
+
+DOWN = 100
+"""Dead replicas of which those hear that ask later; the last ones."""
 
 TICK = 0.5
 """Seconds between two signs of life of the loop."""
@@ -55,15 +57,18 @@ class RedisStore:
 
     durable = True
 
-    def __init__(self, writer: Writer, reader: Reader, lease: Lease, limits: Limits, lists: RedisLists) -> None:
+    def __init__(self, writer: Writer, reader: Reader, directory: Directory, limits: Limits, lists: RedisLists) -> None:
         self.lists = lists
-        self.owner = self.incarnation = lease.incarnation
-        self._listeners: list[ClusterListener] = []
-        lease.on_renamed = self._renamed
+        self.owner = self.incarnation = directory.lease.incarnation
         self._writer = writer
         self._reader = reader
-        self._lease = lease
+        self.directory = directory
         self._operations = Operations(limits)
+        self._listeners: list[ClusterListener] = []
+        self._down: dict[Incarnation, None] = {}
+        directory.on_renamed = self._renamed
+        directory.on_certain = self._certain
+        directory.on_down = self._found_down
 
     @property
     def state(self) -> State:
@@ -77,16 +82,18 @@ class RedisStore:
 
     def lease_age(self) -> float:
         """Seconds since the lease was last renewed."""
-        return self._lease.age()
+        return self.directory.lease.age()
 
-    # The other replicas: there are none yet, as long as one process at a time works on a store.
+    # The other replicas
 
     @property
     def doubtful(self) -> bool:
-        return self._lease.age() > DOUBT
+        return self.directory.lease.doubtful
 
     def subscribe(self, listener: ClusterListener) -> None:
         self._listeners.append(listener)
+        for incarnation in self._down:
+            listener.on_down(incarnation)
 
     def post(self, to: Incarnation, letter: bytes, done: Done) -> None:
         done(Failed(Refused.DEAD))
@@ -95,16 +102,21 @@ class RedisStore:
         done(False)
 
     def alive(self, incarnation: Incarnation, done: Done) -> None:
-        self._lease.ask(incarnation, lambda alive: done(Failed(Refused.AWAY) if alive is None else alive))
+        if incarnation == self.incarnation:
+            done(True)
+        elif self.directory.mine(incarnation):
+            done(False)
+        else:
+            self.directory.ask(incarnation, lambda alive: done(Failed(Refused.AWAY) if alive is None else alive))
 
     def replicas(self, done: Done) -> None:
-        done([Replica(self.incarnation, alive=True)])
+        self.directory.replicas(done)
 
     def owned(self, incarnation: Incarnation, cursor: int, done: Done) -> None:
-        done(([], 0))
+        self.directory.owned(incarnation, cursor, done)
 
     def disown(self, incarnation: Incarnation, keys: Sequence[SessionKey]) -> None:
-        pass
+        self.directory.disown(incarnation, keys)
 
     # Records
 
@@ -127,10 +139,10 @@ class RedisStore:
                 expected = expect_owner, expect_epoch
                 self._writer.submit(self._operations.claim(key, self.owner, expected, nonce, claimed))
 
-        if expect_owner is None or self._lease.mine(expect_owner):
+        if expect_owner is None or self.directory.mine(expect_owner):
             judged(False)
         else:
-            self._lease.ask(expect_owner, judged)
+            self.directory.ask(expect_owner, judged, to_claim=True)
 
     def save(self, key: SessionKey, grant: Grant, rev: int, deltas: Deltas, done: Done) -> None:
         self._writer.submit(self._operations.save(key, grant, rev, deltas, done))
@@ -217,11 +229,21 @@ class RedisStore:
             self._note_owned("SREM", key)
         done(outcome)
 
-    def _renamed(self, incarnation: str) -> None:
-        former, self.owner, self.incarnation = self.incarnation, incarnation, incarnation
+    def _renamed(self, former: Incarnation, now: Incarnation) -> None:
+        self.owner = self.incarnation = now
         for listener in self._listeners:
-            listener.on_renamed(former, incarnation)
+            listener.on_renamed(former, now)
+
+    def _certain(self) -> None:
+        for listener in self._listeners:
             listener.on_certain()
+
+    def _found_down(self, incarnation: Incarnation) -> None:
+        self._down[incarnation] = None
+        if len(self._down) > DOWN:
+            del self._down[next(iter(self._down))]
+        for listener in self._listeners:
+            listener.on_down(incarnation)
 
 
 def _ignore(outcome: Any) -> None:
@@ -242,13 +264,16 @@ async def open_redis_store(
     on_lost: Callable[[str], None],
     hold: float = 10.0,
     queue_bytes: int = 64 * 1024 * 1024,
+    info: Mapping[str, Any] | None = None,
+    seals: Sequence[str] = (),
     on_batch: Callable[[int, float], None] = lambda operations, seconds: None,
 ) -> AsyncGenerator[RedisStore, None]:
-    """The store at this URL (`targets`), checked, and held by this process until the block ends.
+    """The store at this URL (`targets`), checked; this process is one of its replicas until the block ends.
 
-    `hold`: seconds for which writes wait while Redis is away. `queue_bytes`: the most that waits. `on_lost(reason)`:
-    the store is another process's, or a thread crashed; this process must end. `on_batch(operations, seconds)`: of
-    each group commit. Raises StoreError for the operator; waits up to 5 s while another process holds the store.
+    `hold`: seconds for which writes wait while Redis is away. `queue_bytes`: the most that waits. `info`: what the
+    other replicas are told of this one, beside host and process. `seals`: the fingerprints of the sealing keys, the one
+    that seals first; all replicas must have the one that another seals with. `on_lost(reason)`: a thread crashed, and
+    this process must end. `on_batch(operations, seconds)`: of each group commit. Raises StoreError for the operator.
     """
     target = parse(url)
     token = trio.lowlevel.current_trio_token()
@@ -260,8 +285,9 @@ async def open_redis_store(
 
     with closing(open_link(target)) as link:
         await trio.to_thread.run_sync(check, target, link, log, abandon_on_cancel=True)
-        lease = Lease(link, post, on_lost)
-        await _take(lease, target, log)
+        told = {"schema": [SCHEMA, SCHEMA], "host": socket.gethostname(), "pid": os.getpid(), **(info or {})}
+        directory = Directory(link, post, told)
+        await trio.to_thread.run_sync(_begin, directory, seals, target, log)
         known = await trio.to_thread.run_sync(read_lists, link, abandon_on_cancel=True)
         writer = Writer(
             open_link(target),
@@ -272,28 +298,28 @@ async def open_redis_store(
             on_error=lambda text: log.error("store_error", store=target.shown, error=text),
         )
         with closing(Reader(open_link(target))) as reader:
-            async with _running(writer, lease, post, on_lost):
-                yield RedisStore(writer, reader, lease, limits, RedisLists(writer, known))
+            async with _running(writer, directory, post, on_lost):
+                yield RedisStore(writer, reader, directory, limits, RedisLists(writer, known))
 
 
 @asynccontextmanager
 async def _running(
-    writer: Writer, lease: Lease, post: Post, on_lost: Callable[[str], None]
+    writer: Writer, directory: Directory, post: Post, on_lost: Callable[[str], None]
 ) -> AsyncGenerator[None, None]:
     """Runs the threads; at the end what is queued is written, then the lease is given up."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tick, lease)
+        nursery.start_soon(_tick, directory)
         writing = _thread("writer", writer.run, post, on_lost)
-        leasing = _thread("lease", lease.run, post, on_lost)
+        leasing = _thread("lease", directory.run, post, on_lost)
         try:
             yield
         finally:
             writer.close(CLOSE_WITHIN)
             with trio.move_on_after(2 * CLOSE_WITHIN, shield=True):
                 await writing.wait()
-                lease.stop()
+                directory.stop()
                 await leasing.wait()
-            lease.stop()
+            directory.stop()
             nursery.cancel_scope.cancel()
 
 
@@ -317,29 +343,22 @@ def _thread(name: str, body: Callable[[], None], post: Post, on_lost: Callable[[
     return ended
 
 
-async def _take(lease: Lease, target: Target, log: Log) -> None:
-    """Takes the lease; waits for another's to run out, if that is soon."""
-    deadline = trio.current_time() + WAIT_FOR_LEASE
-    while True:
-        try:
-            holder = await trio.to_thread.run_sync(lease.take, abandon_on_cancel=True)
-        except LinkDown as error:
-            raise explain(target, error) from error
-        if holder is None:
-            return
-        if trio.current_time() >= deadline:
-            raise StoreInUse(
-                f"{target.shown} is held by another Stagedoor: {describe(holder)}. "
-                "Stop that one, or give this one a database of its own (…/1)."
-            )
-        log.info(
-            "store_held", store=target.shown, by=describe(holder), waiting=round(deadline - trio.current_time(), 1)
-        )
-        await trio.sleep(min(holder.left + 0.05, deadline - trio.current_time()))
+def _begin(directory: Directory, seals: Sequence[str], target: Target, log: Log) -> None:
+    """Joins the others."""
+    try:
+        if not directory.begin(seals):
+            log.warning("sealing_keys_changed", store=target.shown, lost="what was sealed before can't be opened")
+    except LinkDown as error:
+        raise explain(target, error) from error
+    except StoreKeysDiffer as other:
+        raise StoreKeysDiffer(
+            f"{target.shown}: another replica seals with other keys than this one: {other}. Give all replicas the same "
+            "gateway.keys; to change them, first add the new key as second everywhere, then make it the first."
+        ) from other
 
 
-async def _tick(lease: Lease) -> None:
+async def _tick(directory: Directory) -> None:
     """Shows that the loop runs; the lease is renewed for as long as it does."""
     while True:
-        lease.ticked = time.monotonic()
+        directory.lease.ticked = boottime()
         await trio.sleep(TICK)

@@ -8,9 +8,10 @@ local commands = {
   {'TIME'}, {'HSET', hash, 'a', '1'}, {'HMGET', hash, 'a'}, {'HGETALL', hash}, {'HKEYS', hash},
   {'HINCRBY', hash, 'a', '1'}, {'HDEL', hash, 'a'}, {'XADD', stream, '*', 'd', '1'}, {'XRANGE', stream, '-', '+'},
   {'XTRIM', stream, 'MAXLEN', '9'}, {'XLEN', stream},
-  {'SADD', set, 'a'}, {'SREM', set, 'a'}, {'ZADD', sorted, '1', 'a'}, {'ZSCORE', sorted, 'a'},
-  {'ZRANGE', sorted, '0', '-1'}, {'ZREVRANGE', sorted, '0', '0'}, {'ZRANGEBYSCORE', sorted, '0', '1'},
-  {'ZREM', sorted, 'a'}, {'SET', text, '1', 'PX', '60000'}, {'GET', text}, {'EXISTS', text}, {'PTTL', text},
+  {'XGROUP', 'CREATE', stream, 'g', '0', name = 'XGROUP CREATE'},
+  {'SADD', set, 'a'}, {'SSCAN', set, '0'}, {'SREM', set, 'a'}, {'ZADD', sorted, '1', 'a'},
+  {'ZRANGE', sorted, '0', '-1'}, {'ZREM', sorted, 'a'},
+  {'SET', text, '1', 'PX', '60000'}, {'GET', text}, {'EXISTS', text}, {'PTTL', text},
   {'PEXPIRE', stream, '60000'}, {'UNLINK', stream}, {'DEL', hash, set, sorted, text},
 }
 local denied = {}
@@ -19,7 +20,7 @@ for _, command in ipairs(commands) do
   local wrong = type(reply) == 'table' and reply.err or ''
   -- As Redis 7.2 and later say it, and 7.0.
   if string.find(wrong, 'ACL failure', 1, true) or string.find(wrong, "can't run this command", 1, true) then
-    denied[#denied + 1] = command[1]
+    denied[#denied + 1] = command.name or command[1]
   end
 end
 return {'OK', denied}
