@@ -69,12 +69,8 @@ async def test_a_thousand_sessions_do_not_fall_upon_the_others_at_once(autojump_
             call = client.begin("tools/call", {"name": "work"}, progress="mine")
             request = await alpha.next()
             alpha.upstream.transport.prime("c0", request.id)
-            alpha.upstream.notify(
-                "notifications/progress",
-                {"progressToken": request.token, "progress": 1},
-                related=request.id,
-                cursor="c1",
-            )
+            first = {"progressToken": request.token, "progress": 1}
+            alpha.upstream.notify("notifications/progress", first, related=request.id, cursor="c1")
             await call.next("notifications/progress")
         one.kill()
         await trio.sleep(LEASE + 0.5 + 0.5)
