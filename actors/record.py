@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from actors.ports import UNAVAILABLE, Deltas, Done, Failed, Grant, Record, Refused, SessionKey, ignore
+from actors.ports import UNAVAILABLE, Deltas, Done, Failed, Grant, Incarnation, Record, Refused, SessionKey, ignore
 from actors.runtime import Context
 from actors.services import Services
 
@@ -59,6 +59,8 @@ class OwnedRecord:
         """What is to be written."""
         self.touched = ctx.now()
         """When the store last heard that this life goes on."""
+        self.other: Incarnation | None = None
+        """Who owned it when that was last known."""
         self.key = key
         self._services = services
         self._ctx = ctx
@@ -82,7 +84,8 @@ class OwnedRecord:
     def acquire(self, fields: dict[str, bytes]) -> None:
         """Creates the record with these fields, or takes it over from a life that crashed (the store knows who is
         alive). Stored is passed on until it is `owned` or `lost`."""
-        self._attempts += 1
+        self._attempts = self._attempts + 1 if self.lost is None else 1
+        self.lost, self.other = None, None
         self._fields = fields
         ref = self._ctx.ref
         self._services.store.create(self.key, fields, lambda out: ref.reply(Stored("create", out)))
@@ -141,6 +144,7 @@ class OwnedRecord:
                 ref = self._ctx.ref
                 self._services.store.read(self.key, lambda out: ref.reply(Stored("read", out)))
             case "read", Record() as record:
+                self.other = record.owner
                 self._claim(record)
             case "claim", (Grant() as grant, Record(rev=rev)):
                 self._acquired(grant, rev)

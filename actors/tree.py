@@ -13,6 +13,7 @@ from actors.gate import Gate, ModernActors
 from actors.modern.endpoint import UpstreamResolver
 from actors.modern.requests import Kind, ModernRequests
 from actors.named import NamedRef
+from actors.pools.listener import PoolListener
 from actors.pools.pool import PoolKey
 from actors.pools.pools import Pools
 from actors.protocol import capabilities
@@ -74,6 +75,7 @@ class GatewayActors:
         system.spawn(Supervisor([router, ends, verifier, sweeper]), "front")
         services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier")))
         services.cluster.subscribe(Deaths(NamedRef(system, "sweeper")))
+        services.cluster.subscribe(PoolListener(self.affinity_pools))
         self.router = NamedRef(system, "router")
         self.door = Gate(services, self.sessions, self.router, modern, overloaded)
         if prestart:
@@ -89,7 +91,8 @@ class GatewayActors:
         self.pools, self.modern_requests = Shares(services.limits), Shares(services.limits)
         system.spawn(self.pools, "brokers")
         system.spawn(self.modern_requests, "exchanges")
-        pools = Pools(services, registry, self.pools, tree)
+        pools = Pools(services, registry, self.pools, tree, self.modern_requests)
+        self.affinity_pools = pools
 
         def make(kind: Kind) -> ModernRequests:
             served = services.table.value.endpoints.get(kind.endpoint)

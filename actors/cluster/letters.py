@@ -78,6 +78,22 @@ class Written(Struct, frozen=True, omit_defaults=True):
     seq: int
 
 
+# Between the processes that use and that own a pool: each names their link --------------------------------------
+
+
+class ToPool(Struct, frozen=True, omit_defaults=True):
+    """Letter `number` of a link, from its holder to the owner, who has said `seen` letters that were read. `said` is
+    what rooms beyond this one write and read (`actors.pools.letters`)."""
+
+    number: int
+    seen: int
+    said: bytes
+
+
+class FromPool(ToPool, frozen=True, omit_defaults=True):
+    """The same from the owner to the holder. Number 0 is in no order: there is no such link."""
+
+
 # From the owner to the holder: each names the letter that it is about -----------------------------------------
 
 
@@ -151,7 +167,8 @@ Ask: TypeAlias = Deliver | Note | Attach | Recover | End
 """What is answered."""
 ToOwner: TypeAlias = Ask | Detach | Written
 ToHolder: TypeAlias = Whole | Opened | Attached | Unrecorded | Events | Head | Released | Refused | Moved
-Body: TypeAlias = ToOwner | ToHolder
+OfPool: TypeAlias = ToPool | FromPool
+Body: TypeAlias = ToOwner | ToHolder | OfPool
 
 BODIES: Final[dict[str, type[Body]]] = {
     "deliver": Deliver,
@@ -170,6 +187,8 @@ BODIES: Final[dict[str, type[Body]]] = {
     "released": Released,
     "refused": Refused,
     "moved": Moved,
+    "to_pool": ToPool,
+    "from_pool": FromPool,
 }
 """By kind."""
 KINDS: Final = {body: kind for kind, body in BODIES.items()}

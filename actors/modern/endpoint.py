@@ -80,6 +80,11 @@ class UpstreamResolver:
         """Whether a server is known to be modern, or not to be; None: not known."""
         return self._tree.eras.modern(spec)
 
+    def suspends(self, spec: BackendSpec) -> None:
+        """One of its calls waits in a pool: as far as nothing else is known of it, it has sessions."""
+        if self._tree.eras.modern(spec) is None:
+            self._tree.eras.found_modern(spec, False, sure=False)
+
     def upstream(self, spec: BackendSpec) -> Ref:
         """The connection without a session, which everybody shares. Raises AtCapacity, SystemClosed."""
         tree = self._tree
@@ -282,10 +287,23 @@ class ModernEndpoint(Endpoint):
             else:
                 self.send(fx.Dispatch(effect.call, effect.method, routed.params, False), backend, routed.params)
 
-    def resume(self, call: int, method: str, waiting: Waiting, *, progress: bool, level: str | None) -> None:
-        """Goes on with a call that waits at an affinity pool."""
+    def resume(
+        self, call: int, method: str, waiting: Waiting, *, progress: bool, level: str | None, waited: bool = False
+    ) -> None:
+        """Goes on with a call that waits at an affinity pool: that of a server with sessions, as another replica has
+        found out if this one has not."""
         backend, (incarnation, suspend, round) = waiting.backend, waiting.place
         served = self.upstreams.served
+        if served is not None and backend in served.backends:
+            self.host.resolver.suspends(self.services.table.value.backends[backend])
+            if backend in self.upstreams.connections and self.modern(backend) and not waited:
+                # Somebody is finding out.
+                def again(server_info: ServerInfo | None, error: Raw) -> None:
+                    if call in self.host.running:
+                        self.resume(call, method, waiting, progress=progress, level=level, waited=True)
+
+                self.upstreams.when_ready(backend, again)
+                return
         upstream = self.upstreams.connection(backend) if served is not None and backend in served.backends else None
         if upstream is None or backend not in self.dialer.pools:
             self.refuse(call, request_state.invalid())

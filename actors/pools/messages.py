@@ -4,12 +4,13 @@ A pool has the connections of one modern client to one legacy server: to those w
 calls may be suspended.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Raw, Struct
 
 from actors.machines.modern import suspended_calls as ev
 from actors.machines.modern.input_required import InputRequest
+from actors.ports import Incarnation
 from actors.runtime import Ref
 
 # To and from its callers --------------------------------------------------------------------------------------
@@ -43,7 +44,75 @@ class Resume(Struct, frozen=True):
     level: str | None = None
 
 
+class Admit(Struct, frozen=True):
+    """`Join` for a client in another process: `Admitted` follows if the connections are held here, else `NotHere`."""
+
+    caller: Ref
+
+
+class Admitted(Struct, frozen=True):
+    """They are."""
+
+
+class NotHere(Struct, frozen=True):
+    """They are not, and what was asked for was not begun."""
+
+
+# Mail between the process that uses a pool and the one that owns it -------------------------------------------
+
+
+class MailCame(Struct, frozen=True):
+    """Letter `number` of a link with this other process, which has read ours up to number `seen`."""
+
+    sender: Incarnation
+    link: int
+    number: int
+    seen: int
+    said: bytes
+
+
+class Posted(Struct, frozen=True):
+    """What became of the letter that was posted last on a link: the name of its entry, or Failed."""
+
+    link: int
+    outcome: Any
+
+
+class Withdrawn(Struct, frozen=True):
+    """Whether letter `number` of a link that is lost was taken back: True, or anything else."""
+
+    link: int
+    number: int
+    outcome: Any
+
+
+class ProcessDown(Struct, frozen=True):
+    """A process is gone for good."""
+
+    incarnation: Incarnation
+
+
+LinkMessage: TypeAlias = MailCame | Posted | Withdrawn | ProcessDown
+"""What comes of links."""
+
+
 # Clocks -------------------------------------------------------------------------------------------------------
+
+
+class PostDue(Struct, frozen=True):
+    """Time to post once more what could not be posted."""
+
+
+class CheckDue(Struct, frozen=True):
+    """Time to ask for a word."""
+
+
+class EnterDue(Struct, frozen=True):
+    """Time to look for the owner once more."""
+
+
+class LateDue(Struct, frozen=True):
+    """It was looked for long enough."""
 
 
 class CallDue(Struct, frozen=True):
@@ -72,5 +141,7 @@ class DoubtDue(Struct, frozen=True):
     """Time to look whether it can be told who owns the connections."""
 
 
-OwnMessage: TypeAlias = CallDue | IdleDue | StaleDue | RepliesDue | KeepDue | DoubtDue
+OwnMessage: TypeAlias = (
+    CallDue | IdleDue | StaleDue | RepliesDue | KeepDue | DoubtDue | PostDue | CheckDue | EnterDue | LateDue
+)
 """From its own clocks."""

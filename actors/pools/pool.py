@@ -9,6 +9,7 @@ one life at a time, the one that its record in the store names.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeAlias, assert_never
 
 from msgspec import Raw
@@ -21,7 +22,10 @@ from actors.machines.modern import suspended_calls as ev
 from actors.machines.upstream.events import AnswerGiven, ServerInfo, Wanted
 from actors.machines.upstream.legacy_calls import failure
 from actors.machines.upstream.legacy_state import Profile
+from actors.pools import letters
 from actors.pools import messages as pm
+from actors.pools.mail import WITHIN, Link
+from actors.pools.remote import RemotePool
 from actors.ports import Failed, Principal, Refused
 from actors.protocol import capabilities, errors, meta, translate
 from actors.protocol import payload as json
@@ -50,6 +54,10 @@ QUESTIONS_BYTES = 32 * 1024 * 1024
 """Of the params of all server requests that have no answer; a further one is refused."""
 GRACE = 5.0
 """Seconds within which a server must answer a ping after a call was given up."""
+LOOK_AGAIN = 0.25
+"""Seconds after which the owner of a pool is looked for again."""
+LINKS = count(1)
+"""The numbers of the links of this process."""
 WAIT = 30.0
 """Seconds after which a call that waits for a connection looks whether there is any hope."""
 LENT = frozenset({"roots", *ASKABLE})
@@ -58,7 +66,7 @@ LENT = frozenset({"roots", *ASKABLE})
 Owner: TypeAlias = tuple[Ref, int]
 """A caller, and its number of the call."""
 
-CallerMessage: TypeAlias = um.Join | um.Leave | um.Call | um.Cancel | Wanted | pm.Resume
+CallerMessage: TypeAlias = um.Join | um.Leave | um.Call | um.Cancel | Wanted | pm.Resume | pm.Admit
 ConnectionMessage: TypeAlias = (
     um.UpstreamReady
     | um.UpstreamDown
@@ -69,7 +77,10 @@ ConnectionMessage: TypeAlias = (
     | um.UpstreamNotification
     | um.UpstreamPlaced
 )
-LifeMessage: TypeAlias = pm.OwnMessage | OwnDue | Stored | SaveDue | Renamed | Evict | Replaced | Down
+OwnDues: TypeAlias = pm.KeepDue | pm.DoubtDue | pm.StaleDue | pm.CallDue | pm.EnterDue | OwnDue | SaveDue
+OfOwner: TypeAlias = ConnectionMessage | OwnDues | Renamed
+"""What is of no meaning while another process owns it."""
+LifeMessage: TypeAlias = pm.OwnMessage | pm.LinkMessage | OwnDue | SaveDue | Renamed | Stored | Evict | Replaced | Down
 PoolMessage: TypeAlias = CallerMessage | ConnectionMessage | LifeMessage
 
 
@@ -153,6 +164,12 @@ class PoolActor(Evictable):
         """What came before this life owned its record."""
         self._held = False
         """It can't be told whether it is still the owner."""
+        self._remote: RemotePool | None = None
+        """Another process is."""
+        self._looking = False
+        """Who is, is being found out; not for ever."""
+        self._named = ""
+        """This life, in what its client holds."""
         self._stale = False
         self._used = 0.0
         """When the last use of the connections ended, as far as that is known."""
@@ -165,11 +182,20 @@ class PoolActor(Evictable):
     def started(self) -> None:
         self._own = OwnCalls(self.ctx, self._services.limits.request_deadline)
         self._record = OwnedRecord(self._record_key, self._services, self.ctx)
-        self._record.acquire({"kind": b"broker", "backend": self._backend.encode()})
+        self._acquire()
         self._rests()
+
+    def _acquire(self) -> None:
+        self._record.acquire({"kind": b"broker", "backend": self._backend.encode()})
 
     def receive(self, message: PoolMessage) -> None:
         """Nothing is done before this life owns what it is about to hold, or while it can't be told whether it does."""
+        if self._remote is not None and not isinstance(message, Stored):
+            if isinstance(message, pm.LateDue):
+                self._not_owned()
+            elif not isinstance(message, OfOwner):
+                self._remote.receive(message)
+            return
         cluster = self._services.cluster
         if self._record.owned and (cluster.doubtful or self._record.grant.owner != cluster.incarnation):
             standing = self._hold_still()
@@ -179,29 +205,40 @@ class PoolActor(Evictable):
         if isinstance(message, Stored | pm.DoubtDue) or (self._record.owned and not self._held):
             self._handle(message)
         else:
-            self._wait(message)
+            self.wait(message)
 
-    def _wait(self, message: PoolMessage) -> None:
+    def wait(self, message: PoolMessage) -> None:
         """Keeps what came before this life owns its record, at most as much as a mailbox holds: nothing was done yet,
         so that whoever gives up has asked for nothing."""
         match message:
-            case Evict() | pm.IdleDue():
+            case Evict() | pm.IdleDue() | pm.CheckDue() | pm.PostDue():
                 pass  # when it is owned it is idle anew
-            case um.Cancel(caller=caller, call=call):
-                calls = um.Call | pm.Resume
-                self._early = [
-                    m for m in self._early if not (isinstance(m, calls) and m.caller is caller and m.call == call)
-                ]
-                self._keep_of_a_user(message)
-            case um.Leave(caller=caller):
-                asked = um.Call | pm.Resume | um.Join
-                self._early = [m for m in self._early if not (isinstance(m, asked) and m.caller is caller)]
+            case pm.MailCame() | pm.Posted() | pm.Withdrawn() | pm.ProcessDown():
+                pass  # of a link that is over
+            case pm.EnterDue():
+                self._acquire()
+            case pm.LateDue():
+                self._not_owned()
+            case um.Cancel() | um.Leave():
+                self.drop(message)
                 self._keep_of_a_user(message)
             case um.Call() | pm.Resume() | um.Join() | Wanted() if len(self._early) >= self.mailbox_size:
                 full = self._failure("overloaded", "too much waits for this client's connections")
                 self._turn_away([message], full)
             case _:
                 self._early.append(message)
+
+    def drop(self, message: um.Cancel | um.Leave) -> None:
+        """Nobody wants this any more of what was kept."""
+        match message:
+            case um.Cancel(caller=caller, call=call):
+                calls = um.Call | pm.Resume
+                self._early = [
+                    m for m in self._early if not (isinstance(m, calls) and m.caller is caller and m.call == call)
+                ]
+            case um.Leave(caller=caller):
+                asked = um.Call | pm.Resume | um.Join
+                self._early = [m for m in self._early if not (isinstance(m, asked) and m.caller is caller)]
 
     def _keep_of_a_user(self, message: um.Cancel | um.Leave) -> None:
         """What it ends may have begun before."""
@@ -239,6 +276,9 @@ class PoolActor(Evictable):
                 self._wrong_era(message)
             case um.Join():
                 self._join(message)
+            case pm.Admit(caller):
+                caller.reply(pm.Admitted())
+                self._join(um.Join(caller))
             case um.Leave(caller=caller):
                 self.ctx.demonitor(caller)
                 self._left(caller)
@@ -264,6 +304,10 @@ class PoolActor(Evictable):
                 self._doubt_due()
             case Renamed():
                 pass  # it is claimed again before any message
+            case pm.MailCame() | pm.Posted() | pm.Withdrawn() | pm.ProcessDown():
+                pass  # of a link that is over
+            case pm.PostDue() | pm.CheckDue() | pm.EnterDue() | pm.LateDue():
+                pass
             case pm.RepliesDue():
                 self._subscribers.settle()
             case pm.IdleDue():
@@ -288,7 +332,8 @@ class PoolActor(Evictable):
         owned = self._record.owned
         self._record.heard(message)
         if self._record.lost is not None:
-            self._disowned(self._record.lost)
+            if not self._follow(self._record.lost):
+                self._disowned(self._record.lost)
         elif owned:
             away = message.step == "touch" and isinstance(message.outcome, Failed)
             self.ctx.set_timer("keep", RETRY if away else self._services.limits.idle_ttl / 8, pm.KeepDue())
@@ -300,6 +345,9 @@ class PoolActor(Evictable):
     def _go_on(self) -> None:
         """With what came meanwhile."""
         self._held = False
+        self._found()
+        grant = self._record.grant
+        self._named = self._named or f"{grant.owner}.{base36(grant.epoch)}"
         early, self._early = self._early, []
         for kept in early:
             self._handle(kept)
@@ -333,7 +381,59 @@ class PoolActor(Evictable):
         for call in self._calls.values():
             if call.owner is not None:
                 self._outcome(call.owner, False, lost)
+        self._not_owned()
+
+    def _not_owned(self) -> None:
         self._end(NORMAL, self._failure("not_owned", "the state of this client's connections can't be had"))
+
+    # Another process has the pool
+
+    def _follow(self, reason: Refused) -> bool:
+        """What its callers want is asked of the process that owns it; False if that is none that lives."""
+        owner, me, key = self._record.other, self._services.cluster.incarnation, self._key
+        if reason is not Refused.FENCED or owner in (None, me) or self._named or owner is None:
+            return False
+        if not self._looking:
+            self._looking = True
+            self.ctx.set_timer("late", WITHIN, pm.LateDue())
+        link = Link(self._record_key, key.principal, me, owner, next(LINKS))
+        enter = letters.Enter(self._backend, tuple(sorted(key.bits)), key.affinity)
+        self._remote = RemotePool(self, link, enter, self._services, self._tree, self._subscribers)
+        return True
+
+    def _found(self) -> None:
+        self._looking = False
+        self.ctx.cancel_timer("late")
+
+    def entered(self) -> None:
+        """As in `RemoteHost`."""
+        self._found()
+        self.busy()
+        early, self._early = self._early, []
+        for kept in early:
+            self.receive(kept)
+
+    def link_over(self, unbegun: list[um.Call | pm.Resume]) -> None:
+        """As in `RemoteHost`: with what is to be done it looks for the next owner, which it may be itself."""
+        self._remote, self._early = None, [*unbegun, *self._early]
+        if not self._early and self.ctx.idle:
+            self._end(NORMAL)
+            return
+        if not self._looking:
+            self._looking = True
+            self.ctx.set_timer("late", WITHIN, pm.LateDue())
+        self.ctx.set_timer("enter", LOOK_AGAIN, pm.EnterDue())
+
+    def not_to_be_had(self, reason: str) -> None:
+        """As in `RemoteHost`."""
+        self._services.log.warning("broker_not_owned", backend=self._backend, reason=reason)
+        self._remote = None
+        self._not_owned()
+
+    def unused(self) -> None:
+        """As in `RemoteHost`."""
+        if self.ctx.idle and not self._early:
+            self._end(NORMAL)
 
     def _turn_away(self, messages: list[PoolMessage], error: Raw) -> None:
         """Tells whoever waits for something that it was not done."""
@@ -342,6 +442,8 @@ class PoolActor(Evictable):
                 self._outcome((message.caller, message.call), False, error)
             elif isinstance(message, um.Join):
                 message.caller.reply(um.UpstreamDown(self.ctx.ref, self._backend, "not owned", error))
+            elif isinstance(message, pm.Admit):
+                message.caller.reply(pm.NotHere())
 
     def _outcome(self, owner: Owner, ok: bool, payload: Raw) -> None:
         caller, call = owner
@@ -389,6 +491,8 @@ class PoolActor(Evictable):
     def stopped(self, reason: Exit) -> None:
         """After a crash too: what was suspended is not there any more, and the next life may begin anywhere."""
         self._connected.discard(self._record_key)
+        if self._remote is not None:
+            self._remote.leave()
         for number in self._calls:
             self._suspended.remove((self, number))
         self._record.delete()
@@ -453,7 +557,7 @@ class PoolActor(Evictable):
     def _resume(self, message: pm.Resume) -> None:
         """A client has come with answers."""
         owner, refusal = (message.caller, message.call), meta.unknown_level(message.level)
-        if message.incarnation != self._incarnation or not message.suspend.isdecimal():
+        if message.incarnation != self._named or not message.suspend.isdecimal():
             refusal = request_state.invalid()
         if refusal is not None:
             self._outcome(owner, False, refusal.raw)
@@ -461,11 +565,6 @@ class PoolActor(Evictable):
         self._resuming = message
         self._step(ev.Resumed(int(message.suspend), owner, message.round, message.answers))
         self._resuming = None
-
-    @property
-    def _incarnation(self) -> str:
-        """Names this life in what a client holds."""
-        return f"{self._record.grant.owner}.{base36(self._record.grant.epoch)}"
 
     def _cancelled(self, message: um.Cancel) -> None:
         owner = (message.caller, message.call)
@@ -481,14 +580,14 @@ class PoolActor(Evictable):
         self._calls[number].owner = None
         self._step(ev.Expired(number) if suspended else ev.Cancelled(number, reason))
 
-    def _announce(self, message: um.UpstreamReady | um.UpstreamDown) -> None:
+    def announce(self, message: um.UpstreamReady | um.UpstreamDown) -> None:
         (self._connected.add if isinstance(message, um.UpstreamReady) else self._connected.discard)(self._record_key)
         for ref in self._subscribers.members:
             ref.reply(message)
 
     def _closed(self, why: str) -> None:
         """The connection with the server's state is gone, and what was to be heard over it."""
-        self._announce(um.UpstreamDown(self.ctx.ref, self._backend, why, self._failure("link_ended", why)))
+        self.announce(um.UpstreamDown(self.ctx.ref, self._backend, why, self._failure("link_ended", why)))
 
     # Connections
 
@@ -554,7 +653,7 @@ class PoolActor(Evictable):
         if message.again:
             self._step(ev.ConnectionLost(connection.number))
         if connection is self._first:
-            self._announce(um.UpstreamReady(self.ctx.ref, self._backend, message.server_info, message.again))
+            self.announce(um.UpstreamReady(self.ctx.ref, self._backend, message.server_info, message.again))
 
     def _down(self, message: um.UpstreamDown) -> None:
         connection = self._of(message.upstream)
@@ -563,7 +662,7 @@ class PoolActor(Evictable):
         connection.server_info = None
         self._step(ev.ConnectionLost(connection.number))
         if connection is self._first:
-            self._announce(um.UpstreamDown(self.ctx.ref, self._backend, message.message, message.payload))
+            self.announce(um.UpstreamDown(self.ctx.ref, self._backend, message.message, message.payload))
 
     def _ended(self, ref: Ref) -> None:
         """An actor is gone: of a connection, or a caller."""
@@ -770,7 +869,7 @@ class PoolActor(Evictable):
         self._suspended.add(self._key.principal, (self, number), pooled.since, lambda: ref.reply(expired))
         self.ctx.set_timer(("park", number), self._services.limits.park_ttl, expired)
         caller, call = _owner(effect.owner)
-        place = (self._incarnation, str(number), effect.round)
+        place = (self._named, str(number), effect.round)
         caller.reply(pm.UpstreamSuspended(self._backend, call, *place, effect.questions))
 
     def _unsuspend(self, effect: ev.Unsuspend) -> None:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from actors import record
 from actors.endpoints import catalogue
 from actors.machines.cluster import follow, lease, route
 from actors.machines.modern import request as exchange
@@ -15,6 +16,8 @@ from actors.machines.modern import subscription
 from actors.machines.session import effects, events
 from actors.modern import requests as exchanges
 from actors.modern import subscriptions
+from actors.pools import guest, pool, remote
+from actors.pools import letters as pool_letters
 from actors.pools import messages as pool_messages
 from actors.sessions import messages as session_messages
 from actors.sessions.session import SessionActor, SessionMessage
@@ -84,6 +87,26 @@ def test_every_effect_and_every_event_of_a_subscription_is_in_its_union() -> Non
     effects = set(get_args(subscription.SubscriptionEffect))
     own = defined_in(subscription) - {subscription.Subscription}
     assert own == effects | set(get_args(subscription.SubscriptionEvent))
+
+
+# Pools ------------------------------------------------------------------------------------------------------
+
+MAILED = set(get_args(pool_letters.ToOwner)), set(get_args(pool_letters.ToHolder))
+
+
+def test_every_message_of_a_pool_is_one_that_its_actor_takes() -> None:
+    told = {pool_messages.UpstreamSuspended, pool_messages.Admitted, pool_messages.NotHere}
+    assert defined_in(pool_messages) - told <= set(get_args(pool.PoolMessage))
+    assert told <= set(get_args(guest.GuestMessage))
+    own = set(get_args(pool.PoolMessage)) - set(get_args(pool.OfOwner))
+    own -= {record.Stored, pool_messages.LateDue}
+    assert own == set(get_args(remote.RemoteMessage))
+
+
+def test_every_message_between_replicas_about_pools_is_of_one_side() -> None:
+    said = {kind for kind in defined_in(pool_letters) if not kind.__name__.startswith("_")}
+    assert said == MAILED[0] | MAILED[1]
+    assert not MAILED[0] & MAILED[1]
 
 
 # The cluster ------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ ACTOR_ROOMS: dict[str, set[str]] = {
     "upstreams": set(),
     "endpoints": {"upstreams"},
     "sessions": {"endpoints", "upstreams", "streams"},
-    "pools": {"endpoints", "upstreams"},
+    "pools": {"cluster", "endpoints", "upstreams"},
     "cluster": {"sessions", "streams"},
     "modern": {"pools", "endpoints", "upstreams", "streams"},
 }

@@ -37,6 +37,8 @@ BODIES: list[letters.Body] = [
     letters.Refused(letters.FULL),
     letters.Moved("there"),
     letters.Moved(),
+    letters.ToPool(1, 0, b"\x90"),
+    letters.FromPool(0, 2**40, b""),
 ]
 
 

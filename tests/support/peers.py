@@ -292,6 +292,9 @@ class KindPeers:
         peer = self._peers[spec.name]
         return peer.modern if peer.known else None
 
+    def suspends(self, spec: BackendSpec) -> None:
+        self._peers[spec.name].known = True
+
     def upstream(self, spec: BackendSpec) -> Ref:
         running = self._peers.shared.get(spec.name)
         if running is None or not running.alive:

@@ -48,7 +48,9 @@ def pools_of(gateway: Gateway) -> Pools:
     """A supervisor of brokers beside the tree of a test's gateway."""
     supervisor = Shares(gateway.services.limits)
     gateway.system.spawn(supervisor, "test-brokers")
-    return Pools(gateway.services, gateway.system.registry, supervisor, gateway.actors.tree)
+    guests = Shares(gateway.services.limits)
+    gateway.system.spawn(guests, "test-guests")
+    return Pools(gateway.services, gateway.system.registry, supervisor, gateway.actors.tree, guests)
 
 
 class PoolClient:
