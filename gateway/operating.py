@@ -1,4 +1,4 @@
-"""What operators see of sessions and do with them, by way of any replica: list them, and end one.
+"""What operators see of sessions and do with them, by way of a replica: list them, end one, move one.
 
 A list is read in pages, one source after the other: what each replica owns, in the order of their names, and what
 nobody has in memory. Of its own sessions a replica knows all; of those of others it tells what their records say. A
@@ -14,13 +14,13 @@ from typing import Any, Final, TypeAlias
 
 import trio
 
-from actors.ports import ANONYMOUS, DUE_PARTS, Done, Failed, Incarnation, Principal, Record, Replica, SessionKey
+from actors.ports import ANONYMOUS, DUE_PARTS, Answer, Done, Failed, Incarnation, Principal, Record, Replica, SessionKey
 from actors.protocol.errors import ProtocolError
-from actors.runtime import ActorDown, MailboxFull, NotTaken
+from actors.runtime import ActorDown, MailboxFull, NotTaken, Reply
 from actors.services import Services
 from actors.sessions.expiry import ACTIVE
 from actors.sessions.messages import Describe, Description, EndSession
-from actors.sessions.router import Activate, Alive
+from actors.sessions.router import Activate, Alive, MoveSession
 from actors.streams.recorder import handle
 from actors.tree import GatewayActors
 
@@ -58,13 +58,20 @@ class Operator:
         self._services: Services = actors.services
 
     async def ask(self, what: str, name: str, options: Mapping[str, str]) -> Told:
-        """`list` (options `cursor`, `limit`), or `end` of a session by its handle or key."""
+        """`list` (options `cursor`, `limit`); or with a session, by its handle or key: `end`, `move` (option `to`), and
+        `where` and `take`, of which a supervisor makes a move to another worker."""
         try:
             with trio.fail_after(WITHIN):
                 if what == "list":
                     return 200, await self.page(options.get("cursor", ""), options.get("limit", ""))
                 if what == "end":
                     return 200, await self.end(name)
+                if what == "move":
+                    return 200, await self.move(name, options.get("to", ""))
+                if what == "where":
+                    return 200, await self.where(name)
+                if what == "take":
+                    return 200, await self.take(name)
                 return 404, {"error": "that can't be done with a session"}
         except RefusedError as refused:
             return refused.status, {"error": str(refused)}
@@ -186,25 +193,66 @@ class Operator:
         key = await self._key(name)
         alive = self._actors.sessions.table.get(key)
         principal, endpoint = (alive.principal, alive.endpoint) if alive is not None else await self._whose(key)
-        limit = self._services.limits.admission
-        try:
-            found = await self._actors.router.call(lambda reply: Activate(key, principal, endpoint, reply), limit)
-            if isinstance(found, ProtocolError):
-                raise RefusedError(found.status, found.message)
-            answer = await found.call(lambda reply: EndSession(reply, "operator"), limit)
-        except (MailboxFull, NotTaken, ActorDown) as error:
-            raise RefusedError(503, "the session takes no message at the moment; try again") from error
+        found = await self._find(key, principal, endpoint)
+        answer = await self._call(found, lambda reply: EndSession(reply, "operator"))
         if answer.status != 200:
             raise RefusedError(answer.status, "its end could not be recorded; try again")
         return {"key": key, "handle": handle(key), "ended": True}
 
+    async def move(self, name: str, to: Incarnation) -> dict[str, Any]:
+        """Gives a session of this replica back, with what is in flight, for another to go on with."""
+        key = await self._key(name)
+        if to and to != self._me:
+            raise RefusedError(409, "one replica can't hand a session to a certain other; a supervisor of workers can")
+        if to or key not in self._actors.sessions.table:
+            owner = (await self.where(key))["owner"]
+            at = f"it belongs to {owner}: ask that one" if owner else "nobody has it in memory: it is at rest"
+            raise RefusedError(409, "it is there already" if to and owner == to else at)
+        if not any(replica.alive for replica in await self._replicas() if replica.incarnation != self._me):
+            raise RefusedError(409, "there is no other replica")
+        outcome = await self._call(self._actors.router, lambda reply: MoveSession(key, reply))
+        if outcome is not True:
+            status = outcome.status if isinstance(outcome, Answer) else 409
+            raise RefusedError(status, "it can't be given back at the moment; try again")
+        return {"key": key, "handle": handle(key), "moved": True, "from": self._me}
+
+    async def where(self, name: str) -> dict[str, Any]:
+        """Who owns it; None: nobody, it is at rest."""
+        key = await self._key(name)
+        if key in self._actors.sessions.table:
+            return {"key": key, "owner": self._me}
+        return {"key": key, "owner": (await self._record(key)).owner}
+
+    async def take(self, name: str) -> dict[str, Any]:
+        """Brings it into the memory of this replica, if no other one has it."""
+        key = await self._key(name)
+        await self._find(key, *await self._whose(key))
+        return {"key": key, "handle": handle(key), "moved": True, "to": self._me}
+
+    async def _find(self, key: SessionKey, principal: Principal, endpoint: str) -> Any:
+        """Where messages to it go."""
+        found = await self._call(self._actors.router, lambda reply: Activate(key, principal, endpoint, reply))
+        if isinstance(found, ProtocolError):
+            raise RefusedError(found.status, found.message)
+        return found
+
+    async def _call(self, actor: Any, make: Callable[[Reply], object]) -> Any:
+        try:
+            return await actor.call(make, self._services.limits.admission)
+        except (MailboxFull, NotTaken, ActorDown) as error:
+            raise RefusedError(503, "the session takes no message at the moment; try again") from error
+
     async def _whose(self, key: SessionKey) -> tuple[Principal, str]:
-        record = await self._ask(partial(self._services.store.read, key))
-        if not isinstance(record, Record) or "endpoint" not in record.fields:
-            raise RefusedError(404, "there is no such session")
+        record = await self._record(key)
         name = record.fields.get("principal", b"").decode()
         principal = ANONYMOUS if name == ANONYMOUS.name else Principal(name)
         return principal, record.fields["endpoint"].decode()
+
+    async def _record(self, key: SessionKey) -> Record:
+        record = await self._ask(partial(self._services.store.read, key))
+        if not isinstance(record, Record) or "endpoint" not in record.fields:
+            raise RefusedError(404, "there is no such session")
+        return record
 
     async def _key(self, name: str) -> SessionKey:
         """The key that is meant. A handle is looked for in this process, and then among all that is owned."""

@@ -84,7 +84,7 @@ class Working:
             return State(
                 ready=readiness.ready,
                 degraded=readiness.degraded,
-                incarnation=getattr(gateway.store, "owner", ""),
+                incarnation="" if gateway.actors is None else gateway.actors.services.cluster.incarnation,
                 details=dict(readiness.details),
                 servers=gateway.server_list(),
                 numbers=rows(gateway.metrics.numbers()),

@@ -43,7 +43,7 @@ def _ask(parts: Callable[[], Parts], where: tuple[str, str | None], what: str, n
 
 @click.group()
 def sessions() -> None:
-    """List sessions, or end one, on whichever replica it is."""
+    """List sessions, end one, or move one to another replica."""
 
 
 @sessions.command("list")
@@ -89,6 +89,26 @@ def end(parts: Callable[[], Parts], /, *, handle: str, url: str, admin: str | No
         print_json(told)
     else:
         click.echo(printable(f"session {told.get('handle')} has ended"))
+
+
+@sessions.command()
+@click.argument("handle")
+@click.option("--to", metavar="INCARNATION", default="", help="Which replica, as `sessions list` calls them.")
+@_where
+@json_option
+@click.pass_obj
+def move(parts: Callable[[], Parts], /, *, handle: str, to: str, url: str, admin: str | None, as_json: bool) -> None:
+    """Hand the session HANDLE over to another replica.
+
+    What is in flight goes on there where its server can go on with it. Without --to it is for whichever replica needs
+    it first; the workers of one supervisor can be told apart by --to.
+    """
+    told = _ask(parts, (url, admin), "move", handle, **({"to": to} if to else {}))
+    if as_json:
+        print_json(told)
+    else:
+        target = f" to {told['to']}" if "to" in told else ""
+        click.echo(printable(f"session {told.get('handle')} was handed over{target}"))
 
 
 def _replica(replica: Mapping[str, Any]) -> str:

@@ -22,6 +22,8 @@ LOOK_WITHIN = 1.0
 ANSWER_WITHIN = 12.0
 """Seconds that a worker has for an answer about sessions."""
 
+NO_OPTIONS: Mapping[str, str] = {}
+
 
 class Supervisor:
     """`on_reaped` gets the incarnation of each worker that ended without giving it up, and must not raise."""
@@ -65,13 +67,34 @@ class Supervisor:
 
     async def ask(self, what: str, name: str, options: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
         """What a worker says to a question about sessions: that one of whose sessions a list goes on, if it is one."""
-        asked = options.get("cursor", "").partition(":")[0]
-        ready = [worker for worker in self.workers if worker.is_ready and worker.state is not None]
-        ready.sort(key=lambda worker: worker.state is None or worker.state.incarnation != asked)
+        if what == "move":
+            return await self._move(name, options.get("to", ""))
+        return await self._ask(options.get("cursor", "").partition(":")[0], what, name, options)
+
+    async def _ask(
+        self, incarnation: str, what: str, name: str, options: Mapping[str, str] = NO_OPTIONS
+    ) -> tuple[int, dict[str, Any]]:
+        """Asks the worker of this name; any other, if there is none."""
+        ready = [worker for worker in self.workers if worker.is_ready]
+        ready.sort(key=lambda worker: worker.incarnation != incarnation)
         answer = None
         with trio.move_on_after(ANSWER_WITHIN):
             answer = await ready[0].ask(what, name, options) if ready else None
         return answer or (503, {"error": "no worker answers"})
+
+    async def _move(self, name: str, to: str) -> tuple[int, dict[str, Any]]:
+        """From the worker that has it to that one, or to any other."""
+        status, place = await self._ask("", "where", name)
+        if status != 200:
+            return status, place
+        owner, key = place.get("owner") or "", str(place.get("key"))
+        others = [worker.incarnation for worker in self.workers if worker.is_ready and worker.incarnation != owner]
+        if to and to not in others:
+            return 409, {"error": "it is there already" if to == owner else "there is no such worker"}
+        status, moved = await self._ask(owner, "move", key)
+        if status != 200 or not others:
+            return status, moved
+        return await self._ask(to or others[0], "take", key)
 
     # What can be asked of it
 

@@ -65,6 +65,11 @@ class Worker:
         """Whether it takes new work."""
         return self.state is not None and self.state.ready and not self.draining and not self.ended.is_set()
 
+    @property
+    def incarnation(self) -> str:
+        """Its name in the store, as it said last; empty if it has none."""
+        return self.state.incarnation if self.state is not None else ""
+
     def drain(self, reason: str) -> None:
         """Tells it to end in order; it is killed when that takes too long."""
         self._reason, self.draining = reason, True

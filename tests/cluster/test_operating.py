@@ -140,6 +140,43 @@ async def test_a_session_at_rest_is_ended_too(autojump_clock):
         assert (await listed(gateway))[1] == []
 
 
+# Moved -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_session_is_moved_to_another_replica_and_goes_on_there(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        [key] = one.actors.sessions.table
+        assert await ask(one, "where", key) == (200, {"key": key, "owner": one.services.cluster.incarnation})
+        status, body = await ask(one, "move", key[:12])
+        assert (status, body.get("moved")) == (200, True), body
+        assert not one.actors.sessions.table
+        assert await ask(two, "where", key) == (200, {"key": key, "owner": None})
+        status, body = await ask(two, "take", key)
+        assert (status, body.get("to")) == (200, two.services.cluster.incarnation), body
+        assert list(two.actors.sessions.table) == [key]
+        client.to(two)
+        assert await client.tool("echo") == "alpha: echo"
+        assert len(alpha.asked_for("initialize")) == 1
+
+
+async def test_what_can_t_be_moved_is_said(autojump_clock):
+    async with open_gateway(http()) as alone:
+        await alone.connect("alpha")
+        [key] = alone.actors.sessions.table
+        assert await ask(alone, "move", key) == (409, {"error": "there is no other replica"})
+        assert (await ask(alone, "move", key, to=alone.services.cluster.incarnation))[0] == 409
+        assert (await ask(alone, "move", "0" * 32))[0] == 404
+    async with open_replicas(2, http()) as (one, two):
+        await one.connect("alpha")
+        [key] = one.actors.sessions.table
+        status, body = await ask(two, "move", key)
+        assert (status, one.services.cluster.incarnation in body["error"]) == (409, True)
+        assert (await ask(one, "move", key, to=two.services.cluster.incarnation))[0] == 409
+        assert list(one.actors.sessions.table) == [key]
+
+
 async def test_names_that_mean_nothing_or_too_much_are_refused(autojump_clock, monkeypatch):
     async with open_gateway(http()) as gateway:
         for name in ("", "abc", "x" * 12, "../..", "0" * 33):

@@ -41,6 +41,8 @@ class Stub:
                 await self.tell(message.number)
             elif isinstance(message, Ask) and message.name != "nobody":
                 body = {"pid": os.getpid(), "what": message.what, "name": message.name, **message.options}
+                if message.what == "where":  # the session of this name belongs to the worker of this name
+                    body = {"key": message.name, "owner": message.name}
                 await self.channel.send(Told(message.number, 200, body))
             elif isinstance(message, Drain) and self.behaviour != "stay":
                 self.draining.set()

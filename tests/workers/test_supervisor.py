@@ -281,6 +281,17 @@ async def test_what_is_asked_of_sessions_goes_to_the_worker_that_has_them_else_t
         assert (await site.supervisor.ask("end", "abc", {}))[1]["name"] == "abc"
 
 
+async def test_a_session_is_moved_from_the_worker_that_has_it_to_another() -> None:
+    async with supervised() as site:
+        await until(lambda: len(site.ready) == 2)
+        one, two = site.ready
+        taken = {"pid": two.pid, "what": "take", "name": one.incarnation}
+        assert await site.supervisor.ask("move", one.incarnation, {}) == (200, taken)
+        assert await site.supervisor.ask("move", one.incarnation, {"to": two.incarnation}) == (200, taken)
+        for to in (one.incarnation, "elsewhere"):
+            assert (await site.supervisor.ask("move", one.incarnation, {"to": to}))[0] == 409
+
+
 async def test_a_worker_that_dies_while_it_is_asked_is_an_answer() -> None:
     async with supervised(workers=1) as site:
         await until(lambda: site.ready)

@@ -77,3 +77,11 @@ def test_what_is_refused_is_status_one_with_its_reason(stagedoor: Callable[..., 
     result = stagedoor("sessions", "list")
     assert result.exit_code == 1
     assert "no admin listener of a gateway answers" in result.stderr
+
+
+def test_one_is_moved_to_a_replica_or_any(stagedoor: Callable[..., Result], composition: Any) -> None:
+    composition.told = [(200, {"handle": KEY[:12], "to": "there"}), (200, {"handle": KEY[:12]})]
+    result = stagedoor("sessions", "move", KEY[:12], "--to", "there")
+    assert (result.exit_code, result.stdout) == (0, "session abababababab was handed over to there\n")
+    assert stagedoor("sessions", "move", KEY[:12]).stdout == "session abababababab was handed over\n"
+    assert composition.operated == [("move", KEY[:12], {"to": "there"}), ("move", KEY[:12], {})]

@@ -1,0 +1,218 @@
+"""Several real workers on one port: what clients and operators see while they are killed, replaced and drained."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from tests.support.patience import PATIENCE
+from tests.support.ports import free_port
+from tests.support.processes import ROOT, Gateway, Programs, accepts
+
+pytestmark = [pytest.mark.e2e, pytest.mark.redis]
+
+MODERN = "2026-07-28"
+ANSWERS = r'stagedoor_http_responses_total{method="POST",status="200"}'
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    """The first true value of it."""
+    end = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+    return value
+
+
+class Site:
+    """Two workers, and clients of them."""
+
+    def __init__(self, programs: Programs, store: str) -> None:
+        self.store = store
+        port = free_port()
+        backend = [sys.executable, "-m", "loadtest.modern_backend", "--port", str(port)]
+        programs.start("backend", backend, ready=accepts(port), cwd=ROOT)
+        self.config = {"mcpServers": {"numbers": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}}}
+        self.gateway: Gateway = programs.gateway(self.config, "--workers", "2", "--store", store)
+        self.failures: list[str] = []
+        self.answered = 0
+
+    def admin(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.gateway.admin}{path}", timeout=PATIENCE) as answer:
+            return answer.read().decode()
+
+    def workers(self) -> list[int]:
+        """Process ids of those that are ready."""
+        state = json.loads(self.admin("/readyz"))
+        return [worker["pid"] for worker in state["workers"] if worker["ready"]]
+
+    def both(self) -> list[int]:
+        """The same, when there are two and no others."""
+
+        def look() -> list[int]:
+            state = json.loads(self.admin("/readyz"))
+            ready = [worker["pid"] for worker in state["workers"] if worker["ready"]]
+            return ready if len(ready) == len(state["workers"]) == 2 and not state["degraded"] else []
+
+        found: list[int] = until(look)
+        return found
+
+    def counted(self) -> float:
+        page = self.admin("/metrics")
+        return sum(float(value) for value in re.findall(rf"^{re.escape(ANSWERS)} (\S+)$", page, re.MULTILINE))
+
+    def call(self, connection: http.client.HTTPConnection, number: int) -> None:
+        """One call of a client without a session."""
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
+        }
+        params = {"name": "echo", "arguments": {"n": number}, "_meta": meta}
+        body = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": MODERN,
+            "Mcp-Method": "tools/call",
+            "Mcp-Name": "echo",
+        }
+        connection.request("POST", "/mcp/numbers", json.dumps(body), headers)
+        response = connection.getresponse()
+        text = response.read().decode()
+        assert response.status == 200, text
+        assert str(number) in json.dumps(json.loads(text).get("result", {}).get("content")), text
+
+    @contextmanager
+    def traffic(self, clients: int = 6) -> Iterator[None]:
+        """Clients that call without end, each on a connection that it keeps as long as it is let; what fails is
+        noted."""
+        over = threading.Event()
+        threads = [threading.Thread(target=self._keep_calling, args=(over,)) for _ in range(clients)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(PATIENCE)
+
+    def _keep_calling(self, over: threading.Event) -> None:
+        connection = http.client.HTTPConnection(urlsplit(self.gateway.url).netloc, timeout=PATIENCE)
+        number = 0
+        while not over.is_set():
+            number += 1
+            try:
+                self.call(connection, number)
+                self.answered += 1
+            except (OSError, AssertionError, http.client.HTTPException) as error:
+                self.failures.append(repr(error))
+                connection.close()
+            time.sleep(0.01)
+        connection.close()
+
+    def more(self, number: int = 50) -> None:
+        """Until so many more calls were answered."""
+        before = self.answered
+        until(lambda: self.answered >= before + number)
+
+
+@pytest.fixture
+def site(programs: Programs, redis_url: str) -> Site:
+    started = Site(programs, redis_url)
+    started.both()
+    return started
+
+
+def test_two_workers_are_one_gateway_to_operators(site: Site) -> None:
+    servers = json.loads(site.admin("/api/servers"))
+    assert [server["name"] for server in servers["servers"]] == ["numbers"]
+    assert servers["listen"] == urlsplit(site.gateway.url).netloc
+    with site.traffic():
+        site.more()
+    assert not site.failures
+    assert site.counted() == site.answered
+    page = site.admin("/metrics")
+    assert 'stagedoor_workers{state="ready"} 2.0' in page
+    assert json.loads(site.admin("/readyz?verbose"))["status"] == "ready"
+
+
+def test_a_killed_worker_is_replaced_and_what_it_counted_stays(site: Site) -> None:
+    with site.traffic():
+        site.more()
+        victim = site.both()[0]
+        counted = site.counted()
+        assert counted
+        os.kill(victim, signal.SIGKILL)
+        seen = [counted]
+        until(lambda: seen.append(site.counted()) or victim not in site.both())
+        site.more()
+        seen.append(site.counted())
+    assert seen == sorted(seen), "a sum fell"
+    assert len(site.failures) <= 12, site.failures  # those that the dead one was answering, or held
+    assert "stagedoor_worker_deaths_total 1.0" in site.admin("/metrics")
+    with site.traffic(1):
+        site.more(5)
+
+
+def test_the_lease_of_a_killed_worker_is_ended_at_once(site: Site) -> None:
+    state = json.loads(site.admin("/readyz"))
+    victim = state["workers"][0]
+    with redis.Redis.from_url(site.store) as client:
+        key = f"sd:r:{{{victim['incarnation']}}}:alive"
+        os.kill(site.gateway.program.pid, signal.SIGSTOP)  # the supervisor sees nothing yet
+        client.pexpire(key, 3_600_000)
+        os.kill(victim["pid"], signal.SIGKILL)
+        assert client.exists(key)
+        client.pexpire(key, 3_600_000)
+        os.kill(site.gateway.program.pid, signal.SIGCONT)
+        until(lambda: not client.exists(key))
+
+
+def test_a_rolling_restart_replaces_all_and_no_call_fails(site: Site) -> None:
+    former = set(site.both())
+    with site.traffic():
+        site.more()
+        site.gateway.program.send(signal.SIGUSR2)
+        until(lambda: "rolling_restart_done" in site.gateway.program.output())
+        site.more()
+    assert not site.failures
+    assert not former & set(site.both())
+    assert not former & set(site.gateway.program.family())
+    assert site.counted() == site.answered
+
+
+def test_all_end_with_the_supervisor_in_order(site: Site) -> None:
+    site.gateway.program.send(signal.SIGHUP)
+    site.gateway.program.wait_output("signal_ignored")
+    assert site.gateway.program.stop() == 0
+    site.gateway.program.wait_alone()
+
+
+def test_all_end_when_the_supervisor_is_killed_and_another_can_take_its_place(site: Site, programs: Programs) -> None:
+    os.kill(site.gateway.program.pid, signal.SIGKILL)
+    site.gateway.program.wait_alone()
+    again = programs.gateway(site.config, "--workers", "2", "--store", site.store, in_place_of=site.gateway)
+    assert again.program.stop() == 0
+
+
+def test_a_second_signal_ends_all_at_once(site: Site) -> None:
+    site.gateway.program.send(signal.SIGTERM)
+    site.gateway.program.wait_output("draining")
+    assert site.gateway.program.stop() == 1
+    site.gateway.program.wait_alone()
