@@ -5,15 +5,30 @@ cancellation of a modern request.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import assert_never
+from typing import Any, TypeAlias, assert_never
 
 from msgspec import Raw, Struct
 
+from actors.cluster.feeds import Feed, MailFeed, OutboxFeed
+from actors.cluster.followed import FollowedStream, HeldStream, Owed, Search
+from actors.cluster.remote import RemoteSession
 from actors.modern.requests import Begin, Inform, Kind, ModernRequests
 from actors.named import LIVES, NamedRef
-from actors.ports import UNAVAILABLE, Answer, Delete, Failed, Get, Post, Principal, Refused, Reply, Streaming
+from actors.ports import (
+    UNAVAILABLE,
+    Answer,
+    Delete,
+    Failed,
+    Get,
+    Post,
+    Principal,
+    Refused,
+    Reply,
+    SessionKey,
+    Streaming,
+)
 from actors.protocol import capabilities, classify, classify_modern, errors, headers, modern_tasks
 from actors.protocol.codec import Frame
 from actors.protocol.errors import Malformed, ProtocolError
@@ -25,7 +40,8 @@ from actors.runtime import ActorDown, AtCapacity, MailboxFull, NotTaken, Ref, Re
 from actors.runtime import Reply as PendingReply
 from actors.services import Services
 from actors.sessions.messages import EndSession, GetEvents, PostMessages, unanswered
-from actors.sessions.router import Activate, OpenSession, Sessions, session_key
+from actors.sessions.router import Activate, Elsewhere, OpenSession, Sessions, session_key
+from actors.streams.connection import Connection
 from actors.streams.follower import Follower
 
 SESSION_HEADER = "mcp-session-id"
@@ -33,6 +49,14 @@ VERSION_HEADER = headers.VERSION_HEADER.lower()
 EVENT_HEADER = "last-event-id"
 UNANSWERED = (MailboxFull, NotTaken, ActorDown)
 """How a call to an actor ends without its reply."""
+BEGUN = (Follower, MailFeed)
+"""What is to be read from the log first."""
+TRY_LATER = 500
+"""Statuses from here on say that it may work later."""
+
+Session: TypeAlias = Ref | RemoteSession
+Where: TypeAlias = tuple[SessionKey, Principal, str]
+"""One client's way to one session: key, principal, endpoint."""
 
 
 class Gate:
@@ -43,10 +67,12 @@ class Gate:
         services: Services,
         sessions: Sessions,
         router: NamedRef,
+        mailer: NamedRef,
         modern: "ModernActors",
         overloaded: Callable[[], bool] = lambda: False,
     ) -> None:
         self._modern = modern
+        self._mailer = mailer
         self._services = services
         self._overloaded = overloaded
         self._sessions = sessions
@@ -118,7 +144,7 @@ class Gate:
     async def _get(self, get: Get) -> Reply | None:
         """None: the session ended meanwhile, and its logs with it."""
         found = await self._find_checked(get)
-        if not isinstance(found, Ref):
+        if isinstance(found, Answer):
             return found
         cursor = get.headers.get(EVENT_HEADER)
         stream, epoch, seq = None, 0, 0
@@ -131,20 +157,25 @@ class Gate:
             outcome = await found.call(
                 lambda reply: GetEvents(stream, epoch, seq, reply), self._services.limits.admission
             )
+        except errors.Refusal as refusal:
+            return Answer.refusing(refusal.error)
         except (MailboxFull, NotTaken):
             return Answer.refusing(errors.overloaded())
         except ActorDown as down:
             # What an actor crashes of may be this very message: it is not given to the next life at once.
             return Answer.refusing(errors.overloaded("the session is being restored")) if down.reason.abnormal else None
-        return await self._begin(outcome, found) if isinstance(outcome, Follower) else outcome
+        where = session_key(get.headers[SESSION_HEADER]), get.principal, get.endpoint
+        return await self._begin(outcome, where, found) if isinstance(outcome, BEGUN) else self._held(outcome, where)
 
     async def delete(self, delete: Delete) -> Answer:
         """A DELETE: the end of a session."""
         found = await self._find_checked(delete)
-        if not isinstance(found, Ref):
+        if isinstance(found, Answer):
             return found
         try:
             answer: Answer = await found.call(EndSession, self._services.limits.admission)
+        except errors.Refusal as refusal:
+            return Answer.refusing(refusal.error)
         except (MailboxFull, NotTaken):
             return Answer.refusing(errors.overloaded())
         except ActorDown as down:
@@ -153,26 +184,35 @@ class Gate:
 
     # Sessions
 
-    async def _find_checked(self, request: Get | Delete) -> Ref | Answer:
+    async def _find_checked(self, request: Get | Delete) -> Session | Answer:
         if request.endpoint not in self._services.table.value.endpoints:
             return Answer.refusing(errors.refusal("endpoint_not_found"))
         session_id = request.headers.get(SESSION_HEADER)
         rejection = classify.check_headers(session_id, request.headers.get(VERSION_HEADER))
         if rejection is not None:
             return Answer.refusing(rejection.error)
-        found = await self._find(session_id or "", request.principal, request.endpoint)
+        found = await self._find(session_key(session_id or ""), request.principal, request.endpoint)
         return Answer.refusing(found) if isinstance(found, ProtocolError) else found
 
-    async def _find(self, session_id: str, principal: Principal, endpoint: str) -> Ref | ProtocolError:
-        """The session's actor. A foreign session looks exactly like one that is not there."""
-        key = session_key(session_id)
-        alive = self._sessions.table.get(key)
-        if alive is not None and alive.ref.alive:
-            if alive.principal != principal or alive.endpoint != endpoint:
-                return errors.session_not_found()
-            return alive.ref
+    async def _find(self, key: SessionKey, principal: Principal, endpoint: str) -> Session | ProtocolError:
+        """The session, here or elsewhere. A foreign one looks exactly like one that is not there."""
+        sessions = self._sessions
+        if key not in sessions.under_way:
+            alive = sessions.table.get(key)
+            if alive is not None and alive.ref.alive:
+                if alive.principal != principal or alive.endpoint != endpoint:
+                    return errors.session_not_found()
+                return alive.ref
+            if key not in sessions.elsewhere:
+                found = await self._activate(key, principal, endpoint)
+                if not isinstance(found, Elsewhere):
+                    return found
+                sessions.know(key, found.owner)
+        return RemoteSession(self._mailer, key, principal, endpoint)
+
+    async def _activate(self, key: SessionKey, principal: Principal, endpoint: str) -> Ref | Elsewhere | ProtocolError:
         try:
-            found: Ref | ProtocolError = await self._router.call(
+            found: Ref | Elsewhere | ProtocolError = await self._router.call(
                 lambda reply: Activate(key, principal, endpoint, reply), self._services.limits.admission
             )
         except UNANSWERED:
@@ -195,21 +235,30 @@ class Gate:
             reply: Reply = await ref.call(letter.posted, self._services.limits.admission)
         except UNANSWERED as error:
             return self._unanswered(error, letter) or Answer.refusing(errors.overloaded(), request.id)
-        return _with_session(reply, session_id)
+        where = session_key(session_id), post.principal, post.endpoint
+        return _with_session(self._held(reply, where, letter.ids), session_id)
 
     async def _deliver(self, post: Post, session_id: str, letter: "_Letter") -> Reply:
         """The outcome. What an actor had not taken when it ended is offered to its next life."""
+        where = session_key(session_id), post.principal, post.endpoint
         for _ in range(LIVES):
-            found = await self._find(session_id, post.principal, post.endpoint)
+            found = await self._find(*where)
             if isinstance(found, ProtocolError):
                 return Answer.refusing(found, letter.id)
             try:
-                reply: Reply = await found.call(letter.posted, self._services.limits.admission)
-                return reply
+                outcome = await found.call(letter.posted, self._services.limits.admission)
+            except errors.Refusal as refused:
+                return Answer.refusing(refused.error, letter.id)
             except UNANSWERED as error:
                 refusal = self._unanswered(error, letter)
-            if refusal is not None:
-                return refusal
+                if refusal is not None:
+                    return refusal
+            else:
+                if type(outcome) is Answer:
+                    return outcome
+                if isinstance(outcome, Follower):  # what another process had recorded of it
+                    return await self._begin(outcome, where, found, letter.ids) or self._lost(letter)
+                return self._held(outcome, where, letter.ids)
         return Answer.refusing(errors.overloaded("the session is being restored"), letter.id)
 
     def _unanswered(self, error: Exception, letter: "_Letter") -> Answer | None:
@@ -218,12 +267,58 @@ class Gate:
             self._services.telemetry.count("stagedoor_mailbox_refusals_total", ("session",))
             return Answer.refusing(errors.overloaded(), letter.id)
         # It may have been given to a backend: said so, never tried again.
-        return unanswered(letter.messages, batch=letter.batch) if error.taken else None
+        return self._lost(letter) if error.taken else None
 
-    # Resumption
+    @staticmethod
+    def _lost(letter: "_Letter") -> Answer:
+        return unanswered(letter.messages, batch=letter.batch)
 
-    async def _begin(self, follower: Follower, session: Ref) -> Reply | None:
+    # Streams, which stay with their connections when the session moves
+
+    def _held(self, reply: Any, where: Where, ids: Sequence[RequestId] = ()) -> Reply:
+        """What a session has answered. `ids`: of the requests whose outcome a stream is to bring."""
+        if type(reply) is Answer:
+            return reply
+        if isinstance(reply, MailFeed):
+            return Streaming(FollowedStream.of(reply, self._services, where[0], self._search(where), Owed(ids)))
+        assert isinstance(reply, Streaming)
+        return Streaming(self._hold(reply.source, where, ids), reply.headers)
+
+    def _hold(self, source: Any, where: Where, ids: Sequence[RequestId]) -> HeldStream:
+        def follow(source: Connection | Follower, owed: Owed) -> FollowedStream:
+            return FollowedStream.after(source, self._services, where[0], self._search(where), owed)
+
+        return HeldStream(source, follow, ids)
+
+    def _search(self, where: Where) -> Search:
+        async def search(stream: str, epoch: int, seq: int) -> Feed | bool:
+            """Where the stream goes on after this event; else whether it may be found later."""
+            found = await self._find(*where)
+            if isinstance(found, ProtocolError):
+                return found.kind != "session_not_found"
+            try:
+                outcome = await found.call(
+                    lambda reply: GetEvents(stream, epoch, seq, reply), self._services.limits.admission
+                )
+            except errors.Refusal as refusal:
+                return refusal.error.kind != "session_not_found"
+            except UNANSWERED:
+                return True
+            if isinstance(outcome, Follower):
+                return OutboxFeed(outcome, (epoch, seq))
+            return outcome if isinstance(outcome, MailFeed) else outcome.status >= TRY_LATER
+
+        return search
+
+    async def _begin(
+        self, source: Follower | MailFeed, where: Where, session: Session, ids: Sequence[RequestId] = ()
+    ) -> Reply | None:
         """None: the session has ended."""
+        follower = (
+            source
+            if isinstance(source, Follower)
+            else FollowedStream.of(source, self._services, where[0], self._search(where), Owed(ids))
+        )
         begun = False
         try:
             failed = await follower.begin()
@@ -238,7 +333,7 @@ class Gate:
             self._services.telemetry.count("stagedoor_events_replayed_total", (), follower.replayed)
             if follower.gap is not None:
                 self._services.telemetry.count("stagedoor_gaps_total", ("trimmed",))
-            return Streaming(follower)
+            return Streaming(self._hold(follower, where, ids) if isinstance(follower, Follower) else follower)
         self._services.telemetry.count("stagedoor_resumes_total", ("missed",))
         return Answer.refusing(_resume_refusal(failed)) if session.alive else None
 
@@ -252,6 +347,11 @@ class _Letter(Struct, frozen=True):
     id: RequestId | None = None
     batch: bool = False
     bad: tuple[tuple[RequestId | None, Raw], ...] = ()
+
+    @property
+    def ids(self) -> tuple[RequestId, ...]:
+        """Of its requests."""
+        return tuple(m.id for m in self.messages if type(m) is Request)
 
     def posted(self, reply: PendingReply) -> PostMessages:
         """As the session is told."""

@@ -36,3 +36,11 @@ class NamedRef:
         if ref is None:
             raise ActorDown(self.name, _ABSENT)
         return await ref.call(make, admission)
+
+    def ask(self, make: Callable[[Reply], Any], admission: float, done: Callable[[Any], object]) -> None:
+        """As `Ref.ask`; ActorDown if there is nobody."""
+        ref = self.ref
+        if ref is None:
+            done(ActorDown(self.name, _ABSENT))
+        else:
+            ref.ask(make, admission, done)

@@ -237,6 +237,18 @@ class Replay:
     lost: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How far one stream is, and who owns its session: its last event, by epoch and number; up to `floor` events are
+    lost."""
+
+    owner: str | None
+    epoch: int
+    seq: int
+    finished: bool = False
+    floor: int = 0
+
+
 class Store(Protocol):
     """Session records and replay logs. Every write is idempotent: the same call again has the same outcome."""
 
@@ -321,6 +333,10 @@ class Store(Protocol):
         `head` + 1 → None. Of events up to `head`, the last one acknowledged, those that are no longer there are lost,
         and replays say so; none is ever written again. Nothing is to be done where the recorded head is not below.
         FINISHED: it is finished there."""
+
+    def heads(self, streams: Sequence[tuple[SessionKey, str]], done: Done) -> None:
+        """How far these streams are → list[Head | None] in their order; None: there is no such stream, or session.
+        AWAY."""
 
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
@@ -479,6 +495,7 @@ __all__ = [
     "FrameReceived",
     "Get",
     "Grant",
+    "Head",
     "Headers",
     "Incarnation",
     "ListStore",

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from actors.cluster.mailer import Mailer, Postman
 from actors.cluster.sweeper import Deaths, Sweeper
 from actors.doubt import Doubt
 from actors.endpoints.catalogue import Catalogue, Prestart
@@ -65,19 +66,21 @@ class GatewayActors:
             ),
             "core",
         )
+        self.router, mailer = NamedRef(system, "router"), NamedRef(system, "mailer")
+        system.spawn(Supervisor([Child("mailer", lambda: Mailer(services, self.sessions, self.router))]), "mail")
         system.spawn(upstreams, "links")
         system.spawn(supervisor, "sessions")
         modern = self._modern_actors(system)
         router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, self.quotas))
         ends = Child("expiry", lambda: Expiry(services, upstreams))
         verifier = Child("verifier", lambda: Verifier(self.doubt, self._owners, looks=services.store.durable))
-        sweeper = Child("sweeper", lambda: Sweeper(services, NamedRef(system, "router"), expiry))
+        sweeper = Child("sweeper", lambda: Sweeper(services, self.router, expiry))
         system.spawn(Supervisor([router, ends, verifier, sweeper]), "front")
+        services.cluster.subscribe(Postman(mailer))
         services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier")))
         services.cluster.subscribe(Deaths(NamedRef(system, "sweeper")))
         services.cluster.subscribe(PoolListener(self.affinity_pools))
-        self.router = NamedRef(system, "router")
-        self.door = Gate(services, self.sessions, self.router, modern, overloaded)
+        self.door = Gate(services, self.sessions, self.router, mailer, modern, overloaded)
         if prestart:
             tree.catalogue.reply(Prestart())
 

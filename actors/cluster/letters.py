@@ -29,6 +29,9 @@ FULL: Final = "full"
 DRAINING: Final = "draining"
 NOT_TAKEN: Final = "not_taken"
 
+UNKNOWN: Final = "unknown"
+"""What metrics call a kind that is not known here."""
+
 
 # From the holder of a client's connection to the owner of its session ----------------------------------------
 
@@ -106,9 +109,10 @@ class Whole(Struct, frozen=True, omit_defaults=True):
 
 
 class Opened(Struct, frozen=True, omit_defaults=True):
-    """The answer is a stream, from its beginning on."""
+    """The answer is a stream, from its beginning on. One that is not `recorded` comes by mail only."""
 
     stream: str
+    recorded: bool = True
 
 
 class Attached(Struct, frozen=True, omit_defaults=True):
@@ -127,9 +131,9 @@ class Unrecorded(Struct, frozen=True, omit_defaults=True):
 
 
 class Events(Struct, frozen=True, omit_defaults=True):
-    """Events `first` to `last` of the stream, the last one of this epoch, as bytes of `text/event-stream`; 0: they have
-    no numbers, and are not in the log. `index` counts the letters of one connection from 1. `ended`: nothing comes
-    after it."""
+    """Events `first` to `last` of the stream, the last one of this epoch, as bytes of `text/event-stream`; `first` is 0
+    if they have no numbers, and `last` that of the last one that had. `index` counts the letters of one connection
+    from 1. `ended`: nothing comes after it; `finished`: for that was the last event of the stream."""
 
     index: int
     epoch: int
@@ -137,6 +141,7 @@ class Events(Struct, frozen=True, omit_defaults=True):
     last: int
     data: bytes
     ended: bool = False
+    finished: bool = False
 
 
 class Head(Struct, frozen=True, omit_defaults=True):
@@ -144,7 +149,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
 
     index: int
     last: int
-    ended: bool = False
+    finished: bool = False
 
 
 class Released(Struct, frozen=True, omit_defaults=True):

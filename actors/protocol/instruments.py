@@ -101,6 +101,10 @@ _ROWS: Final = (
     Instrument("stagedoor_store_up", "gauge", "1 while the store answers", over_workers="min"),
     Instrument("stagedoor_fenced_writes_total", "counter", "Writes refused since another process owns the session"),
     Instrument("stagedoor_takeovers_total", "counter", "Sessions taken over from another process", ("reason",)),
+    Instrument("stagedoor_letters_sent_total", "counter", "Letters to other replicas", ("kind",)),
+    Instrument("stagedoor_letters_received_total", "counter", "Letters of other replicas", ("kind",)),
+    Instrument("stagedoor_letters_refused_total", "counter", "Letters that did nothing", ("kind", "reason")),
+    Instrument("stagedoor_mail_seconds", "histogram", "Mail to an owner, to the first word of it", (), SECONDS),
     Instrument(
         "stagedoor_lease_age_seconds",
         "gauge",

@@ -6,8 +6,9 @@ is alive is looked up in `Sessions` without a message; only the rest comes here.
 
 import hashlib
 import secrets
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, assert_never
 
 from actors.endpoints.host import Tree
@@ -27,7 +28,8 @@ MOVING = 5.0
 """Seconds for which a session that is moved is left to other replicas."""
 MOVE_LOOK = 0.2
 """Seconds between two looks for who has taken it, while somebody waits for it."""
-
+ATTEMPTS = 3
+"""Claims of a session that others claim too, before whoever waits for it is told to come back."""
 CRASH_WINDOW = 60.0
 """Seconds: a session that crashes twice within it ends for good."""
 
@@ -46,12 +48,35 @@ class Alive:
     endpoint: str
 
 
+ELSEWHERE = 20_000
+"""Sessions of other replicas whose owner is remembered; of any further one the record is read."""
+
+
 @dataclass(slots=True)
 class Sessions:
-    """What is alive here. Only the router changes it."""
+    """What is alive here, which only the router changes, and what is known of sessions elsewhere."""
 
     table: dict[SessionKey, Alive] = field(default_factory=dict)
     draining: bool = False
+    elsewhere: OrderedDict[SessionKey, Incarnation] = field(default_factory=OrderedDict)
+    """Who owned a session when it was last heard of, and does, most likely."""
+    under_way: Counter[SessionKey] = field(default_factory=Counter)
+    """Sessions to which mail is under way: what is for them goes behind it."""
+
+    def know(self, key: SessionKey, owner: Incarnation | None) -> None:
+        """The owner of a session, or that it is not known any more."""
+        if owner is None:
+            self.elsewhere.pop(key, None)
+            return
+        self.elsewhere[key] = owner
+        self.elsewhere.move_to_end(key)
+        if len(self.elsewhere) > ELSEWHERE:
+            self.elsewhere.popitem(last=False)
+
+    def forget(self, owner: Incarnation) -> None:
+        """It owns nothing any more."""
+        for key in [key for key, known in self.elsewhere.items() if known == owner]:
+            del self.elsewhere[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +90,22 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class Activate:
-    """A session that is not in memory; the reply gets its Ref or a ProtocolError."""
+    """A session that is not in memory; the reply gets its Ref, Elsewhere or a ProtocolError. `dead`: an owner that is
+    no more. `mailed`: another replica asks, which can have it as well."""
 
     key: SessionKey
     principal: Principal
     endpoint: str
     reply: Reply
+    dead: Incarnation | None = None
+    mailed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Another process owns the session, and is presumed to live; None: nobody does, and others are to have it."""
+
+    owner: Incarnation | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +190,8 @@ class Router(Actor):
         self._quotas = quotas
         self._keys: dict[Ref, SessionKey] = {}
         self._activating: dict[SessionKey, list[Activate]] = {}
+        self._fenced: Counter[SessionKey] = Counter()
+        """Claims that failed since another owns the session."""
         self.crashed: dict[SessionKey, float] = {}
         """When each of those that crashed lately did so last."""
         self._moving: dict[SessionKey, float] = {}
@@ -273,6 +310,11 @@ class Router(Actor):
             self._settle(key, _refusal(outcome))
             return
         if outcome.owner is None and self._is_moving(key):
+            waiting = self._activating[key]
+            self._activating[key] = [activate for activate in waiting if not activate.mailed]
+            for activate in waiting:
+                if activate.mailed:
+                    activate.reply.answer(Elsewhere(None))
             self.ctx.set_timer(("move", key), MOVE_LOOK, MoveDue(key))
             return
         principal = outcome.fields.get("principal", b"").decode()
@@ -291,6 +333,10 @@ class Router(Actor):
             self._settle(key, errors.session_not_found())
             return
         self._activating[key] = mine
+        owner, dead = outcome.owner, {activate.dead for activate in mine}
+        if owner not in (None, self._services.cluster.incarnation) and owner not in dead:
+            self._settle(key, Elsewhere(owner))
+            return
         no_room = self._no_room(mine[0].principal)
         if no_room is not None:  # told before the claim: one that nobody lives up to counts against the session
             self._settle(key, no_room)
@@ -305,10 +351,19 @@ class Router(Actor):
         )
 
     def _claimed(self, claimed: Claimed) -> None:
+        key = claimed.key
         self._quotas.sessions.add(claimed.principal, -1)
         if isinstance(claimed.outcome, Failed):
-            self._settle(claimed.key, _refusal(claimed.outcome))
+            self._fenced[key] += claimed.outcome.reason is Refused.FENCED
+            if 0 < self._fenced[key] < ATTEMPTS:
+                # Another has it by now, or the one that was taken for dead still lives.
+                self._activating[key] = [replace(activate, dead=None) for activate in self._activating.get(key, [])]
+                self._services.store.read(key, lambda out: self.ctx.ref.reply(Read(key, out)))
+                return
+            self._settle(key, _refusal(claimed.outcome))
             return
+        for dead in {activate.dead for activate in self._activating.get(key, []) if activate.dead is not None}:
+            self._services.cluster.disown(dead, [key])
         self._rebuild(claimed, "crash" if claimed.key in self.crashed else "activation")
 
     def _rebuild(self, claimed: Claimed, reason: str) -> None:
@@ -347,7 +402,8 @@ class Router(Actor):
         if not isinstance(claimed.outcome, Failed) or claimed.outcome.reason not in UNAVAILABLE:
             self._services.cluster.disown(dead, [claimed.key])
 
-    def _settle(self, key: SessionKey, outcome: Ref | ProtocolError) -> None:
+    def _settle(self, key: SessionKey, outcome: Ref | Elsewhere | ProtocolError) -> None:
+        self._fenced.pop(key, None)
         for activate in self._activating.pop(key, []):
             activate.reply.answer(outcome)
 

@@ -13,21 +13,23 @@ import trio
 
 class Taken(NamedTuple):
     """What was in an outbox: the events `first` to `last` by their numbers in the log, the last one of this epoch, and
-    what has no number (0, 0: nothing has one). `ended`: nothing comes after it."""
+    what has no number (`first` is 0: nothing has one, and `last` was the last one before). `ended`: nothing comes after
+    it; `finished`: for the stream has its last event."""
 
     epoch: int
     first: int
     last: int
     data: bytes
-    ended: bool
+    ended: bool = False
+    finished: bool = False
 
 
 class Connection:
     """An `EventSource`. The owner's methods never wait. `after`: the client comes back, with all up to this number."""
 
     __slots__ = (
-        "_bytes", "_ended", "_epoch", "_first", "_frames", "_handed", "_last", "_on_close", "_on_ready", "_waiter",
-        "closed", "id", "limits", "lost", "numbered", "stream", "written",
+        "_bytes", "_ended", "_epoch", "_finished", "_first", "_frames", "_handed", "_last", "_on_close", "_on_ready",
+        "_waiter", "closed", "id", "limits", "lost", "numbered", "recorded", "stream", "written",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +46,8 @@ class Connection:
         self.closed = False
         self.numbered = after is not None
         """Its client has an event id, or gets one for sure: it can come back."""
+        self.recorded = True
+        """Its stream is in the log."""
         self.written = 0
         """The writer came back for more after everything up to this number."""
         self.lost = False
@@ -55,6 +59,7 @@ class Connection:
         self._epoch = 0
         self._handed = 0
         self._ended = False
+        self._finished = False
         self._on_close = on_close
         self._on_ready: Callable[[], object] | None = None
         self._waiter: trio.lowlevel.Task | None = None
@@ -72,7 +77,7 @@ class Connection:
             return True
         if 0 < seq <= self._last:
             if last:
-                self.end()
+                self.finish()
             return True
         events, size = self.limits
         if not urgent and self._frames and (len(self._frames) >= events or self._bytes + len(frame) > size):
@@ -82,9 +87,15 @@ class Connection:
         if seq:
             self._first, self._last, self._epoch = self._first or seq, seq, epoch
             self.numbered = True
-        self._ended = last
+        self._ended = self._finished = last
         self._wake()
         return True
+
+    def finish(self) -> None:
+        """The stream has had its last event."""
+        if not self._ended:
+            self._finished = True
+            self.end()
 
     def end(self, words: bytes = b"") -> None:
         """Nothing more comes but these words; what is in goes out first."""
@@ -133,7 +144,7 @@ class Connection:
     def take(self) -> Taken:
         """All that is there, at once. (What was written of it the reader says by `written`.)"""
         first = self._first
-        return Taken(self._epoch if first else 0, first, self._last if first else 0, self._take(), self._ended)
+        return Taken(self._epoch, first, self._last, self._take(), self._ended, self._finished)
 
     async def receive(self) -> bytes | None:
         """All that is there, joined; None at the end."""
@@ -158,11 +169,11 @@ class Connection:
         self._bytes = self._first = 0
         return ready
 
-    def close(self) -> None:
-        """The writer is done with it; the owner is told whether everything was written."""
+    def close(self, *, whole: bool = True) -> None:
+        """The reader is done with it; the owner is told whether everything was written. Not `whole`: what was taken may
+        not have been."""
         if self.closed:
             return
         self.closed = True
         self._wake()
-        whole = self._ended and not self._frames
-        self._on_close(self, whole)
+        self._on_close(self, whole and self._ended and not self._frames)

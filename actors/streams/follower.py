@@ -12,7 +12,7 @@ from msgspec import Raw
 from actors.ports import Failed, Refused, Replay, SessionKey, Store
 from actors.protocol import codec, payload, sse
 from actors.protocol.errors import Malformed
-from actors.protocol.messages import Error, Result
+from actors.protocol.messages import Error, RequestId, Result
 from actors.streams.connection import Connection
 
 PAGE = 256
@@ -64,7 +64,7 @@ class Follower:
         return self.connection is not None and self.connection.lost
 
     @property
-    def position(self) -> tuple[int, int] | None:
+    def position(self) -> tuple[int, int]:
         """Epoch and number of the last event that was handed out, or is not to be."""
         live = self.connection.position if self.connection is not None else None
         return live or (self._epoch, self._seq)
@@ -83,9 +83,7 @@ class Follower:
         """The next events."""
         chunk = await self._next()
         gap = self.gap
-        if chunk is None or gap is None:
-            return chunk
-        return _MESSAGE.sub(lambda found: b"data: " + _with_gap(found[1], gap), chunk)
+        return chunk if chunk is None or gap is None else with_gap(chunk, gap)
 
     async def _next(self) -> bytes | None:
         if self.connection is not None and self._handed > self.connection.written:
@@ -132,6 +130,24 @@ class Follower:
         """The reader is gone."""
         if self.connection is not None:
             self.connection.close()
+
+
+def with_gap(chunk: bytes, gap: dict[str, Any]) -> bytes:
+    """Events of ours, in which answers say what is missing before them."""
+    return _MESSAGE.sub(lambda found: b"data: " + _with_gap(found[1], gap), chunk)
+
+
+def answered_in(chunk: bytes) -> list[RequestId]:
+    """The requests to which events of ours bring the outcome."""
+    answered = []
+    for found in _MESSAGE.finditer(chunk):
+        try:
+            message = codec.decode_message(found[1])
+        except Malformed:
+            continue
+        if isinstance(message, Result | Error) and message.id is not None:
+            answered.append(message.id)
+    return answered
 
 
 def _with_gap(data: bytes, gap: dict[str, Any]) -> bytes:

@@ -454,6 +454,8 @@ class Recorder:
         self._telemetry.count("stagedoor_streams_unrecorded_total")
         self._usage.forget(stream)
         track.recorded, track.leaving = False, None
+        if track.connection is not None:
+            track.connection.recorded = False
         track.attempt += 1
         pending = list(track.pending)
         track.pending.clear()
@@ -570,7 +572,7 @@ class Recorder:
             elif track.leaving is not None:
                 slot.end(track.leaving)
         elif over:
-            slot.end()
+            slot.finish()
 
     def _slow(self, connection: Connection) -> None:
         """A reader that does not read: let go, counted, logged once; the log has what it missed."""
@@ -589,7 +591,7 @@ class Recorder:
     def _settle(self, stream: str, track: Track) -> None:
         """The end of an unrecorded stream that has its last event."""
         if self._over(stream, track) and track.connection is not None:
-            track.connection.end()
+            track.connection.finish()
 
     def _connect(self, id: int, stream: str, after: int | None = None) -> Connection:
         limits = (self._limits.outbox_events, self._limits.outbox_bytes)

@@ -20,6 +20,7 @@ from actors.ports import (
     Done,
     Failed,
     Grant,
+    Head,
     Incarnation,
     LogEntry,
     Record,
@@ -358,6 +359,9 @@ class MemoryStore:
     def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done) -> None:
         done(self._mend(key, grant, stream, head))
 
+    def heads(self, streams: Sequence[tuple[SessionKey, str]], done: Done) -> None:
+        done([self._head(key, stream) for key, stream in streams])
+
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
     ) -> Replay | Failed:
@@ -373,6 +377,15 @@ class MemoryStore:
         known = cursor is not None and cursor.epoch == after_epoch
         entries = list(islice(log.entries(after_epoch, after_seq), limit))
         return replay_after(log.head, after_seq, known, entries)
+
+    def _head(self, key: SessionKey, stream: str) -> Head | None:
+        now = self._now()
+        session = self._find(key, now)
+        log = session.streams.get(stream) if not isinstance(session, Failed) and session.streams else None
+        if isinstance(session, Failed) or log is None or (log.until is not None and log.until <= now):
+            return None
+        head, last = log.head, log.entry(log.seq)
+        return Head(session.owner, last.epoch if last is not None else 0, head.seq, head.finished, head.floor)
 
     # Expiry
 

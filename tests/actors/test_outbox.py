@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from actors.streams.connection import Connection
@@ -41,11 +42,11 @@ def test_a_reader_that_does_not_wait_is_called_and_takes_all_that_is_there() -> 
     assert connection.put(1, b"one", epoch=7)
     assert connection.put(2, b"two", epoch=8)
     assert calls == ["ready"] * 2
-    assert connection.take() == (8, 1, 2, b"onetwo", False)
+    assert connection.take() == (8, 1, 2, b"onetwo", False, False)
     assert connection.position == (8, 2)
-    assert connection.take() == (0, 0, 0, b"", False)
+    assert connection.take() == (8, 0, 2, b"", False, False)
     assert connection.put(3, b"three", epoch=8, last=True)
-    assert connection.take() == (8, 3, 3, b"three", True)
+    assert connection.take() == (8, 3, 3, b"three", True, True)
     connection.close()
     assert calls[-1] == "closed"
 
@@ -54,7 +55,7 @@ def test_what_has_no_number_is_taken_without() -> None:
     connection, _ = outbox(after=3)
     assert connection.put(3, b"known to its client", epoch=7)
     assert connection.put(0, b"zero")
-    assert connection.take() == (0, 0, 0, b"zero", False)
+    assert connection.take() == (0, 0, 3, b"zero", False, False)
     assert connection.position is None
 
 
@@ -92,3 +93,23 @@ async def test_a_stream_that_has_ended_is_not_lost_any_more() -> None:
     assert connection.put(1, b"one", last=True)
     connection.lose()
     assert not connection.lost
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_who_takes_says_whether_it_was_written(whole: bool) -> None:
+    closed: list[bool] = []
+    connection = Connection(1, "p1", (8, 1024), lambda _, whole: closed.append(whole))
+    assert connection.put(1, b"one", epoch=7)
+    connection.finish()
+    assert connection.take() == (7, 1, 1, b"one", True, True)
+    connection.close(whole=whole)
+    assert closed == [whole]
+
+
+def test_one_that_is_cut_or_lost_ends_unfinished() -> None:
+    for end in (Connection.cut, Connection.lose, Connection.end):
+        connection, _ = outbox()
+        assert connection.put(1, b"one", epoch=7)
+        end(connection)
+        taken = connection.take()
+        assert (taken.ended, taken.finished) == (True, False)

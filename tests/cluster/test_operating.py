@@ -123,6 +123,7 @@ async def test_a_session_is_ended_by_its_handle_and_what_is_in_flight_gets_an_er
         [key] = gateway.actors.sessions.table
         assert await ask(gateway, "end", key[:digits]) == (200, {"key": key, "handle": key[:12], "ended": True})
         assert (await call.error()).code == -32603
+        await gateway.settle()
         assert not gateway.actors.sessions.table
         assert await client.listen().head() == 404
         assert await ask(gateway, "end", key) == (404, {"error": "there is no such session"})

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from actors.ports import NO_DELTAS, Deltas, Done, Failed, Grant, Record, Refused, SessionKey, StreamHead, ignore
+from actors.ports import NO_DELTAS, Deltas, Done, Failed, Grant, Head, Record, Refused, SessionKey, StreamHead, ignore
 from actors.protocol.table import Limits
 from gateway.store.redis.clock import boottime
 from gateway.store.redis.links import Command, Reply
@@ -51,6 +51,15 @@ class Operation:
             return Failed(Refused.GONE, f"unreadable record: {error!r}")
 
 
+@dataclass(slots=True)
+class Query(Operation):
+    """A plain command whose whole reply is decoded."""
+
+    def outcome(self, reply: Reply) -> Any:
+        """See `Operation`."""
+        return self.decode(reply) if isinstance(reply, list) else Failed(Refused.AWAY, str(reply))
+
+
 def refusal(reply: list[Any]) -> Failed:
     """The reply of a function that did not do it: the reason, then a head or a detail."""
     more = reply[1] if len(reply) > 1 else b""
@@ -91,6 +100,15 @@ def decode_head(text: bytes, now: int = 0) -> StreamHead | None:
     return None if till and till <= now else StreamHead(seq, till > 0, floor, bool(written))
 
 
+def _read_head(reply: list[Any]) -> Head | None:
+    state, owner, text = reply
+    head = decode_head(text) if text is not None and state != b"ended" else None
+    if head is None:
+        return None
+    epoch = int(text.split(b" ", 3)[2])
+    return Head(owner.decode() or None, epoch, head.seq, head.finished, head.floor)
+
+
 class Operations:
     """Makes operations under the configured limits."""
 
@@ -116,6 +134,11 @@ class Operations:
         """→ Record."""
         command = ("EVALSHA", SHA["read"], 1, record_key(key), SCHEMA)
         return Operation(key, command, done, _read, waits=False, when_full=True)
+
+    def head(self, key: SessionKey, stream: str, done: Done) -> Operation:
+        """→ Head or None."""
+        command = ("HMGET", record_key(key), "state", "owner", f"h:{stream}")
+        return Query(key, command, done, _read_head, waits=False, when_full=True)
 
     def claim(self, key: SessionKey, owner: str, expect: tuple[str | None, int], nonce: str, done: Done) -> Operation:
         """→ (Grant, Record)."""

@@ -18,6 +18,7 @@ from actors.ports import (
     Done,
     Failed,
     Grant,
+    Head,
     Incarnation,
     Log,
     Record,
@@ -200,6 +201,20 @@ class RedisStore:
 
     def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done) -> None:
         self._writer.submit(self._operations.mend(key, grant, stream, head, done))
+
+    def heads(self, streams: Sequence[tuple[SessionKey, str]], done: Done) -> None:
+        outcomes: dict[int, Head | Failed | None] = {}
+
+        def came(place: int, outcome: Head | Failed | None) -> None:
+            outcomes[place] = outcome
+            if len(outcomes) == len(streams):
+                failed = next((one for one in outcomes.values() if isinstance(one, Failed)), None)
+                done(failed or [outcomes[n] for n in range(len(streams))])
+
+        for place, (key, stream) in enumerate(streams):
+            self._writer.submit(self._operations.head(key, stream, partial(came, place)))
+        if not streams:
+            done([])
 
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int

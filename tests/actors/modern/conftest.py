@@ -55,7 +55,7 @@ async def open_modern(*resolver: Peer, **limits: Any) -> AsyncIterator[Modern]:
             return ModernRequests(kind, services, actors.tree, actors.quotas, found.of(key))
 
         modern = ModernActors(services, system.registry, supervisor, make)
-        door = Gate(services, actors.sessions, NamedRef(system, "router"), modern)
+        door = Gate(services, actors.sessions, NamedRef(system, "router"), NamedRef(system, "mailer"), modern)
         yield Modern(gateway, found, door, supervisor)
 
 

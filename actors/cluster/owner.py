@@ -1,0 +1,424 @@
+"""The owner's side of mail: gives letters of other replicas to the sessions here, and mails back what comes of them.
+
+The holder of a client's connection is a guest of its session: it is checked as the gate checks a client, its letters
+reach the session in the order of their sending, and what it does not read any more costs nothing. A part of the mailer,
+which has the mailbox and the clocks.
+"""
+
+from bisect import insort
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, TypeAlias, assert_never
+
+from msgspec import Struct
+
+from actors.cluster import letters as lt
+from actors.cluster.feeds import told_of
+from actors.cluster.letters import Letter, UnreadableError
+from actors.named import LIVES, NamedRef
+from actors.ports import Answer, Failed, Incarnation, Principal, Refused, SessionKey, Streaming
+from actors.protocol import errors
+from actors.protocol.errors import ProtocolError
+from actors.protocol.messages import Request, RequestId
+from actors.runtime import ActorDown, Context, MailboxFull, Ref, Reply
+from actors.services import Services
+from actors.sessions import messages as sm
+from actors.sessions.router import Activate, Alive, Elsewhere, Sessions
+from actors.streams.connection import Connection
+from actors.streams.follower import Follower
+
+MOST = 10_000
+"""Letters of others in hand, those with streams included; a further one is refused."""
+SEEN = 10_000
+"""Deliveries remembered, so that none that comes twice runs twice."""
+RETRY = 0.5
+"""Seconds between two attempts to reach an inbox that is full, or a store that is away."""
+HELD_BACK = 1_000
+"""Letters to one replica that wait for that; more are dropped, and it finds out by itself."""
+LAST = 60.0
+"""Seconds that the holder of a stream that has ended has to say what it wrote of it."""
+
+Name: TypeAlias = tuple[Incarnation, int]
+"""By which a letter is known: whose it is, and its number there."""
+Where: TypeAlias = tuple[SessionKey, Principal, str]
+
+
+class Activated(Struct, frozen=True):
+    """What the router says of a session: a Ref, Elsewhere, a ProtocolError, or how the question ended."""
+
+    where: Where
+    outcome: Any
+
+
+class Outcome(Struct, frozen=True):
+    """What the session made of a letter."""
+
+    name: Name
+    outcome: Any
+
+
+class FlushDue(Struct, frozen=True):
+    """There are events to mail."""
+
+
+class MailRefused(Struct, frozen=True):
+    """A letter to this replica was not posted."""
+
+    to: Incarnation
+    letter: Letter
+    outcome: Failed
+
+
+class RetryDue(Struct, frozen=True):
+    """Time to try this inbox again."""
+
+    to: Incarnation
+
+
+class Overdue(Struct, frozen=True):
+    """The holder of a stream that has ended says nothing."""
+
+    name: Name
+
+
+OwnerMessage: TypeAlias = Activated | Outcome | FlushDue | MailRefused | RetryDue | Overdue
+
+
+@dataclass(eq=False, slots=True)
+class Guest:
+    """One letter of another replica, and the connection that came of it. `order`: of arrival. `index`: the letters that
+    its stream has had."""
+
+    name: Name
+    letter: Letter
+    ask: lt.Ask
+    order: int
+    lives: int = 0
+    asked: Reply | None = None
+    connection: Connection | None = None
+    index: int = 0
+    last: int = 0
+    ready: bool = False
+    over: bool = False
+
+    @property
+    def where(self) -> Where:
+        """The session, and whose it must be."""
+        return self.letter.key, self.letter.principal, self.letter.endpoint
+
+
+class Owner:
+    """All methods are synchronous; what comes of them is an OwnerMessage to the actor of `ctx`."""
+
+    def __init__(self, ctx: Context, services: Services, sessions: Sessions, router: NamedRef) -> None:
+        self._ctx = ctx
+        self._services = services
+        self._cluster = services.cluster
+        self._sessions = sessions
+        self._router = router
+        self._guests: dict[Name, Guest] = {}
+        self._orders = count()
+        self._waiting: dict[Where, list[Guest]] = {}
+        """Those whose session is being brought into memory, in their order."""
+        self._seen: OrderedDict[Name, None] = OrderedDict()
+        self._ready: list[Guest] = []
+        self._held_back: dict[Incarnation, deque[Letter]] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is a guest here."""
+        return not self._guests
+
+    def receive(self, message: OwnerMessage) -> None:
+        """One message."""
+        match message:
+            case Outcome(name, outcome):
+                self._outcome(name, outcome)
+            case FlushDue():
+                self._flush()
+            case Activated(where, outcome):
+                self._activated(where, outcome)
+            case MailRefused(to, letter, outcome):
+                self._refused(to, letter, outcome)
+            case RetryDue(to):
+                self._retry(to)
+            case Overdue(name):
+                self._leave(name, 0)
+            case _:
+                assert_never(message)
+
+    # What holders say
+
+    def take(self, letter: Letter, body: lt.ToOwner) -> None:
+        """A letter for a session, or about one that came before."""
+        name = letter.reply
+        match body:
+            case lt.Detach(written):
+                self._leave(name, written)
+            case lt.Written(seq):
+                guest = self._guests.get(name)
+                if guest is not None and guest.connection is not None:
+                    guest.connection.written = max(guest.connection.written, seq)
+            case _:
+                self._ask(name, letter, body)
+
+    def _ask(self, name: Name, letter: Letter, ask: lt.Ask) -> None:
+        there = self._guests.get(name)
+        if isinstance(ask, lt.Recover):
+            if there is not None and there.connection is None:
+                return  # the session has it in hand
+            if there is not None and there.connection is not None:
+                ask = lt.Attach(there.connection.stream)
+                self._leave(name, 0)
+        elif there is not None or name in self._seen:
+            return  # doubled
+        guest = Guest(name, letter, ask, next(self._orders))
+        if len(self._guests) >= MOST:
+            self._say(guest, lt.Refused(lt.FULL))
+            return
+        self._guests[name] = guest
+        self._place(guest)
+
+    def _place(self, guest: Guest) -> None:
+        """To its session, behind what came before it."""
+        where = guest.where
+        waiting = self._waiting.get(where)
+        alive = self._sessions.table.get(where[0])
+        if waiting is not None:
+            insort(waiting, guest, key=lambda other: other.order)
+        elif alive is not None and alive.ref.alive:
+            self._give(guest, alive)
+        elif guest.lives >= LIVES:
+            self._close(guest, lt.Refused(lt.NOT_TAKEN))
+        else:
+            guest.lives += 1
+            self._waiting[where] = [guest]
+            ref = self._ctx.ref
+            self._router.ask(
+                lambda reply: Activate(*where, reply, mailed=True),
+                self._services.limits.admission,
+                lambda out: ref.reply(Activated(where, out)),
+            )
+
+    def _give(self, guest: Guest, alive: Alive) -> None:
+        if (alive.principal, alive.endpoint) != guest.where[1:]:
+            self._refuse(guest, errors.session_not_found())
+            return
+        try:
+            make = lt.asked(guest.ask)
+        except UnreadableError as unreadable:
+            self._services.telemetry.count("stagedoor_letters_refused_total", (guest.letter.kind, unreadable.reason))
+            self._close(guest, lt.Refused(unreadable.reason))
+            return
+        ref, name = self._ctx.ref, guest.name
+        guest.asked = alive.ref.ask(make, self._services.limits.admission, lambda out: ref.reply(Outcome(name, out)))
+
+    def _activated(self, where: Where, outcome: Any) -> None:
+        for guest in self._waiting.pop(where, []):
+            match outcome:
+                case Ref():
+                    self._place(guest)
+                case Elsewhere(owner):
+                    self._close(guest, lt.Moved(owner))
+                case ProtocolError():
+                    self._refuse(guest, outcome)
+                case _ if self._sessions.draining:
+                    self._close(guest, lt.Refused(lt.DRAINING))
+                case _:
+                    self._close(guest, lt.Refused(lt.NOT_TAKEN))
+
+    # What sessions say
+
+    def _outcome(self, name: Name, outcome: Any) -> None:
+        guest = self._guests.get(name)
+        if guest is None or guest.asked is None:
+            _close(outcome)
+            return
+        guest.asked = None
+        match outcome:
+            case Answer(status, body, headers) if not isinstance(guest.ask, lt.Recover):
+                self._close(guest, lt.Whole(status, body, headers))
+            case Streaming(Connection() as connection):
+                self._say(guest, lt.Opened(connection.stream, connection.recorded))
+                self._follow(guest, connection)
+            case Follower(connection=live):
+                epoch, seq = outcome.position
+                self._say(guest, lt.Attached(outcome.stream, epoch, seq, outcome.head, live is not None))
+                if live is None:
+                    self._forget(guest)
+                else:
+                    live.written = max(live.written, seq)
+                    self._follow(guest, live)
+            case None:
+                self._close(guest, lt.Unrecorded())
+            case ActorDown(taken=False):
+                self._place(guest)
+            case ActorDown():
+                self._lost(guest)
+            case MailboxFull():
+                self._services.telemetry.count("stagedoor_mailbox_refusals_total", ("session",))
+                self._close(guest, lt.Refused(lt.FULL))
+            case _:
+                self._close(guest, lt.Refused(lt.NOT_TAKEN))
+
+    def _lost(self, guest: Guest) -> None:
+        """The session's actor ended with the letter in hand: what it held may have been executed."""
+        if not isinstance(guest.ask, lt.Deliver):
+            self._close(guest, lt.Refused(lt.NOT_TAKEN))
+            return
+        message = lt.asked(guest.ask)(None)  # type: ignore[arg-type]
+        assert isinstance(message, sm.PostMessages)
+        answer = sm.unanswered(message.messages, batch=message.batch)
+        self._close(guest, lt.Whole(answer.status, answer.body, answer.headers))
+
+    def _refuse(self, guest: Guest, error: ProtocolError) -> None:
+        """As the gate answers a client."""
+        if isinstance(guest.ask, lt.Recover):
+            self._close(guest, lt.Refused(error.kind))
+            return
+        answer = Answer.refusing(error, _id_of(guest.ask))
+        self._close(guest, lt.Whole(answer.status, answer.body, answer.headers))
+
+    # Streams
+
+    def _follow(self, guest: Guest, connection: Connection) -> None:
+        guest.connection = connection
+        self._remember(guest)
+        ref = self._ctx.ref
+
+        def ready() -> None:
+            if not guest.ready:
+                guest.ready = True
+                if not self._ready:
+                    ref.reply(FlushDue())
+                self._ready.append(guest)
+
+        connection.listen(ready)
+
+    def _flush(self) -> None:
+        ready, self._ready = self._ready, []
+        for guest in ready:
+            guest.ready = False
+            if guest.connection is not None and not guest.connection.closed and not guest.over:
+                self._mail_events(guest, guest.connection)
+
+    def _mail_events(self, guest: Guest, connection: Connection) -> None:
+        for news in told_of(connection, guest.index + 1):
+            guest.index += 1
+            if isinstance(news, lt.Events | lt.Head):
+                guest.last = news.last
+                guest.over = news.ended if isinstance(news, lt.Events) else news.finished
+            self._say(guest, news)
+            if isinstance(news, lt.Released) or (isinstance(news, lt.Events) and news.ended and not news.finished):
+                self._leave(guest.name, 0)
+        if guest.over:
+            # The log is kept for as long as it is not known to be written.
+            self._ctx.set_timer(("last", guest.name), LAST, Overdue(guest.name))
+
+    def _leave(self, name: Name, written: int) -> None:
+        """Nobody reads there any more; what was written is known up to a number."""
+        guest = self._guests.get(name)
+        if guest is None:
+            return
+        self._forget(guest)
+        self._ctx.cancel_timer(("last", name))
+        waiting = self._waiting.get(guest.where)
+        if waiting is not None and guest in waiting:
+            waiting.remove(guest)
+        if guest.asked is not None:
+            guest.asked.abandon()
+        if guest.connection is not None:
+            guest.connection.written = max(guest.connection.written, written)
+            guest.connection.close(whole=guest.over and written >= guest.last)
+
+    # What goes out
+
+    def _close(self, guest: Guest, body: lt.ToHolder) -> None:
+        """The whole answer to a letter."""
+        if not isinstance(body, lt.Refused | lt.Moved):
+            self._remember(guest)
+        self._forget(guest)
+        self._say(guest, body)
+
+    def _forget(self, guest: Guest) -> None:
+        if self._guests.get(guest.name) is guest:
+            del self._guests[guest.name]
+
+    def _remember(self, guest: Guest) -> None:
+        if type(guest.ask) is lt.Deliver:
+            self._seen[guest.name] = None
+            if len(self._seen) > SEEN:
+                self._seen.popitem(last=False)
+
+    def _say(self, guest: Guest, body: lt.ToHolder) -> None:
+        to, mid = guest.name
+        self.mail(to, Letter(guest.letter.key, (self._cluster.incarnation, mid), body, NOBODY, ""))
+
+    def mail(self, to: Incarnation, letter: Letter) -> None:
+        """Posts it, or as soon as there is room; in order."""
+        held_back = self._held_back.get(to)
+        if held_back is not None:
+            if len(held_back) < HELD_BACK:
+                held_back.append(letter)
+            return
+        ref = self._ctx.ref
+        self._services.telemetry.count("stagedoor_letters_sent_total", (letter.kind,))
+
+        def done(outcome: Any) -> None:
+            if isinstance(outcome, Failed):
+                ref.reply(MailRefused(to, letter, outcome))
+
+        self._cluster.post(to, lt.encode(letter), done)
+
+    def _refused(self, to: Incarnation, letter: Letter, failed: Failed) -> None:
+        self._services.telemetry.count("stagedoor_letters_refused_total", (letter.kind, failed.reason.value))
+        if failed.reason is Refused.DEAD:
+            self.down(to)
+            return
+        if to not in self._held_back:
+            self._held_back[to] = deque()
+            self._ctx.set_timer(("held back", to), RETRY, RetryDue(to))
+        self._held_back[to].append(letter)
+
+    def _retry(self, to: Incarnation) -> None:
+        for letter in self._held_back.pop(to, ()):
+            self.mail(to, letter)
+
+    # What happens to replicas
+
+    def down(self, incarnation: Incarnation) -> None:
+        """It is no more: nobody waits there."""
+        self._held_back.pop(incarnation, None)
+        self._ctx.cancel_timer(("held back", incarnation))
+        for name in [name for name in self._guests if name[0] == incarnation]:
+            self._leave(name, 0)
+
+    def stop(self) -> None:
+        """The mailer ends: the streams of its guests go on with the next one."""
+        for name, guest in list(self._guests.items()):
+            if guest.connection is not None:
+                self._say(guest, lt.Released())
+            self._leave(name, 0)
+
+
+NOBODY = Principal("")
+"""In letters to holders, who know whose they are."""
+
+
+def _id_of(ask: lt.Ask) -> RequestId | None:
+    """Of the request that an error answers."""
+    if not isinstance(ask, lt.Deliver) or ask.batch:
+        return None
+    message = lt.asked(ask)(None)  # type: ignore[arg-type]
+    first = message.messages[0] if isinstance(message, sm.PostMessages) and message.messages else None
+    return first.id if isinstance(first, Request) else None
+
+
+def _close(outcome: Any) -> None:
+    """Lets go of the stream of a letter that nobody waits for."""
+    match outcome:
+        case Streaming(source):
+            source.close()
+        case Follower():
+            outcome.close()
