@@ -76,6 +76,7 @@ ConnectionMessage: TypeAlias = (
     | um.UpstreamWithdrew
     | um.UpstreamNotification
     | um.UpstreamPlaced
+    | um.UpstreamAwaited
 )
 OwnDues: TypeAlias = pm.KeepDue | pm.DoubtDue | pm.StaleDue | pm.CallDue | pm.EnterDue | OwnDue | SaveDue
 OfOwner: TypeAlias = ConnectionMessage | OwnDues | Renamed
@@ -266,8 +267,8 @@ class PoolActor(Evictable):
                 self._asked(message)
             case um.UpstreamWithdrew():
                 self._withdrew(message)
-            case um.UpstreamPlaced():
-                pass  # a pool is never rebuilt: nobody would go on from there
+            case um.UpstreamPlaced() | um.UpstreamAwaited():
+                pass  # a pool is never rebuilt: nobody would go on from there; and it sees to turns itself
             case um.UpstreamReady():
                 self._ready(message)
             case um.UpstreamDown():

@@ -74,6 +74,7 @@ SeldomMessage: TypeAlias = (
     | ev.Detached
     | um.UpstreamPlaced
     | um.UpstreamHeld
+    | um.UpstreamAwaited
     | um.UpstreamDue
     | um.UpstreamRequest
     | um.UpstreamWithdrew
@@ -369,6 +370,8 @@ class SessionActor(Actor):
                 message.reply.answer(self._description())
             case um.UpstreamPlaced():
                 self._placed(message)
+            case um.UpstreamAwaited():
+                self.event(ev.CallAwaited(message.call))
             case um.UpstreamHeld():
                 self.event(ev.CallHeld(message.call))
             case um.UpstreamDue():

@@ -32,6 +32,7 @@ from actors.upstreams.messages import (
     PeerNotified,
     PutDown,
     ToUpstream,
+    UpstreamAwaited,
     UpstreamDue,
     UpstreamHeld,
     UpstreamOutcome,
@@ -293,6 +294,11 @@ class LegacyUpstream(Connection):
         caller, call = key_of(effect.call)
         caller.reply(UpstreamDue(call))
 
+    def _awaited(self, effect: ev.Awaited) -> None:
+        caller, call = key_of(effect.call)
+        if caller is not self._me:
+            caller.reply(UpstreamAwaited(call))
+
     def _entrust(self, effect: ev.Entrust) -> None:
         if self._driver is None:
             assert self._upstream.server_info is not None
@@ -366,6 +372,7 @@ EFFECTS: dict[type, Callable[[LegacyUpstream, Any], None]] = {
     ev.Finish: LegacyUpstream._finish,
     ev.Held: LegacyUpstream._held,
     ev.Due: LegacyUpstream._due_call,
+    ev.Awaited: LegacyUpstream._awaited,
     ev.Entrust: LegacyUpstream._entrust,
     ev.ServerRequest: LegacyUpstream._ask,
     ev.Withdraw: LegacyUpstream._withdraw,

@@ -129,6 +129,12 @@ class UpstreamDue(Struct, frozen=True):
     call: int
 
 
+class UpstreamAwaited(Struct, frozen=True):
+    """Another call waits until this one is over."""
+
+    call: int
+
+
 class UpstreamRequest(Struct, frozen=True):
     """The backend asks; `call` as far as known."""
 

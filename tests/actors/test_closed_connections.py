@@ -34,6 +34,7 @@ FROM_LINK = {
     link_messages.UpstreamDown,
     link_messages.UpstreamWrongEra,
     link_messages.UpstreamOutcome,
+    link_messages.UpstreamAwaited,
     link_messages.UpstreamHeld,
     link_messages.UpstreamDue,
     link_messages.UpstreamRequest,
@@ -42,7 +43,7 @@ FROM_LINK = {
     link_messages.UpstreamPlaced,
 }
 
-FOR_RECORDS = {link_messages.UpstreamHeld, link_messages.UpstreamDue}
+FOR_RECORDS = {link_messages.UpstreamHeld, link_messages.UpstreamDue, link_messages.UpstreamAwaited}
 """Told only to those who ask a connection to hold calls."""
 
 

@@ -63,6 +63,49 @@ async def test_with_a_get_stream_what_it_asks_goes_there(autojump_clock, kind, v
         assert events.seen("elicitation/create") == [question]
 
 
+@BROKEN
+@pytest.mark.parametrize("waits", ["before", "after"])
+async def test_a_question_that_nobody_answers_holds_up_a_later_call_no_longer(autojump_clock, version, after, waits):
+    alpha = Backend("alpha", tools=("ask",), held={"ask"})
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha", capabilities=MAY_ALL, version=version)
+        events = client.listen()
+        first = client.begin("tools/call", {"name": "ask"})
+        request = await alpha.next()
+        await trio.sleep(after)
+        second = client.begin("tools/call", {"name": "ask"}) if waits == "before" else None
+        await gateway.settle()
+        first.drop()
+        await gateway.settle()
+        asked = request.ask("elicitation/create", FORM)
+        await events.next("elicitation/create")
+        if second is None:
+            await trio.sleep(60)
+            assert not asked.answers, "its user may be at it"
+            second = client.begin("tools/call", {"name": "ask"})
+        before = trio.current_time()
+        assert "error" in await asked.outcome()
+        assert trio.current_time() - before < 6
+        assert await events.next("notifications/cancelled")
+        request.text("never mind")
+        (await alpha.next()).text("done")
+        assert (await second.result())["content"][0]["text"] == "done"
+
+
+async def test_a_call_that_is_heard_of_holds_others_up_as_long_as_its_user_takes(autojump_clock):
+    alpha = Backend("alpha", tools=("ask",), held={"ask"})
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha", capabilities=MAY_ALL)
+        first = client.begin("tools/call", {"name": "ask"})
+        request = await alpha.next()
+        client.begin("tools/call", {"name": "ask"})
+        asked = request.ask("elicitation/create", FORM)
+        question = await first.next("elicitation/create")
+        await trio.sleep(120)
+        await client.respond(question, GIVEN)
+        assert (await asked.outcome())["result"] == GIVEN
+
+
 async def test_a_client_that_has_an_event_id_is_asked_when_it_comes_back(autojump_clock):
     alpha = Backend("alpha", tools=("ask",), held={"ask"})
     async with open_gateway(alpha) as gateway:

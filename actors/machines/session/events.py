@@ -99,6 +99,12 @@ class CallPlaced(Struct, frozen=True):
     place: Place
 
 
+class CallAwaited(Struct, frozen=True):
+    """Another call is not sent before this one is over."""
+
+    call: CallId
+
+
 class CallHeld(Struct, frozen=True):
     """A call has not been sent, and will not be before `CallDue` was answered with `Release`."""
 
@@ -205,6 +211,7 @@ SessionEvent: TypeAlias = (
     | ServerRequestExpired
     | CallProgressed
     | CallPlaced
+    | CallAwaited
     | CallHeld
     | CallDue
     | CallCleared

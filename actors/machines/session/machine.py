@@ -369,6 +369,7 @@ TABLE: dict[tuple[SessionPhase, type], Handler] = {
     **{(phase, ev.CallExpired): inflight.expired for phase in SERVING},
     **{(phase, ev.CallPlaced): inflight.placed for phase in SERVING},
     **{(phase, ev.CallHeld): inflight.held for phase in SERVING},
+    **{(phase, ev.CallAwaited): server_requests.awaited for phase in SERVING},
     **{(phase, ev.CallDue): inflight.due for phase in SERVING},
     **{(phase, ev.CallCleared): inflight.cleared for phase in SERVING},
     # What backends say, and ask.

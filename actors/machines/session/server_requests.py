@@ -81,7 +81,7 @@ def _send(session: Session, server_request_id: str, ask: ServerRequest, event: e
         session, name, ask.frame, requests=moved, asked={server_request_id: of_server_request(ask, entry, name)}
     )
     session = replace(session, asks={**session.asks, server_request_id: replace(ask, stream=name)})
-    return session, [*effects, *more, fx.StartServerRequestClock(server_request_id, True)]
+    return session, [*effects, *more, fx.StartServerRequestClock(server_request_id, not session.holds_up(ask.call))]
 
 
 def _stream_for(session: Session, ask: ServerRequest) -> tuple[str | None, Session, fx.Effects]:
@@ -93,6 +93,17 @@ def _stream_for(session: Session, ask: ServerRequest) -> tuple[str | None, Sessi
         if name is not None and not session.streams[name].lost:
             return name, session, effects
     return streams.reader(session), session, []
+
+
+def awaited(session: Session, event: ev.CallAwaited) -> Step:
+    """Others wait for a call. If nobody can hear of it any more, whoever was asked in its course has no longer for an
+    answer than a stream is waited for."""
+    entry = session.called(event.call)
+    if entry is None or entry.awaited:
+        return session, []
+    session = session.having(replace(entry, awaited=True))
+    asked = [id for id, ask in session.asks.items() if ask.call == event.call and ask.stream is not None]
+    return session, [fx.StartServerRequestClock(id, False) for id in asked] if session.holds_up(event.call) else []
 
 
 # Answers -----------------------------------------------------------------------------------------------------

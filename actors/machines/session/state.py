@@ -82,7 +82,7 @@ class ClientRequest(Struct, frozen=True):
     """A request of the client in flight. `token` is its progress token, if it gave one; `timed`: its deadline runs;
     `place`: where it stands at its `backend`, as far as that is known; `level`: the log level that it asks for.
     `unsent`: the record says that it was not sent, so it must not be; `clearing`: until the store has acknowledged that
-    the record says so no more."""
+    the record says so no more. `awaited`: another one is not sent before it is over."""
 
     id: RequestId
     post: PostId
@@ -97,6 +97,7 @@ class ClientRequest(Struct, frozen=True):
     level: str | None = None
     unsent: bool = False
     clearing: bool = False
+    awaited: bool = False
 
     @property
     def executed(self) -> Literal["no", "unknown"]:
@@ -200,6 +201,14 @@ class Session(Struct, frozen=True):
         """The request in flight of this call."""
         id = self.calls.get(call) if call is not None else None
         return self.requests[id] if id is not None else None
+
+    def holds_up(self, call: CallId | None) -> bool:
+        """Whether another call waits for this one, of which nobody can hear any more, as far as is known."""
+        entry = self.called(call)
+        if entry is None or not entry.awaited:
+            return False
+        post = self.posts[entry.post]
+        return post.broken if post.stream is None else self.streams[post.stream].lost
 
     def having(self, entry: ClientRequest) -> "Session":
         """With this request in flight as it is given."""

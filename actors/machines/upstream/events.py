@@ -290,6 +290,12 @@ class Due(Struct, frozen=True):
     call: CallKey
 
 
+class Awaited(Struct, frozen=True):
+    """Another call waits until this one is over."""
+
+    call: CallKey
+
+
 class Entrust(Struct, frozen=True):
     """This call may have to be made as a task, which its caller knows nothing of: whoever looks after tasks sends it,
     and sees to its outcome. Nothing was sent."""
@@ -401,6 +407,7 @@ UpstreamEffect: TypeAlias = (
     | Finish
     | Held
     | Due
+    | Awaited
     | Entrust
     | ServerRequest
     | Withdraw

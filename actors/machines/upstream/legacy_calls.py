@@ -66,7 +66,8 @@ def member(params: Raw, name: str) -> str | None:
 def called(upstream: Upstream, event: ev.Called) -> Step:
     """READY: send it, or let it wait for the lease."""
     if not upstream.related and event.method in ELIGIBLE and _lease_taken(upstream):
-        return replace(upstream, waiting=(*upstream.waiting, event)), []
+        holders = [p.call for p in upstream.pending.values() if p.method in ELIGIBLE]
+        return replace(upstream, waiting=(*upstream.waiting, event)), [ev.Awaited(call) for call in holders]
     return dispatch(upstream, event)
 
 

@@ -134,8 +134,8 @@ def test_a_call_that_was_never_sent_is_cancelled_without_a_word() -> None:
 
 def test_where_messages_are_not_related_eligible_calls_go_one_at_a_time(pipe: LinkDriver) -> None:
     pipe.call("a")
-    assert pipe.call("b") == []
-    assert pipe.call("c", "prompts/get", name="p") == []
+    assert pipe.call("b") == [ue.Awaited("a")]
+    assert pipe.call("c", "prompts/get", name="p") == [ue.Awaited("a")]
     assert len(sent(pipe.call("d", "tools/list"))) == 1
     effects = pipe.result("e.2")
     assert list(finishes(effects)) == ["a"]

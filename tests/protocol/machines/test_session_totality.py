@@ -40,6 +40,7 @@ EVENTS: dict[type, Any] = {
     ev.ServerRequestExpired: ev.ServerRequestExpired("10.99"),
     ev.CallProgressed: ev.CallProgressed("b", None, "notifications/tools/list_changed", EMPTY, 0.0),
     ev.CallPlaced: ev.CallPlaced("b", 99, ev.Place("u", "1")),
+    ev.CallAwaited: ev.CallAwaited(99),
     ev.CallHeld: ev.CallHeld(99),
     ev.CallDue: ev.CallDue(99),
     ev.CallCleared: ev.CallCleared(99),
