@@ -328,13 +328,14 @@ class Router(Actor):
         over = outcome.owner is None and remaining(outcome.fields, self._services) <= 0
         if over:
             self._tree.expiry.reply(Overdue(key))
-        if over or not mine or not session_record.is_complete(outcome.fields):
-            self._activating[key] = mine
-            self._settle(key, errors.session_not_found())
-            return
         self._activating[key] = mine
         owner, dead = outcome.owner, {activate.dead for activate in mine}
-        if owner not in (None, self._services.cluster.incarnation) and owner not in dead:
+        elsewhere = owner not in (None, self._services.cluster.incarnation) and owner not in dead
+        # One whose handshake is under way has no record that it could be rebuilt from; its owner knows it.
+        if over or not mine or not (elsewhere or session_record.is_complete(outcome.fields)):
+            self._settle(key, errors.session_not_found())
+            return
+        if elsewhere:
             self._settle(key, Elsewhere(owner))
             return
         no_room = self._no_room(mine[0].principal)

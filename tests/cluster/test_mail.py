@@ -371,3 +371,17 @@ async def test_a_letter_of_a_kind_that_is_not_known_is_refused_as_unsupported(au
         assert call.status == 503
         assert one.telemetry.total("stagedoor_letters_refused_total", letters.UNKNOWN, letters.UNSUPPORTED) == 1
         assert await client.call("ping") == {}
+
+
+async def test_a_handshake_is_finished_on_any_replica(autojump_clock):
+    async with pair(http()) as (one, two):
+        client = one.client("alpha")
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        opened = client.begin("initialize", params)
+        await opened.result()
+        client.session = opened.headers["mcp-session-id"]
+        client.to(two)
+        await client.notify("notifications/initialized")
+        assert await client.tool("echo") == "alpha: echo"
+        assert len(one.actors.sessions.table) == 1
+        assert not two.actors.sessions.table
