@@ -14,7 +14,6 @@ from actors.gate import Gate, ModernActors
 from actors.modern.endpoint import UpstreamResolver
 from actors.modern.requests import Kind, ModernRequests
 from actors.named import NamedRef
-from actors.pools.listener import PoolListener
 from actors.pools.pool import PoolKey
 from actors.pools.pools import Pools
 from actors.protocol import capabilities
@@ -67,7 +66,8 @@ class GatewayActors:
             "core",
         )
         self.router, mailer = NamedRef(system, "router"), NamedRef(system, "mailer")
-        system.spawn(Supervisor([Child("mailer", lambda: Mailer(services, self.sessions, self.router))]), "mail")
+        post = Child("mailer", lambda: Mailer(services, self.sessions, self.router, lambda: self.affinity_pools))
+        system.spawn(Supervisor([post]), "mail")
         system.spawn(upstreams, "links")
         system.spawn(supervisor, "sessions")
         modern = self._modern_actors(system)
@@ -79,7 +79,6 @@ class GatewayActors:
         services.cluster.subscribe(Postman(mailer))
         services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier")))
         services.cluster.subscribe(Deaths(NamedRef(system, "sweeper")))
-        services.cluster.subscribe(PoolListener(self.affinity_pools))
         self.door = Gate(services, self.sessions, self.router, mailer, modern, overloaded)
         if prestart:
             tree.catalogue.reply(Prestart())

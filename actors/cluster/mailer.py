@@ -4,8 +4,8 @@ What comes for sessions here is the owner's side (`owner.py`), what this process
 (`holder.py`). When it crashes, streams of both sides are told that their owner was lost, and go on with its next life.
 """
 
-from collections.abc import Sequence
-from typing import TypeAlias, assert_never, get_args
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, assert_never, get_args
 
 from msgspec import Struct
 
@@ -35,7 +35,9 @@ class ReplicaDown(Struct, frozen=True):
 
 
 class Renamed(Struct, frozen=True):
-    """This replica has another incarnation now."""
+    """This replica has another incarnation than `former` now."""
+
+    former: Incarnation
 
 
 class DrainDue(Struct, frozen=True):
@@ -55,7 +57,7 @@ class Postman:
         self._mailer.reply(Arrived(letters))
 
     def on_renamed(self, former: Incarnation, now: Incarnation) -> None:
-        self._mailer.reply(Renamed())
+        self._mailer.reply(Renamed(former))
 
     def on_certain(self) -> None:
         pass
@@ -64,12 +66,24 @@ class Postman:
         self._mailer.reply(ReplicaDown(incarnation))
 
 
+class PoolPost(Protocol):
+    """What has links to pools of other replicas, or of this one."""
+
+    def take(self, letter: Letter) -> None:
+        """A letter of a link."""
+
+    def process_down(self, incarnation: Incarnation) -> None:
+        """Another process is gone for good, or this one has another name now."""
+
+
 class Mailer(Actor):
     """Permanent."""
 
     mailbox_size = ho.MOST
 
-    def __init__(self, services: Services, sessions: Sessions, router: NamedRef) -> None:
+    def __init__(self, services: Services, sessions: Sessions, router: NamedRef, pools: Callable[[], PoolPost]) -> None:
+        """`pools`: who takes letters that are about these."""
+        self._pools = pools
         self._services = services
         self._sessions = sessions
         self._router = router
@@ -93,8 +107,10 @@ class Mailer(Actor):
                 case ReplicaDown(incarnation):
                     self.holder.down(incarnation)
                     self.owner.down(incarnation)
-                case Renamed():
+                    self._pools().process_down(incarnation)
+                case Renamed(former):
                     self.holder.renamed()
+                    self._pools().process_down(former)
                 case DrainDue():
                     self.ctx.stop(SHUTDOWN)
                 case _:
@@ -114,6 +130,8 @@ class Mailer(Actor):
             self.owner.take(letter, letter.body)
         elif isinstance(letter.body, lt.ToHolder):
             self.holder.take(sender, mid, letter.body)
+        else:
+            self._pools().take(letter)
 
     def _unreadable(self, unreadable: UnreadableError) -> None:
         """Whoever sent it is told so, unless it was itself about a letter of ours."""

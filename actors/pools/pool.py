@@ -56,8 +56,8 @@ GRACE = 5.0
 """Seconds within which a server must answer a ping after a call was given up."""
 LOOK_AGAIN = 0.25
 """Seconds after which the owner of a pool is looked for again."""
-LINKS = count(1)
-"""The numbers of the links of this process."""
+LINKS = count(-1, -1)
+"""The numbers of the links of this process: none is that of another letter."""
 WAIT = 30.0
 """Seconds after which a call that waits for a connection looks whether there is any hope."""
 LENT = frozenset({"roots", *ASKABLE})
