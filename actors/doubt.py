@@ -6,6 +6,7 @@ the store is away, for the others as much as for us. Then what is in memory goes
 the operator says that it may happen that two serve a session; without end where nobody else is there to do so.
 """
 
+import math
 from enum import Enum
 
 from actors.ports import Cluster, Failed, Grant, Replica
@@ -13,6 +14,8 @@ from actors.protocol.table import Limits
 
 BRIEF = 1.0
 """Seconds after which a doubt means that the store is away."""
+REMEMBERED = 300.0
+"""Seconds for which the store surely remembers what has ended."""
 AGAIN = 0.1
 """Seconds after which those who hold still look again."""
 
@@ -40,7 +43,11 @@ class Doubt:
         """Whether another replica was there when that was last known."""
         self._cluster = cluster
         self._limits = limits
+        self.lapse = math.inf
+        """Seconds for which the lease was out of sight before the process got its present name."""
         self._since: float | None = None
+        self._certain = -math.inf
+        """When there was no doubt last, as far as somebody looked."""
 
     def standing(self, grant: Grant, now: float) -> Standing:
         """What may be done at this time, on trio's clock."""
@@ -54,13 +61,17 @@ class Doubt:
         over = self.others and now - self._since > self._limits.store_outage
         return Standing.OVER if over else Standing.ALONE
 
+    def renamed(self, now: float) -> None:
+        """The process has another name."""
+        self.lapse, self._certain = now - self._certain, now
+
     def look(self, now: float) -> None:
         """To be called now and then: that a doubt has begun is noticed by asking. Who else is there counts from the
         last answer on."""
         if self._cluster.doubtful:
             self._since = now if self._since is None else self._since
         else:
-            self._since = None
+            self._since, self._certain = None, now
             self._cluster.replicas(self._known)
 
     def _known(self, outcome: list[Replica] | Failed) -> None:

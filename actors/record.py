@@ -2,11 +2,12 @@
 
 Sessions, and connections that hold a client's hidden state, are owned by the life whose grant is the recorded one. Here
 a life comes to own its record, writes what changes (one write at a time, tried again while the store is away), keeps it
-from expiring, claims it again under the next name of its process, and gives it up. Nothing waits for the store but what
-says so (`then`).
+from expiring, claims it again under the next name of its process, writes it again where the store has lost it, and
+gives it up. Nothing waits for the store but what says so (`then`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from secrets import token_hex
 from typing import Any, Literal, TypeAlias
 
@@ -28,11 +29,16 @@ ATTEMPTS = 3
 FINAL = (Refused.FENCED, Refused.GONE, Refused.ENDED)
 """It is another's, or there is none any more."""
 
+LOSSES = (Refused.FENCED, Refused.GONE, Refused.SEQ)
+"""So too a write is refused if the store has lost the record, or something of it."""
+
+NO_FIELDS: Mapping[str, bytes] = {}
+
 
 class Stored(Struct, frozen=True):
     """What came of a step with the store."""
 
-    step: Literal["create", "read", "claim", "reread", "reclaim", "save", "touch"]
+    step: Literal["create", "read", "claim", "reread", "reclaim", "restore", "save", "touch"]
     outcome: Any
 
 
@@ -61,8 +67,15 @@ class OwnedRecord:
         """When the store last heard that this life goes on."""
         self.other: Incarnation | None = None
         """Who owned it when that was last known."""
+        self.content: Callable[[], Record] | None = None
+        """What is known here of the record besides its fields; None: it can't be restored."""
+        self.surely_lost: Callable[[], bool] = lambda: False
+        """Whether a record that is gone when it is claimed again was lost by the store, and did not end elsewhere."""
         self.key = key
         self._services = services
+        self._known: dict[str, bytes] = {}
+        """The fields as they are, or are about to be, in the store."""
+        self._restoring = False
         self._ctx = ctx
         self._rev = 0
         self._attempts = 0
@@ -77,9 +90,10 @@ class OwnedRecord:
 
     # Coming to own it
 
-    def own(self, grant: Grant, rev: int = 0) -> None:
-        """It was created, or claimed at this revision, under this grant."""
+    def own(self, grant: Grant, rev: int = 0, fields: Mapping[str, bytes] = NO_FIELDS) -> None:
+        """It was created, or claimed at this revision, under this grant, with these fields."""
         self.owned, self.grant, self._rev = True, grant, rev
+        self._known = dict(fields)
 
     def acquire(self, fields: dict[str, bytes]) -> None:
         """Creates the record with these fields, or takes it over from a life that crashed (the store knows who is
@@ -117,6 +131,8 @@ class OwnedRecord:
         if failed.reason is Refused.FENCED:
             ref = self._ctx.ref
             self._services.store.read(self.key, lambda out: ref.reply(Stored("reread", out)))
+        elif failed.reason is Refused.GONE and self.content is not None and self.surely_lost():
+            self._write_whole(self.content())
         elif failed.reason not in UNAVAILABLE:
             self.lost = failed.reason
 
@@ -152,6 +168,8 @@ class OwnedRecord:
                 self.acquire(self._fields)
             case "save" | "touch", Failed(reason):
                 self._refused(message.step, reason)
+            case "restore", outcome:
+                self._restored(outcome)
             case _, Failed(reason):
                 self.lost = reason
             case "save", _:
@@ -176,7 +194,15 @@ class OwnedRecord:
     def take_noted(self) -> Fields:
         """The caller writes them."""
         noted, self._noted = self._noted, {}
+        self._know(noted)
         return noted
+
+    def _know(self, fields: Fields) -> None:
+        for name, value in fields.items():
+            if value is None:
+                self._known.pop(name, None)
+            else:
+                self._known[name] = value
 
     def then(self, act: Callable[[], object]) -> None:
         """Acts when all that has changed so far is written, or can't be since the store is away."""
@@ -194,6 +220,7 @@ class OwnedRecord:
 
     def _write_all(self) -> None:
         self._writing, self.changed, self._noted = {**(self._writing or {}), **self._noted, **self.changed}, {}, {}
+        self._know(self._writing)
         self._then += self._later
         self._later = []
         self._rev += 1
@@ -217,7 +244,9 @@ class OwnedRecord:
         self._services.telemetry.count("stagedoor_store_errors_total", ("save", reason.value))
         if reason is Refused.FENCED:
             self._services.telemetry.count("stagedoor_fenced_writes_total")
-        if reason in FINAL:
+        if reason in LOSSES:
+            self.restore(reason)
+        elif reason in FINAL:
             self.lost = reason
         elif step == "save":
             self._ctx.set_timer("save", RETRY, SaveDue())
@@ -229,6 +258,35 @@ class OwnedRecord:
         then, self._then = self._then, []
         for act in then:
             act()
+
+    # The store has lost what it had acknowledged
+
+    def restore(self, reason: Refused) -> bool:
+        """A write was refused for this reason. It may be that the store has lost the record, or what was written to it
+        last, which is then written again; False, and it is `lost`, where that can't be: it is another's, or gone."""
+        if self.content is None or not self.owned or self.grant.owner != self._services.cluster.incarnation:
+            self.lost = reason
+        elif not self._restoring:
+            self._write_whole(self.content())
+        return self.lost is None
+
+    def _write_whole(self, content: Record) -> None:
+        self._restoring, ref = True, self._ctx.ref
+        record = replace(content, fields=dict(self._known))
+        self._services.store.restore(
+            self.key, self.grant, self._rev, record, lambda out: ref.reply(Stored("restore", out))
+        )
+
+    def _restored(self, outcome: Failed | None) -> None:
+        self._restoring = False
+        if outcome is None and not self.owned:
+            self.reclaim(self.grant.owner)  # it was written under the former name
+        elif outcome is None:
+            self.write()
+        elif outcome.reason in UNAVAILABLE:
+            self._ctx.set_timer("save", RETRY, SaveDue())
+        else:
+            self.lost = outcome.reason
 
     # Keeping it, and giving it up
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import trio
+
 from actors.cluster.mailer import Mailer, Postman
 from actors.cluster.sweeper import Deaths, Sweeper
 from actors.doubt import Doubt
@@ -77,7 +79,7 @@ class GatewayActors:
         sweeper = Child("sweeper", lambda: Sweeper(services, self.router, expiry))
         system.spawn(Supervisor([router, ends, verifier, sweeper]), "front")
         services.cluster.subscribe(Postman(mailer))
-        services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier")))
+        services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier"), self.doubt, trio.current_time))
         services.cluster.subscribe(Deaths(NamedRef(system, "sweeper")))
         self.door = Gate(services, self.sessions, self.router, mailer, modern, overloaded)
         if prestart:

@@ -26,8 +26,8 @@ from actors.machines.upstream.legacy_state import Profile
 from actors.machines.upstream.modern_events import Caller
 from actors.protocol import capabilities, tasks, translate
 from actors.protocol import payload as json
-from actors.protocol.messages import RequestId
-from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
+from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.protocol.table import BackendSpec, Table
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, can_use
 from actors.runtime import Ref
@@ -488,6 +488,14 @@ class SessionEndpoint(Endpoint):
         for backend in [b for b in self.upstreams.connections if b not in backends and b in configured]:
             self.upstreams.drop(backend)
         return True
+
+    def announce_all(self) -> None:
+        """Nobody knows what the client was told: every list may have changed, and whatever it is subscribed to."""
+        now = self.host.ctx.now()
+        for method in LIST_CHANGED.values():
+            self.host.event(ev.CallProgressed("", None, method, EMPTY, now))
+        for uri in self.subscriptions.uris:
+            self.host.event(ev.CallProgressed("", None, UPDATED, json.dumps({"uri": uri}), now))
 
     def shrink(self) -> None:
         """Nobody was heard for a while: what can be had again is let go of."""

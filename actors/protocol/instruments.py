@@ -73,6 +73,7 @@ _ROWS: Final = (
     Instrument("stagedoor_events_lost_total", "counter", "Events that a log should have held and did not"),
     Instrument("stagedoor_events_shed_total", "counter", "Events left out at a limit", ("kind",)),
     Instrument("stagedoor_gaps_total", "counter", "Resumes and streams that were told of a hole", ("reason",)),
+    Instrument("stagedoor_records_restored_total", "counter", "Sessions whose record the store had lost", ()),
     Instrument("stagedoor_requests_continued_total", "counter", "Requests taken up after a loss", ("server",)),
     Instrument("stagedoor_answers_dropped_total", "counter", "Outcomes that had no connection to go to", ("reason",)),
     Instrument("stagedoor_resumes_total", "counter", "GETs with Last-Event-ID", ("outcome",)),

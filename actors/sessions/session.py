@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, assert_never
 
 import msgspec
 
-from actors.doubt import AGAIN, Standing
+from actors.doubt import AGAIN, REMEMBERED, Standing
 from actors.durations import Durations
 from actors.endpoints.catalogue import CatalogueChanged, Listed
 from actors.endpoints.host import Tree
@@ -46,6 +46,7 @@ from actors.sessions.expiry import Passivated, Returned, last_activity
 from actors.streams.connection import Connection
 from actors.streams.follower import Follower
 from actors.streams.recorder import (
+    EventsLost,
     LogDue,
     Recorder,
     handle,
@@ -98,6 +99,7 @@ OwnMessage: TypeAlias = (
     | Stored
     | SaveDue
     | LogDue
+    | EventsLost
     | ChangeDue
     | GatherDue
     | OwnDue
@@ -262,7 +264,13 @@ class SessionActor(Actor):
     def started(self) -> None:
         """Begins a life: a new session's, or that of a record."""
         self.record = OwnedRecord(self.identity.key, self.services, self.ctx)
-        self.record.own(self._grant, self._record.rev if self._record is not None else 0)
+        if self._record is not None:
+            self.record.own(self._grant, self._record.rev, self._record.fields)
+        else:
+            born = session_record.birth(self.principal.name, self.identity.endpoint)
+            self.record.own(self._grant, 0, born | session_record.configuration(self.services.table.value))
+        self.record.content = self._content
+        self.record.surely_lost = lambda: self.tree.doubt.lapse < REMEMBERED
         self.recorder = Recorder(
             self.record, self.services, self.ctx, self._quotas.streams, open_asks=lambda: self._state.asks
         )
@@ -419,6 +427,9 @@ class SessionActor(Actor):
                 self.event(message)
             case LogDue():
                 self.recorder.retry(message.stream)
+            case EventsLost():
+                if message.stream.startswith("g"):
+                    self.endpoint.announce_all()
             case sm.Released():
                 self._released(message.outcome)
             case sm.DoubtDue():
@@ -699,11 +710,29 @@ class SessionActor(Actor):
         self.record.heard(message)
         if self.record.lost is not None:
             self._lose(self.record.lost)
-        elif message.step in ("reclaim", "reread") and isinstance(message.outcome, Failed):
-            if message.outcome.reason in UNAVAILABLE:
+        elif isinstance(message.outcome, Failed):
+            if message.outcome.reason in UNAVAILABLE and not self.record.owned:
                 self._not_claimed()
         elif message.step == "reclaim":
             self._claimed(message.outcome[1])
+        elif message.step == "restore":
+            self._restored()
+            if self.record.owned:
+                self.recorder.restored()
+
+    def _content(self) -> Record:
+        """What the store should know of what is in flight."""
+        state, grant = self._state, self.record.grant
+        heads = self.recorder.heads({name: stream.seq for name, stream in state.streams.items()})
+        requests, asked = session_record.in_flight(state, heads)
+        return Record(grant.owner, grant.epoch, requests=requests, asked=asked, streams=heads)
+
+    def _restored(self) -> None:
+        """The store had lost the record. What is missing of the streams of calls is told to whoever comes back for
+        them; what was said of changes is said once more."""
+        self.services.telemetry.count("stagedoor_records_restored_total")
+        self.services.log.warning("session_restored", session=handle(self.identity.key))
+        self.endpoint.announce_all()
 
     def _claimed(self, record: Record) -> None:
         """It is ours again, at another epoch."""

@@ -77,12 +77,15 @@ class Verifier(Actor):
 class LeaseListener:
     """Tells the verifier; the rest is for others."""
 
-    def __init__(self, verifier: NamedRef) -> None:
+    def __init__(self, verifier: NamedRef, doubt: Doubt, now: Callable[[], float]) -> None:
         self._verifier = verifier
+        self._doubt = doubt
+        self._now = now
 
     def on_mail(self, letters: Sequence[bytes]) -> None: ...
 
     def on_renamed(self, former: Incarnation, now: Incarnation) -> None:
+        self._doubt.renamed(self._now())
         self._verifier.reply(Renamed())
 
     def on_certain(self) -> None: ...

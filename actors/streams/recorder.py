@@ -29,11 +29,14 @@ from actors.ports import (
 )
 from actors.protocol import codec, errors, sse
 from actors.protocol.messages import Error, RequestId, Result
-from actors.record import FINAL, RETRY, OwnedRecord
+from actors.record import FINAL, LOSSES, RETRY, OwnedRecord
 from actors.runtime import Context
 from actors.services import Services
 from actors.streams.connection import Connection
 from actors.streams.usage import HALF, Usage
+
+MENDS = 3
+"""Times that a stream is mended, and an event of it is refused again, before it is given up."""
 
 
 class LogDue(Struct, frozen=True):
@@ -42,7 +45,15 @@ class LogDue(Struct, frozen=True):
     stream: str
 
 
-StreamMessage: TypeAlias = ev.StreamFailed | ev.Detached | ev.CallCleared | ev.ServerRequestExpired | LogDue
+class EventsLost(Struct, frozen=True):
+    """The store has lost events of this stream that it had acknowledged; it goes on behind them."""
+
+    stream: str
+
+
+StreamMessage: TypeAlias = (
+    ev.StreamFailed | ev.Detached | ev.CallCleared | ev.ServerRequestExpired | LogDue | EventsLost
+)
 """What the recorder tells its actor: what happens to the session, and LogDue, which goes back to `retry`."""
 
 
@@ -102,8 +113,9 @@ class Track:
     and nothing is on its way until it is tried again. `attempt` tells late outcomes of an earlier try. `opened` is
     to be called when the stream is open. `written`: what went out on the last connection. `leaving`: the connection
     ends with these bytes as soon as its client has an id. `fence`: the first event that must stay as long as the
-    stream of a POST is live, if there is one; it brings an answer. `pending_replies`: the requests whose outcome is
-    not on its way yet, of a client that may have no id to come back with.
+    stream of a POST is live, if there is one; it brings an answer. `mends`: how often it was mended in vain.
+    `pending_replies`: the requests whose outcome is not on its way yet, of a client that may have no id to come back
+    with.
     """
 
     acked: int = 0
@@ -116,6 +128,7 @@ class Track:
     next: int = 1
     written: int = 0
     fence: int = 0
+    mends: int = 0
     leaving: bytes | None = None
     pending_replies: dict[RequestId, None] = field(default_factory=dict)
     opened: Callable[[], None] | None = None
@@ -438,7 +451,8 @@ class Recorder:
     def _on_open(self, effect: fx.OpenStream, track: Track, epoch: int, outcome: object) -> None:
         opened, track.opened = track.opened, None
         if isinstance(outcome, Failed):
-            if outcome.reason in FINAL:
+            restorable = outcome.reason in LOSSES and self._live and self._record.content is not None
+            if outcome.reason in FINAL and not (restorable and self._record.restore(outcome.reason)):
                 slot = track.connection
                 self._give_up(effect.stream, track, outcome)
                 if slot is not None:
@@ -476,12 +490,64 @@ class Recorder:
             self._stall(entry.effect.stream, track)
         elif outcome.reason is Refused.FULL and self._live:
             self._shed(track, entry)
+        elif outcome.reason in LOSSES and self._live and self._record.content is not None:
+            self._mend(entry.effect.stream, track, outcome)
         else:
             self._give_up(entry.effect.stream, track, outcome)
 
+    # The store has lost what it had acknowledged
+
+    def heads(self, streams: Mapping[str, int]) -> dict[str, StreamHead]:
+        """Of these unfinished streams, with the numbers given in each, those that are in the log, as far as is
+        known."""
+        found = {}
+        for name, seq in streams.items():
+            track = self._tracks.get(name)
+            if track is None:
+                found[name] = StreamHead(seq)
+            elif track.recorded and track.opened is None:
+                found[name] = StreamHead(track.acked)
+        return found
+
+    def restored(self) -> None:
+        """The record is as it was: streams go on."""
+        for stream, track in list(self._tracks.items()):
+            if track.stalled:
+                self._mend(stream, track, Failed(Refused.SEQ))
+
+    def _mend(self, stream: str, track: Track, refused: Failed) -> None:
+        """It goes on behind what was acknowledged. Who reads it was shown that; who comes back for it is told what is
+        missing."""
+        track.mends += 1
+        track.attempt += 1
+        track.stalled = True
+        if track.mends > MENDS:
+            self._give_up(stream, track, refused)
+            return
+        self._store.mend(
+            self.key,
+            self._record.grant,
+            stream,
+            track.acked,
+            self._ctx.guard(lambda out: self._on_mend(stream, track, out)),
+        )
+
+    def _on_mend(self, stream: str, track: Track, outcome: object) -> None:
+        if self._tracks.get(stream) is not track or not self._live:
+            return
+        if not isinstance(outcome, Failed):
+            self._telemetry.count("stagedoor_gaps_total", ("lost",))
+            track.stalled = False
+            self._tell(EventsLost(stream))
+            self._again(track)
+        elif outcome.reason in UNAVAILABLE or (outcome.reason in LOSSES and self._record.restore(outcome.reason)):
+            self._ctx.set_timer(("log", stream), RETRY, LogDue(stream))
+        else:
+            self._give_up(stream, track, outcome)
+
     def _acknowledged(self, track: Track, entry: Entry) -> None:
         """It is in the log, and so is what is before it, whatever became of the word of that."""
-        done = None
+        done, track.mends = None, 0
         while done is not entry:
             done = track.pending.popleft()
             if done.effect.clears is not None and self._live:

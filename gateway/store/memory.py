@@ -5,6 +5,7 @@ expired but was not swept yet is absent all the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import dropwhile, islice
@@ -211,6 +212,15 @@ class MemoryStore:
     def beside(self, info: Mapping[str, Any] | None = None) -> "MemoryStore":
         """The store of another replica: the same sessions."""
         return MemoryStore(self._limits, self._now, info=info, memory=self._shared)
+
+    def snapshot(self) -> Mapping[SessionKey, Any]:
+        """What it holds now, for `lose`."""
+        return deepcopy(self._sessions)
+
+    def lose(self, since: Mapping[SessionKey, Any] | None = None) -> None:
+        """Everything is gone, or what came since, as after a failover."""
+        self._sessions.clear()
+        self._sessions.update(since or {})
 
     def kill(self, *, at_once: bool = False) -> None:
         """The process is no more, whatever it still does: it reaches nothing here. See `MemoryReplica.kill`."""

@@ -10,7 +10,7 @@ store's acknowledgement waited for, before the request is sent: so it holds for 
 the process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 from msgspec import DecodeError, Raw, Struct, json
@@ -167,6 +167,21 @@ def of_server_request(ask: ServerRequest, entry: ClientRequest | None, stream: s
     if entry is None or entry.place is None or entry.place.cursor is None:
         return stream.encode()
     return json.encode(RecordedServerRequest(stream, ask.backend, request_key(entry.id), ask.id, ask.method, ask.token))
+
+
+def in_flight(session: Session, streams: Collection[str]) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """What the record holds of requests of the client on these streams, and of server requests."""
+    requests, asked = {}, {}
+    for entry in session.requests.values():
+        stream = session.posts[entry.post].stream
+        if stream in streams and stream is not None:
+            requests[request_key(entry.id)] = of_request(entry, stream)
+    for server_request_id, ask in session.asks.items():
+        if ask.stream is not None and ask.stream in streams:
+            entry_of = session.called(ask.call)
+            own = entry_of is not None and session.posts[entry_of.post].stream == ask.stream
+            asked[server_request_id] = of_server_request(ask, entry_of if own else None, ask.stream)
+    return requests, asked
 
 
 def read_request(value: bytes) -> Recorded:

@@ -1,0 +1,222 @@
+"""The store has lost what it had acknowledged: where the session lives it goes on, no event id comes to mean something
+else, and what is missing is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from actors.doubt import REMEMBERED
+from actors.ports import Grant
+from gateway.store.memory import MemoryStore
+from tests.support.door_client import Client, Pending
+from tests.support.harness import Gateway, open_gateway, open_replicas
+from tests.support.mcp_backend import Backend, Request
+
+CHANGES = [
+    "notifications/prompts/list_changed",
+    "notifications/resources/list_changed",
+    "notifications/tools/list_changed",
+]
+
+
+def http(**more: Any) -> Backend:
+    return Backend("alpha", kind="http", tools=("echo", "slow"), held={"slow"}, **more)
+
+
+def memory(gateway: Gateway) -> MemoryStore:
+    assert isinstance(gateway.store, MemoryStore)
+    return gateway.store
+
+
+def flush(gateway: Gateway) -> None:
+    """Everything is gone."""
+    memory(gateway).lose()
+
+
+def state(gateway: Gateway) -> Any:
+    """What came after it is to be lost."""
+    return memory(gateway).snapshot()
+
+
+def back_to(gateway: Gateway, before: Any) -> None:
+    memory(gateway).lose(before)
+
+
+async def streaming(client: Client, alpha: Backend) -> tuple[Pending, Request]:
+    call = client.begin("tools/call", {"name": "slow"}, progress="mine")
+    request = await alpha.next()
+    request.progress(1)
+    await call.next()
+    return call, request
+
+
+def ids(call: Pending) -> list[str]:
+    return [e.id for e in call.events if e.id is not None]
+
+
+def resumed(client: Client, call: Pending, after: int) -> Pending:
+    rest = client.listen(ids(call)[after])
+    rest.id = call.id
+    return rest
+
+
+async def test_a_stream_goes_on_behind_what_was_lost_and_says_the_hole(autojump_clock):
+    alpha = http()
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        call, request = await streaming(client, alpha)
+        before = state(gateway)
+        for n in (2, 3):
+            request.progress(n)
+        await gateway.settle()
+        back_to(gateway, before)
+        request.progress(4)
+        request.text("done")
+        result = await call.result()
+        assert [m["params"]["progress"] for m in call.seen("notifications/progress")] == [1, 2, 3, 4]
+        assert "_meta" not in result, "who was there has seen all of it"
+        assert len(set(ids(call))) == len(ids(call)) == 6
+        rest = resumed(client, call, 1)
+        meta = (await rest.result())["_meta"]["stagedoor/gap"]
+        assert (meta["after"], meta["resumed"]) == (2, 5)
+        assert [m["params"]["progress"] for m in rest.seen("notifications/progress")] == [4]
+        assert ids(rest) == ids(call)[4:]
+        assert gateway.telemetry.total("stagedoor_gaps_total", "lost") == 1
+
+
+async def test_a_record_that_is_gone_is_written_again_where_its_session_lives(autojump_clock):
+    alpha = http()
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha", capabilities={"roots": {}})
+        await client.call("resources/subscribe", {"uri": "test:///a"})
+        await client.call("logging/setLevel", {"level": "error"})
+        call, request = await streaming(client, alpha)
+        asked = request.ask("roots/list", {})
+        question = await call.next("roots/list")
+        [before] = gateway.store.records().values()
+        flush(gateway)
+        request.progress(2)
+        await call.next()
+        [record] = gateway.store.records().values()
+        assert {n: v for n, v in record.fields.items() if n != "box"} == dict(before.fields)
+        assert dict(record.requests) == dict(before.requests)
+        assert dict(record.asked) == dict(before.asked)
+        assert record.epoch == before.epoch
+        await client.respond(question, {"roots": []})
+        await asked.outcome()
+        request.text("done")
+        await call.result()
+        assert len(set(ids(call))) == len(ids(call))
+        assert await client.tool("echo") == "alpha: echo"
+        assert gateway.telemetry.total("stagedoor_records_restored_total") == 1
+
+
+async def test_after_a_flush_another_replica_can_go_on_with_it(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        call, request = await streaming(client, alpha)
+        flush(one)
+        request.progress(2)
+        await call.next()
+        one.kill(at_once=True)
+        client.to(two)
+        assert await client.tool("echo") == "alpha: echo"
+        error = await resumed(client, call, -1).error()
+        assert error.data["reason"] == "owner_lost"
+
+
+async def test_a_claim_that_was_lost_is_not_another_s(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        await client.tool("echo")
+        await alpha.next()
+        before = state(one)
+        one.kill(at_once=True)
+        client.to(two)
+        call, request = await streaming(client, alpha)
+        back_to(two, before)
+        request.progress(2)
+        await call.next()
+        request.text("done")
+        await call.result()
+        [record] = two.store.records().values()
+        assert record.owner == two.services.cluster.incarnation
+        assert two.telemetry.total("stagedoor_sessions_ended_total") == 0
+
+
+@pytest.mark.parametrize("endpoint", ["", "alpha"])
+async def test_on_a_get_stream_all_that_may_have_changed_is_said(autojump_clock, endpoint):
+    alpha = http()
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect(endpoint)
+        uris = await client.names("resources/list", "uri")
+        await client.call("resources/subscribe", {"uri": uris[0]})
+        events = client.listen()
+        await events.head()
+        before = state(gateway)
+        alpha.upstream.notify("notifications/resources/updated", {"uri": "test:///a"})
+        await events.next("notifications/resources/updated")
+        back_to(gateway, before)
+        alpha.upstream.notify("notifications/resources/updated", {"uri": "test:///a"})
+        await trio.sleep(5)
+        said = sorted(m["method"] for m in events.messages)
+        assert said == sorted([*CHANGES, *["notifications/resources/updated"] * 3])
+        assert events.messages[-1]["params"] == {"uri": uris[0]}
+        assert len(set(ids(events))) == len(ids(events))
+
+
+async def test_an_idle_session_is_restored_when_it_is_kept(autojump_clock):
+    async with open_gateway(http(), idle_ttl=800.0, passivate_after=700.0) as gateway:
+        client = await gateway.connect("alpha")
+        flush(gateway)
+        await trio.sleep(150)
+        await client.call("ping")
+        [record] = gateway.store.records().values()
+        assert record.fields["version"] == b"2025-11-25"
+
+
+async def test_what_has_ended_is_not_raised_from_the_dead(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, _):
+        client = await one.connect("alpha")
+        call, request = await streaming(client, alpha)
+        [(key, record)] = one.store.records().items()
+        outcome: list[Any] = []
+        one.store.end(key, Grant(record.owner, record.epoch), "test", outcome.append)
+        assert outcome == [None]
+        request.progress(2)
+        await call.end()
+        await one.settle()
+        assert not one.store.records()
+        assert await client.begin("ping").head() == 404
+
+
+@pytest.mark.parametrize("seconds", [10, 400])
+async def test_what_a_flush_took_with_the_lease_is_written_again_after_a_short_lapse_alone(autojump_clock, seconds):
+    """After a longer one it may have ended elsewhere, and nobody remembers."""
+    alpha = http()
+    async with open_replicas(1, alpha) as (one,):
+        client = await one.connect("alpha")
+        call, request = await streaming(client, alpha)
+        flush(one)
+        await one.pause()
+        await trio.sleep(seconds)
+        await one.resume()
+        await trio.sleep(3)
+        if seconds > REMEMBERED:
+            assert not one.actors.sessions.table
+            assert await client.begin("ping").head() == 404
+            return
+        request.progress(2)
+        await call.next()
+        request.text("done")
+        await call.result()
+        assert len(set(ids(call))) == len(ids(call))
+        assert await client.tool("echo") == "alpha: echo"
+        [record] = one.store.records().values()
+        assert record.owner == one.services.cluster.incarnation
