@@ -369,7 +369,8 @@ class ClusterListener(Protocol):
     raises."""
 
     def on_mail(self, letters: Sequence[bytes]) -> None:
-        """What came into the inbox, in the order of each sender. Taken: nobody else gets it any more."""
+        """What came into the inbox, in the order of each sender. Taken: nobody else gets it any more, and it never
+        comes again. A letter whose text was lost on the way is empty."""
 
     def on_renamed(self, former: Incarnation, now: Incarnation) -> None:
         """The lease had lapsed: others may have claimed what this replica owned. Sessions are claimed again from the
@@ -404,8 +405,9 @@ class Cluster(Protocol):
 
     def post(self, to: Incarnation, letter: bytes, done: Done) -> None:
         """Puts a letter into an inbox → the name of its entry (str). At most once, in order with this replica's other
-        letters to it. DEAD, INBOX_FULL: it is surely not there; AWAY: nobody knows. A letter of any size up to the
-        bound of a message."""
+        letters to it, and waits while the store is away for moments. DEAD, INBOX_FULL (also: it was never sent, for
+        want of room or of a store): it is surely not there; AWAY: nobody knows. A letter of any size up to the bound of
+        a message."""
 
     def withdraw(self, to: Incarnation, entry: str, done: Done) -> None:
         """→ True: nobody read it, and nobody will; False: it was taken, or nobody can tell any more. AWAY."""

@@ -14,9 +14,10 @@ from actors.ports import NO_DELTAS, Deltas, Grant, Replay, Store
 from actors.protocol.table import Limits
 from gateway.store.memory import MemoryStore
 from gateway.store.redis import RedisStore, open_redis_store
+from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import Sentinel
 from tests.support.redis_server import MISSING, RedisServer, installed
-from tests.support.store_calls import Lines, ask
+from tests.support.store_calls import Letters, Lines, ask, eventually
 
 LIMITS = replace(Limits(), log_events=12, log_bytes=60_000, replay_ttl=2.0, replay_ttl_written=1.0)
 PATIENT = replace(LIMITS, replay_ttl=60.0, replay_ttl_written=30.0)
@@ -54,6 +55,15 @@ def server() -> Iterator[RedisServer]:
     if not installed():
         pytest.skip(MISSING)
     with RedisServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[RedisCluster]:
+    """A cluster of three primaries for all tests that don't harm it."""
+    if not installed():
+        pytest.skip(MISSING)
+    with RedisCluster() as running:
         yield running
 
 
@@ -104,7 +114,7 @@ def opened() -> Callable[..., Any]:
     return opening
 
 
-@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=["memory", *(pytest.param(kind, marks=pytest.mark.redis) for kind in ("redis", "cluster"))])
 async def world(request: pytest.FixtureRequest, new_key: Callable[[], str], limits: Limits) -> AsyncIterator[World]:
     """A store of each kind with a session that is past its first save."""
     if request.param == "memory":
@@ -115,7 +125,7 @@ async def world(request: pytest.FixtureRequest, new_key: Callable[[], str], limi
 
         yield await _inhabited(World(MemoryStore(limits, lambda: now[0]), move, new_key()))
         return
-    server: RedisServer = request.getfixturevalue("server")
+    server = request.getfixturevalue("server" if request.param == "redis" else "cluster")
     async with request.getfixturevalue("opened")(server.url, limits) as store:
         yield await _inhabited(World(store, trio.sleep, new_key()))
 
@@ -136,6 +146,22 @@ async def until(condition: Callable[[], Any]) -> None:
 @pytest.fixture(name="until")
 def until_fixture() -> Callable[[Callable[[], Any]], Awaitable[None]]:
     return until
+
+
+async def mails_itself(store: RedisStore, ask: Any) -> None:
+    """Letters of both kinds from a replica to itself, the first of which it takes back."""
+    letters = [b"withdrawn", b"small", b"large" * 20_000, b"last"]
+    entries = [await ask(store.post, store.incarnation, letter) for letter in letters]
+    assert await ask(store.withdraw, store.incarnation, entries[0]) is True
+    heard = Letters()
+    store.subscribe(heard)
+    await eventually(lambda: heard.all == letters[1:])
+    assert await ask(store.withdraw, store.incarnation, entries[1]) is False
+
+
+@pytest.fixture(name="mails_itself")
+def mails_itself_fixture() -> Callable[..., Awaitable[None]]:
+    return mails_itself
 
 
 async def lives_through(store: Store, ask: Any, key: str) -> None:

@@ -15,7 +15,7 @@ from gateway.store import memory_cluster
 from gateway.store.memory import MemoryStore
 from gateway.store.redis import directory
 from gateway.store.redis.errors import LinkDown
-from tests.support.store_calls import eventually, refused
+from tests.support.store_calls import Outcomes, eventually, refused
 
 
 @dataclass
@@ -281,3 +281,52 @@ async def test_of_two_replicas_that_claim_at_once_one_gets_it(replicas, ask, new
         assert [isinstance(outcome, Failed) for outcome in outcomes].count(False) == 1
         assert [refused(o) for o in outcomes if isinstance(o, Failed)] == [Refused.FENCED]
         replicas.restore(one)
+
+
+# Mail
+
+
+async def test_letters_come_once_and_in_the_order_of_their_sender(replicas, ask):
+    async with replicas.open() as one, replicas.open() as two, replicas.open() as three:
+        heard = Heard()
+        three.subscribe(heard)
+        names = [b"%s %d" % (sender, number) for number in range(100) for sender in (b"one", b"two", b"three")]
+        outcomes = Outcomes()
+        for name in names:
+            sender = {b"one": one, b"two": two, b"three": three}[name.split()[0]]
+            sender.post(three.incarnation, name, outcomes)
+        assert all(isinstance(outcome, str) for outcome in await outcomes.wait(300))
+        await eventually(lambda: len(heard.letters) >= 300)
+        for sender in (b"one", b"two", b"three"):
+            assert [name for name in heard.letters if name.startswith(sender + b" ")] == [
+                b"%s %d" % (sender, number) for number in range(100)
+            ]
+
+
+async def test_a_letter_is_withdrawn_as_long_as_nobody_has_read_it(replicas, ask):
+    async with replicas.open() as one, replicas.open() as two:
+        withdrawn, read = [await ask(one.post, two.incarnation, letter) for letter in (b"withdrawn", b"read")]
+        assert await ask(one.withdraw, two.incarnation, withdrawn) is True
+        heard = Heard()
+        two.subscribe(heard)
+        await eventually(lambda: heard.letters == [b"read"])
+        assert await ask(one.withdraw, two.incarnation, read) is False
+        assert await ask(one.withdraw, "nobody", read) is False
+
+
+async def test_what_a_replica_had_not_read_when_its_lease_ran_out_can_be_withdrawn(replicas, ask):
+    async with replicas.open() as one, replicas.open() as two:
+        other = Heard()
+        one.subscribe(other)
+        former = two.incarnation
+        entry = await ask(one.post, former, b"unread")
+        replicas.cut_off(two)
+        await eventually(lambda: other.said == [("down", former)])
+        assert refused(await ask(one.post, former, b"late")) is Refused.DEAD
+        assert await ask(one.withdraw, former, entry) is True
+        replicas.restore(two)
+        heard = Heard()
+        two.subscribe(heard)
+        await eventually(lambda: two.incarnation != former)
+        assert isinstance(await ask(one.post, two.incarnation, b"new"), str)
+        await eventually(lambda: heard.letters == [b"new"])

@@ -4,54 +4,48 @@ from pathlib import Path
 
 import pytest
 
+from actors.ports import Refused
 from gateway.store.redis import StoreDenied, StoreUnreachable, StoreUrlError
 from gateway.store.redis.checks import RIGHTS
 from gateway.store.redis.targets import parse
-from tests.support.redis_server import free_port
-from tests.support.store_calls import Lines
+from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_server import MISSING, installed
+from tests.support.store_calls import Lines, data_of, refused
 
 pytestmark = pytest.mark.redis
 
 
 @pytest.fixture
-async def cluster(start_server, until):
+def nodes():
     """Two primaries that share the slots."""
-    buses = [free_port(), free_port()]
-    nodes = [start_server("--cluster-enabled", "yes", "--cluster-port", str(bus)) for bus in buses]
-    with nodes[0].client() as one, nodes[1].client() as two:
-        one.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
-        two.execute_command("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
-        one.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, buses[1])
-        for client in (one, two):
-            await until(lambda client=client: b"cluster_state:ok" in raw(client, "CLUSTER", "INFO"))
-            await until(lambda client=client: len(client.execute_command("CLUSTER", "SLOTS")) == 2)
-    return nodes
+    if not installed():
+        pytest.skip(MISSING)
+    with RedisCluster(2) as cluster:
+        yield cluster.nodes
 
 
-def raw(client, *command):
-    answer = client.execute_command(*command)
-    return answer if isinstance(answer, bytes) else str(answer).replace("': '", ":").encode()
-
-
-async def test_the_keys_of_a_session_share_a_node_of_a_cluster(cluster, opened, ask, new_key, lives_through):
-    async with opened(f"redis+cluster://127.0.0.1:{cluster[0].port}") as store:
+async def test_the_keys_of_a_session_share_a_node_of_a_cluster(
+    nodes, opened, ask, new_key, lives_through, mails_itself
+):
+    async with opened(f"redis+cluster://127.0.0.1:{nodes[0].port}") as store:
         for _ in range(8):
             await lives_through(store, ask, new_key())
-        for node in cluster:
+        for node in nodes:
             with node.client() as client:
                 client.script_flush()
         for _ in range(8):
             await lives_through(store, ask, new_key())
+        await mails_itself(store, ask)
     counts = []
-    for node in cluster:
+    for node in nodes:
         with node.client() as client:
             counts.append(len(client.keys("sd:*:s")))
     assert sum(counts) == 16
 
 
-async def test_a_slot_that_moved_is_followed(cluster, opened, ask, new_key, lives_through):
-    async with opened(f"redis+cluster://127.0.0.1:{cluster[0].port}") as store:
-        with cluster[0].client() as one, cluster[1].client() as two:
+async def test_a_slot_that_moved_is_followed(nodes, opened, ask, new_key, lives_through):
+    async with opened(f"redis+cluster://127.0.0.1:{nodes[0].port}") as store:
+        with nodes[0].client() as one, nodes[1].client() as two:
             key = new_key()
             while (slot := one.execute_command("CLUSTER", "KEYSLOT", f"sd:{{{key}}}:s")) > 8191:
                 key = new_key()
@@ -59,8 +53,27 @@ async def test_a_slot_that_moved_is_followed(cluster, opened, ask, new_key, live
             for client in (two, one):
                 client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", target)
         await lives_through(store, ask, key)
-        with cluster[1].client() as two:
+        with nodes[1].client() as two:
             assert two.exists(f"sd:{{{key}}}:s")
+
+
+async def test_a_primary_of_a_cluster_that_dies_is_followed_to_its_replica(opened, ask, session):
+    if not installed():
+        pytest.skip(MISSING)
+    with RedisCluster(3, replicas=1) as cluster:
+        async with opened(cluster.url) as store:
+            sessions = [await session(store) for _ in range(8)]
+            cluster.nodes[0].kill()
+            for key, grant in sessions:
+                for seq in (2, 3):
+                    for _ in range(6):
+                        outcome = await ask(store.append, key, grant, "p1", seq, [b"%d" % seq])
+                        if outcome is None:
+                            break
+                        assert refused(outcome) is Refused.AWAY
+                    assert outcome is None
+            for key, _ in sessions:
+                assert await data_of(store, key) == [b"1", b"2", b"3"]
 
 
 async def test_a_cluster_that_does_not_answer_is_unreachable(opened):
@@ -78,7 +91,9 @@ async def test_a_primary_is_found_by_its_sentinel(start_server, start_sentinel, 
             pass
 
 
-async def test_a_user_with_no_more_than_the_listed_rights_will_do(start_server, opened, ask, new_key, lives_through):
+async def test_a_user_with_no_more_than_the_listed_rights_will_do(
+    start_server, opened, ask, new_key, lives_through, mails_itself
+):
     server = start_server()
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "door", "on", ">word", *RIGHTS)
@@ -87,6 +102,8 @@ async def test_a_user_with_no_more_than_the_listed_rights_will_do(start_server, 
             await lives_through(store, ask, new_key())
             client.script_flush()
             await lives_through(store, ask, new_key())
+            client.script_flush()
+            await mails_itself(store, ask)
         assert [event for event, _ in lines.events] == ["store_not_persistent"]
         # redis-py tells its name to a Redis that takes it, and does without.
         assert {entry["object"] for entry in client.acl_log()} <= {"client|setinfo"}

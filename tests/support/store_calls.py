@@ -1,6 +1,6 @@
 """How tests call a store, and a log that they can read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import trio
@@ -18,6 +18,25 @@ class Lines:
         self.events.append((event, values))
 
     info = warning = error = debug
+
+
+class Letters:
+    """A listener that keeps its mail."""
+
+    def __init__(self) -> None:
+        self.all: list[bytes] = []
+
+    def on_mail(self, letters: Sequence[bytes]) -> None:
+        self.all += letters
+
+    def on_renamed(self, former: str, now: str) -> None:
+        pass
+
+    def on_certain(self) -> None:
+        pass
+
+    def on_down(self, incarnation: str) -> None:
+        pass
 
 
 async def ask(method: Callable[..., None], *args: Any, **options: Any) -> Any:

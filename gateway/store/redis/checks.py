@@ -27,7 +27,8 @@ RIGHTS = (
     "resetkeys", "~sd:*", "-@all", "+select", "+info", "+client|setname",
     "+client|info", "+client|kill", "+script|load", "+evalsha", "+time", "+exists", "+get", "+set", "+del", "+unlink",
     "+pttl", "+pexpire", "+hset", "+hmget", "+hgetall", "+hkeys", "+hdel", "+hincrby", "+xadd", "+xrange", "+xtrim",
-    "+xlen", "+xgroup|create", "+sadd", "+srem", "+sscan", "+zadd", "+zrem", "+zrange",
+    "+xlen", "+xdel", "+xreadgroup", "+xgroup|create", "+xgroup|setid", "+xinfo|groups", "+xinfo|stream", "+xsetid",
+    "+hlen", "+sadd", "+srem", "+sscan", "+sismember", "+zadd", "+zrem", "+zrange",
 )  # fmt: skip
 """The ACL rules of a user that can do all that a store on one primary needs, and no more."""
 

@@ -27,3 +27,13 @@ def inbox_key(incarnation: str) -> str:
 def seen_key(incarnation: str) -> str:
     """The hash of the last letter of each sender."""
     return f"sd:r:{{{incarnation}}}:seen"
+
+
+def large_key(incarnation: str) -> str:
+    """The hash of the letters that are too large for the inbox, by the names of their entries there."""
+    return f"sd:r:{{{incarnation}}}:large"
+
+
+def withdrawn_key(incarnation: str) -> str:
+    """The set of entries that were withdrawn of late."""
+    return f"sd:r:{{{incarnation}}}:withdrawn"

@@ -6,6 +6,7 @@ whoever sent it sends it again.
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 from hiredis import pack_command
@@ -29,7 +30,7 @@ from gateway.store.redis.scripts import SCRIPTS
 from gateway.store.redis.targets import Connection, Target, connections_of
 
 Command: TypeAlias = tuple[bytes | str | int | float, ...]
-"""A command with its arguments. The key stands second, or fourth for EVALSHA."""
+"""A command with its arguments; `_key_of` says where the key stands."""
 
 Reply: TypeAlias = Any
 """What Redis answered; an error reply is a ResponseError, as a value."""
@@ -160,16 +161,22 @@ class ClusterLink:
     def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         """See `Link`. Redirections come back as error replies and are not followed."""
         replies: list[Reply] = [None] * len(commands)
-        for node, indices in self._by_node(commands).items():
-            for index, reply in zip(indices, node.exchange([commands[i] for i in indices]), strict=True):
-                replies[index] = reply
+        try:
+            for node, indices in self._by_node(commands).items():
+                for index, reply in zip(indices, node.exchange([commands[i] for i in indices]), strict=True):
+                    replies[index] = reply
+        except LinkDown:
+            self._forget_slots()  # a replica may have them by now
+            raise
         return replies
 
     def prepare(self) -> None:
         """See `Link`."""
         self._forget_slots()
         for node in self._nodes.values():
-            node.prepare()
+            # One that is no more has nothing to prepare; any other does this when it connects.
+            with suppress(LinkDown):
+                node.prepare()
 
     def close(self) -> None:
         """See `Link`."""
@@ -188,10 +195,9 @@ class ClusterLink:
                 self._cluster = self._target.cluster()
             groups: dict[DirectLink, list[int]] = {}
             for index, command in enumerate(commands):
-                slot = _keyslot(self._cluster, command[3] if command[0] == "EVALSHA" else command[1])
+                slot = _keyslot(self._cluster, _key_of(command))
                 groups.setdefault(self._node(self._cluster, slot), []).append(index)
         except (RedisError, RedisClusterException, OSError) as error:
-            self._forget_slots()
             raise LinkDown(str(error)) from error
         return groups
 
@@ -200,6 +206,16 @@ class ClusterLink:
         if node.name not in self._nodes:
             self._nodes[node.name] = DirectLink(connections_of(cluster.get_redis_connection(node).connection_pool))
         return self._nodes[node.name]
+
+
+def _key_of(command: Command) -> object:
+    match command[0]:
+        case "EVALSHA":
+            return command[3]
+        case "XREADGROUP":
+            return command[-2]
+        case _:
+            return command[1]
 
 
 def _keyslot(cluster: Any, key: object) -> int:

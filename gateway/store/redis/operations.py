@@ -25,8 +25,9 @@ class Operation:
     """One command on its way.
 
     `waits`: it is sent again while Redis is away, until its time is up. `optional`: but when Redis is known to be away
-    it is refused at once, since there is a way to go on without. `when_full`: it works when Redis is full, and does not
-    wait behind what doesn't. `deadline` is set when it is queued.
+    it is refused at once, since there is a way to go on without. `hint`: not so while it may still be back in time; and
+    half of the queue is not for it. `when_full`: it works when Redis is full, and does not wait behind what doesn't.
+    `deadline` is set when it is queued, `tried` when Redis may have executed it.
     """
 
     key: SessionKey
@@ -37,10 +38,13 @@ class Operation:
     waits: bool = True
     optional: bool = False
     when_full: bool = False
+    hint: bool = False
     deadline: float = 0.0
+    tried: bool = False
 
     def outcome(self, reply: Reply) -> Any:
         """What `done` gets for this reply."""
+        self.tried = True
         if not isinstance(reply, list):
             return self.decode([]) if not isinstance(reply, Exception) else Failed(Refused.AWAY, str(reply))
         if reply[0] != b"OK":

@@ -1,13 +1,17 @@
-"""The Lua functions, as they are loaded into Redis: `lua/<name>.lua` with the prelude behind its first line."""
+"""The Lua functions, as they are loaded into Redis: `lua/<name>.lua`, with what it shares with others behind its first
+line (a call pays for every line that is there)."""
 
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 
 NAMES = (
-    "append", "beat", "claim", "create", "delete", "drop", "due", "end", "mend", "open", "probe", "read",
-    "register", "release", "restore", "save", "touch", "trim", "written",
+    "append", "beat", "claim", "create", "delete", "drop", "due", "end", "mend", "open", "post", "probe", "read",
+    "register", "release", "restore", "resume", "save", "touch", "trim", "withdraw", "written",
 )  # fmt: skip
+
+SHARED = {"post": "inbox", "resume": "inbox", "withdraw": "inbox"}
+"""What stands before a function, if it is not the prelude of the session functions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +30,9 @@ def _load(name: str, prelude: str) -> Script:
 
 def load() -> dict[str, Script]:
     """All functions by name."""
-    prelude = files(__package__).joinpath("lua", "prelude.lua").read_text()
-    return {name: _load(name, prelude) for name in NAMES}
+    folder = files(__package__).joinpath("lua")
+    shared = {name: folder.joinpath(f"{name}.lua").read_text() for name in ("prelude", *SHARED.values())}
+    return {name: _load(name, shared[SHARED.get(name, "prelude")]) for name in NAMES}
 
 
 SCRIPTS = load()

@@ -33,10 +33,12 @@ from gateway.store.redis.checks import check, explain
 from gateway.store.redis.clock import boottime
 from gateway.store.redis.directory import Directory
 from gateway.store.redis.errors import LinkDown, StoreKeysDiffer
+from gateway.store.redis.inbox import Inbox
 from gateway.store.redis.keys import owned_key
 from gateway.store.redis.links import open_link
 from gateway.store.redis.lists import RedisLists
 from gateway.store.redis.lists import read as read_lists
+from gateway.store.redis.mail import Mail
 from gateway.store.redis.operations import Operation, Operations, due, due_at
 from gateway.store.redis.reader import Reader
 from gateway.store.redis.targets import Target, parse
@@ -58,18 +60,23 @@ class RedisStore:
 
     durable = True
 
-    def __init__(self, writer: Writer, reader: Reader, directory: Directory, limits: Limits, lists: RedisLists) -> None:
+    def __init__(
+        self, writer: Writer, reader: Reader, directory: Directory, inbox: Inbox, limits: Limits, lists: RedisLists
+    ) -> None:
         self.lists = lists
         self.owner = self.incarnation = directory.lease.incarnation
         self._writer = writer
         self._reader = reader
         self.directory = directory
         self._operations = Operations(limits)
+        self._mail = Mail(writer, self.owner)
+        self._inbox = inbox
         self._listeners: list[ClusterListener] = []
         self._down: dict[Incarnation, None] = {}
         directory.on_renamed = self._renamed
         directory.on_certain = self._certain
         directory.on_down = self._found_down
+        inbox.on_letters = self._received
 
     @property
     def state(self) -> State:
@@ -95,12 +102,13 @@ class RedisStore:
         self._listeners.append(listener)
         for incarnation in self._down:
             listener.on_down(incarnation)
+        self._inbox.open()
 
     def post(self, to: Incarnation, letter: bytes, done: Done) -> None:
-        done(Failed(Refused.DEAD))
+        self._mail.post(to, letter, done)
 
     def withdraw(self, to: Incarnation, entry: str, done: Done) -> None:
-        done(False)
+        self._mail.withdraw(to, entry, done)
 
     def alive(self, incarnation: Incarnation, done: Done) -> None:
         if incarnation == self.incarnation:
@@ -249,6 +257,10 @@ class RedisStore:
         for listener in self._listeners:
             listener.on_renamed(former, now)
 
+    def _received(self, letters: Sequence[bytes]) -> None:
+        for listener in self._listeners:
+            listener.on_mail(letters)
+
     def _certain(self) -> None:
         for listener in self._listeners:
             listener.on_certain()
@@ -313,25 +325,30 @@ async def open_redis_store(
             on_error=lambda text: log.error("store_error", store=target.shown, error=text),
         )
         with closing(Reader(open_link(target))) as reader:
-            async with _running(writer, directory, post, on_lost):
-                yield RedisStore(writer, reader, directory, limits, RedisLists(writer, known))
+            inbox = Inbox(open_link(target), lambda: directory.lease.incarnation, post)
+            async with _running(writer, directory, inbox, post, on_lost):
+                yield RedisStore(writer, reader, directory, inbox, limits, RedisLists(writer, known))
 
 
 @asynccontextmanager
 async def _running(
-    writer: Writer, directory: Directory, post: Post, on_lost: Callable[[str], None]
+    writer: Writer, directory: Directory, inbox: Inbox, post: Post, on_lost: Callable[[str], None]
 ) -> AsyncGenerator[None, None]:
-    """Runs the threads; at the end what is queued is written, then the lease is given up."""
+    """Runs the threads; at the end what came is handed over and what is queued is written, then the lease is given up.
+    What comes later stays in the inbox, where its senders can withdraw it."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_tick, directory)
         writing = _thread("writer", writer.run, post, on_lost)
+        reading = _thread("inbox", inbox.run, post, on_lost)
         leasing = _thread("lease", directory.run, post, on_lost)
         try:
             yield
         finally:
+            inbox.stop()
             writer.close(CLOSE_WITHIN)
             with trio.move_on_after(2 * CLOSE_WITHIN, shield=True):
                 await writing.wait()
+                await reading.wait()
                 directory.stop()
                 await leasing.wait()
             directory.stop()

@@ -83,7 +83,7 @@ class Writer:
         if failed := self._refusal(operation, now):
             operation.done(failed)
             return
-        operation.deadline = now + (self._hold if operation.waits and not operation.optional else PATIENCE)
+        operation.deadline = now + self._patience(operation)
         self.queued += operation.size
         self._queue.put(operation)
 
@@ -93,12 +93,18 @@ class Writer:
         since = self._troubled_since
         works = operation.when_full and self.state == "full"
         spared = operation.optional or not operation.waits
-        late = since is not None and (now - since > PATIENCE or self.state in REFUSING)
+        late = since is not None and (now - since > self._patience(operation) or self.state in REFUSING)
         if spared and not works and late:
             return self._unavailable()
-        if self.queued + operation.size > self._capacity and not (operation.when_full and operation.waits):
+        room = self._capacity // 2 if operation.hint else self._capacity
+        if self.queued + operation.size > room and not (operation.when_full and operation.waits):
             return Failed(Refused.FULL, "store_full")
         return None
+
+    def _patience(self, operation: Operation) -> float:
+        """Seconds for which it is tried while Redis is away."""
+        waits = operation.hint or (operation.waits and not operation.optional)
+        return self._hold if waits else PATIENCE
 
     def _unavailable(self) -> Failed:
         return Failed(Refused.STORE_FULL if self.state == "full" else Refused.AWAY, self._why)
@@ -171,6 +177,8 @@ class Writer:
             try:
                 self._send(batch, held, again)
             except LinkDown as error:
+                for operation in batch:
+                    operation.tried = True
                 pending[:] = [*again, *batch, *(operation for more in rest for operation in more)]
                 return self._away(error)
         pending[:] = again

@@ -2,8 +2,8 @@
 -- restore: the record as its owner has it, after Redis lost what it had acknowledged.
 --
 -- KEYS  record
--- ARGV  owner, epoch, rev, schema, ttl (ms), eighth, replay ttl (ms), number of streams, for each its name, its head and
---       '1' if it is finished, then name-value pairs
+-- ARGV  owner, epoch, rev, schema, ttl (ms), eighth, replay ttl (ms), number of streams, for each its name, its head
+--       and '1' if it is finished, then name-value pairs
 -- OK, also when there is nothing to restore. FENCED: the record is of a higher epoch, or another's; ENDED.
 -- Of a record of a lower epoch nothing is kept. Of this owner's own at a lower revision only values were lost for
 -- certain: its logs stay.

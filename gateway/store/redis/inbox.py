@@ -1,0 +1,190 @@
+"""The receiver's side of mail: the thread that reads this process's inbox.
+
+Redis keeps the mark of what was read (`XREADGROUP … NOACK`): what is behind it can be withdrawn by its sender, and is
+then never read; what is before it counts as taken. No letter is handed over twice, whatever Redis has forgotten.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from actors.ports import Incarnation
+from gateway.store.redis.errors import LinkDown
+from gateway.store.redis.keys import inbox_key, large_key
+from gateway.store.redis.links import Command, Link, lacks_function, replies_to
+from gateway.store.redis.scripts import SHA
+
+BATCH: Final = 128
+"""Letters read at once."""
+
+BLOCK: Final = 100
+"""Milliseconds for which a read waits in Redis: so long it takes to stop."""
+
+BACKOFF_FIRST, BACKOFF_LAST = 0.02, 0.5
+"""Seconds between two attempts while Redis is away."""
+
+LEAVE_WITHIN: Final = 1.0
+"""Seconds for which the last letters wait for the loop."""
+
+SENDERS: Final = 4096
+"""Senders of which the last letter is remembered; those not heard of for longest are forgotten."""
+
+_BEGIN: Final = "0-0"
+
+Row: TypeAlias = tuple[bytes, Sequence[bytes]]
+
+
+class Inbox:
+    """Reads for `on_letters`, which is called on the loop's thread, and again when it has taken the former ones: no
+    more is read before. A letter whose text was lost is empty.
+
+    `incarnation` says how this process is called now; after a lapse what is left in the former inbox is read first.
+    Nothing is read before `open`. `post` runs a function on the loop's thread.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        incarnation: Callable[[], Incarnation],
+        post: Callable[[Callable[[], object]], None],
+    ) -> None:
+        self.on_letters: Callable[[list[bytes]], object] = lambda letters: None
+        self._link = link
+        self._incarnation = incarnation
+        self._post = post
+        self._opened = threading.Event()
+        self._stopped = threading.Event()
+        self._reading = incarnation()
+        self._mark = _BEGIN
+        """The last letter that was handed over."""
+        self._resumed = False
+        self._spent: list[Command] = []
+        """What removes the letters that were handed over."""
+        self._last: dict[bytes, int] = {}
+
+    # Any thread
+
+    def open(self) -> None:
+        """There is somebody to deliver to."""
+        self._opened.set()
+
+    def stop(self) -> None:
+        """Ends `run`, after what was read is handed over."""
+        self._stopped.set()
+        self._opened.set()
+
+    # The inbox's thread
+
+    def run(self) -> None:
+        """The body of the thread."""
+        self._opened.wait()
+        pause = BACKOFF_FIRST
+        try:
+            while not self._stopped.is_set():
+                try:
+                    self._round()
+                    pause = BACKOFF_FIRST
+                except LinkDown:
+                    self._resumed = False
+                    self._stopped.wait(pause)
+                    pause = min(2 * pause, BACKOFF_LAST)
+        finally:
+            self._link.close()
+
+    def _round(self) -> None:
+        current = self._incarnation()
+        if not self._resumed and not self._resume():
+            # Not there yet, or (a former one) no more.
+            if current == self._reading:
+                raise LinkDown("there is no inbox")
+            return self._begin(current)
+        rows = self._read(waits=current == self._reading)
+        if rows:
+            return self._take(rows)
+        return self._begin(current) if current != self._reading else None
+
+    def _begin(self, incarnation: Incarnation) -> None:
+        self._reading, self._mark, self._resumed, self._spent = incarnation, _BEGIN, False, []
+
+    def _resume(self) -> bool:
+        """Sets the mark to where this reader is. False: there is no such inbox."""
+        command = ("EVALSHA", SHA["resume"], 1, inbox_key(self._reading), self._mark)
+        self._resumed = replies_to(self._link, [command])[0] == b"OK"
+        return self._resumed
+
+    def _read(self, *, waits: bool) -> list[Row]:
+        """The next letters; what was handed over is removed on the way."""
+        block = ("BLOCK", BLOCK) if waits and not self._stopped.is_set() else ()
+        key = inbox_key(self._reading)
+        read = ("XREADGROUP", "GROUP", "g", "g", "COUNT", BATCH, *block, "NOACK", "STREAMS", key, ">")
+        reply = self._link.exchange([*self._spent, read])[-1]
+        self._spent = []
+        if isinstance(reply, Exception):
+            if lacks_function(reply):
+                self._link.prepare()
+            raise LinkDown(str(reply)) from reply
+        return reply[key.encode()] if reply else []
+
+    def _take(self, rows: list[Row]) -> None:
+        """Hands over what was read. A large letter is fetched when those before it are, so that a connection that
+        breaks costs none of them."""
+        letters: list[bytes] = []
+        large: list[bytes] = []
+        try:
+            for entry, fields in rows:
+                sender, number, letter = _parse(fields)
+                if sender and number <= self._last.get(sender, 0):
+                    continue
+                if not letter:
+                    self._hand_over(letters)
+                    letters, letter = [], self._fetch(entry)
+                    large.append(entry)
+                self._remember(sender, number)
+                letters.append(letter)
+                self._mark = entry.decode()
+            self._hand_over(letters)
+            self._mark = rows[-1][0].decode()
+        finally:
+            self._spend(large)
+
+    def _fetch(self, entry: bytes) -> bytes:
+        """The text of a large letter; empty if it is gone."""
+        found: list[bytes | None] = replies_to(self._link, [("HMGET", large_key(self._reading), entry)])[0]
+        return found[0] or b""
+
+    def _remember(self, sender: bytes, number: int) -> None:
+        self._last.pop(sender, None)
+        self._last[sender] = number
+        if len(self._last) > SENDERS:
+            del self._last[next(iter(self._last))]
+
+    def _spend(self, large: list[bytes]) -> None:
+        time, _, number = self._mark.partition("-")
+        self._spent = [("XTRIM", inbox_key(self._reading), "MINID", f"{time}-{int(number) + 1}")]
+        if large:
+            self._spent.append(("HDEL", large_key(self._reading), *large))
+
+    def _hand_over(self, letters: list[bytes]) -> None:
+        """Waits until the loop has taken them."""
+        if not letters:
+            return
+        taken = threading.Event()
+
+        def take() -> None:
+            try:
+                self.on_letters(letters)
+            finally:
+                taken.set()
+
+        self._post(take)
+        while not taken.wait(LEAVE_WITHIN) and not self._stopped.is_set():
+            pass
+
+
+def _parse(fields: Sequence[bytes]) -> tuple[bytes, int, bytes]:
+    """Sender, number and letter, empty if it lies elsewhere. What no replica wrote becomes an empty one of nobody."""
+    found = dict(zip(fields[::2], fields[1::2], strict=False))
+    try:
+        return found[b"s"], int(found[b"n"]), found[b"d"]
+    except (KeyError, ValueError):
+        return b"", 0, b""
