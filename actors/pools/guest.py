@@ -54,7 +54,7 @@ class Guest(Actor):
         self._ended = self._closing = False
 
     def started(self) -> None:
-        self._out = Outgoing(self._link, self.ctx, self._services.cluster, FromPool)
+        self._out = Outgoing(self._link, self.ctx, self._services, FromPool)
         self._out.seen = 1  # the one that brought it here
         self._heard = self.ctx.now()
         self.ctx.monitor(self._pool)

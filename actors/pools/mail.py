@@ -8,8 +8,9 @@ from actors.cluster.letters import FromPool, Letter, ToPool
 from actors.cluster.letters import encode as encode_letter
 from actors.pools import messages as pm
 from actors.pools.letters import Said, encode
-from actors.ports import Cluster, Failed, Incarnation, Principal, Refused, SessionKey, ignore
+from actors.ports import Failed, Incarnation, Principal, Refused, SessionKey, ignore
 from actors.runtime import Context
+from actors.services import Services
 
 AGAIN: Final = 0.5
 """Seconds before a letter that could not be posted is posted again."""
@@ -42,7 +43,7 @@ class Sent:
 class Outgoing:
     """One side of a link. The actor hands over Posted and PostDue."""
 
-    def __init__(self, link: Link, ctx: Context, cluster: Cluster, body: type[ToPool | FromPool]) -> None:
+    def __init__(self, link: Link, ctx: Context, services: Services, body: type[ToPool | FromPool]) -> None:
         self.seen = 0
         """The number of the last letter of the peer that was read here."""
         self.unread: deque[Sent] = deque()
@@ -59,7 +60,8 @@ class Outgoing:
         self.waiting: deque[Said] = deque()
         self._link = link
         self._ctx = ctx
-        self._cluster = cluster
+        self._cluster = services.cluster
+        self._telemetry = services.telemetry
         self._body = body
         self._number = 0
 
@@ -110,7 +112,9 @@ class Outgoing:
 
     def _letter(self, sent: Sent) -> bytes:
         link, body = self._link, self._body(sent.number, self.seen, encode(sent.said))
-        return encode_letter(Letter(link.key, (link.me, link.number), body, link.principal, ""))
+        letter = Letter(link.key, (link.me, link.number), body, link.principal, "")
+        self._telemetry.count("stagedoor_letters_sent_total", (letter.kind,))
+        return encode_letter(letter)
 
     def posted(self, outcome: object) -> bool:
         """What became of the letter under way; False: nobody will ever read it, or the next."""

@@ -134,7 +134,7 @@ class RemotePool:
         self._withdrawing: set[int] = set()
         self._unbegun: set[int] = set()
         """Letters that the owner will never read."""
-        self._out = Outgoing(link, host.ctx, services.cluster, ToPool)
+        self._out = Outgoing(link, host.ctx, services, ToPool)
         self._out.say(enter)
         host.ctx.set_timer("check", CHECK, pm.CheckDue())
 

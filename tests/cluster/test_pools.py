@@ -12,7 +12,8 @@ from actors.pools import letters
 from actors.ports import ANONYMOUS, Failed, Principal, Refused
 from tests.support.harness import Gateway, open_replicas
 from tests.support.mcp_backend import Backend
-from tests.support.modern_client import ModernClient
+from tests.support.modern_client import VERSION, ModernClient
+from tests.support.schemas import assert_valid, definition_of_error
 
 MAY_ALL = {"sampling": {}, "elicitation": {"form": {}}, "roots": {}}
 FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
@@ -92,9 +93,10 @@ async def suspend(where: ModernClient, alpha: Backend) -> tuple[Any, Any]:
 
 
 async def error_of(pending: Any) -> Any:
-    error = await pending.error()
-    assert pending.status in (200, 400, 500), pending.status
-    return error
+    """What a request came to, if that is an error as the modern revision has them."""
+    response = await pending.response()
+    assert_valid(response, VERSION, "server", error=definition_of_error(response, VERSION))
+    return await pending.error()
 
 
 # What goes through it ------------------------------------------------------------------------------------------
@@ -375,6 +377,15 @@ async def test_lost_mail_ends_what_hangs_on_it_within_a_time(autojump_clock: Any
         assert trio.current_time() - before < 15
         assert await echo(client(two)) == "alpha: hi"
         assert len([r for r in alpha.asked_for("tools/call") if r.params["arguments"].get("text") == "x"]) == 1
+
+
+async def test_letters_are_counted_by_kind(autojump_clock: Any) -> None:
+    async with open_replicas(2, asker()) as (one, two):
+        await echo(client(one))
+        await echo(client(two))
+        for gateway, sent, received in ((one, "from_pool", "to_pool"), (two, "to_pool", "from_pool")):
+            assert gateway.telemetry.total("stagedoor_letters_sent_total", sent) >= 2
+            assert gateway.telemetry.total("stagedoor_letters_received_total", received) >= 2
 
 
 async def test_doubled_mail_is_read_once(autojump_clock: Any) -> None:
