@@ -94,11 +94,10 @@ class Outgoing:
         self._post(self.under_way)
 
     def last(self, said: Said) -> None:
-        """With all that waits, and without waiting for what becomes of the letter before: the actor ends. Should that
-        one be missing, the peer takes the link for lost, which comes to the same."""
+        """Alone, and without waiting for what becomes of the letter before: the link ends. Should that one be missing,
+        the peer takes the link for lost, which comes to the same."""
         self._number += 1
-        self._cluster.post(self._link.peer, self._letter(Sent(self._number, (*self.waiting, said))), ignore)
-        self.waiting.clear()
+        self._cluster.post(self._link.peer, self._letter(Sent(self._number, (said,))), ignore)
 
     def again(self) -> None:
         """Once more what could not be posted. (Had it been posted after all, it is read once.)"""

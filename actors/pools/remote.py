@@ -133,7 +133,7 @@ class RemotePool:
         self._stale = False
         self._withdrawing: set[int] = set()
         self._unbegun: set[int] = set()
-        """Letters that the owner will never read."""
+        """Letters that the owner has not read, and never will."""
         self._out = Outgoing(link, host.ctx, services, ToPool)
         self._out.say(enter)
         host.ctx.set_timer("check", CHECK, pm.CheckDue())
@@ -164,7 +164,8 @@ class RemotePool:
                 if incarnation in (self._link.peer, self._link.me):
                     self._lose()
             case pm.PostDue():
-                self._out.again()
+                if self._phase is not Phase.LOST:
+                    self._out.again()
             case pm.CheckDue():
                 self._check()
             case pm.RepliesDue():
@@ -389,8 +390,12 @@ class RemotePool:
 
     def _check(self) -> None:
         """Whether the owner is heard of while something is wanted of it."""
+        if self._phase is Phase.LOST:
+            self._withdrawing.clear()
+            self._lost()
+            return
         self._checking = bool(self._pending)
-        if self._phase is Phase.LOST or not (self._pending or self._phase is Phase.ENTERING):
+        if not self._pending and self._phase is not Phase.ENTERING:
             return
         if self._phase is Phase.ENTERING or self._unanswered >= UNANSWERED:
             self._break()
@@ -420,6 +425,7 @@ class RemotePool:
             elif out.under_way is not None and out.absent:
                 self._unbegun.add(out.under_way.number)
             self._withdrawing |= {sent.number for sent in out.unread}
+            self._host.ctx.set_timer("check", CHECK, pm.CheckDue())
             for sent in list(out.unread):
                 self._withdraw(sent.number, sent.entry or "")
         self._lost_if_known()
@@ -453,8 +459,8 @@ class RemotePool:
                 self._fail((pending.caller, pending.call), text, "owner_lost", "unknown")
         self._pending.clear()
         self._numbers.clear()
-        if self._server_info is not None:
-            self._server_info = None
-            down = errors.internal(text, reason="owner_lost", executed="no", backend=self._backend).raw
-            self._host.announce(um.UpstreamDown(self._host.ctx.ref, self._backend, text, down))
+        down = errors.internal(text, reason="owner_lost", executed="no", backend=self._backend).raw
+        self._host.announce(um.UpstreamDown(self._host.ctx.ref, self._backend, text, down))
+        self._host.ctx.cancel_timer("check")
+        self._host.ctx.cancel_timer("post")
         self._host.link_over(unbegun)

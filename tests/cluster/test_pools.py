@@ -475,3 +475,61 @@ async def test_nothing_is_left_of_a_user_that_is_not_heard_of(autojump_clock: An
             await request.cancelled.wait()
         await trio.sleep(1)
         assert not one.actors.affinity_pools.guests
+
+
+async def test_who_waits_for_the_server_hears_that_its_owner_is_gone(autojump_clock: Any) -> None:
+    alpha = asker()
+    async with open_replicas(2, alpha) as (one, two):
+        await echo(client(one))
+        assert await echo(client(two)) == "alpha: hi"
+        alpha.silent = True
+        for upstream in alpha.open:
+            upstream.die()
+        await two.settle()
+        call = client(two).begin("server/discover")
+        await trio.sleep(1)
+        one.kill()
+        before = trio.current_time()
+        await call.response()
+        assert trio.current_time() - before < 40  # a connection has 30 s
+
+
+async def test_where_nobody_tells_what_was_read_a_call_does_not_hang(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alpha = asker()
+    async with open_replicas(2, alpha) as (one, two):
+        await echo(client(one))
+        await echo(client(two))
+        two.life.store.replica.post_office = lambda to, letter: (60.0,)
+        monkeypatch.setattr(two.services.cluster, "withdraw", lambda to, entry, done: None)
+        call = client(two).begin("tools/call", {"name": "echo", "arguments": {}})
+        await two.settle()
+        one.kill()
+        before = trio.current_time()
+        assert (await error_of(call)).data["executed"] == "unknown"
+        assert trio.current_time() - before < 15
+        assert executed(alpha) == 2
+
+
+async def test_what_waits_behind_a_letter_that_is_lost_is_done_elsewhere_once(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alpha = asker()
+    async with open_replicas(2, alpha) as (one, two):
+        await echo(client(one))
+        await echo(client(two))
+        post, held = two.services.cluster.post, []
+        monkeypatch.setattr(two.services.cluster, "post", lambda to, letter, done: held.append((to, letter, done)))
+        calls = []
+        for words in ("first", "second"):
+            calls.append(client(two).begin("tools/call", {"name": "echo", "arguments": {"text": words}}))
+            await two.settle()
+        assert len(held) == 1
+        monkeypatch.setattr(two.services.cluster, "post", post)
+        one.kill(at_once=True)
+        await two.settle()
+        post(*held[0])
+        for call, words in zip(calls, ("first", "second"), strict=True):
+            assert text(await call.result()) == f"alpha: {words}"
+        assert executed(alpha) == 4
