@@ -34,7 +34,7 @@ from actors.protocol.codec import Frame
 from actors.protocol.errors import Malformed, ProtocolError
 from actors.protocol.messages import EMPTY, Message, Notification, Request, RequestId
 from actors.protocol.meta import names_version
-from actors.protocol.versions import MODERN_VERSIONS
+from actors.protocol.versions import MODERN_VERSIONS, can_use
 from actors.quotas import NoShareLeft, Shares
 from actors.runtime import ActorDown, AtCapacity, MailboxFull, NotTaken, Ref, Registry, SystemClosed
 from actors.runtime import Reply as PendingReply
@@ -165,7 +165,10 @@ class Gate:
             # What an actor crashes of may be this very message: it is not given to the next life at once.
             return Answer.refusing(errors.overloaded("the session is being restored")) if down.reason.abnormal else None
         where = session_key(get.headers[SESSION_HEADER]), get.principal, get.endpoint
-        return await self._begin(outcome, where, found) if isinstance(outcome, BEGUN) else self._held(outcome, where)
+        reply = await self._begin(outcome, where, found) if isinstance(outcome, BEGUN) else self._held(outcome, where)
+        if isinstance(reply, Streaming) and isinstance(reply.source, FollowedStream):
+            reply.source.comes_back = can_use(get.headers.get(VERSION_HEADER, ""), "priming")
+        return reply
 
     async def delete(self, delete: Delete) -> Answer:
         """A DELETE: the end of a session."""
@@ -203,7 +206,7 @@ class Gate:
                 if alive.principal != principal or alive.endpoint != endpoint:
                     return errors.session_not_found()
                 return alive.ref
-            if key not in sessions.elsewhere:
+            if key not in sessions.elsewhere and not sessions.draining:
                 found = await self._activate(key, principal, endpoint)
                 if not isinstance(found, Elsewhere):
                     return found

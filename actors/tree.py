@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import trio
 
+from actors.cluster.holder import DrainStarted
 from actors.cluster.mailer import Mailer, Postman
 from actors.cluster.sweeper import Deaths, Sweeper
 from actors.doubt import Doubt
@@ -79,6 +80,7 @@ class GatewayActors:
         sweeper = Child("sweeper", lambda: Sweeper(services, self.router, expiry))
         system.spawn(Supervisor([router, ends, verifier, sweeper]), "front")
         services.cluster.subscribe(Postman(mailer))
+        self.sessions.on_drain.append(lambda: mailer.reply(DrainStarted()))
         services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier"), self.doubt, trio.current_time))
         services.cluster.subscribe(Deaths(NamedRef(system, "sweeper")))
         self.door = Gate(services, self.sessions, self.router, mailer, modern, overloaded)

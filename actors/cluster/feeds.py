@@ -32,6 +32,9 @@ class Listener(Protocol):
     def head_said(self, head: ports.Head) -> None:
         """How far the stream is, by the store."""
 
+    def let_go(self, retry: int) -> None:
+        """This process ends soon: a client that can come back elsewhere is asked to, in so many milliseconds."""
+
 
 def told_of(connection: Connection, index: int) -> list[News]:
     """What is in an outbox, as letters from number `index` on."""

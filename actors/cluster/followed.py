@@ -71,6 +71,8 @@ class FollowedStream:
         """Events that are missing, and about which nothing can be said in the stream."""
         self.replayed = 0
         """Events that came from the log so far."""
+        self.comes_back = False
+        """Its client comes back when it is let go."""
         self._services = services
         self._key = key
         self._search = search
@@ -111,9 +113,8 @@ class FollowedStream:
     ) -> "FollowedStream":
         """What follows the last event of a source whose owner was lost."""
         recorded = isinstance(source, Follower) or source.recorded
-        follow, effects = fl.begin(*(source.position or (0, 0)), recorded=recorded)
-        follow, more = fl.step(follow, fl.OwnerLost())
-        return cls(services, key, source.stream, search, owed, (follow, [*effects, *more]))
+        follow, _ = fl.begin(*(source.position or (0, 0)), recorded=recorded)
+        return cls(services, key, source.stream, search, owed, fl.step(follow, fl.OwnerLost()))
 
     async def begin(self) -> Failed | None:
         """Reads what the log has; a failure means that nothing can be delivered."""
@@ -263,6 +264,12 @@ class FollowedStream:
     def head_said(self, head: ports.Head) -> None:
         """How far the stream is, by the store."""
         self._step(fl.HeadSaid(head.epoch, head.seq, head.finished, head.floor))
+
+    def let_go(self, retry: int) -> None:
+        """This process ends soon: a client that can come back elsewhere is asked to, in so many milliseconds."""
+        if self.comes_back and self._numbered and not self._over:
+            self._put(sse.encode_retry(retry))
+            self._step(fl.Superseded())
 
     # The machine
 

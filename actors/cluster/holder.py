@@ -20,8 +20,9 @@ from actors.cluster.letters import Letter
 from actors.cluster.remote import Send
 from actors.machines.cluster import follow as fl
 from actors.machines.cluster import route as rt
+from actors.machines.session.machine import RETRY_MS
 from actors.named import NamedRef
-from actors.ports import Answer, Failed, Incarnation, Principal, SessionKey, Streaming, ignore
+from actors.ports import Answer, Failed, Incarnation, Principal, Record, SessionKey, Streaming, ignore
 from actors.protocol import errors
 from actors.protocol.errors import ProtocolError, Refusal
 from actors.protocol.messages import Request, RequestId
@@ -121,6 +122,17 @@ class CheckDue(Struct, frozen=True):
     """Time to look at the streams that come by mail."""
 
 
+class DrainStarted(Struct, frozen=True):
+    """The process ends when what is in flight has settled."""
+
+
+class RecordRead(Struct, frozen=True):
+    """What the store says of a session for which a process that drains has mail."""
+
+    where: Where
+    outcome: Any
+
+
 class HeadsRead(Struct, frozen=True):
     """What the store says of the heads of these streams."""
 
@@ -140,6 +152,8 @@ HolderMessage: TypeAlias = (
     | FeedClosed
     | FeedWritten
     | CheckDue
+    | DrainStarted
+    | RecordRead
     | HeadsRead
 )
 
@@ -213,6 +227,10 @@ class Holder:
                 self._report(mid)
             case CheckDue():
                 self._check()
+            case DrainStarted():
+                self._let_go()
+            case RecordRead(where, outcome):
+                self._read(where, outcome)
             case HeadsRead(mids, outcome):
                 self._heads_read(mids, outcome)
             case _:
@@ -323,9 +341,17 @@ class Holder:
                 self._step(where, rt.Resolved(owner))
             case ProtocolError():
                 self._step(where, rt.Unresolved(outcome))
+            case _ if self._sessions.draining:
+                # There is no router any more, and nothing is claimed; but others may own it.
+                ref = self._ctx.ref
+                self._services.store.read(where[0], lambda out: ref.reply(RecordRead(where, out)))
             case _:
-                drains = self._sessions.draining
-                self._step(where, rt.Unresolved(errors.draining() if drains else errors.overloaded()))
+                self._step(where, rt.Unresolved(errors.overloaded()))
+
+    def _read(self, where: Where, outcome: Record | Failed) -> None:
+        owner = None if isinstance(outcome, Failed) else outcome.owner
+        here = owner in (None, self._cluster.incarnation)
+        self._step(where, rt.Unresolved(errors.draining()) if owner is None or here else rt.Resolved(owner))
 
     # The session in this process
 
@@ -512,6 +538,12 @@ class Holder:
             self._services.store.heads(streams, lambda out: ref.reply(HeadsRead(mids, out)))
         if self.feeds:
             self._ctx.set_timer("check", CHECK, CheckDue())
+
+    def _let_go(self) -> None:
+        """Connections whose clients come back elsewhere are closed; all others stay."""
+        for feed in list(self.feeds.values()):
+            if feed.listener is not None:
+                feed.listener.let_go(int(RETRY_MS * (1 + self._services.jitter())))
 
     def _heads_read(self, mids: tuple[int, ...], outcome: list[ports.Head | None] | Failed) -> None:
         if isinstance(outcome, Failed):

@@ -283,7 +283,7 @@ class Owner:
     # Streams
 
     def _follow(self, guest: Guest, connection: Connection) -> None:
-        guest.connection = connection
+        guest.connection, connection.elsewhere = connection, connection.recorded
         self._remember(guest)
         ref = self._ctx.ref
 

@@ -7,7 +7,7 @@ is alive is looked up in `Sessions` without a message; only the rest comes here.
 import hashlib
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, assert_never
 
@@ -62,6 +62,8 @@ class Sessions:
     """Who owned a session when it was last heard of, and does, most likely."""
     under_way: Counter[SessionKey] = field(default_factory=Counter)
     """Sessions to which mail is under way: what is for them goes behind it."""
+    on_drain: list[Callable[[], object]] = field(default_factory=list)
+    """Called when the process begins to drain."""
 
     def know(self, key: SessionKey, owner: Incarnation | None) -> None:
         """The owner of a session, or that it is not known any more."""
@@ -231,6 +233,8 @@ class Router(Actor):
 
     def drain(self, deadline: float) -> None:
         self._sessions.draining = True
+        for tell in self._sessions.on_drain:
+            tell()
         super().drain(deadline)
 
     # New sessions

@@ -29,7 +29,7 @@ class Connection:
 
     __slots__ = (
         "_bytes", "_ended", "_epoch", "_finished", "_first", "_frames", "_handed", "_last", "_on_close", "_on_ready",
-        "_waiter", "closed", "id", "limits", "lost", "numbered", "recorded", "stream", "written",
+        "_waiter", "closed", "elsewhere", "id", "limits", "lost", "numbered", "recorded", "stream", "written",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,8 @@ class Connection:
         self.closed = False
         self.numbered = after is not None
         """Its client has an event id, or gets one for sure: it can come back."""
+        self.elsewhere = False
+        """Its reader is in another process, and goes on there without this one."""
         self.recorded = True
         """Its stream is in the log."""
         self.written = 0

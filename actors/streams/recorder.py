@@ -320,9 +320,11 @@ class Recorder:
 
     def close(self, connection: int, retry: int | None) -> None:
         """Closes a connection of ours; with a hint when to come back it is left, so that its client has an id to come
-        back with."""
+        back with. What is read elsewhere goes on there."""
         slot = self.connections.get(connection)
-        if slot is not None and retry is not None:
+        if slot is not None and slot.elsewhere and retry is not None:
+            slot.lose()
+        elif slot is not None and retry is not None:
             self._leave(slot, sse.encode_retry(retry))
         elif slot is not None:
             slot.cut()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from actors.ports import NO_DELTAS, Deltas, Failed, Grant, LogEntry, Record, Refused, Replay, StreamHead
+from actors.ports import NO_DELTAS, Deltas, Failed, Grant, Head, LogEntry, Record, Refused, Replay, StreamHead
 from tests.contracts.conftest import PATIENT
 from tests.support.store_calls import refused
 
@@ -492,3 +492,25 @@ async def test_what_is_due_is_found_in_its_part_until_it_is_not_due_any_more(wor
     assert await ask(store.due, 7, 3000.0) == []
     assert await ask(store.due, 7, 6000.0) == [soon]
     store.due_at(soon, None)
+
+
+# Heads
+
+
+async def test_heads_say_how_far_streams_are_and_whose_in_the_order_of_asking(world, ask, new_key):
+    store, key, grant = world.store, world.key, world.grant
+    await ask(store.open, key, grant, "p1", {}, b"one")
+    await ask(store.append, key, grant, "p1", 2, [b"two", b"three"])
+    await ask(store.open, key, grant, "g1", {}, None)
+    await ask(store.open, key, grant, "p2", {}, b"one")
+    await ask(store.append, key, grant, "p2", 2, [b"two"], finish=True)
+    asked = [(key, "p2"), (key, "nope"), (key, "p1"), (new_key(), "p1"), (key, "g1")]
+    finished, nope, live, nobody, empty = await ask(store.heads, asked)
+    assert finished == Head(grant.owner, grant.epoch, 2, finished=True)
+    assert live == Head(grant.owner, grant.epoch, 3)
+    assert (empty.owner, empty.seq, empty.finished) == (grant.owner, 0, False)
+    assert (nope, nobody) == (None, None)
+    await ask(store.trim, key, grant, "p1", 3)
+    await ask(store.release, key, grant)
+    assert await ask(store.heads, [(key, "p1")]) == [Head(None, grant.epoch, 3, floor=2)]
+    assert await ask(store.heads, []) == []

@@ -129,9 +129,9 @@ def _take_up(session: Session, name: str, entries: Requests, asked: ServerReques
             id, post, call, entry.method, now, token, entry.progress, timed=True, backend=entry.backend, place=place
         )
         calls[call] = id
-        # The client has them, on this stream or on that of a GET, and may answer.
-        mine = {i: a for i, a in asked.items() if a.request == request_key(id) and a.stream in session.streams}
-        open |= {i: ServerRequest(a.backend, a.id, call, a.method, b"", a.stream, a.token) for i, a in mine.items()}
+        # The client has them, and may answer.
+        mine = {i: a for i, a in asked.items() if a.request == request_key(id) and a.stream == name}
+        open |= {i: ServerRequest(a.backend, a.id, call, a.method, b"", name, a.token) for i, a in mine.items()}
         questions = tuple((a.id, a.method) for a in mine.values())
         effects.append(fx.Continue(call, entry.backend, entry.method, token is not None, place, questions))
         effects.append(fx.StartDeadline(call, now, now))

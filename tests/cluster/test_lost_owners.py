@@ -1,0 +1,455 @@
+"""When the owner of a session is lost, what its clients have open elsewhere stays, and goes on with the next owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from actors.ports import Get, Streaming
+from tests.actors.test_continued import begun
+from tests.cluster.test_mail import elsewhere, http, numbers, owners, pair
+from tests.support.door_client import Client, Pending
+from tests.support.harness import Gateway
+from tests.support.mcp_backend import Backend
+
+SOON = 15.0
+"""Seconds in which whoever waits has heard something, whatever was lost."""
+
+
+def slow(**more: Any) -> Backend:
+    return http(**({"tools": ("echo", "slow"), "held": {"slow"}} | more))
+
+
+async def outcome(call: Pending, within: float = SOON) -> Any:
+    """What the one request was answered with, and that it was within so many seconds."""
+    with trio.move_on_after(within) as scope:
+        await call.end()
+    assert not scope.cancelled_caught, f"nothing within {within} s: {call!r} {call.events}"
+    outcomes = [m for m in call.messages if "method" not in m]
+    assert len(outcomes) <= 1, outcomes
+    assert numbers(call) == list(range(1, len(numbers(call)) + 1))
+    return outcomes[0] if outcomes else call.status
+
+
+def headers_of(client: Client) -> dict[str, str]:
+    return {"mcp-session-id": client.session or "", "mcp-protocol-version": client.version}
+
+
+def executions(backend: Backend) -> int:
+    return len([r for r in backend.asked_for("tools/call") if r.params["name"] == "slow"])
+
+
+def unknown(answer: Any) -> bool:
+    return bool(answer["error"]["code"] == -32603 and answer["error"]["data"]["executed"] == "unknown")
+
+
+# Killed ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_call_that_a_dead_owner_never_read_runs_at_the_next(autojump_clock, at_once):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        await client.tool("echo")
+        await one.pause()
+        call = client.begin("tools/call", {"name": "echo"})
+        await two.settle()
+        one.kill(at_once=at_once)
+        assert (await outcome(call))["result"]["content"][0]["text"] == "alpha: echo"
+        assert owners(two) == [1]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_call_that_a_dead_owner_had_taken_ends_with_an_error_and_never_runs_again(autojump_clock, at_once):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "slow"})
+        await alpha.next()
+        one.kill(at_once=at_once)
+        assert unknown(await outcome(call))
+        assert executions(alpha) == 1
+        assert await client.tool("echo") == "alpha: echo"
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
+@pytest.mark.parametrize("progress", [0, 1, 3])
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_stream_that_was_open_goes_on_and_ends_with_one_outcome(autojump_clock, at_once, progress, version):
+    """No event is lost or doubled, the client notices nothing but the time."""
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two, version=version)
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        request = await alpha.next()
+        for step in range(progress):
+            request.progress(step)
+        await trio.sleep(1)
+        assert call.streaming
+        one.kill(at_once=at_once)
+        assert unknown(await outcome(call))
+        assert len(call.seen("notifications/progress")) == progress
+        assert executions(alpha) == 1
+        assert two.left()["requests"] == 0
+        await trio.sleep(1)
+        assert two.left()["streams"] == 0
+
+
+async def test_a_call_at_a_backend_that_can_be_resumed_gets_its_real_answer(autojump_clock):
+    alpha = http(tools=("echo", "work"), held={"work"})
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call, story = await begun(client, alpha, "work")
+        await trio.sleep(1)
+        one.kill(at_once=True)
+        await alpha.connected(2)
+        await two.settle()
+        story.progress(2, "c2")
+        story.result("done")
+        assert (await outcome(call))["result"]["content"][0]["text"] == "done"
+        assert len(call.seen("notifications/progress")) == 2
+        assert len(alpha.asked_for("tools/call")) == 1
+
+
+async def test_a_get_stream_goes_on_with_the_next_owner(autojump_clock):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        await client.tool("echo")
+        stream = client.listen()
+        await stream.head()
+        alpha.upstream.notify("notifications/tools/list_changed")
+        await stream.next("notifications/tools/list_changed")
+        one.kill()
+        await trio.sleep(SOON)
+        assert not stream.done
+        assert await client.tool("echo") == "alpha: echo"
+        before = len(stream.seen("notifications/prompts/list_changed"))
+        alpha.upstream.notify("notifications/prompts/list_changed")
+        await trio.sleep(1)
+        assert len(stream.seen("notifications/prompts/list_changed")) == before + 1
+        assert numbers(stream) == list(range(1, len(numbers(stream)) + 1))
+
+
+async def test_the_next_owner_may_be_a_third_replica(autojump_clock):
+    alpha = slow()
+    async with pair(alpha, 3) as replicas:
+        one, two, three = replicas
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        request = await alpha.next()
+        request.progress(1)
+        await trio.sleep(1)
+        one.kill(at_once=True)
+        client.to(three)
+        assert await client.tool("echo") == "alpha: echo"
+        assert unknown(await outcome(call))
+        assert sorted(owners(two, three)) == [0, 1]
+
+
+async def test_two_owners_may_be_lost_one_after_the_other(autojump_clock):
+    alpha = slow()
+    async with pair(alpha, 3) as replicas:
+        one, two, three = replicas
+        client = await elsewhere(one, two)
+        stream = client.listen()
+        await stream.head()
+        one.kill(at_once=True)
+        client.to(three)
+        assert await client.tool("echo") == "alpha: echo"
+        await trio.sleep(SOON)
+        if owners(three) == [1]:
+            three.kill(at_once=True)
+        client.to(two)
+        await trio.sleep(SOON)
+        assert await client.tool("echo") == "alpha: echo"
+        alpha.upstream.notify("notifications/prompts/list_changed")
+        await stream.next("notifications/prompts/list_changed")
+
+
+async def test_an_answer_to_a_question_that_got_its_202_is_not_lost_or_its_call_ends(autojump_clock):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two, capabilities={"elicitation": {}})
+        call = client.begin("tools/call", {"name": "slow"})
+        request = await alpha.next()
+        request.ask("elicitation/create", {"message": "?", "requestedSchema": {"type": "object"}})
+        question = await call.next("elicitation/create")
+        await client.respond(question, {"action": "accept", "content": {}})
+        one.kill()
+        await outcome(call)
+        assert executions(alpha) == 1
+
+
+async def test_the_holder_is_lost_and_the_stream_is_resumed_at_the_owner(autojump_clock):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        request = await alpha.next()
+        request.progress(1)
+        await trio.sleep(1)
+        two.kill()
+        client.to(one)
+        rest = client.listen(call.events[-1].id)
+        await rest.head()
+        request.progress(2)
+        request.text("done")
+        await rest.end()
+        assert numbers(call) + numbers(rest) == list(range(1, 5))
+        await trio.sleep(10)
+        assert one.left()["streams"] == one.left()["requests"] == 0
+
+
+async def test_a_delete_whose_owner_dies_ends_the_session_all_the_same(autojump_clock):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        await client.tool("echo")
+        await one.pause()
+        statuses: list[int] = []
+
+        async def delete() -> None:
+            statuses.append(await client.delete())
+
+        two.nursery.start_soon(delete)
+        await two.settle()
+        one.kill()
+        await trio.sleep(SOON)
+        assert statuses == [200]
+        assert await client.begin("tools/list").head() == 404
+
+
+# The mailer crashes ---------------------------------------------------------------------------------------------
+
+
+async def crash(gateway: Gateway) -> None:
+    """Its mailer, which begins another life."""
+    ref = gateway.system.registry.whereis("mailer")
+    assert ref is not None
+    ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
+    ref.reply("anything")
+    await gateway.settle()
+    gateway.crashes.clear()
+
+
+@pytest.mark.parametrize("side", [0, 1], ids=["owner", "holder"])
+async def test_a_stream_goes_on_when_the_mailer_of_either_side_crashes(autojump_clock, side):
+    alpha = slow()
+    async with pair(alpha) as replicas:
+        one, two = replicas
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        request = await alpha.next()
+        request.progress(1)
+        await trio.sleep(1)
+        await crash(replicas[side])
+        request.progress(2)
+        await trio.sleep(SOON)
+        request.text("done")
+        assert "result" in await outcome(call)
+        assert len(call.seen("notifications/progress")) == 2
+        await trio.sleep(1)
+        assert one.left()["streams"] == 0
+
+
+async def test_a_call_that_the_mailer_had_when_it_crashed_ends_with_an_error(autojump_clock):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "slow"})
+        await alpha.next()
+        await crash(two)
+        assert unknown(await outcome(call))
+        assert await client.tool("echo") == "alpha: echo"
+
+
+# Paused ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [2.5, 20.0])
+async def test_an_owner_that_stood_still_never_answers_twice(autojump_clock, seconds):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        request = await alpha.next()
+        request.progress(1)
+        await trio.sleep(1)
+        await one.pause()
+        request.text("done")
+        later = client.begin("tools/call", {"name": "echo"})
+        await trio.sleep(seconds)
+        await one.resume()
+        answer = await outcome(call)
+        assert "result" in answer or unknown(answer)
+        assert "result" in await outcome(later)
+        assert executions(alpha) == 1
+        await trio.sleep(SOON)
+        assert sum(owners(one, two)) == 1
+
+
+async def test_connections_at_an_owner_that_lost_the_session_follow_the_next_one(autojump_clock):
+    """Its client is connected there, and notices nothing."""
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await one.connect("alpha")
+        stream = client.listen()
+        await stream.head()
+        await client.tool("echo")
+        one.life.store.replica.cut_off()
+        await trio.sleep(SOON)
+        client.to(two)
+        assert await client.tool("echo") == "alpha: echo"
+        one.life.store.replica.resume()
+        await trio.sleep(SOON)
+        assert owners(one, two) == [0, 1]
+        assert not stream.done
+        alpha.upstream.notify("notifications/prompts/list_changed")
+        await stream.next("notifications/prompts/list_changed")
+
+
+# Mail that is lost, doubled or late -------------------------------------------------------------------------------
+
+
+class Post:
+    """What becomes of the mail of a replica: `fates` of the letters to come, then nothing special."""
+
+    def __init__(self, gateway: Gateway, *fates: tuple[float, ...]) -> None:
+        self.fates = list(fates)
+        assert gateway.life is not None
+        gateway.life.store.replica.post_office = lambda to, letter: self.fates.pop(0) if self.fates else (0.0,)
+
+
+@pytest.mark.parametrize("fate", [(), (0.0, 0.0), (3.0,), (0.0, 5.0)], ids=["lost", "doubled", "late", "late double"])
+@pytest.mark.parametrize("side", ["holder", "owner"])
+@pytest.mark.parametrize("number", range(6))
+async def test_whatever_becomes_of_a_letter_each_event_comes_once_and_the_call_runs_once(
+    autojump_clock, number, side, fate
+):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        await client.tool("echo")
+        Post(one if side == "owner" else two, *[(0.0,)] * number, fate)
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        with trio.move_on_after(30):
+            request = await alpha.next()
+            while request.params["name"] != "slow":
+                request = await alpha.next()
+            for step in range(4):
+                request.progress(step)
+                await trio.sleep(1)
+            request.text("done")
+        answer = await outcome(call, 40)
+        assert executions(alpha) <= 1
+        if isinstance(answer, int):
+            assert (answer, executions(alpha)) == (503, 0)
+        elif "result" in answer:
+            assert [m["params"]["progress"] for m in call.seen("notifications/progress")] == [0, 1, 2, 3]
+        else:
+            assert unknown(answer)
+
+
+async def test_a_stream_that_misses_its_mail_finds_what_it_missed_in_the_log(autojump_clock):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        request = await alpha.next()
+        await trio.sleep(1)
+        Post(one, *[()] * 50)  # not one more letter of the owner arrives
+        request.progress(1)
+        await trio.sleep(1)
+        request.text("done")
+        assert "result" in await outcome(call)
+        assert len(call.seen("notifications/progress")) == 1
+
+
+# Who reads too slowly, and who is leaving ---------------------------------------------------------------------------
+
+
+async def test_a_slow_reader_is_let_go_and_the_owner_keeps_nothing_for_it(autojump_clock):
+    alpha = slow()
+    async with pair(alpha, outbox_bytes=2000) as (one, two):
+        client = await elsewhere(one, two)
+        await client.tool("echo")
+        answer = await two.actors.door.get(Get("alpha", client.principal, headers_of(client)))
+        assert isinstance(answer, Streaming)
+        for n in range(20):
+            alpha.upstream.notify("notifications/message", {"level": "info", "data": f"{n}" * 300})
+            await two.settle()
+        assert two.telemetry.total("stagedoor_slow_consumers_total", "get") == 1
+        chunks = []
+        with trio.fail_after(SOON):
+            while (chunk := await answer.source.receive()) is not None:
+                chunks.append(chunk)
+        assert chunks
+        await trio.sleep(1)
+        assert one.left()["streams"] == 0
+
+
+async def test_what_was_written_far_away_makes_room_in_the_log(autojump_clock):
+    alpha = slow()
+    async with pair(alpha, log_events=64) as (one, two):
+        client = await elsewhere(one, two)
+        await client.tool("echo")
+        stream = client.listen()
+        await stream.head()
+        for n in range(200):
+            alpha.upstream.notify("notifications/message", {"level": "info", "data": n})
+            await trio.sleep(1)
+        assert [m["params"]["data"] for m in stream.seen("notifications/message")] == list(range(200))
+        assert one.telemetry.total("stagedoor_events_shed_total") == 0
+
+
+async def test_streams_by_mail_are_let_go_by_a_process_that_drains(autojump_clock):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        stream = client.listen()
+        await stream.head()
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        request = await alpha.next()
+        request.progress(1)
+        await trio.sleep(1)
+        two.nursery.start_soon(two.system.drain, 20.0)
+        await stream.end()
+        assert [event.retry for event in stream.events if event.retry is not None]
+        request.text("done")
+        assert "result" in await outcome(call)
+        client.to(one)
+        assert await client.tool("echo") == "alpha: echo"
+
+
+async def test_a_process_that_drains_still_finds_the_sessions_of_others(autojump_clock):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        busy = await two.connect("alpha")
+        call = busy.begin("tools/call", {"name": "slow"})
+        request = await alpha.next()
+        client = await elsewhere(one, two)
+        two.nursery.start_soon(two.system.drain, 20.0)
+        await two.settle()
+        assert await client.tool("echo") == "alpha: echo"
+        request.text("done")
+        await call.result()
+
+
+async def test_streams_by_mail_stay_when_their_owner_drains(autojump_clock):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        await client.tool("echo")
+        stream = client.listen()
+        await stream.head()
+        await one.system.drain(5.0)
+        await trio.sleep(SOON)
+        assert not stream.done
+        assert owners(two) == [1]
+        assert await client.tool("echo") == "alpha: echo"
+        alpha.upstream.notify("notifications/prompts/list_changed")
+        await stream.next("notifications/prompts/list_changed")
