@@ -10,7 +10,7 @@ from gateway.store.redis.checks import RIGHTS
 from gateway.store.redis.targets import parse
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import MISSING, installed
-from tests.support.store_calls import Lines, data_of, refused
+from tests.support.store_calls import Lines, data_of, eventually, refused
 
 pytestmark = pytest.mark.redis
 
@@ -41,6 +41,25 @@ async def test_the_keys_of_a_session_share_a_node_of_a_cluster(
         with node.client() as client:
             counts.append(len(client.keys("sd:*:s")))
     assert sum(counts) == 16
+
+
+async def test_replicas_find_each_other_on_a_cluster(nodes, opened, ask, new_key):
+    """Their keys are on different nodes."""
+    url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
+    async with opened(url) as two:
+        async with opened(url) as one:
+            key = new_key()
+            grant = await ask(one.create, key, {})
+            await eventually(lambda: one.owner in two.directory.known)
+            assert await ask(two.alive, one.owner) is True
+            found = {replica.incarnation for replica in await ask(two.replicas) if replica.alive}
+            assert found == {one.owner, two.owner}
+            assert await ask(two.owned, one.owner, 0) == ([key], 0)
+        await eventually(lambda: one.owner in two.directory.dead)
+        claimed, _ = await ask(two.claim, key, one.owner, grant.epoch, "n")
+        assert claimed.owner == two.owner
+        two.disown(one.owner, [key])
+        assert one.owner not in [replica.incarnation for replica in await ask(two.replicas)]
 
 
 async def test_a_slot_that_moved_is_followed(nodes, opened, ask, new_key, lives_through):

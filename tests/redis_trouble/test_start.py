@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -22,10 +23,10 @@ def command(url: str) -> list[str]:
     return [str(STAGEDOOR), "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--store", url]
 
 
-def refusal(url: str) -> str:
+def refusal(url: str, *options: str) -> str:
     """The one line that says why it does not start."""
     done = subprocess.run(
-        command(url), capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False
+        [*command(url), *options], capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False
     )
     assert done.returncode == 1, done
     assert "Traceback" not in done.stderr
@@ -72,3 +73,16 @@ def test_a_redis_with_a_certificate_of_another_authority_is_named(tmp_path: Path
     assert f"the certificate of rediss://127.0.0.1:{port}/0 is not trusted" in line
     assert "name the CA's file in the store URL (?ssl_ca_certs=FILE)" in line
     assert "secret" not in line
+
+
+@pytest.mark.redis
+def test_a_replica_with_other_keys_than_a_living_one_is_refused(tmp_path: Path, programs: Programs) -> None:
+    with RedisServer() as server:
+        programs.gateway({"mcpServers": {}, "gateway": {"keys": ["0" * 64]}}, "--store", server.url)
+        file = tmp_path / "other.json"
+        file.write_text(json.dumps({"mcpServers": {}, "gateway": {"keys": ["1" * 64]}}))
+        line = refusal(server.url, "--config", str(file))
+        assert "another replica seals with other keys" in line
+        assert "0" * 64 not in line
+        file.write_text(json.dumps({"mcpServers": {}, "gateway": {"keys": ["1" * 64, "0" * 64]}}))
+        programs.gateway(file, "--store", server.url)
