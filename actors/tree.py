@@ -79,7 +79,7 @@ class GatewayActors:
         verifier = Child("verifier", lambda: Verifier(self.doubt, self._owners, looks=services.store.durable))
         sweeper = Child("sweeper", lambda: Sweeper(services, self.router, expiry))
         system.spawn(Supervisor([router, ends, verifier, sweeper]), "front")
-        services.cluster.subscribe(Postman(mailer))
+        services.cluster.subscribe(Postman(mailer, services.cluster))
         self.sessions.on_drain.append(lambda: mailer.reply(DrainStarted()))
         services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier"), self.doubt, trio.current_time))
         services.cluster.subscribe(Deaths(NamedRef(system, "sweeper")))

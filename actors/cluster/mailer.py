@@ -16,7 +16,7 @@ from actors.cluster.holder import Holder
 from actors.cluster.letters import Letter, UnreadableError
 from actors.cluster.owner import Owner
 from actors.named import NamedRef
-from actors.ports import Incarnation, Principal
+from actors.ports import Cluster, Incarnation, Principal, ignore
 from actors.runtime import SHUTDOWN, Actor, Exit
 from actors.services import DRAIN_MARGIN, Services
 from actors.sessions.router import Sessions
@@ -48,13 +48,27 @@ MailerMessage: TypeAlias = ho.HolderMessage | ow.OwnerMessage | Arrived | Replic
 
 
 class Postman:
-    """A `ClusterListener`: what it hears goes to the mailer, whichever life that is in."""
+    """A `ClusterListener`: what it hears goes to the mailer, whichever life that is in. After the last one, in a
+    process that is about to end, letters are for whoever owns their sessions next."""
 
-    def __init__(self, mailer: NamedRef) -> None:
+    def __init__(self, mailer: NamedRef, cluster: Cluster) -> None:
         self._mailer = mailer
+        self._cluster = cluster
 
     def on_mail(self, letters: Sequence[bytes]) -> None:
-        self._mailer.reply(Arrived(letters))
+        if not self._mailer.reply(Arrived(letters)):
+            for data in letters:
+                self._return(data)
+
+    def _return(self, data: bytes) -> None:
+        try:
+            letter = lt.decode(data)
+        except UnreadableError:
+            return
+        if isinstance(letter.body, lt.Ask):
+            to, mid = letter.reply
+            answer = Letter(letter.key, (self._cluster.incarnation, mid), lt.Moved(), ow.NOBODY, "")
+            self._cluster.post(to, lt.encode(answer), ignore)
 
     def on_renamed(self, former: Incarnation, now: Incarnation) -> None:
         self._mailer.reply(Renamed(former))
@@ -115,7 +129,7 @@ class Mailer(Actor):
                     self.ctx.stop(SHUTDOWN)
                 case _:
                     assert_never(message)
-        if self._draining and self.holder.idle and self.owner.idle:
+        if self._draining and self.holder.idle and self.owner.idle and self.ctx.idle:
             self.ctx.stop(SHUTDOWN)
 
     def _take(self, data: bytes) -> None:
@@ -146,7 +160,7 @@ class Mailer(Actor):
         """Sessions have settled by now; connections that hold streams of others have until the deadline."""
         self._draining = True
         self.ctx.set_timer("drain", max(0.0, deadline - self.ctx.now() - DRAIN_MARGIN), DrainDue())
-        if self.holder.idle and self.owner.idle:
+        if self.holder.idle and self.owner.idle and self.ctx.idle:
             self.ctx.stop(SHUTDOWN)
 
     def stopped(self, reason: Exit) -> None:

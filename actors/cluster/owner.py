@@ -224,7 +224,7 @@ class Owner:
                 case ProtocolError():
                     self._refuse(guest, outcome)
                 case _ if self._sessions.draining:
-                    self._close(guest, lt.Refused(lt.DRAINING))
+                    self._close(guest, lt.Moved())  # it was given back, or will be
                 case _:
                     self._close(guest, lt.Refused(lt.NOT_TAKEN))
 

@@ -298,7 +298,7 @@ class Router(Actor):
             activate.reply.answer(alive.ref if _same(alive, activate) else errors.session_not_found())
             return
         if self._sessions.draining:
-            activate.reply.answer(errors.draining())
+            activate.reply.answer(Elsewhere(None) if activate.mailed else errors.draining())
             return
         waiting = self._activating.setdefault(activate.key, [])
         waiting.append(activate)

@@ -385,3 +385,22 @@ async def test_a_handshake_is_finished_on_any_replica(autojump_clock):
         assert await client.tool("echo") == "alpha: echo"
         assert len(one.actors.sessions.table) == 1
         assert not two.actors.sessions.table
+
+
+@pytest.mark.parametrize("over", [False, True])
+async def test_what_comes_to_a_process_that_drains_goes_to_the_next_owner(autojump_clock, over):
+    """`over`: its actors have ended, and the process not yet."""
+    alpha = http(tools=("echo", "slow"), held={"slow"})
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        assert await client.tool("echo") == "alpha: echo"
+        if not over:
+            (await one.connect("alpha")).begin("tools/call", {"name": "slow"})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.system.drain, 8.0)
+            await trio.sleep(0.1)
+            assert (one.system.registry.whereis("mailer") is None) is over
+            assert list(two.actors.sessions.elsewhere.values()) == [one.services.cluster.incarnation]
+            assert await client.tool("echo") == "alpha: echo"
+            assert len(two.actors.sessions.table) == 1
+        one.kill(at_once=True)
