@@ -22,6 +22,7 @@ import redis
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.processes import ROOT, Gateway, Programs, accepts
+from tests.support.raw import RawSession, Stream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.redis]
 
@@ -46,7 +47,13 @@ class Site:
         port = free_port()
         backend = [sys.executable, "-m", "loadtest.modern_backend", "--port", str(port)]
         programs.start("backend", backend, ready=accepts(port), cwd=ROOT)
-        self.config = {"mcpServers": {"numbers": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}}}
+        plain = free_port()
+        programs.start(
+            "plain", [sys.executable, "-m", "loadtest.backend", "--port", str(plain)], ready=accepts(plain), cwd=ROOT
+        )
+        servers = {"numbers": port, "plain": plain}
+        urls = {name: {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"} for name, port in servers.items()}
+        self.config = {"mcpServers": urls}
         self.gateway: Gateway = programs.gateway(self.config, "--workers", "2", "--store", store)
         self.failures: list[str] = []
         self.answered = 0
@@ -98,11 +105,12 @@ class Site:
         assert str(number) in json.dumps(json.loads(text).get("result", {}).get("content")), text
 
     @contextmanager
-    def traffic(self, clients: int = 6) -> Iterator[None]:
-        """Clients that call without end, each on a connection that it keeps as long as it is let; what fails is
-        noted."""
+    def traffic(self, clients: int = 6, sessions: int = 0) -> Iterator[None]:
+        """Clients that call without end, each on a connection that it keeps as long as it is let, and those with
+        sessions, with a connection for each call; what fails is noted."""
         over = threading.Event()
         threads = [threading.Thread(target=self._keep_calling, args=(over,)) for _ in range(clients)]
+        threads += [threading.Thread(target=self._keep_session, args=(over,)) for _ in range(sessions)]
         for thread in threads:
             thread.start()
         try:
@@ -126,6 +134,39 @@ class Site:
             time.sleep(0.01)
         connection.close()
 
+    def _keep_session(self, over: threading.Event) -> None:
+        session, number = RawSession(self.gateway.endpoint("plain")), 0
+        while not over.is_set():
+            number += 1
+            try:
+                tool, arguments = ("echo", {"n": number}) if number % 3 else ("slow", {"n": number, "seconds": 0.5})
+                text = str(self._outcome(session, number, tool, arguments))
+                assert f"{number}: " in text, text
+                self.answered += 1
+            except (OSError, AssertionError, http.client.HTTPException) as error:
+                self.failures.append(f"{time.strftime('%H:%M:%S')} {number} {error!r}")
+            time.sleep(0.01)
+
+    def _outcome(self, session: RawSession, number: int, tool: str, arguments: dict[str, Any]) -> Any:
+        """The answer of a call, wherever its stream goes on."""
+        params = {"name": tool, "arguments": arguments}
+        message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+        connection = session.send("POST", json.dumps(message), {})
+        last = None
+        while True:
+            response = connection.getresponse()
+            if response.headers.get_content_type() != "text/event-stream":
+                found = json.loads(response.read())
+                connection.close()
+                return found
+            with Stream(connection, response) as stream:
+                for event in stream.events():
+                    last = event.id or last
+                    if event.message is not None and event.message.get("id") == number:
+                        return event.message
+            assert last is not None, "a stream without an id has ended"
+            connection = session.send("GET", None, {"Last-Event-ID": last})
+
     def more(self, number: int = 50) -> None:
         """Until so many more calls were answered."""
         before = self.answered
@@ -141,7 +182,7 @@ def site(programs: Programs, redis_url: str) -> Site:
 
 def test_two_workers_are_one_gateway_to_operators(site: Site) -> None:
     servers = json.loads(site.admin("/api/servers"))
-    assert [server["name"] for server in servers["servers"]] == ["numbers"]
+    assert [server["name"] for server in servers["servers"]] == ["numbers", "plain"]
     assert servers["listen"] == urlsplit(site.gateway.url).netloc
     with site.traffic():
         site.more()
@@ -195,6 +236,17 @@ def test_a_rolling_restart_replaces_all_and_no_call_fails(site: Site) -> None:
     assert not former & set(site.both())
     assert not former & set(site.gateway.program.family())
     assert site.counted() == site.answered
+
+
+def test_sessions_go_on_through_a_rolling_restart_and_no_call_of_theirs_fails(site: Site) -> None:
+    former = set(site.both())
+    with site.traffic(clients=2, sessions=6):
+        site.more()
+        site.gateway.program.send(signal.SIGUSR2)
+        until(lambda: "rolling_restart_done" in site.gateway.program.output())
+        site.more()
+    assert not site.failures
+    assert not former & set(site.both())
 
 
 def test_all_end_with_the_supervisor_in_order(site: Site) -> None:

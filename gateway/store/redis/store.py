@@ -345,10 +345,11 @@ async def _running(
             yield
         finally:
             inbox.stop()
+            with trio.move_on_after(CLOSE_WITHIN, shield=True):
+                await reading.wait()  # what came last is answered
             writer.close(CLOSE_WITHIN)
             with trio.move_on_after(2 * CLOSE_WITHIN, shield=True):
                 await writing.wait()
-                await reading.wait()
                 directory.stop()
                 await leasing.wait()
             directory.stop()
