@@ -93,7 +93,7 @@ async def test_an_interview_of_several_rounds(gateway: Gateway, endpoint: str) -
         assert client.protocol_version == VERSION
         while not (tools := (await client.list_tools()).tools):  # a server that starts slowly is there when it is there
             await trio.sleep(0.2)
-        assert {f"{prefix}interview", f"{prefix}count"} == {tool.name for tool in tools}
+        assert {f"{prefix}{name}" for name in ("interview", "late", "count")} == {tool.name for tool in tools}
         said = text_of(await client.call_tool(f"{prefix}interview", {"topic": "tea"}))
         assert said == "Ada says hello at file:///home/ada: True (1)"
         assert text_of(await client.call_tool(f"{prefix}count", {})) == "1"
@@ -162,3 +162,24 @@ def test_after_a_restart_nothing_is_there_to_come_back_to_and_nothing_runs_again
     assert post(second.endpoint("interviewer"), "count")["result"]["content"][0]["text"] == ("1" if over_http else "0")
     again = post(second.endpoint("interviewer"), "interview")["result"]
     assert again["resultType"] == "input_required"
+
+
+@pytest.mark.redis
+def test_a_retry_may_come_to_any_replica(redis_url: str, programs: Programs, config: dict[str, Any]) -> None:
+    """Both reach one connection to the server, over stdio one process; what waits there is gone with its replica."""
+    shared = {**config, "gateway": {"keys": ["a" * 43]}}
+    first, second = (programs.gateway(shared, "--store", redis_url) for _ in range(2))
+    here, there = (gateway.endpoint("interviewer") for gateway in (first, second))
+    asked = post(here, "interview")["result"]
+    (key,) = asked["inputRequests"]
+    decline = {"requestState": asked["requestState"], "inputResponses": {key: {"action": "decline"}}}
+    assert post(there, "interview", **decline)["result"]["content"][0]["text"] == "nobody (1)"
+    assert post(here, "interview", **decline)["error"]["code"] == -32602
+    assert [post(url, "count")["result"]["content"][0]["text"] for url in (there, here)] == ["1", "1"]
+    asked = post(there, "interview")["result"]
+    (key,) = asked["inputRequests"]
+    first.program.stop(signal.SIGKILL)
+    answers = {"requestState": asked["requestState"], "inputResponses": {key: {"action": "decline"}}}
+    assert post(there, "interview", **answers)["error"]["code"] == -32602
+    over_http = "url" in config["mcpServers"]["interviewer"]
+    assert post(there, "count")["result"]["content"][0]["text"] == ("2" if over_http else "0")
