@@ -533,3 +533,24 @@ async def test_what_waits_behind_a_letter_that_is_lost_is_done_elsewhere_once(
         for call, words in zip(calls, ("first", "second"), strict=True):
             assert text(await call.result()) == f"alpha: {words}"
         assert executed(alpha) == 4
+
+
+@pytest.mark.parametrize("at", [0, 1])
+async def test_what_is_suspended_outlives_a_lapse_of_its_owners_lease_in_which_nobody_needed_it(
+    autojump_clock: Any, at: int
+) -> None:
+    alpha = asker()
+    async with open_replicas(2, alpha) as replicas:
+        one = replicas[0]
+        asked, request = await suspend(client(one), alpha)
+        before = one.services.cluster.incarnation
+        await one.pause()
+        await trio.sleep(5)
+        await one.resume()
+        assert one.services.cluster.incarnation != before
+        await trio.sleep(1)
+        call = client(replicas[at]).begin("tools/call", retry(asked))
+        await one.settle()
+        request.text("done")
+        assert text(await call.result()) == "done"
+        assert executed(alpha) == 1
