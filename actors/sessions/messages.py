@@ -126,6 +126,12 @@ class RecoverDue(Struct, frozen=True):
     """Nobody asks any more for what an earlier life has recorded."""
 
 
+class NoteDue(Struct, frozen=True):
+    """The store has not acknowledged what this POST brought."""
+
+    post: int
+
+
 class MoveDue(Struct, frozen=True):
     """Nothing in flight is waited for any more before the session is given back."""
 
@@ -148,6 +154,15 @@ EdgeMessage: TypeAlias = GetEvents | EndSession | Recover | Move | Describe
 """From edges, besides POSTs."""
 
 OwnMessage: TypeAlias = (
-    StreamRecorded | Released | IdleDue | DoubtDue | RecoverDue | MoveDue | ClosingDue | DrainDue | DeadlineDue
+    StreamRecorded
+    | Released
+    | IdleDue
+    | DoubtDue
+    | RecoverDue
+    | NoteDue
+    | MoveDue
+    | ClosingDue
+    | DrainDue
+    | DeadlineDue
 )
 """From itself, its store and its clocks."""

@@ -46,6 +46,7 @@ from actors.sessions.expiry import Passivated, Returned, last_activity
 from actors.streams.connection import Connection
 from actors.streams.follower import Follower
 from actors.streams.recorder import (
+    AnswerRecorded,
     EventsLost,
     LogDue,
     Recorder,
@@ -62,6 +63,9 @@ RESUMABLE_FIRST = ("resources/subscribe", "resources/unsubscribe", "logging/setL
 
 HANDSHAKE_TTL = 60.0
 """Seconds without a message after which a session whose handshake was not finished ends; its record has as long."""
+
+NOTE_WITHIN = 5.0
+"""Seconds that the store has to acknowledge an answer of the client; then it is to be said again."""
 
 CLOSING = 2.0
 """Seconds before the end of a drain from which on new requests wait for the next owner."""
@@ -100,6 +104,7 @@ OwnMessage: TypeAlias = (
     | SaveDue
     | LogDue
     | EventsLost
+    | AnswerRecorded
     | ChangeDue
     | GatherDue
     | OwnDue
@@ -427,6 +432,11 @@ class SessionActor(Actor):
                 self.event(message)
             case LogDue():
                 self.recorder.retry(message.stream)
+            case AnswerRecorded():
+                self.ctx.cancel_timer(("note", message.post))
+                self._answer_post(message.post, Answer(202))
+            case sm.NoteDue():
+                self._answer_post(message.post, Answer.refusing(errors.store_away()))
             case EventsLost():
                 if message.stream.startswith("g"):
                     self.endpoint.announce_all()
@@ -561,6 +571,8 @@ class SessionActor(Actor):
                 if not self._answer_post(effect.post, Answer(200, effect.body)):
                     self.services.telemetry.count("stagedoor_answers_dropped_total", ("connection_gone",))
             elif type(effect) is fx.Append:
+                if effect.accepts is not None:
+                    self.ctx.set_timer(("note", effect.accepts), NOTE_WITHIN, sm.NoteDue(effect.accepts))
                 self.recorder.append(effect)
             elif type(effect) is fx.StartDeadline:
                 self._start_deadline(effect)

@@ -45,6 +45,12 @@ class LogDue(Struct, frozen=True):
     stream: str
 
 
+class AnswerRecorded(Struct, frozen=True):
+    """What this POST brought is in the record, or need not be."""
+
+    post: int
+
+
 class EventsLost(Struct, frozen=True):
     """The store has lost events of this stream that it had acknowledged; it goes on behind them."""
 
@@ -52,7 +58,7 @@ class EventsLost(Struct, frozen=True):
 
 
 StreamMessage: TypeAlias = (
-    ev.StreamFailed | ev.Detached | ev.CallCleared | ev.ServerRequestExpired | LogDue | EventsLost
+    ev.StreamFailed | ev.Detached | ev.CallCleared | ev.ServerRequestExpired | LogDue | EventsLost | AnswerRecorded
 )
 """What the recorder tells its actor: what happens to the session, and LogDue, which goes back to `retry`."""
 
@@ -86,7 +92,7 @@ class Entry:
     def answers(self) -> bool:
         """It brings the outcome of a request, what a call waits for, or the end of the stream: it is never dropped."""
         data = self.effect.data
-        if self.effect.clears is not None:
+        if self.effect.clears is not None or self.effect.accepts is not None:
             return True
         return self.effect.finish or bool(data and isinstance(codec.decode_message(data), Result | Error))
 
@@ -412,6 +418,8 @@ class Recorder:
     def _pass(self, track: Track, entry: Entry) -> None:
         """Past the log: at once, and without an id."""
         effect, slot = entry.effect, track.connection
+        if effect.accepts is not None:
+            self._tell(AnswerRecorded(effect.accepts))
         if slot is None and effect.finish:
             self._telemetry.count("stagedoor_answers_dropped_total", ("unrecorded",))
         if slot is None or effect.data is None:
@@ -554,6 +562,8 @@ class Recorder:
             done = track.pending.popleft()
             if done.effect.clears is not None and self._live:
                 self._tell(ev.CallCleared(done.effect.clears))
+            if done.effect.accepts is not None and self._live:
+                self._tell(AnswerRecorded(done.effect.accepts))
             self._advance(done.effect.stream, track, (done.epoch, done.seq), done.effect.data)
 
     def _stall(self, stream: str, track: Track) -> None:

@@ -48,7 +48,8 @@ class OpenStream(Struct, frozen=True):
 class Append(Struct, frozen=True):
     """Append an event to the log and pass it to the attached connection; `finish` ends the stream after it (or, with no
     data, at once). The other members change the record in the same step; None deletes. (With neither data nor finish
-    only the record changes.) `clears`: `CallCleared` for this call follows when the store has acknowledged it."""
+    only the record changes.) `clears`: `CallCleared` for this call follows when the store has acknowledged it;
+    `accepts`: then this POST is accepted."""
 
     stream: str
     seq: int
@@ -57,6 +58,7 @@ class Append(Struct, frozen=True):
     requests: dict[str, bytes | None] = {}
     asked: dict[str, bytes | None] = {}
     clears: CallId | None = None
+    accepts: PostId | None = None
 
 
 class Follow(Struct, frozen=True):

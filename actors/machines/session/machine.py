@@ -82,11 +82,11 @@ def _posted(session: Session, event: ev.Posted) -> Step:
             case Notification():
                 session, more = _notification(session, message)
             case Result() | Error():
-                session, more = server_requests.answered(session, message)
+                session, more = server_requests.answered(session, message, None if event.batch else event.post)
             case _:
                 assert_never(message)
         effects += more
-    if not requests:
+    if not requests and not any(type(effect) is fx.Append and effect.accepts is not None for effect in effects):
         effects.append(_receipt(event))
     return session, effects
 
@@ -333,7 +333,10 @@ def _moved(session: Session) -> Step:
         effects += more
     effects += [fx.CloseConnection(s.connection, FENCED) for s in session.streams.values() if s.connection is not None]
     phase = TRANSITIONS[session.phase, "end"]
-    return replace(session, phase=phase, streams={}, asks={}, box=(), settled=()), [*effects, fx.End(FENCED)]
+    return replace(session, phase=phase, streams={}, asks={}, given={}, box=(), settled=()), [
+        *effects,
+        fx.End(FENCED),
+    ]
 
 
 def _stream_failed(session: Session, event: ev.StreamFailed) -> Step:

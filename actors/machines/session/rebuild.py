@@ -121,6 +121,7 @@ def _take_up(session: Session, name: str, entries: Requests, asked: ServerReques
     """The requests of one stream, under a POST that no connection ever had: its number is below all others."""
     post = -1 - len(session.posts)
     requests, calls, open = session.requests.copy(), session.calls.copy(), session.asks.copy()
+    given = session.given.copy()
     effects: fx.Effects = []
     for call, (id, entry) in enumerate(entries.items(), session.next_call):
         place, token = entry.place, entry.token
@@ -131,17 +132,28 @@ def _take_up(session: Session, name: str, entries: Requests, asked: ServerReques
         calls[call] = id
         # The client has them, and may answer.
         mine = {i: a for i, a in asked.items() if a.request == request_key(id) and a.stream == name}
-        open |= {i: ServerRequest(a.backend, a.id, call, a.method, b"", name, a.token) for i, a in mine.items()}
+        given |= {i: call for i, a in mine.items() if a.answer}
+        open |= {
+            i: ServerRequest(a.backend, a.id, call, a.method, b"", a.stream, a.token)
+            for i, a in mine.items()
+            if not a.answer
+        }
         questions = tuple((a.id, a.method) for a in mine.values())
         effects.append(fx.Continue(call, entry.backend, entry.method, token is not None, place, questions))
         effects.append(fx.StartDeadline(call, now, now))
-        effects += [fx.StartServerRequestClock(server_request_id, True) for server_request_id in mine]
+        for server_request_id, ask in mine.items():
+            if not ask.answer:
+                effects.append(fx.StartServerRequestClock(server_request_id, True))
+            else:  # the client has said so, and may not have been heard
+                answer = Raw(bytes(ask.answer))
+                effects.append(fx.AnswerBackend(ask.backend, ask.id, not ask.failed, answer, ask.method))
     session = replace(
         session,
         next_call=session.next_call + len(entries),
         requests=requests,
         calls=calls,
         asks=open,
+        given=given,
         posts={**session.posts, post: Post(tuple(entries), stream=name)},
         streams={**session.streams, name: replace(session.streams[name], post=post)},
     )
@@ -151,9 +163,9 @@ def _take_up(session: Session, name: str, entries: Requests, asked: ServerReques
 def _withdraw_questions(session: Session, asked: ServerRequested) -> streams.Step:
     """Whoever asked is gone: the client need not answer. What was asked on a stream that is over is only forgotten."""
     lost = {
-        server_request_id: ask.stream
+        server_request_id: ask.stream if not ask.answer else ""  # what was answered is asked no more
         for server_request_id, ask in asked.items()
-        if server_request_id not in session.asks
+        if server_request_id not in session.asks and server_request_id not in session.given
     }
     session = replace(session, settled=tuple(i for i, name in lost.items() if name not in session.streams))
     effects: fx.Effects = []

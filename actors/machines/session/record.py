@@ -127,9 +127,12 @@ class Recorded(
         return ev.Place(self.upstream, self.cursor) if self.backend and self.cursor else None
 
 
+NO_ANSWER = Raw(b"")
+
+
 class RecordedServerRequest(Struct, frozen=True, omit_defaults=True, rename={"stream": "s", "backend": "b"}):
     """A server request; `request` is the key of the request that it came with, `id` and `token` are the backend's
-    own."""
+    own. `answer`: the client's, an error if it `failed`."""
 
     stream: str
     backend: str = ""
@@ -137,6 +140,8 @@ class RecordedServerRequest(Struct, frozen=True, omit_defaults=True, rename={"st
     id: int | str = 0
     method: str = ""
     token: int | str | None = None
+    answer: Raw = NO_ANSWER
+    failed: bool = False
 
 
 def request_key(id: RequestId) -> str:
@@ -162,11 +167,15 @@ def of_request(entry: ClientRequest | None, stream: str) -> bytes:
     )
 
 
-def of_server_request(ask: ServerRequest, entry: ClientRequest | None, stream: str) -> bytes:
-    """The entry of a server request on this stream, that came with this request."""
+def of_server_request(
+    ask: ServerRequest, entry: ClientRequest | None, stream: str, answer: Raw = NO_ANSWER, *, failed: bool = False
+) -> bytes:
+    """The entry of a server request on this stream, that came with this request, with the client's answer."""
     if entry is None or entry.place is None or entry.place.cursor is None:
         return stream.encode()
-    return json.encode(RecordedServerRequest(stream, ask.backend, request_key(entry.id), ask.id, ask.method, ask.token))
+    return json.encode(
+        RecordedServerRequest(stream, ask.backend, request_key(entry.id), ask.id, ask.method, ask.token, answer, failed)
+    )
 
 
 def in_flight(session: Session, streams: Collection[str]) -> tuple[dict[str, bytes], dict[str, bytes]]:

@@ -131,7 +131,7 @@ def ended(session: Session, event: ev.CallEnded) -> Step:
 def settle(session: Session, entry: ClientRequest, frame: bytes) -> Step:
     """Gives a request its one outcome, wherever it lives now."""
     effects: fx.Effects = []
-    if session.asks:
+    if session.asks or session.given:
         session, effects = server_requests.withdraw_of_call(session, entry.call)
     if entry.timed:
         effects.append(fx.StopDeadline(entry.call))

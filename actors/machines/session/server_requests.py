@@ -16,12 +16,15 @@ from actors.machines.session import events as ev
 from actors.machines.session import record as session_record
 from actors.machines.session import streams
 from actors.machines.session.record import Changes, of_server_request
-from actors.machines.session.state import ServerRequest, Session
+from actors.machines.session.state import ClientRequest, ServerRequest, Session
 from actors.protocol import capabilities, codec, errors, payload, tasks, translate
 from actors.protocol.messages import Error, Result, base36
 from actors.protocol.methods import Sender, carried
 
 Step = streams.Step
+
+GIVEN = 8
+"""Answers of a session that are kept in the record: of so many the first has long come where it was to go."""
 
 ID_DIGITS = 20
 """Of the number in an id: more than ever get used, and few enough to be read as a number."""
@@ -109,15 +112,34 @@ def awaited(session: Session, event: ev.CallAwaited) -> Step:
 # Answers -----------------------------------------------------------------------------------------------------
 
 
-def answered(session: Session, message: Result | Error) -> Step:
-    """The client answers. A late answer is nobody's."""
+def answered(session: Session, message: Result | Error, post: ev.PostId | None = None) -> Step:
+    """The client answers. A late answer is nobody's. Where another life could go on with the call, the answer is put
+    into the record, for that one to give it again, before its POST is accepted: the client says it only once."""
     ask = session.asks.get(message.id) if isinstance(message.id, str) else None
     if ask is None:
         return session, [fx.Count("late_answer")]
     ok = isinstance(message, Result)
     payload = message.result if isinstance(message, Result) else message.error
-    session, effects = _forget(session, str(message.id), ask)
-    return session, [*effects, fx.AnswerBackend(ask.backend, ask.id, ok, payload, ask.method)]
+    id, stream, entry = str(message.id), ask.stream, session.called(ask.call)
+    session, effects = _forget(session, id, ask)
+    effects.append(fx.AnswerBackend(ask.backend, ask.id, ok, payload, ask.method))
+    if entry is None or stream is None or session.posts[entry.post].stream != stream or not _goes_on(entry):
+        return session, effects
+    given = {**session.given, id: entry.call}
+    outdated = tuple(given)[:-GIVEN]
+    session = replace(
+        session,
+        given={i: call for i, call in given.items() if i not in outdated},
+        settled=(*(i for i in session.settled if i != id), *outdated),
+    )
+    value = of_server_request(ask, entry, stream, payload, failed=not ok)
+    session, more = streams.note(session, stream, {}, asked={id: value}, accepts=post)
+    return session, effects + more
+
+
+def _goes_on(entry: ClientRequest) -> bool:
+    """Whether the record says how another life could go on with this call."""
+    return entry.place is not None and entry.place.cursor is not None
 
 
 def was_issued(session: Session, id: int | str | None) -> bool:
@@ -180,6 +202,10 @@ def withdrawn(session: Session, event: ev.ServerRequestWithdrawn) -> Step:
 def withdraw_of_call(session: Session, call: ev.CallId) -> Step:
     """A call has ended: its open server requests are withdrawn from the client. (The upstream connection answers
     the backend.)"""
+    over = tuple(i for i, of in session.given.items() if of == call)
+    if over:
+        given = {i: of for i, of in session.given.items() if i not in over}
+        session = replace(session, given=given, settled=(*session.settled, *over))
     return _withdraw_where(session, {i: a for i, a in session.asks.items() if a.call == call}, "the call has ended")
 
 

@@ -189,6 +189,9 @@ class Session(Struct, frozen=True):
     posts: dict[PostId, Post] = {}
     streams: dict[str, Stream] = {}
     asks: dict[str, ServerRequest] = {}
+    given: dict[str, CallId] = {}
+    """Server requests whose answer is in the record, and the calls to which they belong: as long as these run, another
+    life may have to give the answers to the backend again."""
     settled: tuple[str, ...] = ()
     """Server requests that have their answer and are still in the record: the next append takes them out of it."""
     box: tuple[Boxed, ...] = ()

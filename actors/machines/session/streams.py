@@ -56,9 +56,18 @@ def put(
     return replace(session, streams=streams), [effect]
 
 
-def note(session: Session, name: str, requests: Changes, clears: ev.CallId | None = None) -> Step:
+def note(
+    session: Session,
+    name: str,
+    requests: Changes,
+    clears: ev.CallId | None = None,
+    *,
+    asked: Changes | None = None,
+    accepts: ev.PostId | None = None,
+) -> Step:
     """Changes the record in the order of the stream's events, without an event."""
-    return session, [fx.Append(name, session.streams[name].seq + 1, None, requests=requests, clears=clears)]
+    seq = session.streams[name].seq + 1
+    return session, [fx.Append(name, seq, None, requests=requests, asked=asked or {}, clears=clears, accepts=accepts)]
 
 
 # Streams of POSTs --------------------------------------------------------------------------------------------
