@@ -9,7 +9,7 @@ import trio
 from actors.ports import Deltas, Failed, Refused
 from actors.protocol.table import Limits
 from gateway.store.redis import targets
-from tests.support.store_calls import Outcomes, data_of, refused
+from tests.support.store_calls import Letters, Outcomes, data_of, eventually, refused
 
 pytestmark = pytest.mark.redis
 
@@ -112,3 +112,39 @@ async def test_under_traffic_every_event_is_there_once_or_its_loss_is_told(pair,
             else:
                 assert (said.reason, said.head) == (Refused.SEQ, len(there))
                 assert len(there) < count
+
+
+async def test_no_letter_comes_twice_or_after_it_was_withdrawn(pair, opened, ask):
+    """Letters that the promoted replica had not heard of are lost, and how far they were read may be."""
+    primary, replica, sentinel = pair
+    async with opened(sentinel.url) as one, opened(sentinel.url) as two:
+        heard, posted, promoted, ended = Letters(), [], [False], trio.Event()
+        two.subscribe(heard)
+
+        def post(number: int) -> None:
+            to, letter = two.incarnation, b"%d" % number
+
+            def next_one(outcome: Any) -> None:
+                posted.append((to, letter, outcome))
+                if promoted[0] and isinstance(outcome, str):
+                    ended.set()
+                else:
+                    # Not at once: where nobody lives the refusal comes before the call returns.
+                    trio.lowlevel.current_trio_token().run_sync_soon(post, number + 1)
+
+            one.post(to, letter, next_one)
+
+        post(1)
+        await trio.sleep(0.3)
+        primary.kill()
+        with trio.fail_after(30):
+            while sentinel.primary() != replica.port:
+                await trio.sleep(0.05)
+            promoted[0] = True
+            await ended.wait()
+        assert heard.all
+        await eventually(lambda: heard.all[-1] == posted[-1][1])
+        assert [int(letter) for letter in heard.all] == sorted({int(letter) for letter in heard.all})
+        for to, letter, outcome in posted[-200:]:
+            if isinstance(outcome, str) and await ask(one.withdraw, to, outcome) is True:
+                assert letter not in heard.all

@@ -101,10 +101,13 @@ async def test_a_cluster_that_does_not_answer_is_unreachable(opened):
             pass
 
 
-async def test_a_primary_is_found_by_its_sentinel(start_server, start_sentinel, opened, ask, new_key, lives_through):
+async def test_a_primary_is_found_by_its_sentinel(
+    start_server, start_sentinel, opened, ask, new_key, lives_through, mails_itself
+):
     sentinel = await start_sentinel(start_server().port)
     async with opened(sentinel.url) as store:
         await lives_through(store, ask, new_key())
+        await mails_itself(store, ask)
     with pytest.raises(StoreUnreachable):
         async with opened(sentinel.url.replace("/main", "/unknown")):
             pass

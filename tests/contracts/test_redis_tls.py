@@ -50,10 +50,11 @@ def test_the_redis_of_these_tests_has_tls(tls: RedisServer, port: int, authority
         assert client.ping()
 
 
-async def test_a_session_lives_behind_tls(tls, port, authority, opened, ask, new_key, lives_through):
+async def test_a_session_lives_behind_tls(tls, port, authority, opened, ask, new_key, lives_through, mails_itself):
     for host in ("127.0.0.1", "localhost"):
         async with opened(f"rediss://{host}:{port}/0?ssl_ca_certs={authority.file}") as store:
             await lives_through(store, ask, new_key())
+            await mails_itself(store, ask)
 
 
 async def test_a_certificate_of_an_authority_that_is_not_ours_is_not_trusted(tls, port, opened, tmp_path):

@@ -7,6 +7,7 @@ whoever sent it sends it again.
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from hiredis import pack_command
@@ -27,7 +28,7 @@ from redis.exceptions import (
 
 from gateway.store.redis.errors import LinkDown
 from gateway.store.redis.scripts import SCRIPTS
-from gateway.store.redis.targets import Connection, Target, connections_of
+from gateway.store.redis.targets import Connection, Target, close_sentinels, connections_of
 
 Command: TypeAlias = tuple[bytes | str | int | float, ...]
 """A command with its arguments; `_key_of` says where the key stands."""
@@ -55,7 +56,10 @@ _pack: Callable[[Command], bytes] = pack_command  # type: ignore[assignment]
 
 def open_link(target: Target) -> Link:
     """A link for one thread; it connects when it is first used."""
-    return ClusterLink(target) if target.kind == "cluster" else DirectLink(target.connections())
+    if target.kind == "cluster":
+        return ClusterLink(target)
+    pool = target.pool()
+    return DirectLink(connections_of(pool), partial(close_sentinels, pool))
 
 
 def replies_to(link: Link, commands: Sequence[Command]) -> list[Reply]:
@@ -105,8 +109,9 @@ class DirectLink:
     one: so the next one first ends its predecessor (by id and address, as ids begin anew when Redis does).
     """
 
-    def __init__(self, make: Callable[[], Connection]) -> None:
+    def __init__(self, make: Callable[[], Connection], closed: Callable[[], None] = lambda: None) -> None:
         self._make = make
+        self._closed = closed
         self._connection: Connection | None = None
         self._predecessor: tuple[str, str] | None = None
 
@@ -130,6 +135,7 @@ class DirectLink:
         if self._connection is not None:
             self._connection.disconnect()
             self._connection = None
+        self._closed()
 
     def _connected(self) -> Connection:
         if self._connection is None:

@@ -86,7 +86,11 @@ class Target:
 
     def connections(self) -> Callable[[], Connection]:
         """Makes connections, not yet open, to the one primary (not for a cluster)."""
-        return connections_of(self._sentinel_pool() if self.kind == "sentinel" else self._direct_pool())
+        return connections_of(self.pool())
+
+    def pool(self) -> ConnectionPool:
+        """Makes connections to the one primary (not for a cluster)."""
+        return self._sentinel_pool() if self.kind == "sentinel" else self._direct_pool()
 
     def cluster(self) -> RedisCluster:
         """A client that knows the slots; it connects at once."""
@@ -141,6 +145,13 @@ class Target:
 def connections_of(pool: ConnectionPool) -> Callable[[], Connection]:
     """Makes connections as the pool does, which it then knows nothing of."""
     return cast(Callable[[], Connection], pool.make_connection)
+
+
+def close_sentinels(pool: ConnectionPool) -> None:
+    """Closes the connections by which the pool asks where the primary is, until it asks again."""
+    manager = getattr(pool, "sentinel_manager", None)
+    for sentinel in manager.sentinels if manager is not None else ():
+        sentinel.close()
 
 
 def parse(url: str) -> Target:
