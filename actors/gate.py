@@ -194,10 +194,10 @@ class Gate:
         rejection = classify.check_headers(session_id, request.headers.get(VERSION_HEADER))
         if rejection is not None:
             return Answer.refusing(rejection.error)
-        found = await self._find(session_key(session_id or ""), request.principal, request.endpoint)
+        found = await self.find(session_key(session_id or ""), request.principal, request.endpoint)
         return Answer.refusing(found) if isinstance(found, ProtocolError) else found
 
-    async def _find(self, key: SessionKey, principal: Principal, endpoint: str) -> Session | ProtocolError:
+    async def find(self, key: SessionKey, principal: Principal, endpoint: str) -> Session | ProtocolError:
         """The session, here or elsewhere. A foreign one looks exactly like one that is not there."""
         sessions = self._sessions
         if key not in sessions.under_way:
@@ -245,7 +245,7 @@ class Gate:
         """The outcome. What an actor had not taken when it ended is offered to its next life."""
         where = session_key(session_id), post.principal, post.endpoint
         for _ in range(LIVES):
-            found = await self._find(*where)
+            found = await self.find(*where)
             if isinstance(found, ProtocolError):
                 return Answer.refusing(found, letter.id)
             try:
@@ -296,7 +296,7 @@ class Gate:
     def _search(self, where: Where) -> Search:
         async def search(stream: str, epoch: int, seq: int) -> Feed | bool:
             """Where the stream goes on after this event; else whether it may be found later."""
-            found = await self._find(*where)
+            found = await self.find(*where)
             if isinstance(found, ProtocolError):
                 return found.kind != "session_not_found"
             try:

@@ -1,4 +1,4 @@
-"""What operators see of sessions and do with them, by way of a replica: list them, end one, move one.
+"""What operators see of sessions and do with them, by way of any replica: list them, end one, move one.
 
 A list is read in pages, one source after the other: what each replica owns, in the order of their names, and what
 nobody has in memory. Of its own sessions a replica knows all; of those of others it tells what their records say. A
@@ -15,12 +15,12 @@ from typing import Any, Final, TypeAlias
 import trio
 
 from actors.ports import ANONYMOUS, DUE_PARTS, Answer, Done, Failed, Incarnation, Principal, Record, Replica, SessionKey
-from actors.protocol.errors import ProtocolError
+from actors.protocol.errors import ProtocolError, Refusal
 from actors.runtime import ActorDown, MailboxFull, NotTaken, Reply
 from actors.services import Services
 from actors.sessions.expiry import ACTIVE
-from actors.sessions.messages import Describe, Description, EndSession
-from actors.sessions.router import Activate, Alive, MoveSession
+from actors.sessions.messages import Describe, Description, EndSession, Move
+from actors.sessions.router import Activate, Alive, Elsewhere, MoveSession
 from actors.streams.recorder import handle
 from actors.tree import GatewayActors
 
@@ -92,6 +92,8 @@ class Operator:
         if not cursor:
             page["replicas"] = [self._replica(replica) for replica in replicas]
             source = sources[0]
+            if source != self._me:  # it may be asked itself: a supervisor asks each worker for its own
+                return {**page, "sessions": [], "next": f"{source}:"}
         if source not in sources:  # it is gone meanwhile: go on with the one that follows
             source, position = next((one for one in sources if one > source), AT_REST), ""
         if source == AT_REST:
@@ -191,29 +193,30 @@ class Operator:
     async def end(self, name: str) -> dict[str, Any]:
         """Ends it, wherever it is, as its client would; its requests get an error."""
         key = await self._key(name)
-        alive = self._actors.sessions.table.get(key)
-        principal, endpoint = (alive.principal, alive.endpoint) if alive is not None else await self._whose(key)
-        found = await self._find(key, principal, endpoint)
+        found = await self._find(key, *await self._whose(key))
         answer = await self._call(found, lambda reply: EndSession(reply, "operator"))
         if answer.status != 200:
             raise RefusedError(answer.status, "its end could not be recorded; try again")
         return {"key": key, "handle": handle(key), "ended": True}
 
     async def move(self, name: str, to: Incarnation) -> dict[str, Any]:
-        """Gives a session of this replica back, with what is in flight, for another to go on with."""
+        """Gives a session that this replica has back, with what is in flight, for another to go on with; takes one of
+        another replica over."""
         key = await self._key(name)
-        if to and to != self._me:
-            raise RefusedError(409, "one replica can't hand a session to a certain other; a supervisor of workers can")
-        if to or key not in self._actors.sessions.table:
-            owner = (await self.where(key))["owner"]
-            at = f"it belongs to {owner}: ask that one" if owner else "nobody has it in memory: it is at rest"
-            raise RefusedError(409, "it is there already" if to and owner == to else at)
+        owner = (await self.where(key))["owner"]
+        if to not in ("", self._me):
+            raise RefusedError(409, f"ask that replica itself, or its supervisor: this one is {self._me}")
+        if owner is None:
+            raise RefusedError(409, "it is at rest: nobody has it in memory")
+        if owner != self._me:
+            outcome = await self._call(await self._find(key, *await self._whose(key)), Move)
+            _expect_moved(outcome)
+            return {**await self.take(key), "from": owner}
+        if to:
+            raise RefusedError(409, "it is there already")
         if not any(replica.alive for replica in await self._replicas() if replica.incarnation != self._me):
             raise RefusedError(409, "there is no other replica")
-        outcome = await self._call(self._actors.router, lambda reply: MoveSession(key, reply))
-        if outcome is not True:
-            status = outcome.status if isinstance(outcome, Answer) else 409
-            raise RefusedError(status, "it can't be given back at the moment; try again")
+        _expect_moved(await self._call(self._actors.router, lambda reply: MoveSession(key, reply)))
         return {"key": key, "handle": handle(key), "moved": True, "from": self._me}
 
     async def where(self, name: str) -> dict[str, Any]:
@@ -226,12 +229,17 @@ class Operator:
     async def take(self, name: str) -> dict[str, Any]:
         """Brings it into the memory of this replica, if no other one has it."""
         key = await self._key(name)
-        await self._find(key, *await self._whose(key))
+        whose = await self._whose(key)
+        found = await self._call(self._actors.router, lambda reply: Activate(key, *whose, reply))
+        if isinstance(found, ProtocolError):
+            raise RefusedError(found.status, found.message)
+        if isinstance(found, Elsewhere):
+            raise RefusedError(409, "another replica has it")
         return {"key": key, "handle": handle(key), "moved": True, "to": self._me}
 
     async def _find(self, key: SessionKey, principal: Principal, endpoint: str) -> Any:
-        """Where messages to it go."""
-        found = await self._call(self._actors.router, lambda reply: Activate(key, principal, endpoint, reply))
+        """Where messages to it go, here or elsewhere."""
+        found = await self._actors.door.find(key, principal, endpoint)
         if isinstance(found, ProtocolError):
             raise RefusedError(found.status, found.message)
         return found
@@ -239,10 +247,15 @@ class Operator:
     async def _call(self, actor: Any, make: Callable[[Reply], object]) -> Any:
         try:
             return await actor.call(make, self._services.limits.admission)
+        except Refusal as refusal:
+            raise RefusedError(refusal.error.status, refusal.error.message) from refusal
         except (MailboxFull, NotTaken, ActorDown) as error:
             raise RefusedError(503, "the session takes no message at the moment; try again") from error
 
     async def _whose(self, key: SessionKey) -> tuple[Principal, str]:
+        alive = self._actors.sessions.table.get(key)
+        if alive is not None:
+            return alive.principal, alive.endpoint
         record = await self._record(key)
         name = record.fields.get("principal", b"").decode()
         principal = ANONYMOUS if name == ANONYMOUS.name else Principal(name)
@@ -304,6 +317,13 @@ class Operator:
         if isinstance(outcome, Failed):
             raise RefusedError(503, f"the store does not answer ({outcome.reason.value})")
         return outcome
+
+
+def _expect_moved(outcome: Any) -> None:
+    if outcome is True or (isinstance(outcome, Answer) and outcome.status == 200):
+        return
+    status = outcome.status if isinstance(outcome, Answer) else 409
+    raise RefusedError(status, "it can't be given back at the moment; try again")
 
 
 def _named(key: SessionKey, principal: str, endpoint: str) -> dict[str, Any]:

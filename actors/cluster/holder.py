@@ -584,7 +584,7 @@ class Holder:
 
 def _kind(ask: lt.Ask) -> rt.Kind:
     match ask:
-        case lt.Note() | lt.End():
+        case lt.Note() | lt.End() | lt.Move():
             return rt.Kind.NOTE
         case lt.Deliver():
             return rt.Kind.REQUESTS

@@ -68,6 +68,10 @@ class End(Struct, frozen=True, omit_defaults=True):
     """A DELETE."""
 
 
+class Move(Struct, frozen=True, omit_defaults=True):
+    """The session is to be given back, for the sender to take it over. Answered by 200, or 409 if it can't be."""
+
+
 class Detach(Struct, frozen=True, omit_defaults=True):
     """The connection is gone, with everything up to number `written` written, or nobody waits any more. It names the
     letter by which the connection came."""
@@ -168,7 +172,7 @@ class Moved(Struct, frozen=True, omit_defaults=True):
     owner: Incarnation | None = None
 
 
-Ask: TypeAlias = Deliver | Note | Attach | Recover | End
+Ask: TypeAlias = Deliver | Note | Attach | Recover | End | Move
 """What is answered."""
 ToOwner: TypeAlias = Ask | Detach | Written
 ToHolder: TypeAlias = Whole | Opened | Attached | Unrecorded | Events | Head | Released | Refused | Moved
@@ -181,6 +185,7 @@ BODIES: Final[dict[str, type[Body]]] = {
     "attach": Attach,
     "recover": Recover,
     "end": End,
+    "move": Move,
     "detach": Detach,
     "written": Written,
     "answer": Whole,
@@ -282,7 +287,7 @@ def decode(data: bytes) -> Letter:
 
 # What sessions are told, and answer, as letters ---------------------------------------------------------------
 
-SessionAsk: TypeAlias = sm.PostMessages | sm.GetEvents | sm.Recover | sm.EndSession
+SessionAsk: TypeAlias = sm.PostMessages | sm.GetEvents | sm.Recover | sm.EndSession | sm.Move
 
 
 def ask_of(message: SessionAsk) -> Ask:
@@ -298,6 +303,8 @@ def ask_of(message: SessionAsk) -> Ask:
             return Recover(bytes(codec.dumps(ids)))
         case sm.EndSession():
             return End()
+        case sm.Move():
+            return Move()
         case _:
             assert_never(message)
 
@@ -316,6 +323,8 @@ def asked(ask: Ask) -> Callable[[Reply], SessionAsk]:
             return lambda reply: sm.Recover(ids, reply)
         case End():
             return sm.EndSession
+        case Move():
+            return sm.Move
         case _:
             assert_never(ask)
 

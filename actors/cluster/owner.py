@@ -252,6 +252,8 @@ class Owner:
                     self._follow(guest, live)
             case None:
                 self._close(guest, lt.Unrecorded())
+            case bool():
+                self._close(guest, lt.Whole(200 if outcome else 409))
             case ActorDown(taken=False):
                 self._place(guest)
             case ActorDown():

@@ -91,6 +91,8 @@ class Supervisor:
         others = [worker.incarnation for worker in self.workers if worker.is_ready and worker.incarnation != owner]
         if to and to not in others:
             return 409, {"error": "it is there already" if to == owner else "there is no such worker"}
+        if owner not in (worker.incarnation for worker in self.workers):
+            return await self._ask(to, "move", key, {"to": to} if to else NO_OPTIONS)  # of another machine
         status, moved = await self._ask(owner, "move", key)
         if status != 200 or not others:
             return status, moved

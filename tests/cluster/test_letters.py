@@ -25,6 +25,7 @@ BODIES: list[letters.Body] = [
     letters.Attach(),
     letters.Recover(b'[1,"1"]'),
     letters.End(),
+    letters.Move(),
     letters.Detach(7),
     letters.Written(9),
     letters.Whole(200, b"\xff\x00", (("retry-after", "1"),)),

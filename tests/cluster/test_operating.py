@@ -172,10 +172,52 @@ async def test_what_can_t_be_moved_is_said(autojump_clock):
     async with open_replicas(2, http()) as (one, two):
         await one.connect("alpha")
         [key] = one.actors.sessions.table
-        status, body = await ask(two, "move", key)
+        status, body = await ask(one, "move", key, to=two.services.cluster.incarnation)
         assert (status, one.services.cluster.incarnation in body["error"]) == (409, True)
-        assert (await ask(one, "move", key, to=two.services.cluster.incarnation))[0] == 409
+        assert (await ask(one, "move", key, to=one.services.cluster.incarnation))[0] == 409
+        assert (await ask(two, "take", key)) == (409, {"error": "another replica has it"})
         assert list(one.actors.sessions.table) == [key]
+
+
+async def test_a_session_of_another_replica_is_taken_over_with_what_is_in_flight(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        call = client.begin("tools/call", {"name": "slow"})
+        await alpha.next()
+        await trio.sleep(1)
+        [key] = one.actors.sessions.table
+        status, body = await ask(two, "move", key[:12])
+        assert (status, body.get("from")) == (200, one.services.cluster.incarnation), body
+        assert (not one.actors.sessions.table, list(two.actors.sessions.table)) == (True, [key])
+        assert (await call.error()).data["reason"] == "moved"
+        client.to(two)
+        assert await client.tool("echo") == "alpha: echo"
+        assert await ask(one, "where", key) == (200, {"key": key, "owner": two.services.cluster.incarnation})
+
+
+async def test_one_that_can_t_be_given_back_yet_stays_where_it_is(autojump_clock):
+    async with open_replicas(2, http()) as (one, two):
+        client = one.client("alpha")
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        await client.begin("initialize", params).result()
+        [key] = one.actors.sessions.table
+        assert (await ask(two, "move", key))[0] == 409
+        assert list(one.actors.sessions.table) == [key]
+
+
+async def test_a_session_of_another_replica_is_ended(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        call = client.begin("tools/call", {"name": "slow"})
+        await alpha.next()
+        [key] = one.actors.sessions.table
+        assert await ask(two, "end", key[:8]) == (200, {"key": key, "handle": key[:12], "ended": True})
+        assert (await call.error()).code == -32603
+        assert not one.actors.sessions.table
+        assert not two.actors.sessions.table
+        assert await client.listen().head() == 404
 
 
 async def test_names_that_mean_nothing_or_too_much_are_refused(autojump_clock, monkeypatch):

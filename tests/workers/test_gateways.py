@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ import redis
 
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
-from tests.support.processes import ROOT, Gateway, Programs, accepts
+from tests.support.processes import ROOT, STAGEDOOR, Gateway, Programs, accepts, environment
 from tests.support.raw import RawSession, Stream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.redis]
@@ -247,6 +248,32 @@ def test_sessions_go_on_through_a_rolling_restart_and_no_call_of_theirs_fails(si
         site.more()
     assert not site.failures
     assert not former & set(site.both())
+
+
+def sessions(site: Site, *words: str) -> dict[str, Any]:
+    """What `stagedoor sessions` says to programs."""
+    where = ("--url", site.gateway.endpoint(), "--admin", site.gateway.admin, "--json")
+    command = [str(STAGEDOOR), "sessions", *words, *where]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_session_is_listed_moved_and_ended_whichever_worker_has_it(site: Site) -> None:
+    session = RawSession(site.gateway.endpoint("plain"))
+    listed = sessions(site, "list")
+    [entry] = listed["sessions"]
+    assert len([replica for replica in listed["replicas"] if replica["alive"]]) == 2
+    assert entry["idle"] is not None, "each worker is asked for its own"
+    moved = sessions(site, "move", entry["handle"])
+    assert moved["to"] != entry["owner"]
+    [after] = sessions(site, "list")["sessions"]
+    assert (after["key"], after["owner"]) == (entry["key"], moved["to"])
+    for _ in range(6):
+        assert session.tools()
+    assert sessions(site, "end", entry["handle"])["ended"]
+    assert "error" in session.ask(1, "tools/list")
 
 
 def test_all_end_with_the_supervisor_in_order(site: Site) -> None:

@@ -288,6 +288,8 @@ async def test_a_session_is_moved_from_the_worker_that_has_it_to_another() -> No
         taken = {"pid": two.pid, "what": "take", "name": one.incarnation}
         assert await site.supervisor.ask("move", one.incarnation, {}) == (200, taken)
         assert await site.supervisor.ask("move", one.incarnation, {"to": two.incarnation}) == (200, taken)
+        status, body = await site.supervisor.ask("move", "of-another-machine", {"to": two.incarnation})
+        assert (status, body["what"], body["pid"]) == (200, "move", two.pid)
         for to in (one.incarnation, "elsewhere"):
             assert (await site.supervisor.ask("move", one.incarnation, {"to": to}))[0] == 409
 
