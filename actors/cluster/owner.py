@@ -121,7 +121,9 @@ class Owner:
         self._orders = count()
         self._waiting: dict[Where, list[Guest]] = {}
         """Those whose session is being brought into memory, in their order."""
-        self._seen: OrderedDict[Name, None] = OrderedDict()
+        self._seen: OrderedDict[int, tuple[SessionKey, str | None]] = OrderedDict()
+        """Deliveries that were taken, by their numbers (of which no two replicas have the same): whose, and the stream
+        that came of each."""
         self._ready: list[Guest] = []
         self._held_back: dict[Incarnation, deque[Letter]] = {}
 
@@ -164,14 +166,15 @@ class Owner:
                 self._ask(name, letter, body)
 
     def _ask(self, name: Name, letter: Letter, ask: lt.Ask) -> None:
-        there = self._guests.get(name)
+        there, seen = self._guests.get(name), self._seen.get(name[1])
         if isinstance(ask, lt.Recover):
             if there is not None and there.connection is None:
                 return  # the session has it in hand
-            if there is not None and there.connection is not None:
-                ask = lt.Attach(there.connection.stream)
-                self._leave(name, 0)
-        elif there is not None or name in self._seen:
+            self._leave(name, 0)
+            if seen is not None and seen[0] == letter.key and seen[1] is not None:
+                # By whatever name its holder goes now: nobody else knows the number.
+                ask = lt.Attach(seen[1])
+        elif there is not None or seen is not None:
             return  # doubled
         guest = Guest(name, letter, ask, next(self._orders))
         if len(self._guests) >= MOST:
@@ -286,7 +289,7 @@ class Owner:
 
     def _follow(self, guest: Guest, connection: Connection) -> None:
         guest.connection, connection.elsewhere = connection, connection.recorded
-        self._remember(guest)
+        self._remember(guest, connection.stream if connection.recorded else None)
         ref = self._ctx.ref
 
         def ready() -> None:
@@ -324,6 +327,8 @@ class Owner:
         if guest is None:
             return
         self._forget(guest)
+        if guest.name[1] not in self._seen:
+            self._remember(guest)
         self._ctx.cancel_timer(("last", name))
         waiting = self._waiting.get(guest.where)
         if waiting is not None and guest in waiting:
@@ -347,9 +352,9 @@ class Owner:
         if self._guests.get(guest.name) is guest:
             del self._guests[guest.name]
 
-    def _remember(self, guest: Guest) -> None:
+    def _remember(self, guest: Guest, stream: str | None = None) -> None:
         if type(guest.ask) is lt.Deliver:
-            self._seen[guest.name] = None
+            self._seen[guest.name[1]] = guest.letter.key, stream
             if len(self._seen) > SEEN:
                 self._seen.popitem(last=False)
 

@@ -232,7 +232,7 @@ async def test_what_comes_while_it_leaves_is_bounded_and_may_be_given_up(autojum
         client = await gateway.connect("alpha")
         await client.tool("echo")
         release, held = gateway.store.release, []
-        monkeypatch.setattr(gateway.store, "release", lambda *args: held.append(args))
+        monkeypatch.setattr(gateway.store, "release", lambda *args, **more: held.append(args))
         await trio.sleep(QUIET)
         calls = []
         for _ in range(20):

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from actors.ports import Get, Streaming
-from tests.actors.test_continued import begun
+from tests.actors.test_continued import Story, begun
 from tests.cluster.test_mail import elsewhere, http, numbers, owners, pair
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway
@@ -312,6 +312,48 @@ async def test_connections_at_an_owner_that_lost_the_session_follow_the_next_one
         await stream.next("notifications/prompts/list_changed")
 
 
+@pytest.mark.parametrize("opened", [False, True], ids=["no word yet", "a stream"])
+@pytest.mark.parametrize("seconds", [1.0, 20.0])
+async def test_a_holder_that_stood_still_gets_what_it_missed(autojump_clock, seconds, opened):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        request = await alpha.next()
+        if opened:
+            request.progress(1)
+            await trio.sleep(1)
+        await two.pause()
+        request.progress(2)
+        await trio.sleep(seconds)
+        await two.resume()
+        request.text("done")
+        answer = await outcome(call)
+        assert "result" in answer
+        assert len(call.seen("notifications/progress")) == 1 + opened
+        assert executions(alpha) == 1
+
+
+async def test_a_stream_of_which_no_word_came_is_found_in_the_record_of_its_dead_owner(autojump_clock):
+    alpha = http(tools=("echo", "work"), held={"work"})
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "work"}, progress="mine")
+        story = Story(alpha, await alpha.next())
+        alpha.upstream.transport.prime("c0", story.request.id)
+        Post(one, *[()] * 50)
+        story.progress(1, "c1")
+        await trio.sleep(1)
+        assert call.status is None
+        one.kill(at_once=True)
+        await alpha.connected(2)
+        await two.settle()
+        story.result("done")
+        assert (await outcome(call))["result"]["content"][0]["text"] == "done"
+        assert len(call.seen("notifications/progress")) == 1
+        assert len(alpha.asked_for("tools/call")) == 1
+
+
 # Mail that is lost, doubled or late -------------------------------------------------------------------------------
 
 
@@ -352,6 +394,19 @@ async def test_whatever_becomes_of_a_letter_each_event_comes_once_and_the_call_r
             assert [m["params"]["progress"] for m in call.seen("notifications/progress")] == [0, 1, 2, 3]
         else:
             assert unknown(answer)
+
+
+async def test_a_double_of_a_call_whose_client_is_gone_does_not_run_either(autojump_clock):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        await client.call("ping")
+        Post(two, (0.0, 5.0))
+        call = client.begin("tools/call", {"name": "slow"})
+        await alpha.next()
+        call.drop()
+        await trio.sleep(SOON)
+        assert executions(alpha) == 1
 
 
 async def test_a_stream_that_misses_its_mail_finds_what_it_missed_in_the_log(autojump_clock):
