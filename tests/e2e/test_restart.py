@@ -150,13 +150,21 @@ def wait_for_entry(url: str, part: bytes) -> None:
 
 
 @pytest.mark.redis
-def test_a_second_process_on_the_same_store_refuses_while_the_first_lives(
+def test_a_second_process_on_the_same_store_serves_beside_the_first(
     redis_url: str, programs: Programs, backend: dict[str, Any]
 ) -> None:
+    """The session stays where it is as long as that process lives, and goes on at the other one when it was killed."""
     first = programs.gateway(backend, "--store", redis_url)
-    with pytest.raises(AssertionError, match="ended while starting"):
-        programs.gateway(backend, "--store", redis_url)
-    assert RawSession(first.endpoint("slow")).tools()
+    session = RawSession(first.endpoint("slow"))
+    second = programs.gateway(backend, "--store", redis_url)
+    other = RawSession(second.endpoint("slow"))
+    assert session.tools() == other.tools()
+    with redis.from_url(redis_url) as client:
+        assert len({client.hget(key, "owner") for key in client.scan_iter("*:s")}) == 2
+    session.go_to(second.endpoint("slow"))
+    assert session.tools(), "by mail"
+    first.program.stop(signal.SIGKILL)
+    assert session.tools(), "taken over"
 
 
 def test_without_a_store_that_lasts_an_old_session_is_unknown_after_a_restart(

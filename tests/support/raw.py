@@ -82,9 +82,7 @@ class RawSession:
         revision: str = REVISION,
         capabilities: Mapping[str, Any] | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        assert parts.hostname is not None
-        self._address, self._path = (parts.hostname, parts.port), parts.path
+        self.go_to(url)
         self.headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         if token is not None:
             self.headers["Authorization"] = f"Bearer {token}"
@@ -96,6 +94,12 @@ class RawSession:
         self.headers |= {"Mcp-Session-Id": response.headers["Mcp-Session-Id"], "MCP-Protocol-Version": revision}
         response, body = self.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
         assert response.status == 202, body
+
+    def go_to(self, url: str) -> None:
+        """Sends what comes from now on to this endpoint."""
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self._address, self._path = (parts.hostname, parts.port), parts.path
 
     def send(self, method: str, body: str | None, headers: dict[str, str]) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection(*self._address, timeout=PATIENCE)
