@@ -46,7 +46,7 @@ def one_answer(story: Story) -> Iterator[str]:
 def _unanswered(call: Call, story: Story) -> Iterator[str]:
     refusal, last = call.refusal, call.exchanges[-1]
     if refusal is not None and (call.has_id or refusal.status not in POLITE):
-        yield f"was refused with {refusal.status}: {refusal.body}"
+        yield f"was refused with {refusal.status}"
     elif refusal is not None or (call.cancelled and last.end == "whole" and last.status == 200):
         return
     elif call.has_id:
@@ -233,7 +233,7 @@ RULES: Sequence[Rule] = (one_answer, streams, isolation, executions, hangs, sess
 
 def about(call: Call) -> str:
     way = " ".join(
-        f"[{e.method} {e.began:.2f} {e.holder[-5:]} {e.status} {len(e.seen)} {e.end} {e.ended:.2f}]"
+        f"[{e.method} {e.began:.2f} {e.holder[-5:]} {e.status} {len(e.seen)} {e.end} {e.ended:.2f} {e.body}]"
         for e in call.exchanges
     )
     return f"{call.key} ({call.tool or call.method}, {call.backend}, {call.session[:6]}, {way})"

@@ -128,11 +128,11 @@ class Client:
         self.listening = Listening(self.who, self.session)
         self._story.listenings.append(self.listening)
         self._nursery.start_soon(self._listen, self.listening)
-        for _ in range(20):
+        while self.session:
             if (await self._request("resources/subscribe", {"uri": self._uri()})).result is not None:
                 return True
             await trio.sleep(0.5)
-        return True
+        return False
 
     async def _end(self) -> None:
         """DELETE, whatever is under way."""

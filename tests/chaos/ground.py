@@ -44,7 +44,7 @@ class Replica:
     admin: str
     program: Program | None = None
     lives: int = 0
-    lost: bool = True
+    lost: bool = False
     """Not there, stopped, or draining."""
 
 
@@ -98,12 +98,19 @@ class Ground:
         return port
 
     def _start_replica(self, replica: Replica) -> None:
-        replica.lives += 1
         command = [STAGEDOOR, "serve", "--listen", replica.listen, "--admin", replica.admin]
         command += ["--store", self.redis.url, "--config", self._config]
-        name = f"replica-{self.replicas.index(replica)}-{replica.lives}"
-        replica.program = self._programs.start(name, command, ready=answers(f"http://{replica.admin}/readyz"))
-        replica.lost = False
+        while True:
+            replica.lives += 1
+            name = f"replica-{self.replicas.index(replica)}-{replica.lives}"
+            replica.program = self._programs.start(name, command)
+            try:
+                replica.program.wait_ready(answers(f"http://{replica.admin}/readyz"))
+            except AssertionError:
+                if "store_unusable" not in replica.program.output():
+                    raise
+            else:
+                return  # else Redis was away, and whoever keeps processes running tries again
 
     def _start_backend(self, backend: Backend) -> None:
         backend.lives += 1
@@ -140,6 +147,8 @@ class Ground:
 
     async def bring(self, trouble: Trouble, nursery: trio.Nursery) -> None:
         """Begins it; returns as soon as the next one may come. Its end is a task in the nursery."""
+        with (self._folder / "troubles.txt").open("a") as file:
+            file.write(f"{time.monotonic():.3f} {trouble}\n")
         await self._means[trouble.what](self, trouble, nursery)
 
     async def _lose(self, trouble: Trouble, nursery: trio.Nursery) -> None:

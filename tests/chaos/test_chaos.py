@@ -31,7 +31,7 @@ SESSIONS = 42
 CALLS, KILLS = 2000, 20
 LONG = 600.0
 """Seconds of the long run."""
-REPLICAS = int(os.environ.get("CHAOS_REPLICAS", "1"))
+REPLICAS = int(os.environ.get("CHAOS_REPLICAS", "3"))
 SLOWEST = 3.0
 """A machine that is slower than this gets its trouble as fast as one that is just so."""
 TICK, LATE = 0.05, 0.2
@@ -88,13 +88,15 @@ def play(programs: Programs, folder: Path, troubles: Sequence[Trouble], seed: in
     began = time.monotonic()
     with RedisServer(aof=True) as redis:
         ground = Ground(programs, redis, folder, story, REPLICAS)
-        trio.run(run, ground, troubles, seed)
+        try:
+            trio.run(run, ground, troubles, seed)
+        finally:
+            (folder / "losses.txt").write_text("\n".join(map(repr, story.losses)))
     share, total = checker.results(story)
     print(f"seed {seed}: {total} requests, {share:.1%} with a result, {ground.kills} kills, ", end="")
     print(f"{time.monotonic() - began:.0f} s, {sum(end - begin for begin, end in story.stalls):.1f} s of stalls")
     print(Counter(ending(call) for call in story.calls).most_common(20))
     print("on SDKs:", Counter(f"{call.who[:-1]} {call.outcome}" for call in story.sdk_calls).most_common())
-    (folder / "losses.txt").write_text("\n".join(map(repr, story.losses)))
     wrong = checker.judge(story)
     if REPLICAS == 1:  # nobody is there to serve what one process misses
         wrong = [line for line in wrong if not line.startswith("enough_results")]
