@@ -112,10 +112,7 @@ class Follower:
 
     def _take(self, replay: Replay) -> None:
         """Up to the head known at the attach; what is later comes live, and is not written twice."""
-        if replay.lost is not None and self.stream.startswith("p"):
-            self.gap = {"after": replay.lost[0], "resumed": replay.lost[1], "reason": "trimmed"}
-        else:
-            self.hole = self.hole or replay.lost
+        self._missing(replay.lost, "trimmed")
         entries = replay.entries
         if self.connection is not None:
             entries = [e for e in entries if e.seq <= self.head]
@@ -125,6 +122,16 @@ class Follower:
         self.replayed += len(entries)
         target = self.head if self.connection is not None else replay.head
         self._more = bool(entries) and self._seq < target
+        if self.connection is not None and not entries and self._seq < target:
+            # The store has lost what it had acknowledged to the stream's owner, who has not found that out yet.
+            self._missing((self._seq, target + 1), "lost")
+            self._seq = target
+
+    def _missing(self, hole: tuple[int, int] | None, reason: str) -> None:
+        if hole is not None and self.stream.startswith("p"):
+            self.gap = self.gap or {"after": hole[0], "resumed": hole[1], "reason": reason}
+        else:
+            self.hole = self.hole or hole
 
     def close(self) -> None:
         """The reader is gone."""

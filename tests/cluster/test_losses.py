@@ -87,6 +87,25 @@ async def test_a_stream_goes_on_behind_what_was_lost_and_says_the_hole(autojump_
         assert gateway.telemetry.total("stagedoor_gaps_total", "lost") == 1
 
 
+async def test_whoever_resumes_before_the_owner_has_found_that_out_is_told_too(autojump_clock):
+    alpha = http()
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        call, request = await streaming(client, alpha)
+        before = state(gateway)
+        for n in (2, 3):
+            request.progress(n)
+        await gateway.settle()
+        back_to(gateway, before)
+        rest = resumed(client, call, 1)
+        await gateway.settle()
+        request.progress(4)
+        request.text("done")
+        meta = (await rest.result())["_meta"]["stagedoor/gap"]
+        assert (meta["after"], meta["resumed"], meta["reason"]) == (2, 5, "lost")
+        assert [m["params"]["progress"] for m in rest.seen("notifications/progress")] == [4]
+
+
 async def test_a_record_that_is_gone_is_written_again_where_its_session_lives(autojump_clock):
     alpha = http()
     async with open_gateway(alpha) as gateway:
