@@ -26,7 +26,7 @@ PAUSE = 0.1
 """Seconds between two turns."""
 LATE = 1.0
 """Seconds by which two clocks may differ in what they measured."""
-LOOK = 3.7
+LOOK = 17.3
 """Seconds, about, between two looks for those that are due: so exact is their end."""
 
 
@@ -94,7 +94,7 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    outcome: list[SessionKey] | Failed
+    keys: list[SessionKey]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ class Expiry(Actor):
                 self._add([key])
             case _Look():
                 self._look()
-            case _Due(outcome):
-                self._add(outcome if not isinstance(outcome, Failed) else [])
+            case _Due(keys):
+                self._add(keys)
             case _Tick():
                 self._tick()
             case _Read(key, outcome):
@@ -159,10 +159,14 @@ class Expiry(Actor):
 
     def _look(self) -> None:
         """What is in hand comes first."""
-        ref, now = self.ctx.ref, self._services.wall()
+        now = self._services.wall()
         for part in range(DUE_PARTS if not self._queue else 0):
-            self._services.cluster.due(part, now, lambda out: ref.reply(_Due(out)))
+            self._services.cluster.due(part, now, self._came)
         self._look_later()
+
+    def _came(self, outcome: list[SessionKey] | Failed) -> None:
+        if outcome and not isinstance(outcome, Failed):
+            self.ctx.ref.reply(_Due(outcome))
 
     def _add(self, keys: Iterable[SessionKey]) -> None:
         for key in keys:
