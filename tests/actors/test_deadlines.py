@@ -551,6 +551,7 @@ async def idle(scene: Scene) -> None:
     assert not ended() or scene.cell.server == "none"
     await trio.sleep(10)
     assert not sessions
+    await trio.sleep(25)  # its servers hear of it when it is looked for, or when its client comes back
     assert ended()
     assert await client.begin("tools/list").head() == 404
 
