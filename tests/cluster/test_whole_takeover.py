@@ -1,0 +1,55 @@
+"""All that a killed owner had recorded comes to its one end at the next, whatever its servers can do."""
+
+from __future__ import annotations
+
+import trio
+
+from tests.support.harness import open_replicas
+from tests.support.mcp_backend import Backend
+
+
+async def test_every_recorded_request_gets_one_answer_and_every_server_its_session_or_a_new_one(autojump_clock):
+    http = Backend("http", kind="http", tools=("slow", "echo"), held={"slow"})
+    lasting = Backend("lasting", kind="http", tools=("slow",), held={"slow"})
+    stdio = Backend("stdio", tools=("slow", "echo"), held={"slow"})
+    async with open_replicas(2, http, lasting, stdio) as (one, two):
+        client = await one.connect()
+        await client.call("logging/setLevel", {"level": "error"})
+        await client.names()
+        calls = [client.begin("tools/call", {"name": f"{b.name}__slow"}, progress=b.name) for b in (http, stdio)]
+        for backend in (http, stdio):
+            (await backend.next()).progress(1)
+        last = client.begin("tools/call", {"name": "lasting__slow"}, progress="lasting")
+        request = await lasting.next()
+        lasting.upstream.transport.prime("c0", request.id)
+        params = {"progressToken": request.token, "progress": 1}
+        lasting.upstream.notify("notifications/progress", params, related=request.id, cursor="c1")
+        for call in (*calls, last):
+            await call.next("notifications/progress")
+        one.kill()
+        client.to(two)
+        await trio.sleep(10)  # nobody comes: it is taken over all the same
+        assert sum(alive.ref.alive for alive in two.actors.sessions.table.values()) == 1
+        [record] = two.store.records().values()
+        assert record.tries == 0
+        result = {"content": [{"type": "text", "text": "done"}]}
+        lasting.upstream.transport.deliver({"id": request.id, "result": result}, request.id, "c2")
+        for call in (*calls, last):
+            rest = client.listen([e.id for e in call.events if e.id][-1])
+            rest.id = call.id
+            answer = await rest.response()
+            await rest.end()
+            assert len([m for m in rest.messages if m.get("id") == call.id]) == 1
+            if call is last:
+                assert answer["result"] == result
+            else:
+                assert answer["error"]["data"] == {"reason": "owner_lost", "executed": "unknown"}
+        assert await client.tool("http__echo") == "http: echo"
+        assert await client.tool("stdio__echo") == "stdio: echo"
+        assert [b.methods.count("tools/call") for b in (http, lasting, stdio)] == [2, 1, 2]
+        sessions = {u.transport.session for u in http.upstreams if u.params_of("tools/call")}
+        assert len(sessions) == 1
+        assert stdio.upstream.params_of("initialize")
+        assert stdio.upstream.params_of("logging/setLevel") == [{"level": "error"}]
+        [record] = two.store.records().values()
+        assert not record.requests
