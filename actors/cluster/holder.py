@@ -554,6 +554,7 @@ class Holder:
                 continue
             if head is None or head.owner != feed.owner:
                 self._lose(mid, feed)
+                self._released(feed.key, feed.owner)
             else:
                 feed.listener.head_said(head)
 

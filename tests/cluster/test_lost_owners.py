@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from actors.ports import Get, Streaming
+from actors.sessions.router import MoveSession
 from tests.actors.test_continued import Story, begun
 from tests.cluster.test_mail import elsewhere, http, numbers, owners, pair
 from tests.support.door_client import Client, Pending
@@ -401,12 +402,40 @@ async def test_a_double_of_a_call_whose_client_is_gone_does_not_run_either(autoj
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two)
         await client.call("ping")
-        Post(two, (0.0, 5.0))
+        posted: list[tuple[str, bytes]] = []
+        post = two.store.post
+
+        def noted(to: str, letter: bytes, done: Any) -> None:
+            posted.append((to, letter))
+            post(to, letter, done)
+
+        two.store.post = noted  # type: ignore[method-assign]
         call = client.begin("tools/call", {"name": "slow"})
-        await alpha.next()
+        request = await alpha.next()
         call.drop()
-        await trio.sleep(SOON)
+        await trio.sleep(1)
+        request.text("done")
+        await trio.sleep(1)
+        post(*posted[0], lambda _: None)
+        await trio.sleep(1)
         assert executions(alpha) == 1
+
+
+async def test_a_stream_that_was_not_told_of_a_move_finds_out_from_the_record(autojump_clock):
+    alpha = slow()
+    async with pair(alpha, 3) as (one, two, three):
+        client = await elsewhere(one, two)
+        stream = client.listen()
+        await stream.head()
+        Post(one, *[()] * 50)
+        [key] = one.actors.sessions.table
+        assert await one.actors.router.call(lambda reply: MoveSession(key, reply), 2.0) is True
+        client.to(three)
+        await client.tool("echo")
+        await trio.sleep(SOON)
+        assert owners(one, two, three) == [0, 0, 1]
+        alpha.upstream.notify("notifications/prompts/list_changed")
+        await stream.next("notifications/prompts/list_changed")
 
 
 async def test_a_stream_that_misses_its_mail_finds_what_it_missed_in_the_log(autojump_clock):
