@@ -113,8 +113,9 @@ class FollowedStream:
     ) -> "FollowedStream":
         """What follows the last event of a source whose owner was lost."""
         recorded = isinstance(source, Follower) or source.recorded
-        follow, _ = fl.begin(*(source.position or (0, 0)), recorded=recorded)
-        return cls(services, key, source.stream, search, owed, fl.step(follow, fl.OwnerLost()))
+        follow, effects = fl.begin(*(source.position or (0, 0)), recorded=recorded)
+        follow, more = fl.step(follow, fl.OwnerLost())
+        return cls(services, key, source.stream, search, owed, (follow, [*effects, *more]))
 
     async def begin(self) -> Failed | None:
         """Reads what the log has; a failure means that nothing can be delivered."""

@@ -61,7 +61,8 @@ class NoPage(Struct, frozen=True):
 
 
 class HeadSaid(Struct, frozen=True):
-    """The last event of the stream, by its owner or the store; `floor`: events up to it are lost."""
+    """The last event of the stream, by its owner or the store; its epoch, or 0 if that is not known. `floor`: events up
+    to it are lost."""
 
     epoch: int
     seq: int
@@ -221,9 +222,10 @@ Step: TypeAlias = tuple[Follow, Effects]
 
 
 def begin(epoch: int, seq: int, *, recorded: bool = True, head: int = 0) -> Step:
-    """Follows a stream from an event on, of which the owner has said that it sends what comes after `head`."""
+    """Follows a stream from an event on, of which the owner has said that it sends what comes after `head`. Whether the
+    cursor of a client that comes back is one of its events, the log says."""
     follow = Follow(epoch, seq, recorded, known=head)
-    follow, effects = _read(follow) if recorded and head > seq else (follow, [])
+    follow, effects = _read(follow) if recorded and max(head, seq) > 0 else (follow, [])
     return follow, [StartCheckClock(), *effects]
 
 
@@ -271,9 +273,10 @@ def _head_said(follow: Follow, event: HeadSaid) -> Step:
     other = event.seq <= follow.seq and event.epoch > follow.epoch
     # What was written before the head was asked for is in the log, unless the store has lost it.
     fewer = asked is not None and event.seq < asked
-    if event.seq > follow.seq or other or fewer:
+    ended = event.finished and event.seq == follow.seq
+    if event.seq > follow.seq or other or fewer or (ended and event.epoch != follow.epoch):
         return _missed(follow)
-    return _over(follow, whole=True) if event.finished and event.seq == follow.seq else (follow, [])
+    return _over(follow, whole=True) if ended else (follow, [])
 
 
 # The log ----------------------------------------------------------------------------------------------------
@@ -290,7 +293,7 @@ def _page(follow: Follow, event: Page) -> Step:
     effects: Effects = []
     fresh = tuple(entry for entry in event.entries if entry.seq > follow.seq)
     resumed = fresh[0].seq if fresh else event.lost[1] if event.lost is not None else follow.seq + 1
-    if resumed > follow.seq + 1:
+    if event.lost is not None or resumed > follow.seq + 1:
         effects.append(Gap(follow.seq, resumed))
         follow = replace(follow, seq=resumed - 1)
     if fresh:
@@ -305,6 +308,9 @@ def _after_page(follow: Follow, event: Page, *, read: bool) -> Step:
         return _over(follow, whole=True)
     if read and follow.seq < max(event.head, follow.known):
         return _read(follow)
+    if follow.known > max(event.head, follow.seq):
+        # What is mailed was acknowledged before: if the log does not have it, the store has lost it.
+        return _broken(follow)
     if not follow.owned:
         return _reattach(follow)
     return replace(follow, phase=Phase.LIVE, known=follow.seq), []
@@ -336,8 +342,8 @@ def _reattach(follow: Follow) -> Step:
 def _attached(follow: Follow, event: Attached) -> Step:
     if follow.phase is not Phase.REATTACHING:
         return follow, []
-    follow = replace(follow, phase=Phase.LIVE, owned=True, known=max(follow.seq, event.head))
-    return _read(follow) if event.head != follow.seq else (follow, [])
+    # The log is read even if there is nothing new: after a loss it may be another stream by the same name.
+    return _read(replace(follow, owned=True, known=max(follow.seq, event.head)))
 
 
 def _not_attached(follow: Follow, event: NotAttached) -> Step:

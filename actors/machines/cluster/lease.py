@@ -151,10 +151,16 @@ class Lease(Struct, frozen=True):
 Step: TypeAlias = tuple[Lease, Effects]
 
 
+def doubtful(lease: Lease, now: float) -> bool:
+    """Whether nothing may be given to a backend. By the clock: a process that was stopped must not rely on what it had
+    been told before."""
+    return lease.doubted or now - lease.acknowledged > DOUBT
+
+
 def may_claim(lease: Lease, now: float) -> bool:
     """Whether a session may be claimed from another that looks dead: if this replica's own lease is unbroken for as
     long as one lasts. (When Redis comes back, every replica looks dead to every other.)"""
-    return not lease.doubted and now - lease.since >= TTL and now - lease.acknowledged <= DOUBT
+    return not doubtful(lease, now) and now - lease.since >= TTL
 
 
 def step(lease: Lease, event: LeaseEvent) -> Step:
@@ -176,11 +182,12 @@ def _beat_due(lease: Lease, event: BeatDue) -> Step:
 
 
 def _beaten(lease: Lease, event: Beaten) -> Step:
-    """One that comes after its own lease is over is no sign of life."""
+    """One that comes after its own lease is over is no sign of life. Whoever has asked since the last one may have been
+    told of a doubt, by the clock: that is over now, too."""
+    lease, effects = _looked(lease, Looked(event.now))
     if event.now - event.sent > DOUBT or event.sent < lease.acknowledged:
-        return lease, []
+        return lease, effects
     begun = lease.phase in (LeasePhase.STARTING, LeasePhase.LAPSED)
-    effects: Effects = []
     if lease.doubted:
         effects.append(Verify() if lease.phase is LeasePhase.LAPSED else Certain())
     phase = _to(lease, "beat") or lease.phase

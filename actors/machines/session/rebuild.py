@@ -130,8 +130,8 @@ def _take_up(session: Session, name: str, entries: Requests, asked: ServerReques
             id, post, call, entry.method, now, token, entry.progress, timed=True, backend=entry.backend, place=place
         )
         calls[call] = id
-        # The client has them, and may answer.
-        mine = {i: a for i, a in asked.items() if a.request == request_key(id) and a.stream == name}
+        # The client has them, on this stream or on that of a GET, and may answer.
+        mine = {i: a for i, a in asked.items() if a.request == request_key(id) and a.stream in session.streams}
         given |= {i: call for i, a in mine.items() if a.answer}
         open |= {
             i: ServerRequest(a.backend, a.id, call, a.method, b"", a.stream, a.token)

@@ -79,7 +79,7 @@ def _send(session: Session, server_request_id: str, ask: ServerRequest, event: e
     if entry is not None:
         own = session.posts[entry.post].stream
         session, moved = session_record.place(session, entry, own, event)
-        entry = session.called(ask.call) if own == name else None
+        entry = session.called(ask.call)
     session, more = streams.put(
         session, name, ask.frame, requests=moved, asked={server_request_id: of_server_request(ask, entry, name)}
     )

@@ -183,7 +183,8 @@ def _ask(session: Session, name: str, waiting: list[str]) -> Step:
     effects: fx.Effects = []
     for server_request_id in waiting:
         ask = session.asks[server_request_id]
-        session, more = put(session, name, ask.frame, asked={server_request_id: name.encode()})
+        recorded = session_record.of_server_request(ask, session.called(ask.call), name)
+        session, more = put(session, name, ask.frame, asked={server_request_id: recorded})
         effects += [*more, fx.StartServerRequestClock(server_request_id, not session.holds_up(ask.call))]
         session = replace(session, asks={**session.asks, server_request_id: replace(ask, stream=name)})
     return session, effects

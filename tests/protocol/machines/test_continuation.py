@@ -107,6 +107,20 @@ def test_the_rest_of_the_answer_is_asked_for_and_the_deadline_runs_anew() -> Non
     assert not driver.session.posts
 
 
+def test_a_question_on_a_get_stream_stays_open_with_its_call() -> None:
+    """The connection of the POST was gone, and the call goes on: its backend waits for the answer."""
+    driver = turned(running())
+    driver.step(ev.Detached(driver.last, "p1"))
+    driver.get()
+    [append] = [effect for effect in all_of(fx.Append, driver.question(1, 5, "c2")) if effect.asked]
+    assert append.stream == "g1"
+    effects = driver.restart("b")
+    assert only(fx.Continue, effects).asked == ((5, "roots/list"),)
+    assert not all_of(fx.Append, effects), "nothing is withdrawn"
+    answered = only(fx.AnswerBackend, driver.answer(next(iter(driver.session.asks)), {"roots": []}))
+    assert (answered.id, answered.ok) == (5, True)
+
+
 def test_its_client_comes_back_for_the_stream_and_may_cancel() -> None:
     driver = turned(running())
     driver.place(1, "c0")

@@ -53,7 +53,7 @@ def run(follow: Follow, *events: FollowEvent) -> tuple[Follow, list[FollowEffect
     return follow, effects
 
 
-LIVE = begin(E, 10)[0]
+LIVE = step(begin(E, 10)[0], Page((), 10, False))[0]
 OVER = [StopClocks(), Finish(True)]
 
 
@@ -94,11 +94,20 @@ def test_events_that_the_store_has_lost_are_not_passed_over() -> None:
     """The same numbers under another epoch are other events."""
     assert run(LIVE, frame(9, epoch=8))[1] == [ReadLog(E, 10)]
     assert run(LIVE, HeadSaid(8, 10, False))[1] == [ReadLog(E, 10)]
+    assert run(LIVE, HeadSaid(0, 10, False))[1] == [], "whose it is was not said"
+    assert run(LIVE, HeadSaid(0, 10, True))[1] == [ReadLog(E, 10)], "an end must be that of this very event"
     assert run(LIVE, CheckDue(), HeadSaid(E, 8, False))[1][-1] == ReadLog(E, 10)
     assert run(LIVE, HeadSaid(E, 8, False))[1] == [], "said before the last ones came"
     over, effects = run(LIVE, frame(9, epoch=8), NoPage(passing=False))
     assert effects[1:] == [Gap(10, None), StopClocks(), Finish(False)]
     assert run(over, frame(11))[1] == []
+
+
+def test_what_was_heard_of_and_is_not_in_the_log_is_lost_for_good() -> None:
+    """Its owner may believe it written, and never look again."""
+    empty = Page((), 10, False)
+    for told in (frame(12), HeadSaid(0, 12, True)):
+        assert run(LIVE, told, empty)[1] == [ReadLog(E, 10), Gap(10, None), StopClocks(), Finish(False)]
 
 
 def test_a_hole_in_the_log_is_said_before_what_follows_it() -> None:
@@ -108,8 +117,10 @@ def test_a_hole_in_the_log_is_said_before_what_follows_it() -> None:
     assert (follow.epoch, follow.seq, follow.phase) == (8, 16, Phase.LIVE)
 
 
-def test_a_head_beyond_the_cursor_is_read_up_to_at_once() -> None:
-    assert begin(E, 3, head=5)[1] == [StartCheckClock(), ReadLog(E, 3)]
+def test_a_cursor_is_looked_up_in_the_log_and_read_up_from_at_once() -> None:
+    assert begin(E, 0)[1] == [StartCheckClock()]
+    assert begin(E, 3)[1] == begin(E, 3, head=5)[1] == [StartCheckClock(), ReadLog(E, 3)]
+    assert run(begin(E, 3)[0], NoPage(passing=False))[1][-1] == Finish(False)
 
 
 def test_while_the_store_is_away_it_waits() -> None:
@@ -121,14 +132,17 @@ def test_while_the_store_is_away_it_waits() -> None:
 def test_when_the_owner_is_lost_the_log_is_read_to_its_end_and_the_session_found_again() -> None:
     follow, effects = run(LIVE, OwnerLost(), Page((entry(11),), 11, False))
     assert effects == [ReadLog(E, 10), WriteEntries((entry(11),)), Reattach(E, 11)]
-    follow, effects = run(follow, NotAttached(passing=True), RetryDue(), Attached(11), frame(12, epoch=8))
-    assert effects == [StartRetryClock(), Reattach(E, 11), Write(b"mail 12")]
+    follow, effects = run(follow, NotAttached(passing=True), RetryDue(), Attached(11))
+    assert effects == [StartRetryClock(), Reattach(E, 11), ReadLog(E, 11)]
+    assert run(follow, Page((), 11, False), frame(12, epoch=8))[1] == [Write(b"mail 12")]
     assert run(LIVE, OwnerLost(), Page((entry(11),), 11, True))[1][-2:] == OVER
 
 
-def test_what_was_appended_before_the_attach_is_read() -> None:
+def test_after_an_attach_the_log_is_read_for_it_may_be_another_one() -> None:
+    """What was appended before the attach is there, and a cursor that is none of its events is refused."""
     follow, _ = run(LIVE, OwnerLost(), Page((), 10, False))
-    assert run(follow, Attached(12))[1] == [ReadLog(E, 10)]
+    assert run(follow, Attached(12))[1] == run(follow, Attached(10))[1] == [ReadLog(E, 10)]
+    assert run(follow, Attached(10), NoPage(passing=False))[1][-1] == Finish(False)
 
 
 def test_a_session_that_is_gone_ends_the_connection_and_says_so() -> None:
@@ -143,8 +157,9 @@ def test_an_owner_that_says_nothing_of_the_head_is_lost_though_it_may_live() -> 
 
 
 def test_a_late_frame_of_a_former_owner_is_written_if_it_is_the_next() -> None:
-    events = (OwnerLost(), Page((), 10, False), frame(11), Attached(11), frame(12, epoch=8))
-    assert run(LIVE, *events)[1][-2:] == [Write(b"mail 11"), Write(b"mail 12")]
+    events = (OwnerLost(), Page((), 10, False), frame(11), Attached(11), Page((), 11, False), frame(12, epoch=8))
+    written = [effect for effect in run(LIVE, *events)[1] if isinstance(effect, Write)]
+    assert written == [Write(b"mail 11"), Write(b"mail 12")]
 
 
 def test_a_stream_without_a_log_ends_when_mail_or_its_owner_is_missing() -> None:

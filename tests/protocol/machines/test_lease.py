@@ -27,6 +27,7 @@ from actors.machines.cluster.lease import (
     Rename,
     Verified,
     Verify,
+    doubtful,
     may_claim,
     step,
 )
@@ -65,6 +66,15 @@ def test_a_beat_ends_the_doubt_unless_it_is_too_old_itself() -> None:
     lease, effects = step(doubtful, Beaten(13.0, 13.1))
     assert (lease.phase, effects) == (LeasePhase.LIVE, [Certain()])
     assert step(doubtful, Beaten(10.5, 13.1)) == (doubtful, [])
+
+
+def test_a_doubt_that_was_only_asked_for_ends_too() -> None:
+    """By the clock it began before anybody looked: whoever waits for its end must be told."""
+    assert doubtful(LIVE, 10.1 + DOUBT)
+    lease, effects = step(LIVE, Beaten(10.2 + DOUBT, 10.3 + DOUBT))
+    assert effects == [Doubt(), Certain()]
+    assert not doubtful(lease, 10.3 + DOUBT)
+    assert doubtful(lease, 10.3 + 2 * DOUBT)
 
 
 def test_after_a_lapse_it_is_another_and_asks_for_its_sessions() -> None:

@@ -1,0 +1,129 @@
+"""What may happen to a cluster, as Hypothesis draws it: single steps, and phrases in which a fault meets what it
+hurts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+
+from tests.model.cluster import Step
+
+FEW = (0.01, 0.05, 0.1, 0.3, 1.0, 2.0)
+MANY = (0.2, 0.5, 1.0, 2.0, 3.0, 5.0)
+DEEDS = ("call", "call", "call", "call", "cancel", "listen", "announce", "cut")
+FAULTS = ("kill", "kill", "pause", "pause", "drain", "move", "weather", "stall", "cut")
+
+Phrase = Callable[[int, int], list[Step]]
+
+
+def beheaded(where: int, how: int) -> list[Step]:
+    """An owner is killed while it runs another's call."""
+    owner, other = where, where + 1
+    return [
+        Step("call", 0.1, owner, how),
+        Step("call", 0.5, other, how),
+        Step("kill", 0.4, owner),
+        Step("call", 0.1, other, how),
+    ]
+
+
+def abandoned(where: int, how: int) -> list[Step]:
+    """An owner is killed while it runs what nobody waits for."""
+    return [
+        Step("call", 0.5, where, how | 1),
+        Step("cut", 0.3, 0, how),
+        Step("kill", 0.2, where),
+    ]
+
+
+def asleep(where: int, how: int) -> list[Step]:
+    """An owner stands still, with mail that it has not read and calls that it has taken, and wakes when it is one no
+    more."""
+    owner, other = where, where + 1
+    return [
+        Step("call", 0.1, owner, how),
+        Step("call", 0.5, other, how + 2),
+        Step("pause", 0.02, owner, 0, 4.0),
+        Step("call", 0.05, owner, how),
+        Step("call", 0.05, other, how),
+        Step("cancel", 0.05, other, how + 4),
+        Step("call", 8.0, other, how),
+    ]
+
+
+def deleted(where: int, how: int) -> list[Step]:
+    """A session is ended while a former owner, who has something to write, stands still."""
+    owner, other = where, where + 1
+    return [
+        Step("call", 0.1, owner, how),
+        Step("pause", 0.5, owner, 0, 4.0),
+        Step("announce", 0.1, 0, how),
+        Step("call", 0.5, other, how),
+        Step("end", 7.0, 0, how),
+    ]
+
+
+def passed_on(where: int, how: int) -> list[Step]:
+    """A session goes from hand to hand while calls and their cancels are on the way."""
+    return [
+        Step("call", 0.1, where, how),
+        Step("call", 0.3, where + 1, how),
+        Step("move", 0.1, 0, how),
+        Step("cancel", 0.003, where + 1, how),
+        Step("cancel", 0.002, where + 2, how),
+        Step("move", 0.02, 0, how),
+        Step("kill", 0.01, where),
+    ]
+
+
+def read_elsewhere(where: int, how: int) -> list[Step]:
+    """Streams are followed from another process while mail gets lost."""
+    return [
+        Step("listen", 0.1, 0, how),
+        Step("call", 0.1, where, how),
+        Step("weather", 0.1, 0, 1 + how % 2),
+        Step("call", 0.1, where + 1, how + 2),
+        Step("call", 0.1, where + 2, how + 4),
+        Step("announce", 0.2, 0, how),
+        Step("cut", 0.5, 0, how),
+    ]
+
+
+def forgotten(where: int, how: int) -> list[Step]:
+    """The store loses what it had acknowledged."""
+    return [
+        Step("call", 0.1, where, how),
+        Step("lose", 0.3, 0, 0, 1.0),
+        Step("call", 0.2, where + 1, how),
+        Step("call", 0.3, where + 2, how + 2),
+        Step("kill", 0.45, where + how % 3),
+        Step("call", 0.1, where + 1, how + 4),
+    ]
+
+
+PHRASES: tuple[Phrase, ...] = (beheaded, abandoned, deleted, asleep, passed_on, read_elsewhere)
+"""Those of a store that loses nothing; `forgotten` is the one of a store that does."""
+
+_where, _how = st.integers(0, 2), st.integers(0, 59)
+
+
+def _steps(kinds: tuple[str, ...]) -> st.SearchStrategy[list[Step]]:
+    one = st.builds(Step, st.sampled_from(kinds), st.sampled_from(FEW), _where, _how, st.sampled_from(MANY))
+    return one.map(lambda step: [step])
+
+
+def _said(phrases: tuple[Phrase, ...]) -> st.SearchStrategy[list[Step]]:
+    return st.builds(lambda phrase, where, how: phrase(where, how), st.sampled_from(phrases), _where, _how)
+
+
+def plans(*phrases: Phrase) -> st.SearchStrategy[list[Step]]:
+    """Plans in which these phrases are said, or all of them; with `forgotten` the store loses writes at other times,
+    too."""
+    said = phrases or PHRASES
+    faults = (*FAULTS, "lose") if forgotten in said else FAULTS
+    parts = st.lists(_said(said) | _steps(DEEDS) | _steps(faults) | _steps(DEEDS), min_size=1, max_size=14)
+    return parts.map(lambda found: [step for part in found for step in part])
+
+
+seeds = st.integers(0, 2**16)
