@@ -75,7 +75,7 @@ class Life:
     def take(self, target: Target, body: Any) -> None:
         """A letter, from here or elsewhere."""
         if self.over:
-            self.reply(target, ("moved", None))
+            self.replica.arrived(target, self.key, body)
         elif self.verifying or self.replica.doubtful:
             self.parked.append((target, body))
         else:
@@ -308,6 +308,8 @@ class Life:
             self._restore()
             return
         out.waiting.remove(effect)
+        if effect.accepts is not None:
+            self.reply(self.targets.pop(effect.accepts, None), ("taken",))
         if effect.data is not None:
             out.acked = max(out.acked, effect.seq)
         if effect.data is not None or effect.finish:
@@ -413,11 +415,13 @@ class Life:
     def _leave(self) -> None:
         for number in self.readers.values():
             self.reply(self.targets.get(number), ("released",))
-        for target, _ in self.parked:
-            self.reply(target, ("moved", None))
-        self.parked, self.readers = [], {}
+        for effect in (effect for out in self.outs.values() for effect in out.waiting if effect.accepts is not None):
+            self.reply(self.targets.pop(effect.accepts or 0, None), ("moved", None))
+        parked, self.parked, self.readers = self.parked, [], {}
         self.replica.servers.lose(self)
         self.replica.forget(self)
+        for target, body in parked:
+            self.replica.arrived(target, self.key, body)
 
     def reply(self, target: Target | None, body: Any) -> None:
         if target is not None:

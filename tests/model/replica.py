@@ -211,7 +211,7 @@ class Replica(Process):
 
     def _resolve(self, key: str, done: Callable[[str | Failed], object]) -> None:
         """HERE, or another incarnation, or why nobody does."""
-        if key in self.lives:
+        if self._owns(key):
             self.later(0.0, lambda: done(ro.HERE))
             return
         self._resolving.setdefault(key, []).append(done)
@@ -261,6 +261,9 @@ class Replica(Process):
             self._resolved(key, ro.HERE)
 
         self.main.say("claim", key, record.owner, record.epoch, self.inc, nonce, done=claimed)
+
+    def _owns(self, key: str) -> bool:
+        return key in self.lives and self.lives[key].over is None
 
     def forget(self, life: Life) -> None:
         if self.lives.get(life.key) is life:
@@ -314,7 +317,7 @@ class Replica(Process):
 
     def _route(self, way: Any, event: ro.RouteEvent) -> None:
         key = way[0] if isinstance(way, tuple) else way
-        known = ro.HERE if key in self.lives else self._owners.get(key)
+        known = ro.HERE if self._owns(key) else self._owners.get(key)
         route, effects = ro.step(self._routes.get(way) or ro.Route(known), event)
         self._routes[way] = route
         if route.owner:
@@ -374,11 +377,11 @@ class Replica(Process):
         self.later(seconds, rings)
 
     def _give(self, key: str, mid: int, body: Any) -> None:
-        life, target = self.lives.get(key), Target(self.name, mid)
-        if life is None:
-            self.reply(target, key, ("moved", None))
+        target = Target(self.name, mid)
+        if self._owns(key):
+            self.lives[key].take(target, body)
         else:
-            life.take(target, body)
+            self.reply(target, key, ("moved", None))
 
     def _posted(self, way: Any, mid: int, outcome: Any) -> None:
         if isinstance(outcome, Failed):
@@ -518,7 +521,7 @@ class Replica(Process):
 
     def _post(self, to: str, key: str, mid: int, body: Any, done: Any = None) -> None:
         if to == ro.HERE:
-            self._arrived(Target(self.name, mid), key, body)
+            self.arrived(Target(self.name, mid), key, body)
             return
         self._sent += 1
         envelope = (self.inc, self._sent, key, mid, body)
@@ -547,15 +550,17 @@ class Replica(Process):
                     continue
                 self._seen[sender] = max(n, self._seen.get(sender, 0))
                 if body[0] in TO_OWNER:
-                    self._arrived(Target(sender, mid), key, body)
+                    self.arrived(Target(sender, mid), key, body)
                 else:
                     self._heard(mid, sender, body)
 
-    def _arrived(self, target: Target, key: str, body: Any) -> None:
-        """Something for a session that this process may own."""
-        if key in self._arriving:
+    def arrived(self, target: Target, key: str, body: Any) -> None:
+        """Something for a session that this process may own. What comes to a life that is over waits for the next."""
+        if target.inc == self.name and not self._owns(key):
+            self.reply(target, key, ("moved", None))
+        elif key in self._arriving:
             self._arriving[key].append((target, body))
-        elif key in self.lives:
+        elif self._owns(key):
             self.lives[key].take(target, body)
         elif body[0] in ("ask_head", "detach") or self.draining:
             self.reply(target, key, ("moved", None))
@@ -567,7 +572,7 @@ class Replica(Process):
         for target, body in self._arriving.pop(key, []):
             if isinstance(outcome, Failed):
                 self.reply(target, key, ("refused", outcome.reason))
-            elif outcome == ro.HERE and key in self.lives:
+            elif outcome == ro.HERE and self._owns(key):
                 self.lives[key].take(target, body)
             else:
                 self.reply(target, key, ("moved", outcome or None))
