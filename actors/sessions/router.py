@@ -112,7 +112,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """A session of a dead replica, with work in flight: `found` in its record."""
+    """A session of a dead replica, or one that this one has given back, with work in flight: `found` in its record."""
 
     key: SessionKey
     found: Record
@@ -134,6 +134,21 @@ class MoveDue:
     """Time to look whether another replica has taken a session that was given back to it."""
 
     key: SessionKey
+
+
+@dataclass(frozen=True, slots=True)
+class LeftDue:
+    """Time to look whether anybody has taken a session that was given back, if it has work in flight."""
+
+    key: SessionKey
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRead:
+    """What the store says of it."""
+
+    key: SessionKey
+    outcome: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +188,18 @@ class TakenOver:
 
 
 RouterMessage: TypeAlias = (
-    OpenSession | Activate | TakeOver | MoveSession | MoveDue | Created | Read | Claimed | TakenOver | Down
+    OpenSession
+    | Activate
+    | TakeOver
+    | MoveSession
+    | MoveDue
+    | LeftDue
+    | LeftRead
+    | Created
+    | Read
+    | Claimed
+    | TakenOver
+    | Down
 )
 
 
@@ -220,6 +246,10 @@ class Router(Actor):
                 self._claimed(message)
             case TakeOver():
                 self._take_over(message)
+            case LeftDue(key):
+                self._services.store.read(key, lambda out: self.ctx.ref.reply(LeftRead(key, out)))
+            case LeftRead(key, outcome):
+                self._left(key, outcome)
             case TakenOver(claimed, dead):
                 self._taken_over(claimed, dead)
             case MoveSession():
@@ -404,7 +434,8 @@ class Router(Actor):
         self._quotas.sessions.add(claimed.principal, -1)
         if not isinstance(claimed.outcome, Failed):
             self._rebuild(claimed, "takeover")
-        if not isinstance(claimed.outcome, Failed) or claimed.outcome.reason not in UNAVAILABLE:
+        away = isinstance(claimed.outcome, Failed) and claimed.outcome.reason in UNAVAILABLE
+        if not away and dead != self._services.cluster.incarnation:
             self._services.cluster.disown(dead, [claimed.key])
 
     def _settle(self, key: SessionKey, outcome: Ref | Elsewhere | ProtocolError) -> None:
@@ -422,6 +453,15 @@ class Router(Actor):
         now = self.ctx.now()
         self._moving = {key: until for key, until in self._moving.items() if until > now}
         self._moving[message.key] = now + MOVING
+        self.ctx.set_timer(("left", message.key), MOVING, LeftDue(message.key))
+
+    def _left(self, key: SessionKey, outcome: Record | Failed) -> None:
+        """Nobody wanted it: what is in flight there must not wait for its client to come back."""
+        if isinstance(outcome, Failed):
+            if outcome.reason in UNAVAILABLE:
+                self.ctx.set_timer(("left", key), MOVING, LeftDue(key))
+        elif outcome.owner is None and (outcome.requests or outcome.asked):
+            self._take_over(TakeOver(key, outcome, self._services.cluster.incarnation))
 
     def _is_moving(self, key: SessionKey) -> bool:
         until = self._moving.get(key)

@@ -240,6 +240,21 @@ async def test_a_session_is_moved_with_its_calls(autojump_clock):
         assert record.owner == two.services.cluster.incarnation
 
 
+async def test_what_nobody_else_wants_is_gone_on_with_here(autojump_clock):
+    alpha = lasting()
+    async with open_replicas(1, alpha) as (one,):
+        client = await one.connect("alpha")
+        call, request = await begun(client, alpha)
+        call.drop()
+        assert await move(one) is True
+        assert not in_memory(one)
+        await trio.sleep(6)
+        assert in_memory(one) == 1
+        answer(alpha, request)
+        assert (await back(client, call).result())["content"][0]["text"] == "done"
+        assert alpha.methods.count("tools/call") == 1
+
+
 async def test_whoever_comes_here_waits_for_the_next_owner_for_a_while(autojump_clock):
     alpha = lasting()
     async with open_replicas(2, alpha) as (one, two):
