@@ -32,7 +32,7 @@ def one_answer(story: Story) -> Iterator[str]:
         places = {(seen.id or str(seen.at)) for seen in call.answers}
         if len(places) > 1:
             yield f"{about(call)} has {len(places)} answers"
-        if not places and call.method != "initialize" and call.session not in story.deleted:
+        if not places and call.method != "initialize" and not story.ended(call.session, call.ended):
             yield from (f"{about(call)} {wrong}" for wrong in _unanswered(call, story))
     for key, count in Counter(call.key for call in story.sdk_calls).items():
         if count > 1:
@@ -204,11 +204,16 @@ def covered(spans: Sequence[tuple[float, float]], since: float, until: float) ->
 def sessions(story: Story) -> Iterator[str]:
     """No session is lost, and everybody is served again at the end."""
     for call in story.calls:
-        if call.tool and call.session not in story.deleted and 404 in (exchange.status for exchange in call.exchanges):
+        if (
+            call.tool
+            and not story.ended(call.session, call.ended)
+            and 404 in (exchange.status for exchange in call.exchanges)
+        ):
             yield f"{about(call)}: the session was not found"
     for listening in story.listenings:
-        statuses = {exchange.status for exchange in listening.exchanges} & {400, 404}
-        if statuses and listening.session not in story.deleted:
+        lasting = [e for e in listening.exchanges if not story.ended(listening.session, e.ended)]
+        statuses = {exchange.status for exchange in lasting} & {400, 404}
+        if statuses:
             yield f"the stream of {listening.who} could not be resumed: {statuses}"
     yield from (f"{who} was not served again" for who in story.unserved)
 
@@ -222,7 +227,7 @@ def enough_results(story: Story) -> Iterator[str]:
 
 def results(story: Story) -> tuple[float, int]:
     """The share of requests with a result, and how many requests there were."""
-    wanted = [call for call in story.calls if not call.cancelled and call.session not in story.deleted]
+    wanted = [c for c in story.calls if not c.cancelled and not story.ended(c.session, c.ended)]
     good = [call.result is not None for call in wanted]
     good += [call.outcome == "result" for call in story.sdk_calls]
     return sum(good) / max(1, len(good)), len(good)

@@ -138,7 +138,7 @@ class Client:
         """DELETE, whatever is under way."""
         async with self._opening:
             session, self.session = self.session, ""
-            self._story.deleted.add(session)
+            self._story.deleted[session] = now()
             with trio.move_on_after(GIVE_UP * self._story.slowness):
                 while (await self._exchange([], "DELETE", None, None, enough, session)).status in LATER:
                     await trio.sleep(0.5)

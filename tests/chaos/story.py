@@ -154,7 +154,7 @@ class Note:
 @dataclass
 class Story:
     """A whole run. `stalls`: when the clients' own process stood still. `slowness`: how many times slower the machine
-    is than the usual one. `deleted`: sessions that their clients ended. `unserved`: who was not served again
+    is than the usual one. `deleted`: sessions that their clients ended, and when. `unserved`: who was not served again
     after all trouble."""
 
     calls: list[Call] = field(default_factory=list)
@@ -164,5 +164,9 @@ class Story:
     notes: list[Note] = field(default_factory=list)
     stalls: list[tuple[float, float]] = field(default_factory=list)
     slowness: float = 1.0
-    deleted: set[str] = field(default_factory=set)
+    deleted: dict[str, float] = field(default_factory=dict)
     unserved: list[str] = field(default_factory=list)
+
+    def ended(self, session: str, by: float) -> bool:
+        """Whether its client had ended the session by then."""
+        return self.deleted.get(session, NEVER) <= by

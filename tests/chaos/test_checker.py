@@ -92,7 +92,7 @@ FINE: dict[str, Story] = {
     "no answer in a session that its client ended": changed(
         lambda s: (
             setattr(s.calls[0], "exchanges", [exchange(status=404, end="whole")]),
-            s.deleted.add("s"),
+            s.deleted.update(s=102.0),
             s.notes.clear(),
         )
     ),
@@ -102,6 +102,16 @@ FINE: dict[str, Story] = {
 }
 
 WRONG: dict[str, tuple[str, Story]] = {
+    "no answer, long before its client ended the session": (
+        "one_answer",
+        changed(
+            lambda s: (setattr(s.calls[0], "exchanges", [exchange(end="cut", holder=B)]), s.deleted.update(s=200.0))
+        ),
+    ),
+    "a session that is not found, before its client ended it": (
+        "sessions",
+        changed(lambda s: (setattr(s.calls[0], "exchanges", [exchange(status=404)]), s.deleted.update(s=200.0))),
+    ),
     "two answers": (
         "one_answer",
         changed(lambda s: s.calls[0].exchanges[1].seen.append(Seen(103.0, "p1:6-5", RESULT))),
