@@ -111,6 +111,8 @@ async def serve(
             await accepting.start(accept)
             task_status.started()
             await stop.wait()
+            for listener in open_listeners:
+                listener.stopping = True
             accepting.cancel_scope.cancel()
         for plain in (plain for listener in open_listeners for plain in listener.left):
             handlers.start_soon(attend, admitted(plain))
@@ -125,11 +127,12 @@ async def serve(
 
 
 class _Listener(trio.abc.Listener[trio.SocketStream]):
-    """Closing a listening socket breaks the connections that clients have made and nobody has accepted yet: so they are
-    taken before, and `left`."""
+    """Closing a listening socket breaks the connections that clients have made and nobody has accepted yet: so at the
+    stop they are taken before, and `left`."""
 
     def __init__(self, listening: socket.socket) -> None:
         self.left: list[trio.SocketStream] = []
+        self.stopping = False
         self._socket = listening
         self._inner = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
 
@@ -138,7 +141,7 @@ class _Listener(trio.abc.Listener[trio.SocketStream]):
 
     async def aclose(self) -> None:
         with suppress(OSError):  # there is no more of them
-            while True:
+            while self.stopping:  # else all is being cancelled, and nobody would serve them
                 accepted, _ = self._socket.accept()
                 accepted.setblocking(False)
                 self.left.append(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
