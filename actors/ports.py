@@ -366,22 +366,26 @@ class Replica:
 
 class ClusterListener(Protocol):
     """Is told, on the loop's thread, what a replica must know of the others and of its own lease. Never waits, never
-    raises."""
+    raises. Whom only some of it concerns leaves the rest as it is."""
 
     def on_mail(self, letters: Sequence[bytes]) -> None:
         """What came into the inbox, in the order of each sender. Taken: nobody else gets it any more, and it never
         comes again. A letter whose text was lost on the way is empty."""
+        return
 
     def on_renamed(self, former: Incarnation, now: Incarnation) -> None:
         """The lease had lapsed: others may have claimed what this replica owned. Sessions are claimed again from the
         former incarnation before their next message."""
+        return
 
     def on_certain(self) -> None:
         """A doubt about the lease is over: it is the same incarnation still (else `on_renamed` came before)."""
+        return
 
     def on_down(self, incarnation: Incarnation) -> None:
         """Another replica was found dead (gone in two readings half a second apart), or has ended in order. Told once,
         also of those that were dead before this one started and left sessions."""
+        return
 
 
 DUE_PARTS = 16

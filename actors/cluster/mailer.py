@@ -16,7 +16,7 @@ from actors.cluster.holder import Holder
 from actors.cluster.letters import Letter, UnreadableError
 from actors.cluster.owner import Owner
 from actors.named import NamedRef
-from actors.ports import Cluster, Incarnation, Principal, ignore
+from actors.ports import Cluster, ClusterListener, Incarnation, Principal, ignore
 from actors.runtime import SHUTDOWN, Actor, Exit
 from actors.services import DRAIN_MARGIN, Services
 from actors.sessions.router import Sessions
@@ -47,8 +47,8 @@ class DrainDue(Struct, frozen=True):
 MailerMessage: TypeAlias = ho.HolderMessage | ow.OwnerMessage | Arrived | ReplicaDown | Renamed | DrainDue
 
 
-class Postman:
-    """A `ClusterListener`: what it hears goes to the mailer, whichever life that is in. After the last one, in a
+class Postman(ClusterListener):
+    """What it hears goes to the mailer, whichever life that is in. After the last one, in a
     process that is about to end, letters are for whoever owns their sessions next."""
 
     def __init__(self, mailer: NamedRef, cluster: Cluster) -> None:
@@ -72,9 +72,6 @@ class Postman:
 
     def on_renamed(self, former: Incarnation, now: Incarnation) -> None:
         self._mailer.reply(Renamed(former))
-
-    def on_certain(self) -> None:
-        pass
 
     def on_down(self, incarnation: Incarnation) -> None:
         self._mailer.reply(ReplicaDown(incarnation))

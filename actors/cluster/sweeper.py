@@ -7,13 +7,12 @@ it claimed.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 from actors.machines.session import record as session_record
 from actors.named import NamedRef
-from actors.ports import UNAVAILABLE, Failed, Incarnation, Record, SessionKey
+from actors.ports import UNAVAILABLE, ClusterListener, Failed, Incarnation, Record, SessionKey
 from actors.runtime import Actor
 from actors.services import Services
 from actors.sessions.expiry import Orphaned
@@ -39,20 +38,11 @@ class ReplicaDown:
     incarnation: Incarnation
 
 
-class Deaths:
-    """A `ClusterListener` that tells the sweeper."""
+class Deaths(ClusterListener):
+    """Tells the sweeper."""
 
     def __init__(self, sweeper: NamedRef) -> None:
         self._sweeper = sweeper
-
-    def on_mail(self, letters: Sequence[bytes]) -> None:
-        pass
-
-    def on_renamed(self, former: Incarnation, now: Incarnation) -> None:
-        pass
-
-    def on_certain(self) -> None:
-        pass
 
     def on_down(self, incarnation: Incarnation) -> None:
         self._sweeper.reply(ReplicaDown(incarnation))

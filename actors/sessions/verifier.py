@@ -8,7 +8,7 @@ from typing import TypeAlias, assert_never
 
 from actors.doubt import Doubt
 from actors.named import NamedRef
-from actors.ports import Incarnation
+from actors.ports import ClusterListener, Incarnation
 from actors.record import Renamed
 from actors.runtime import Actor, Ref
 
@@ -74,7 +74,7 @@ class Verifier(Actor):
             self.ctx.set_timer("look", LOOK, _Look())
 
 
-class LeaseListener:
+class LeaseListener(ClusterListener):
     """Tells the verifier; the rest is for others."""
 
     def __init__(self, verifier: NamedRef, doubt: Doubt, now: Callable[[], float]) -> None:
@@ -82,12 +82,6 @@ class LeaseListener:
         self._doubt = doubt
         self._now = now
 
-    def on_mail(self, letters: Sequence[bytes]) -> None: ...
-
     def on_renamed(self, former: Incarnation, now: Incarnation) -> None:
         self._doubt.renamed(self._now())
         self._verifier.reply(Renamed())
-
-    def on_certain(self) -> None: ...
-
-    def on_down(self, incarnation: Incarnation) -> None: ...
