@@ -1,8 +1,9 @@
 """What several replicas on one Redis cost: `python -m loadtest.cluster mail|takeover|moves|workers|rest`.
 
-`mail`: a call that is mailed to the owner against one at the owner. `takeover`: from the kill of the owner to the first
-answer of its session elsewhere. `moves`: a drain of a replica, and its sessions being asked for elsewhere. `workers`:
-one worker against two. `rest`: many sessions, few of them active. Each prints a JSON of what it found.
+`mail`: a call that is mailed to the owner against one at the owner, and letters there and back without a call
+(`letters.py`), which is the least that mail can add. `takeover`: from the kill of the owner to the first answer of its
+session elsewhere. `moves`: a drain of a replica, and its sessions being asked for elsewhere. `workers`: one worker
+against two. `rest`: many sessions, few of them active. Each prints a JSON of what it found.
 """
 
 from __future__ import annotations
@@ -12,102 +13,25 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import trio
 
 from loadtest import proc, shapes
 from loadtest.client import BROKEN, Client, Session, WrongAnswerError, end_clients, open_clients
-from loadtest.shapes import Count
-from loadtest.targets import OTHER_CPU, SERVER_CPU, Bench, http_server
-from loadtest.wire import Address
+from loadtest.letters import exchanged
+from loadtest.replicas import Found, Place, Replica, percentiles
+from loadtest.targets import OTHER_CPU, SERVER_CPU, Bench
 
-Found = dict[str, Any]
 LEASE = 3.0
 """Seconds without a sign of life after which a replica counts as dead; and that one lives before it may take over."""
 BOTH_CPUS = (SERVER_CPU, OTHER_CPU)
 ANSWER_WITHIN = 60.0  # seconds
-
-
-@dataclass
-class Replica:
-    """A gateway on one Redis with others, which can be ended and started again on its port."""
-
-    bench: Bench
-    config: Path
-    address: Address
-    cpus: tuple[int, ...] = (SERVER_CPU,)
-    options: tuple[str, ...] = ()
-    pid: int = 0
-    _life: int = 0
-
-    def start(self) -> Replica:
-        command = [sys.executable, "-m", "stagedoor", "serve", "--config", self.config, *self.options]
-        self.pid = self.bench.spawn(f"replica-{self.address.port}", command, self.address.port, *self.cpus)
-        return self
-
-    def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
-
-    def wait(self) -> None:
-        """Returns when its process has ended."""
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
-
-
-@dataclass
-class Place:
-    """A Redis, a backend, and the replicas between them and the load."""
-
-    bench: Bench
-    store: str = ""
-    redis: int = 0
-    server: Found = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.store = self.bench.redis()
-        self.redis = redis_pid(self.store)
-        self.server = http_server(self.bench)
-
-    def replica(self, path: str = "/mcp/bench", *options: str, **settings: Any) -> Replica:
-        port, config = self.bench.configured(self.server, self.store, **settings)
-        return Replica(self.bench, config, Address(port, path.encode()), options=options)
-
-    def memory(self) -> int:
-        """Bytes that Redis uses."""
-        lines = self._said("info", "memory").splitlines()
-        return next(int(line.partition(":")[2]) for line in lines if line.startswith("used_memory:"))
-
-    def commands(self) -> int:
-        """How many commands Redis has processed."""
-        lines = self._said("info", "stats").splitlines()
-        return next(int(line.partition(":")[2]) for line in lines if line.startswith("total_commands_processed:"))
-
-    def _said(self, *command: str) -> str:
-        return subprocess.run(
-            ["redis-cli", "-u", self.store, *command], capture_output=True, text=True, check=True
-        ).stdout
-
-
-def redis_pid(store: str) -> int:
-    said = subprocess.run(
-        ["redis-cli", "-u", store, "info", "server"], capture_output=True, text=True, check=True
-    ).stdout
-    return next(int(line.partition(":")[2]) for line in said.splitlines() if line.startswith("process_id:"))
-
-
-def percentiles(seconds: Sequence[float]) -> Found:
-    """In milliseconds."""
-    count = Count(list(seconds))
-    return {"n": count.calls, "p50_ms": count.percentile(0.5) * 1e3, "p99_ms": count.percentile(0.99) * 1e3}
 
 
 # A mailed call --------------------------------------------------------------------------------------------------
@@ -134,19 +58,22 @@ async def _mailed(
 ) -> Found:
     clients = await open_clients(lambda: Session(owner.address), callers)
     await shapes.steady(clients, tool, options.seconds / 4)
-    rounds: dict[str, list[Found]] = {"local": [], "mailed": []}
+    rounds: dict[str, list[Found]] = {"local": [], "mailed": [], "letters": []}
     for _ in range(options.rounds):
         for way, replica in (("local", owner), ("mailed", other)):
             for client in clients:
                 await client.go_to(replica.address)
             await shapes.steady(clients, tool, options.seconds / 10)
             rounds[way].append(await _cost(place, (owner, other), clients, tool, options.seconds))
+        rounds["letters"].append(await trio.to_thread.run_sync(exchanged, place.store, callers, options.seconds))
     await end_clients(clients)
-    local, mailed = (middle(rounds[way]) for way in ("local", "mailed"))
+    local, mailed, letters = (middle(rounds[way]) for way in rounds)
     return {
         "local": local,
         "mailed": mailed,
+        "letters": letters,
         "cpu_ratio": mailed["gateways_us"] / local["gateways_us"],
+        "least_ratio": 1 + letters["cpu_us"] / local["gateways_us"],
         "added_p50_ms": mailed["p50_ms"] - local["p50_ms"],
     }
 
@@ -340,27 +267,31 @@ async def rest(options: argparse.Namespace) -> Found:
             await shapes.steady(warm, "echo", 1)
             await end_clients(warm)
             await trio.sleep(options.rest_after + 3)
-            empty, stored = proc.resident_bytes(replica.pid), place.memory()
+            empty, stored = proc.proportional_bytes(replica.pid), place.memory()
             began, clients = trio.current_time(), []
-            while len(clients) < options.sessions:
+            while len(clients) < options.sessions and trio.current_time() < began + options.within:
                 clients += await open_clients(make, min(1000, options.sessions - len(clients)), keep_connections=False)
                 print(len(clients), file=sys.stderr)
             opened = trio.current_time() - began
             await trio.sleep(options.rest_after + 5)
-            resting = proc.resident_bytes(replica.pid)
+            resting = proc.proportional_bytes(replica.pid)
+            redis = place.memory() - stored
             active = clients[:: max(1, int(1 / options.active))] if options.active else []
+            cpu = proc.cpu_seconds(replica.pid)
             took = [await _timed_activation(client) for client in active]
+            cpu = proc.cpu_seconds(replica.pid) - cpu
             await trio.sleep(1)
-            with_active = proc.resident_bytes(replica.pid)
+            with_active = proc.proportional_bytes(replica.pid)
             return {
                 "sessions": len(clients),
                 "opened_per_s": len(clients) / opened,
                 "kib_at_rest": (resting - empty) / len(clients) / 1024,
-                "redis_bytes_at_rest": (place.memory() - stored) / len(clients),
+                "redis_bytes_at_rest": redis / len(clients),
                 "active": len(active),
                 "kib_active": (with_active - resting) / max(1, len(active)) / 1024,
                 "activation": percentiles(took),
-                "resident_mib": with_active / 2**20,
+                "activation_cpu_us": cpu / max(1, len(active)) * 1e6,
+                "mib": {"empty": empty / 2**20, "at_rest": resting / 2**20, "active": with_active / 2**20},
             }
         finally:
             bench.end()
@@ -393,6 +324,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=10_000, help="that move, or rest (%(default)s)")
     parser.add_argument("--active", type=float, default=0.01, help="share of the sessions that rest (%(default)s)")
     parser.add_argument("--rest-after", type=float, default=10.0, help="seconds until a session rests (%(default)s)")
+    parser.add_argument("--within", type=float, default=540.0, help="seconds for opening them (%(default)s)")
     options = parser.parse_args()
     proc.raise_file_limit()
     os.sched_setaffinity(0, {OTHER_CPU})

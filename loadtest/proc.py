@@ -26,6 +26,12 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
 
 
+def proportional_bytes(pid: int) -> int:
+    """Resident memory of a process, where what it shares with others counts by its share (PSS)."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
 @contextmanager
 def on_cpu(*cpus: int) -> Iterator[None]:
     """Runs the block, and what it starts, on these CPUs."""

@@ -115,8 +115,11 @@ class Bench:
         self.spawn("redis", [program, *options], port, OTHER_CPU)
         return f"redis://127.0.0.1:{port}/0"
 
-    def configured(self, server: dict[str, Any], store: str, **settings: Any) -> tuple[int, Path]:
-        """Writes a configuration of the gateway in front of one server; the port that it names, and its file."""
+    def configured(
+        self, server: dict[str, Any], store: str, others: dict[str, Any] | None = None, **settings: Any
+    ) -> tuple[int, Path]:
+        """Writes a configuration of the gateway in front of one server, and of others by name; the port that it names,
+        and its file."""
         port, admin = free_port(), free_port()
         gateway = {
             "listen": f"127.0.0.1:{port}",
@@ -126,7 +129,7 @@ class Bench:
             **settings,
         }
         config = self.folder / f"{port}.json"
-        config.write_text(json.dumps({"mcpServers": {"bench": server}, "gateway": gateway}))
+        config.write_text(json.dumps({"mcpServers": {"bench": server, **(others or {})}, "gateway": gateway}))
         return port, config
 
     def stagedoor(

@@ -150,6 +150,10 @@ class ClientConnection:
         self._pieces.clear()
         return whole
 
+    def fileno(self) -> int:
+        """The descriptor of its socket."""
+        return self._stream.socket.fileno()
+
     def close(self) -> None:
         """Closes at once, whatever is under way."""
         self._stream.socket.close()

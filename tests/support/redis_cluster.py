@@ -47,6 +47,8 @@ class RedisCluster:
         self._wait(lambda: all(self.size(node) == len(everybody) for node in everybody))
         first = self._tell(self.nodes[0], "CLUSTER", "MYID").decode()
         for node in self.replicas:
+            # Until they have shaken hands it knows the other by no name, or by one of its own making.
+            self._wait(lambda node=node: first.encode() in self._tell(node, "CLUSTER", "NODES"))
             self._tell(node, "CLUSTER", "REPLICATE", first)
         self._wait(lambda: all(self.agrees(node) for node in everybody))
         self._wait(lambda: all(b"master_link_status:up" in self._tell(node, "INFO") for node in self.replicas))
