@@ -12,6 +12,7 @@ from socket import socket
 import trio
 
 from actors.ports import Log
+from actors.runtime.boundary import boundary
 from gateway import descriptors, lifecycle
 from gateway.admin.app import Readiness, admin_app
 from gateway.config import Settings
@@ -26,14 +27,12 @@ from gateway.store.redis.reaper import end_lease
 from gateway.workers import overview
 from gateway.workers.channel import Hello
 from gateway.workers.supervisor import Supervisor
-from gateway.workers.worker import Plan
-from gateway.working import Working
+from gateway.workers.worker import Plan, Worker
+from gateway.working import ends_within
 
-BEYOND = 5.0
-"""Seconds beyond the worker's own watchdog after which it is killed."""
 REAP_WITHIN = 5.0
 """Seconds in which the store is told that a worker has died."""
-SERVED_STATES = ("starting", "ready", "draining")
+STATES = ("starting", "ready", "draining", "silent")
 
 
 async def supervise(settings: Settings, file: str | None, log: Log, announce: Callable[[Settings], None]) -> int:
@@ -55,8 +54,6 @@ async def supervise(settings: Settings, file: str | None, log: Log, announce: Ca
 
 def plan(settings: Settings, file: str | None, public: list[socket], log: Log) -> Plan:
     """What every worker is started with."""
-    limits = settings.limits
-    drain = Working.farewell + limits.drain_grace + limits.drain_deadline + lifecycle.WATCHDOG
     return Plan(
         settings.workers,
         # -P: what lies in the current directory is no part of the program.
@@ -68,17 +65,23 @@ def plan(settings: Settings, file: str | None, public: list[socket], log: Log) -
             store=settings.store,
             keys=[] if settings.keys else [lifecycle.machine_key(log)],
         ),
-        end_within=drain + BEYOND,
+        end_within=ends_within(settings.limits),
     )
 
 
 async def reap(store: str, log: Log, incarnation: str) -> None:
-    """Ends the lease of a worker that is dead."""
-    done = False
-    with trio.move_on_after(REAP_WITHIN):
+    """Ends the lease of a worker that is dead. Whatever goes wrong with that (no thread to be had, say) is nothing that
+    the other workers should end for."""
+    done, exit = False, None
+
+    async def end() -> None:
+        nonlocal done
         done = await trio.to_thread.run_sync(end_lease, store, incarnation, abandon_on_cancel=True)
+
+    with trio.move_on_after(REAP_WITHIN):
+        exit = await boundary(end)
     if not done:
-        log.warning("lease_not_ended", hint="it runs out by itself")
+        log.warning("lease_not_ended", hint="it runs out by itself", exc_info=exit and exit.error)
 
 
 @contextmanager
@@ -114,8 +117,8 @@ async def _attend(supervisor: Supervisor, settings: Settings, admin: list[socket
     supervisor.totals.own = metrics.numbers
 
     def page() -> tuple[bytes, str]:
-        states = ["draining" if one.draining else "ready" if one.is_ready else "starting" for one in supervisor.workers]
-        for state in SERVED_STATES:
+        states = [_state(worker) for worker in supervisor.workers]
+        for state in STATES:
             metrics.gauge("stagedoor_workers", float(states.count(state)), (state,))
         metrics.count("stagedoor_worker_deaths_total", amount=supervisor.deaths - counted[0])
         counted[0] = supervisor.deaths
@@ -125,7 +128,7 @@ async def _attend(supervisor: Supervisor, settings: Settings, admin: list[socket
     counted = [0]
 
     def readiness() -> Readiness:
-        states = {worker.pid: worker.state for worker in supervisor.workers}
+        states = {worker.pid: None if worker.silent else worker.state for worker in supervisor.workers}
         ready, degraded, details = overview.readiness(states, settings.workers)
         return Readiness(ready and not supervisor.stopping.is_set(), degraded, details)
 
@@ -138,3 +141,9 @@ async def _attend(supervisor: Supervisor, settings: Settings, admin: list[socket
     )
     config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
     await serve(app, admin, config, stop=trio.Event(), log=log, connections=connections)
+
+
+def _state(worker: Worker) -> str:
+    if worker.silent:
+        return "silent"
+    return "draining" if worker.draining else "ready" if worker.is_ready else "starting"

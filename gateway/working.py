@@ -1,15 +1,21 @@
 """A gateway that is one of several workers: its sockets are inherited, and who looks at it is its supervisor."""
 
 import os
+import select
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 import trio
 
+from actors.protocol.table import Limits
 from actors.runtime import System
+from actors.runtime.boundary import boundary
+from gateway import lifecycle
 from gateway.config import Settings
 from gateway.config.settings import Address
 from gateway.observability.exposition import process_figures
@@ -22,12 +28,28 @@ if TYPE_CHECKING:
 
 SAY_EVERY = 0.5
 """Seconds: so much of what a killed worker had counted is missing in the sums."""
+BEYOND = 5.0
+"""Seconds beyond the worker's own watchdog after which it is killed."""
 
 
 def open_channel(descriptor: int) -> Channel[ToWorker]:
     """The channel that this process inherited; no program that it starts does."""
     os.set_inheritable(descriptor, False)
     return Channel(socket.socket(fileno=descriptor), ToWorker)
+
+
+def end_with_supervisor(descriptor: int, within: float) -> None:
+    """A thread that ends this process so many seconds after its supervisor is gone, if it has not ended by then: where
+    the loop does not turn nobody would drain, and nobody is left to kill it. `descriptor`: of the channel."""
+    other_end = select.poll()
+    other_end.register(os.dup(descriptor), 0)  # with no event asked for it waits for the hang-up alone
+
+    def outlive() -> None:
+        other_end.poll()
+        time.sleep(within)
+        os._exit(1)
+
+    threading.Thread(target=outlive, name="supervisor", daemon=True).start()
 
 
 async def hear_hello(channel: Channel[ToWorker]) -> Hello | None:
@@ -40,6 +62,11 @@ def shared(settings: Settings, hello: Hello) -> Settings:
     """The settings of this worker: what all have in common comes from the supervisor."""
     keys = settings.keys or tuple(hello.keys)
     return replace(settings, listen=Address(*hello.listen), store=hello.store, keys=keys, workers=1)
+
+
+def ends_within(limits: Limits) -> float:
+    """Seconds from the word to drain after which a worker with these limits is killed."""
+    return lifecycle.longest_drain(limits, Working.farewell) + BEYOND
 
 
 class Working:
@@ -90,6 +117,7 @@ class Working:
                 numbers=rows(gateway.metrics.numbers()),
                 process=process_figures(),
                 answers=answers,
+                ends_within=ends_within(gateway.settings.limits),
             )
 
         self._say = say
@@ -101,8 +129,17 @@ class Working:
         await self._tell()
 
     async def _answer(self, gateway: "Gateway", number: int, what: str, name: str, options: dict[str, str]) -> None:
-        status, body = await gateway.operate(what, name, options)
-        await self._send(Told(number, status, body))
+        """An operator's question that goes wrong is told so, and ends nothing here."""
+        told = Told(number, 500, {"error": "internal error"})
+
+        async def operate() -> None:
+            nonlocal told
+            told = Told(number, *await gateway.operate(what, name, options))
+
+        exit = await boundary(operate)
+        if exit.abnormal:
+            gateway.log.error("operator_crashed", exc_info=exit.error)
+        await self._send(told)
 
     async def _tell(self, answers: int = 0) -> None:
         await self._send(self._say(answers))

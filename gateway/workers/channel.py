@@ -77,6 +77,8 @@ class State(Struct, tag=True, kw_only=True):
     process: dict[str, float] = {}
     """What the operating system counts of it."""
     answers: int = 0
+    ends_within: float = 0.0
+    """Seconds from the word to drain after which it should be killed, by its own configuration."""
 
 
 ToWorker: TypeAlias = Hello | Look | Drain | Ask

@@ -63,7 +63,8 @@ class Supervisor:
         with trio.move_on_after(LOOK_WITHIN):
             async with trio.open_nursery() as nursery:
                 for worker in self.workers:
-                    nursery.start_soon(worker.look)
+                    if not worker.silent:
+                        nursery.start_soon(worker.look)
 
     async def ask(self, what: str, name: str, options: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
         """What a worker says to a question about sessions: that one of whose sessions a list goes on, if it is one."""
@@ -83,16 +84,15 @@ class Supervisor:
         return answer or (503, {"error": "no worker answers"})
 
     async def _move(self, name: str, to: str) -> tuple[int, dict[str, Any]]:
-        """From the worker that has it to that one, or to any other."""
+        """From the worker that has it to that one, or to any other; what other machines have to do with, workers do."""
         status, place = await self._ask("", "where", name)
         if status != 200:
             return status, place
         owner, key = place.get("owner") or "", str(place.get("key"))
         others = [worker.incarnation for worker in self.workers if worker.is_ready and worker.incarnation != owner]
-        if to and to not in others:
-            return 409, {"error": "it is there already" if to == owner else "there is no such worker"}
-        if owner not in (worker.incarnation for worker in self.workers):
-            return await self._ask(to, "move", key, {"to": to} if to else NO_OPTIONS)  # of another machine
+        mine = owner in (worker.incarnation for worker in self.workers)
+        if not mine or (to and to not in others):
+            return await self._ask(owner if mine else to, "move", key, {"to": to} if to else NO_OPTIONS)
         status, moved = await self._ask(owner, "move", key)
         if status != 200 or not others:
             return status, moved

@@ -2,7 +2,7 @@
 
 Run as a program, as the supervisor runs workers: the last argument is the descriptor of the channel. Its first argument
 says how it behaves: `serve`, `fail` (ends at once), `mute` (is never ready), `stay` (does not end when told to drain),
-or a file: `fail` as long as that exists.
+`linger` (takes a while to, as it says before), or a file: `fail` as long as that exists.
 """
 
 import os
@@ -17,6 +17,7 @@ import trio
 from gateway.workers.channel import Ask, Channel, Drain, Hello, Look, State, Told, ToWorker
 
 SAY_EVERY = 0.05
+LINGERS = 2.0
 SLOW = "/slow"
 
 
@@ -32,7 +33,12 @@ class Stub:
         numbers = {"stagedoor_http_responses_total": [(("GET", "200"), float(self.answered))]}
         ready = self.behaviour != "mute" and not self.draining.is_set()
         return State(
-            ready=ready, incarnation=f"of-{os.getpid()}", numbers=numbers, answers=answers, details={"sessions": 1}
+            ready=ready,
+            incarnation=f"of-{os.getpid()}",
+            numbers=numbers,
+            answers=answers,
+            details={"sessions": 1},
+            ends_within=60.0 if self.behaviour == "linger" else 0.0,
         )
 
     async def hear(self) -> None:
@@ -61,7 +67,10 @@ class Stub:
         async with stream:
             head = b""
             while b"\r\n\r\n" not in head:
-                head += await stream.receive_some()
+                data = await stream.receive_some()
+                if not data:
+                    return
+                head += data
             if head.startswith(f"GET {SLOW}".encode()):
                 await trio.sleep(0.5)
             body = str(os.getpid()).encode()
@@ -82,6 +91,8 @@ class Stub:
                 loop.start_soon(partial(trio.serve_listeners, self.handle, listeners, handler_nursery=accepting))
                 await self.draining.wait()
                 loop.cancel_scope.cancel()
+            if self.behaviour == "linger":
+                await trio.sleep(LINGERS)
             await self.tell()
             nursery.cancel_scope.cancel()
 

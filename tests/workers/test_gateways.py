@@ -7,19 +7,24 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import redis
 
+from actors.sessions.router import session_key
+from tests.e2e.test_old_records import comes_back, leave
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.processes import ROOT, STAGEDOOR, Gateway, Programs, accepts, environment
@@ -52,27 +57,33 @@ class Site:
         programs.start(
             "plain", [sys.executable, "-m", "loadtest.backend", "--port", str(plain)], ready=accepts(plain), cwd=ROOT
         )
-        servers = {"numbers": port, "plain": plain}
+        servers = {"numbers": port, "plain": plain, "slow": plain}
         urls = {name: {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"} for name, port in servers.items()}
         self.config = {"mcpServers": urls}
         self.gateway: Gateway = programs.gateway(self.config, "--workers", "2", "--store", store)
         self.failures: list[str] = []
         self.answered = 0
 
-    def admin(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.gateway.admin}{path}", timeout=PATIENCE) as answer:
-            return answer.read().decode()
+    def admin(self, path: str, *others: int) -> Any:
+        """What the admin listener says; `others`: statuses besides 200."""
+        try:
+            with urllib.request.urlopen(f"{self.gateway.admin}{path}", timeout=PATIENCE) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as error:
+            if error.code not in others:
+                raise
+            return error.read().decode()
 
     def workers(self) -> list[int]:
         """Process ids of those that are ready."""
-        state = json.loads(self.admin("/readyz"))
+        state = json.loads(self.admin("/readyz", 503))
         return [worker["pid"] for worker in state["workers"] if worker["ready"]]
 
     def both(self) -> list[int]:
         """The same, when there are two and no others."""
 
         def look() -> list[int]:
-            state = json.loads(self.admin("/readyz"))
+            state = json.loads(self.admin("/readyz", 503))
             ready = [worker["pid"] for worker in state["workers"] if worker["ready"]]
             return ready if len(ready) == len(state["workers"]) == 2 and not state["degraded"] else []
 
@@ -106,12 +117,14 @@ class Site:
         assert str(number) in json.dumps(json.loads(text).get("result", {}).get("content")), text
 
     @contextmanager
-    def traffic(self, clients: int = 6, sessions: int = 0) -> Iterator[None]:
+    def traffic(self, clients: int = 6, sessions: int = 0, old: Sequence[RawSession] = ()) -> Iterator[None]:
         """Clients that call without end, each on a connection that it keeps as long as it is let, and those with
-        sessions, with a connection for each call; what fails is noted."""
+        sessions (or with `old` ones, after what these have left), with a connection for each call; what fails is
+        noted."""
         over = threading.Event()
         threads = [threading.Thread(target=self._keep_calling, args=(over,)) for _ in range(clients)]
         threads += [threading.Thread(target=self._keep_session, args=(over,)) for _ in range(sessions)]
+        threads += [threading.Thread(target=self._keep_old_session, args=(over, session)) for session in old]
         for thread in threads:
             thread.start()
         try:
@@ -135,8 +148,15 @@ class Site:
             time.sleep(0.01)
         connection.close()
 
-    def _keep_session(self, over: threading.Event) -> None:
-        session, number = RawSession(self.gateway.endpoint("plain")), 0
+    def _keep_old_session(self, over: threading.Event, session: RawSession) -> None:
+        try:
+            comes_back(session)
+        except (OSError, AssertionError, http.client.HTTPException) as error:
+            self.failures.append(repr(error))
+        self._keep_session(over, session, 100)
+
+    def _keep_session(self, over: threading.Event, session: RawSession | None = None, number: int = 0) -> None:
+        session = session or RawSession(self.gateway.endpoint("plain"))
         while not over.is_set():
             number += 1
             try:
@@ -183,7 +203,7 @@ def site(programs: Programs, redis_url: str) -> Site:
 
 def test_two_workers_are_one_gateway_to_operators(site: Site) -> None:
     servers = json.loads(site.admin("/api/servers"))
-    assert [server["name"] for server in servers["servers"]] == ["numbers", "plain"]
+    assert [server["name"] for server in servers["servers"]] == ["numbers", "plain", "slow"]
     assert servers["listen"] == urlsplit(site.gateway.url).netloc
     with site.traffic():
         site.more()
@@ -192,6 +212,7 @@ def test_two_workers_are_one_gateway_to_operators(site: Site) -> None:
     page = site.admin("/metrics")
     assert 'stagedoor_workers{state="ready"} 2.0' in page
     assert json.loads(site.admin("/readyz?verbose"))["status"] == "ready"
+    assert site.admin("/livez")
 
 
 def test_a_killed_worker_is_replaced_and_what_it_counted_stays(site: Site) -> None:
@@ -210,6 +231,41 @@ def test_a_killed_worker_is_replaced_and_what_it_counted_stays(site: Site) -> No
     assert "stagedoor_worker_deaths_total 1.0" in site.admin("/metrics")
     with site.traffic(1):
         site.more(5)
+
+
+def test_a_worker_that_stands_still_is_replaced_and_nobody_waits_for_it(site: Site) -> None:
+    victim, other = site.both()
+    os.kill(victim, signal.SIGSTOP)
+    with site.traffic(clients=0, sessions=4):  # of which it may own none: they begin at whichever worker accepts
+        site.more()
+        until(lambda: victim not in site.workers())
+        until(lambda: victim not in site.gateway.program.family())
+        assert other in site.both()
+        site.more()
+    assert not site.failures
+
+
+def accepted(port: int, client: int) -> bool:
+    """Whether a process has taken this connection of a client from those that wait at a port."""
+    ends = f":{port:04X}", f":{client:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    [inode] = [row[9] for row in rows if row[1].endswith(ends[0]) and row[2].endswith(ends[1])]
+    return inode != "0"
+
+
+def test_the_supervisor_takes_no_client_and_is_not_ready_without_a_worker(site: Site) -> None:
+    workers = site.both()
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    where = urlsplit(site.gateway.url)
+    with socket.create_connection((where.hostname, where.port), PATIENCE) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+        until(lambda: json.loads(site.admin("/readyz", 503))["workers"] and not site.workers())
+        assert not accepted(where.port or 0, client.getsockname()[1])
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+        client.settimeout(PATIENCE)
+        assert client.recv(12) == b"HTTP/1.1 200"
 
 
 def test_the_lease_of_a_killed_worker_is_ended_at_once(site: Site) -> None:
@@ -258,6 +314,25 @@ def sessions(site: Site, *words: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def test_sessions_of_the_previous_version_go_on_through_a_rolling_restart(site: Site) -> None:
+    """They come in while both old and new workers run."""
+    old = []
+    for number in range(12):
+        session = RawSession(site.gateway.endpoint("slow"))
+        session.headers["Mcp-Session-Id"] = f"old-{number}"
+        leave(site.store, session_key(f"old-{number}"))
+        old.append(session)
+    former = set(site.both())
+    with site.traffic(clients=2, sessions=2, old=old[:6]):
+        site.more()
+        site.gateway.program.send(signal.SIGUSR2)
+        with site.traffic(clients=0, old=old[6:]):
+            until(lambda: "rolling_restart_done" in site.gateway.program.output())
+            site.more()
+    assert not site.failures
+    assert not former & set(site.both())
 
 
 def test_a_session_is_listed_moved_and_ended_whichever_worker_has_it(site: Site) -> None:

@@ -99,6 +99,7 @@ def test_it_is_ready_with_one_worker_and_degraded_with_fewer_than_there_should_b
     assert readiness({1: up, 2: up, 3: down}, 2)[:2] == (True, False), "a replaced worker drains beside them"
     assert readiness({1: up, 2: State(ready=True, degraded=True)}, 2)[:2] == (True, True)
     assert readiness({1: down, 2: None}, 2)[:2] == (False, True)
+    assert readiness({}, 2) == (False, True, {"sessions": 0, "workers": []})
     details = readiness({1: up, 2: None}, 2)[2]
     assert details["sessions"] == 2
     assert [one["pid"] for one in details["workers"]] == [1, 2]

@@ -15,10 +15,14 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from gateway.http.sockets import close_listeners, open_listeners
-from gateway.workers.channel import Hello
-from gateway.workers.supervisor import Supervisor
+from gateway.supervising import reap
+from gateway.workers import backoff
+from gateway.workers.backoff import FIRST
+from gateway.workers.channel import Hello, State
+from gateway.workers.supervisor import LOOK_WITHIN, Supervisor
 from gateway.workers.worker import Plan, Worker
 from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT
@@ -145,6 +149,21 @@ async def test_a_killed_worker_is_replaced_at_once_and_its_counters_stay() -> No
     assert site.supervisor.deaths == 1
 
 
+@pytest.mark.parametrize("fault", [RuntimeError("can't start new thread"), None])
+async def test_a_lease_that_can_t_be_ended_ends_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception | None
+) -> None:
+    async def fails(*_: Any, **__: Any) -> bool:
+        if fault is not None:
+            raise fault
+        return False
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", fails)
+    log = Lines()
+    await reap("redis://nowhere", log, "of-the-dead")
+    assert len(log.of("lease_not_ended")) == 1
+
+
 async def test_connections_that_wait_while_no_worker_runs_are_served_by_the_next() -> None:
     async with supervised(workers=1) as site:
         await until(lambda: site.ready)
@@ -174,6 +193,109 @@ async def test_one_that_dies_again_and_again_is_waited_for_and_the_others_go_on(
         await until(lambda: len(site.ready) == 2)
 
 
+async def test_one_that_was_never_ready_has_not_lived_however_long_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "STEADY", 0.01)
+    broken = tmp_path / "broken"
+    async with supervised(str(broken)) as site:
+        await until(lambda: len(site.ready) == 2)
+        broken.touch()
+        os.kill(site.ready[0].pid, signal.SIGKILL)
+        await until(lambda: len(site.log.of("worker_died")) >= 3)
+        assert [line["restart_in"] for line in site.log.of("worker_died")][:3] == [0, 1, 2]
+
+
+async def test_one_that_stands_still_is_not_ready_and_is_again_when_it_goes_on() -> None:
+    async with supervised(silent_within=PATIENCE) as site:
+        await until(lambda: len(site.ready) == 2)
+        before = {worker.pid for worker in site.ready}
+        for worker in site.supervisor.workers:
+            os.kill(worker.pid, signal.SIGSTOP)
+        await until(lambda: not site.ready)
+        assert await site.supervisor.ask("end", "abc", {}) == (503, {"error": "no worker answers"})
+        with trio.fail_after(LOOK_WITHIN):
+            await site.supervisor.look()  # of whoever is not heard of nobody waits for a word
+        for worker in site.supervisor.workers:
+            os.kill(worker.pid, signal.SIGCONT)
+        await until(lambda: {worker.pid for worker in site.ready} == before)
+    assert site.supervisor.deaths == 0
+
+
+async def test_one_that_stands_still_for_long_is_replaced() -> None:
+    began = trio.current_time()
+    async with supervised(silent_within=4.0) as site:
+        await until(lambda: len(site.ready) == 2)
+        victim = site.ready[0]
+        os.kill(victim.pid, signal.SIGSTOP)
+        await victim.ended.wait()
+        assert victim.lived <= trio.current_time() - began - 4.0, "to stand still is not to live"
+        await until(lambda: len(site.ready) == 2)
+        assert victim.pid not in {worker.pid for worker in site.ready}
+        assert -signal.SIGKILL in [line["status"] for line in site.log.of("worker_died")]
+        assert f"of-{victim.pid}" in site.reaped
+
+
+class Mortal:
+    """In place of a process."""
+
+    def __init__(self) -> None:
+        self.killed: float | None = None
+
+    def kill(self) -> None:
+        self.killed = trio.current_time()
+
+
+async def silence(of: Worker, mortal: Mortal) -> None:
+    await of.kill_if_silent(mortal)  # type: ignore[arg-type]
+
+
+def lonely() -> Worker:
+    return Worker(0, Plan(1, (), Hello(place=0, listeners=[], listen=("", 0), store="")), lambda worker: None)
+
+
+async def test_ten_seconds_without_a_word_are_the_end(autojump_clock: Any) -> None:
+    worker, mortal = lonely(), Mortal()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(silence, worker, mortal)
+        await trio.sleep(50)
+        assert mortal.killed is None, "it is not ready yet, for which there is another limit"
+        await worker.heard(State(ready=True))
+        for _ in range(100):
+            await trio.sleep(1)
+            await worker.heard(State(ready=True))
+        began = trio.current_time()
+        assert not worker.silent
+        await trio.sleep(4)
+        assert worker.silent
+        assert mortal.killed is None
+    assert mortal.killed is not None
+    assert 9 <= mortal.killed - began <= 10
+
+
+async def test_a_standstill_of_the_supervisor_is_none_of_its_workers(mock_clock: Any) -> None:
+    worker, mortal = lonely(), Mortal()
+    await worker.heard(State(ready=True))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(silence, worker, mortal)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(3600)  # it was stopped; what its workers said meanwhile is read in the next moment
+        await trio.testing.wait_all_tasks_blocked()
+        assert mortal.killed is None
+        assert not worker.silent
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_look_that_was_answered_is_over_whatever_is_said_next() -> None:
+    worker = lonely()
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.look)
+            await trio.testing.wait_all_tasks_blocked()
+            for answers in (1, 0):
+                await worker.heard(State(ready=True, answers=answers))
+
+
 async def test_where_none_was_ever_ready_it_gives_up_with_the_status_of_the_first() -> None:
     site = Site("fail", 2)
     with trio.fail_after(PATIENCE):
@@ -196,6 +318,27 @@ async def test_one_that_does_not_drain_is_killed_and_the_status_says_so() -> Non
         await until(lambda: len(site.ready) == 2)
     assert site.status == 1
     assert not site.supervisor.workers
+
+
+async def test_one_whose_drain_takes_longer_by_its_own_configuration_has_so_long() -> None:
+    async with supervised("linger", end_within=0.5) as site:
+        await until(lambda: len(site.ready) == 2)
+    assert site.status == 0
+
+
+async def test_the_word_to_drain_is_said_however_much_else_was_asked() -> None:
+    async with supervised(workers=1, silent_within=PATIENCE, end_within=PATIENCE) as site:
+        await until(lambda: site.ready)
+        (worker,) = site.ready
+        os.kill(worker.pid, signal.SIGSTOP)
+        with trio.move_on_after(0.5):
+            async with trio.open_nursery() as nursery:
+                while True:
+                    nursery.start_soon(worker.look)
+                    await trio.sleep(0)
+        site.supervisor.stop("the test is over")
+        os.kill(worker.pid, signal.SIGCONT)
+    assert site.status == 0
 
 
 async def test_a_rolling_restart_replaces_all_and_no_request_fails() -> None:
@@ -246,6 +389,61 @@ async def test_a_rolling_restart_whose_new_worker_fails_leaves_the_old_ones(tmp_
         await until(lambda: site.log.of("rolling_restart_done"))
 
 
+async def test_a_rolling_restart_without_a_process_to_be_had_leaves_the_old_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fails(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    async with supervised() as site:
+        await until(lambda: len(site.ready) == 2)
+        former = [worker.pid for worker in site.ready]
+        descriptors = len(os.listdir("/proc/self/fd"))
+        with monkeypatch.context() as patch:
+            patch.setattr(trio.lowlevel, "open_process", fails)
+            for times in (1, 2, 3):
+                site.supervisor.roll()
+                await until(lambda times=times: len(site.log.of("rolling_restart_failed")) == times)
+        assert [worker.pid for worker in site.ready] == former
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        site.supervisor.roll()
+        await until(lambda: site.log.of("rolling_restart_done"))
+
+
+@pytest.mark.parametrize("when", ["a new one starts", "an old one drains"])
+async def test_the_word_to_stop_during_a_rolling_restart_ends_all_in_order(when: str) -> None:
+    async with supervised("linger") as site:
+        await until(lambda: len(site.ready) == 2)
+        site.supervisor.roll()
+        await until(lambda: len(site.supervisor.workers) == 3)
+        if when == "an old one drains":
+            await until(lambda: any(worker.draining for worker in site.supervisor.workers))
+        site.supervisor.stop("the test is over")
+        await until(lambda: site.status is not None)
+        assert site.status == 0
+        assert not site.supervisor.workers
+        assert not site.log.of("rolling_restart_done")
+
+
+async def test_a_rolling_restart_while_a_dead_worker_is_waited_for_leaves_as_many_as_there_should_be(
+    tmp_path: Path,
+) -> None:
+    broken = tmp_path / "broken"
+    async with supervised(str(broken)) as site:
+        await until(lambda: len(site.ready) == 2)
+        broken.touch()
+        os.kill(site.ready[0].pid, signal.SIGKILL)
+        await until(lambda: len(site.log.of("worker_died")) == 3)
+        former = {worker.pid for worker in site.ready}
+        broken.unlink()
+        site.supervisor.roll()
+        await until(lambda: site.log.of("rolling_restart_done"))
+        await until(lambda: len(site.ready) == 2)
+        await trio.sleep(2 * FIRST + 0.5)  # longer than the dead one's place was to stay empty
+        assert len(site.supervisor.workers) == 2
+        assert not former & {worker.pid for worker in site.supervisor.workers}
+
+
 async def test_a_worker_killed_during_a_rolling_restart_leaves_as_many_as_there_should_be() -> None:
     async with supervised() as site:
         await until(lambda: len(site.ready) == 2)
@@ -291,7 +489,8 @@ async def test_a_session_is_moved_from_the_worker_that_has_it_to_another() -> No
         status, body = await site.supervisor.ask("move", "of-another-machine", {"to": two.incarnation})
         assert (status, body["what"], body["pid"]) == (200, "move", two.pid)
         for to in (one.incarnation, "elsewhere"):
-            assert (await site.supervisor.ask("move", one.incarnation, {"to": to}))[0] == 409
+            status, body = await site.supervisor.ask("move", one.incarnation, {"to": to})
+            assert (status, body["what"], body["pid"]) == (200, "move", one.pid), "its own worker knows"
 
 
 async def test_a_worker_that_dies_while_it_is_asked_is_an_answer() -> None:
@@ -312,8 +511,10 @@ async def test_a_worker_that_dies_while_it_is_asked_is_an_answer() -> None:
 SUPERVISE = """
 import socket, sys, trio
 from gateway.http.sockets import open_listeners
-from gateway.workers.channel import Hello
-from gateway.workers.supervisor import Supervisor
+from gateway.workers import backoff
+from gateway.workers.backoff import FIRST
+from gateway.workers.channel import Hello, State
+from gateway.workers.supervisor import LOOK_WITHIN, Supervisor
 from gateway.workers.worker import Plan
 import structlog
 
