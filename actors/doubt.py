@@ -26,7 +26,7 @@ class Standing(Enum):
     SURE = "sure"
     """Everything."""
     FORMER = "former"
-    """The process has another name now: nothing, before it was claimed under that."""
+    """It was claimed in an earlier term: nothing, before it was claimed again."""
     HOLD = "hold"
     """Nothing for the moment."""
     ALONE = "alone"
@@ -44,7 +44,7 @@ class Doubt:
         self._cluster = cluster
         self._limits = limits
         self.lapse = math.inf
-        """Seconds for which the lease was out of sight before the process got its present name."""
+        """Seconds for which the lease was out of sight before the present term began."""
         self._since: float | None = None
         self._certain = -math.inf
         """When there was no doubt last, as far as somebody looked."""
@@ -53,7 +53,7 @@ class Doubt:
         """What may be done at this time, on trio's clock."""
         if not self._cluster.doubtful:
             self._since = None
-            return Standing.SURE if grant.owner == self._cluster.incarnation else Standing.FORMER
+            return Standing.SURE if grant.term == self._cluster.term else Standing.FORMER
         if self._since is None:
             self._since = now
         if now - self._since < BRIEF:
@@ -61,8 +61,8 @@ class Doubt:
         over = self.others and now - self._since > self._limits.store_outage
         return Standing.OVER if over else Standing.ALONE
 
-    def renamed(self, now: float) -> None:
-        """The process has another name."""
+    def new_term(self, now: float) -> None:
+        """What is owned has to be claimed again."""
         self.lapse, self._certain = now - self._certain, now
 
     def look(self, now: float) -> None:

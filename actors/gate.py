@@ -51,8 +51,6 @@ UNANSWERED = (MailboxFull, NotTaken, ActorDown)
 """How a call to an actor ends without its reply."""
 BEGUN = (Follower, MailFeed)
 """What is to be read from the log first."""
-TRY_LATER = 500
-"""Statuses from here on say that it may work later."""
 
 Session: TypeAlias = Ref | RemoteSession
 Where: TypeAlias = tuple[SessionKey, Principal, str]
@@ -171,19 +169,24 @@ class Gate:
         return reply
 
     async def delete(self, delete: Delete) -> Answer:
-        """A DELETE: the end of a session."""
-        found = await self._find_checked(delete)
-        if isinstance(found, Answer):
-            return found
-        try:
-            answer: Answer = await found.call(EndSession, self._services.limits.admission)
-        except errors.Refusal as refusal:
-            return Answer.refusing(refusal.error)
-        except (MailboxFull, NotTaken):
-            return Answer.refusing(errors.overloaded())
-        except ActorDown as down:
-            return Answer(200) if not down.reason.abnormal else Answer.refusing(errors.overloaded())
-        return answer
+        """A DELETE: the end of a session. What an actor had not taken when it ended is offered to its next life, for
+        the session may go on there."""
+        for _ in range(LIVES):
+            found = await self._find_checked(delete)
+            if isinstance(found, Answer):
+                return found
+            try:
+                answer: Answer = await found.call(EndSession, self._services.limits.admission)
+            except errors.Refusal as refusal:
+                return Answer.refusing(refusal.error)
+            except (MailboxFull, NotTaken):
+                return Answer.refusing(errors.overloaded())
+            except ActorDown as down:
+                if down.taken:
+                    break
+            else:
+                return answer
+        return Answer.refusing(errors.overloaded("the session is being restored"))
 
     # Sessions
 
@@ -208,9 +211,10 @@ class Gate:
                 return alive.ref
             if key not in sessions.elsewhere and not sessions.draining:
                 found = await self._activate(key, principal, endpoint)
-                if not isinstance(found, Elsewhere):
+                if isinstance(found, Elsewhere):
+                    sessions.know(key, found.owner)
+                elif isinstance(found, Ref) or not sessions.draining:
                     return found
-                sessions.know(key, found.owner)
         return RemoteSession(self._mailer, key, principal, endpoint)
 
     async def _activate(self, key: SessionKey, principal: Principal, endpoint: str) -> Ref | Elsewhere | ProtocolError:
@@ -259,8 +263,9 @@ class Gate:
             else:
                 if type(outcome) is Answer:
                     return outcome
-                if isinstance(outcome, Follower):  # what another process had recorded of it
-                    return await self._begin(outcome, where, found, letter.ids) or self._lost(letter)
+                if isinstance(outcome, Follower):
+                    # What another process had recorded of it, which may run: no refusal could be true any more.
+                    outcome = OutboxFeed(outcome, (0, 0))
                 return self._held(outcome, where, letter.ids)
         return Answer.refusing(errors.overloaded("the session is being restored"), letter.id)
 
@@ -282,7 +287,7 @@ class Gate:
         """What a session has answered. `ids`: of the requests whose outcome a stream is to bring."""
         if type(reply) is Answer:
             return reply
-        if isinstance(reply, MailFeed):
+        if isinstance(reply, Feed):
             return Streaming(FollowedStream.of(reply, self._services, where[0], self._search(where), Owed(ids)))
         assert isinstance(reply, Streaming)
         return Streaming(self._hold(reply.source, where, ids), reply.headers)
@@ -309,18 +314,16 @@ class Gate:
                 return True
             if isinstance(outcome, Follower):
                 return OutboxFeed(outcome, (epoch, seq))
-            return outcome if isinstance(outcome, MailFeed) else outcome.status >= TRY_LATER
+            return outcome if isinstance(outcome, MailFeed) else outcome.passing
 
         return search
 
-    async def _begin(
-        self, source: Follower | MailFeed, where: Where, session: Session, ids: Sequence[RequestId] = ()
-    ) -> Reply | None:
+    async def _begin(self, source: Follower | MailFeed, where: Where, session: Session) -> Reply | None:
         """None: the session has ended."""
         follower = (
             source
             if isinstance(source, Follower)
-            else FollowedStream.of(source, self._services, where[0], self._search(where), Owed(ids))
+            else FollowedStream.of(source, self._services, where[0], self._search(where), Owed())
         )
         begun = False
         try:
@@ -336,7 +339,7 @@ class Gate:
             self._services.telemetry.count("stagedoor_events_replayed_total", (), follower.replayed)
             if follower.gap is not None:
                 self._services.telemetry.count("stagedoor_gaps_total", ("trimmed",))
-            return Streaming(self._hold(follower, where, ids) if isinstance(follower, Follower) else follower)
+            return Streaming(self._hold(follower, where, ()) if isinstance(follower, Follower) else follower)
         self._services.telemetry.count("stagedoor_resumes_total", ("missed",))
         return Answer.refusing(_resume_refusal(failed)) if session.alive else None
 

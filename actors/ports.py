@@ -91,6 +91,11 @@ class Answer(Struct, frozen=True):
         """An error of ours as the whole answer, with its status; `id`: of the request that it answers."""
         return cls(error.status, encode_error_body(error, id), error.headers)
 
+    @property
+    def passing(self) -> bool:
+        """Whether it says that the same may work later."""
+        return self.status >= 500
+
 
 class EventSource(Protocol):
     """The events of one stream for one connection, as bytes of `text/event-stream`."""
@@ -131,10 +136,11 @@ SessionKey: TypeAlias = str
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Under which ownership a write is made."""
+    """Under which ownership a write is made. `term`: of the process, when it was claimed (`Cluster.term`)."""
 
     owner: str
     epoch: int
+    term: int = field(default=0, compare=False)
 
 
 class Refused(Enum):
@@ -162,7 +168,7 @@ UNAVAILABLE = (Refused.AWAY, Refused.STORE_FULL)
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`head` is the recorded head for SEQ. `detail` is for logs."""
+    """`head` is the recorded head for SEQ, for TOO_NEW the version of the record. `detail` is for logs."""
 
     reason: Refused
     detail: str = ""
@@ -172,12 +178,14 @@ class Failed:
 @dataclass(frozen=True, slots=True)
 class StreamHead:
     """The recorded state of one stream: its last sequence number, finished or not, written whole to its client or not.
-    Up to `floor` events may be missing: they were trimmed, or lost."""
+    Up to `floor` events may be missing: they were trimmed, or lost. `opener`: the epoch at which it was opened, which
+    tells it from another one that got its name after a loss; 0: that is not said."""
 
     seq: int
     finished: bool = False
     floor: int = 0
     written: bool = False
+    opener: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,14 +333,15 @@ class Store(Protocol):
         Where there is no record, or one of a lower epoch: `record` becomes the record, at this revision, under this
         grant. Each of its streams begins again behind its head, with everything up to there lost (`floor`). Where there
         is the record of this grant at a lower revision: its values are written again, and streams that it lacks made in
-        the same way; those that it has stay as they are (`mend`). Else nothing is to be done. FENCED: the record is of
-        a higher epoch, or another's; ENDED: it is never raised from the dead."""
+        the same way; those that it has stay as they are (`mend`), and so do requests that `record` does not name. Else
+        nothing is to be done. FENCED: the record is of a higher epoch, or another's; ENDED: it is never raised from the
+        dead."""
 
-    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done) -> None:
+    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done, *, opener: int = 0) -> None:
         """After SEQ, or GONE, for an append to a stream of which more was acknowledged: the next event of it is
         `head` + 1 → None. Of events up to `head`, the last one acknowledged, those that are no longer there are lost,
         and replays say so; none is ever written again. Nothing is to be done where the recorded head is not below.
-        FINISHED: it is finished there."""
+        FINISHED: it is finished there. One that is gone counts as opened at the epoch `opener` (0: not said)."""
 
     def heads(self, streams: Sequence[tuple[SessionKey, str]], done: Done) -> None:
         """How far these streams are → list[Head | None] in their order; None: there is no such stream, or session.
@@ -343,8 +352,9 @@ class Store(Protocol):
     ) -> Replay | Failed:
         """Up to `limit` entries after the cursor, for whoever holds a connection, as far as there is no hole between
         them. A hole right after the cursor (of events that were trimmed or lost) is `lost`, and then they are those
-        behind it. GONE: no such stream, or the cursor is not one of its events; SEQ: a hole right after the cursor that
-        no floor explains."""
+        behind it. (E, 0) is the place before the first event of the stream that was opened at epoch E, (0, 0) of
+        whichever has the name. GONE: no such stream, or the cursor is not one of its events; SEQ: a hole right after
+        the cursor that no floor explains."""
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -378,6 +388,11 @@ class ClusterListener(Protocol):
         former incarnation before their next message."""
         return
 
+    def on_loss(self) -> None:
+        """The store is not the one that it was (a copy took over, or it began anew), and may lack what it had
+        acknowledged, claims too. The incarnation is the same; sessions are claimed again before their next message."""
+        return
+
     def on_certain(self) -> None:
         """A doubt about the lease is over: it is the same incarnation still (else `on_renamed` came before)."""
         return
@@ -400,9 +415,21 @@ class Cluster(Protocol):
     """Of this process at present; the `owner` of what it claims."""
 
     @property
+    def term(self) -> int:
+        """What was claimed in an earlier term has to be claimed again: one begins with each further incarnation, and
+        where the store may have lost writes."""
+
+    @property
     def doubtful(self) -> bool:
         """Whether no sign of life of this replica was acknowledged for 2 s: others may believe it dead. Nothing is
         given to a backend meanwhile."""
+
+    @property
+    def schema(self) -> int:
+        """The version in which records are written: the newest that all living replicas read."""
+
+    def now(self) -> float:
+        """Seconds by the clock of the store, which all replicas go by in what they tell each other of times."""
 
     def subscribe(self, listener: ClusterListener) -> None:
         """From now on; what came before is told at once."""
@@ -429,9 +456,9 @@ class Cluster(Protocol):
     def disown(self, incarnation: Incarnation, keys: Sequence[SessionKey]) -> None:
         """These are no longer a dead incarnation's: claimed by another, or without work. A hint."""
 
-    def due_at(self, key: SessionKey, wall: float | None) -> None:
-        """A session that nobody has in memory ends at this time of the wall clock (s) if nobody comes, and whoever is
-        there then ends it; None: not any more. A hint."""
+    def due_at(self, key: SessionKey, time: float | None) -> None:
+        """A session that nobody has in memory ends at this time (`now`) if nobody comes, and whoever is there then ends
+        it; None: not any more. A hint."""
 
     def due(self, part: int, before: float, done: Done) -> None:
         """Some sessions of this part (of `DUE_PARTS`) whose end is before this time → list[SessionKey]. AWAY."""

@@ -29,10 +29,22 @@ ATTEMPTS = 3
 FINAL = (Refused.FENCED, Refused.GONE, Refused.ENDED)
 """It is another's, or there is none any more."""
 
+NEVER = -1
+"""No term of a process."""
+
 LOSSES = (Refused.FENCED, Refused.GONE, Refused.SEQ)
 """So too a write is refused if the store has lost the record, or something of it."""
 
 NO_FIELDS: Mapping[str, bytes] = {}
+
+
+def apply(table: dict[str, bytes], changes: Mapping[str, bytes | None]) -> None:
+    """Makes changes of a part of a record."""
+    for name, value in changes.items():
+        if value is None:
+            table.pop(name, None)
+        else:
+            table[name] = value
 
 
 class Stored(Struct, frozen=True):
@@ -47,7 +59,7 @@ class SaveDue(Struct, frozen=True):
 
 
 class Renamed(Struct, frozen=True):
-    """The process has another incarnation now, and what it owns is to be claimed under it."""
+    """A new term has begun, perhaps under another name: what the process owns is to be claimed again."""
 
 
 class OwnedRecord:
@@ -115,6 +127,10 @@ class OwnedRecord:
             self.key, record.owner, record.epoch, token_hex(8), lambda out: ref.reply(Stored("claim", out))
         )
 
+    def distrust(self) -> None:
+        """It has to be claimed again, though no new term has begun."""
+        self.grant = replace(self.grant, term=NEVER)
+
     def reclaim(self, owner: str | None) -> None:
         """Claims it from this owner: a former incarnation of this process, or nobody, for it was given back. Until it
         is `owned` again nothing is written. Where the store is away nothing has changed, and it may be tried again."""
@@ -139,6 +155,8 @@ class OwnedRecord:
     def _reread(self, record: Record) -> None:
         if record.owner in self._names and record.epoch > self.grant.epoch:
             self._claim_from(record.owner, record.epoch)
+        elif record.epoch < self.grant.epoch and self.content is not None:
+            self._write_whole(self.content())  # the store has lost a claim of this process
         else:
             self.lost = Refused.FENCED
 
@@ -194,15 +212,8 @@ class OwnedRecord:
     def take_noted(self) -> Fields:
         """The caller writes them."""
         noted, self._noted = self._noted, {}
-        self._know(noted)
+        apply(self._known, noted)
         return noted
-
-    def _know(self, fields: Fields) -> None:
-        for name, value in fields.items():
-            if value is None:
-                self._known.pop(name, None)
-            else:
-                self._known[name] = value
 
     def then(self, act: Callable[[], object]) -> None:
         """Acts when all that has changed so far is written, or can't be since the store is away."""
@@ -220,7 +231,7 @@ class OwnedRecord:
 
     def _write_all(self) -> None:
         self._writing, self.changed, self._noted = {**(self._writing or {}), **self._noted, **self.changed}, {}, {}
-        self._know(self._writing)
+        apply(self._known, self._writing)
         self._then += self._later
         self._later = []
         self._rev += 1

@@ -39,7 +39,7 @@ class Services:
     lists: ListStore | None = None
     """Where the last lists known are kept; None: nowhere."""
     wall: Callable[[], float] = time
-    """Seconds of the wall clock: how long ago a session was heard of that another process may have put to rest."""
+    """Seconds of the wall clock, for what is sealed and has an end; everything else goes by that of the store."""
     shown: ShownTools = field(init=False)
     """The names of tools that metrics may name."""
 

@@ -30,7 +30,15 @@ from gateway.reaching import ask_gateway, operate
 from gateway.roles import Role, Single, bound
 from gateway.servers import servers_of
 from gateway.store.redis.errors import StoreError
-from gateway.working import Working, hear_hello, ignore_supervisors_signals, open_channel, shared
+from gateway.working import (
+    Working,
+    end_with_supervisor,
+    ends_within,
+    hear_hello,
+    ignore_supervisors_signals,
+    open_channel,
+    shared,
+)
 
 CLOSE_WITHIN = 3.0
 """Seconds for the listeners to end after the drain."""
@@ -169,8 +177,7 @@ class Gateway:
     async def _drain(self, system: System) -> None:
         limits = self.settings.limits
         self.log.info("draining", reason=self.reason)
-        longest = self.role.farewell + limits.drain_grace + limits.drain_deadline + lifecycle.WATCHDOG
-        lifecycle.start_watchdog(longest, self.log)
+        lifecycle.start_watchdog(lifecycle.longest_drain(limits, self.role.farewell), self.log)
         await trio.sleep(self.role.farewell)
         if self.actors is not None:
             self.actors.sessions.draining = True
@@ -235,6 +242,7 @@ def work(settings: Settings, descriptor: int) -> int:
         if hello is None:
             return 1
         ours = shared(settings, hello)
+        end_with_supervisor(descriptor, ends_within(ours.limits))
         configure(ours.log.level, ours.log.format, ours.secrets)
         role = Working(channel, hello)
         gateway = Gateway(ours, get_log("stagedoor").bind(worker=hello.place), lag, role)

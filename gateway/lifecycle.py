@@ -298,6 +298,11 @@ def signals(stop: Callable[[str], None]) -> Iterator[Callable[[trio.Nursery], No
         yield lambda nursery: nursery.start_soon(listen)
 
 
+def longest_drain(limits: Limits, farewell: float) -> float:
+    """Seconds from the word to drain until the watchdog ends the process."""
+    return farewell + limits.drain_grace + limits.drain_deadline + WATCHDOG
+
+
 def start_watchdog(seconds: float, log: Log) -> None:
     """A thread that ends the process when the drain hangs: nothing in the loop could."""
 
@@ -325,6 +330,7 @@ __all__ = [
     "GarbageBound",
     "collect_garbage",
     "crash_logger",
+    "longest_drain",
     "machine_key",
     "open_connector",
     "open_lists",

@@ -19,7 +19,7 @@ from actors.protocol.errors import ProtocolError, Refusal
 from actors.runtime import ActorDown, MailboxFull, NotTaken, Reply
 from actors.services import Services
 from actors.sessions.expiry import ACTIVE
-from actors.sessions.messages import Describe, Description, EndSession, Move
+from actors.sessions.messages import Describe, Description, EndSession, Move, Take
 from actors.sessions.router import Activate, Alive, Elsewhere, MoveSession
 from actors.streams.recorder import handle
 from actors.tree import GatewayActors
@@ -40,6 +40,8 @@ AT_REST: Final = "rest"
 
 _HANDLE = re.compile(r"[0-9a-f]{6,32}")
 _WHOLE: Final = 32
+_SURE: Final = len(handle("0" * _WHOLE))
+"""Digits that are one session's."""
 
 
 class RefusedError(Exception):
@@ -82,7 +84,7 @@ class Operator:
 
     async def page(self, cursor: str, limit: str) -> dict[str, Any]:
         """The sessions of a page, and the `next` cursor if there are more; on the first one also the replicas."""
-        if not limit.isdecimal() and limit:
+        if limit and not (limit.isdecimal() and len(limit) < 10):
             raise RefusedError(400, "limit is a number")
         size = max(1, min(int(limit or PAGE), PAGE_MAX))
         replicas = await self._replicas()
@@ -171,7 +173,7 @@ class Operator:
 
     def _resting(self, key: SessionKey, record: Record) -> dict[str, Any]:
         since = record.fields.get(ACTIVE)
-        idle = None if since is None else round(max(0.0, self._services.wall() - float(since)), 1)
+        idle = None if since is None else round(max(0.0, self._services.cluster.now() - float(since)), 1)
         return {**_recorded(key, record, alive=True), "state": "at rest", "idle": idle}
 
     async def _records(self, keys: list[SessionKey]) -> dict[SessionKey, Record]:
@@ -200,29 +202,46 @@ class Operator:
         return {"key": key, "handle": handle(key), "ended": True}
 
     async def move(self, name: str, to: Incarnation) -> dict[str, Any]:
-        """Gives a session that this replica has back, with what is in flight, for another to go on with; takes one of
-        another replica over."""
+        """Has a session given back by the replica that has it, with what is in flight, and taken over by that one. If
+        none is named, this one takes over one of another replica, and leaves one of its own to any other."""
         key = await self._key(name)
         owner = (await self.where(key))["owner"]
-        if to not in ("", self._me):
-            raise RefusedError(409, f"ask that replica itself, or its supervisor: this one is {self._me}")
         if owner is None:
             raise RefusedError(409, "it is at rest: nobody has it in memory")
-        if owner != self._me:
-            outcome = await self._call(await self._find(key, *await self._whose(key)), Move)
-            _expect_moved(outcome)
-            return {**await self.take(key), "from": owner}
-        if to:
+        if to == owner:
             raise RefusedError(409, "it is there already")
-        if not any(replica.alive for replica in await self._replicas() if replica.incarnation != self._me):
+        living = {replica.incarnation for replica in await self._replicas() if replica.alive}
+        if to not in {"", *living}:
+            raise RefusedError(409, "there is no such replica")
+        whose = await self._whose(key)
+        if owner != self._me:
+            _expect_moved(await self._call(await self._find(key, *whose), Move))
+            to = to or self._me
+        elif living > {self._me}:
+            _expect_moved(await self._call(self._actors.router, lambda reply: MoveSession(key, reply)))
+        else:
             raise RefusedError(409, "there is no other replica")
-        _expect_moved(await self._call(self._actors.router, lambda reply: MoveSession(key, reply)))
-        return {"key": key, "handle": handle(key), "moved": True, "from": self._me}
+        moved = {"key": key, "handle": handle(key), "moved": True, "from": owner}
+        if to == self._me:
+            moved |= await self.take(key)
+        elif to:
+            moved |= await self._given_to(to, key, whose)
+        return moved
+
+    async def _given_to(self, to: Incarnation, key: SessionKey, whose: tuple[Principal, str]) -> dict[str, Any]:
+        """Has another replica take over what was given back."""
+        self._actors.sessions.know(key, to)
+        _expect_moved(await self._call(await self._find(key, *whose), Take))
+        owner = (await self.where(key))["owner"]
+        if owner != to:  # one that holds a connection of it may be faster
+            raise RefusedError(409, f"another replica has it now: {owner}")
+        return {"to": to}
 
     async def where(self, name: str) -> dict[str, Any]:
         """Who owns it; None: nobody, it is at rest."""
         key = await self._key(name)
-        if key in self._actors.sessions.table:
+        alive = self._actors.sessions.table.get(key)
+        if alive is not None and alive.ref.alive:
             return {"key": key, "owner": self._me}
         return {"key": key, "owner": (await self._record(key)).owner}
 
@@ -268,13 +287,14 @@ class Operator:
         return record
 
     async def _key(self, name: str) -> SessionKey:
-        """The key that is meant. A handle is looked for in this process, and then among all that is owned."""
+        """The key that is meant. A handle is looked for in this process, and then among all that is owned; what is
+        shorter always among all: it may be the beginning of several."""
         if not _HANDLE.fullmatch(name):
             raise RefusedError(400, "a session is named by 6 to 32 hexadecimal digits")
         if len(name) == _WHOLE:
             return name
         found = {key for key in self._actors.sessions.table if key.startswith(name)}
-        if not found:
+        if not found or len(name) < _SURE:
             for replica in await self._replicas():
                 found |= await self._owned(replica.incarnation, name)
             for part in range(DUE_PARTS):

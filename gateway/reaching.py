@@ -42,9 +42,12 @@ async def operate(
         if found is None:
             return None
         if what == "list":
-            return await _json(pool, "GET", f"{found[0]}/api/sessions?{urlencode(options)}", None)
+            answer = await _json(pool, "GET", f"{found[0]}/api/sessions?{urlencode(options)}", None)
+            return answer or (504, {"error": f"the admin listener at {found[0]} did not answer in time"})
         body = json.dumps(dict(options)).encode()
-        return await _json(pool, "POST", f"{found[0]}/api/sessions/{quote(name, safe='')}/{what}", body)
+        answer = await _json(pool, "POST", f"{found[0]}/api/sessions/{quote(name, safe='')}/{what}", body)
+        unknown = f"the admin listener at {found[0]} did not answer in time: it may have been done all the same"
+        return answer or (504, {"error": unknown})
     finally:
         pool.close()
 

@@ -21,6 +21,8 @@ def sample(gateway: "Gateway", system: System) -> None:
     metrics.gauge("stagedoor_store_up", 0.0 if gateway.store_degraded else 1.0)
     lease_age = getattr(gateway.store, "lease_age", None)
     metrics.gauge("stagedoor_lease_age_seconds", lease_age() if lease_age is not None else 0.0)
+    inbox_depth = getattr(gateway.store, "inbox_depth", None)
+    metrics.gauge("stagedoor_inbox_depth", float(inbox_depth()) if inbox_depth is not None else 0.0)
     for name in SHARED:
         ref = system.registry.whereis(name)
         if ref is not None:

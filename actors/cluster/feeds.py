@@ -67,7 +67,7 @@ class MailFeed:
         self.owner = owner
         self.stream = answer.stream
         self.recorded = answer.recorded if isinstance(answer, Opened) else True
-        self.cursor = (0, 0) if isinstance(answer, Opened) else (answer.epoch, answer.seq)
+        self.cursor = (answer.epoch, 0) if isinstance(answer, Opened) else (answer.epoch, answer.seq)
         self.head = 0 if isinstance(answer, Opened) else answer.head
         self.live = isinstance(answer, Opened) or answer.live
         self.listener: Listener | None = None

@@ -29,6 +29,9 @@ Search: TypeAlias = Callable[[str, int, int], Awaitable[Feed | bool]]
 """Finds the session, claims it if need be, and attaches to the stream after (epoch, seq); else whether it may be found
 later."""
 
+Todo: TypeAlias = fl.ReadLog | fl.Reattach | fl.StartRetryClock
+"""What waits, or takes its time, and is done by the task that reads."""
+
 
 class Owed:
     """The requests of a POST whose outcome its connection has not brought yet."""
@@ -80,8 +83,7 @@ class FollowedStream:
         self._feed: Feed | None = None
         self._frames: list[bytes] = []
         self._bytes = 0
-        self._todo: fl.ReadLog | fl.Reattach | None = None
-        self._pause = False
+        self._todo: Todo | None = None
         self._trouble: float | None = None
         """Since when what is to be done fails."""
         self._setback: Failed | None = None
@@ -113,15 +115,16 @@ class FollowedStream:
     ) -> "FollowedStream":
         """What follows the last event of a source whose owner was lost."""
         recorded = isinstance(source, Follower) or source.recorded
-        follow, effects = fl.begin(*(source.position or (0, 0)), recorded=recorded)
+        beginning = (0, 0) if isinstance(source, Follower) else (source.opener, 0)
+        follow, effects = fl.begin(*(source.position or beginning), recorded=recorded)
         follow, more = fl.step(follow, fl.OwnerLost())
         return cls(services, key, source.stream, search, owed, (follow, [*effects, *more]))
 
     async def begin(self) -> Failed | None:
         """Reads what the log has; a failure means that nothing can be delivered."""
-        while self._todo is not None and not self._frames and not self._pause:
+        while self._todo is not None and not self._frames and not self._pauses:
             await self._do(self._todo)
-        failed = self._setback if self._pause else self._failed
+        failed = self._setback if self._pauses else self._failed
         if failed is not None:
             self.close()
         return failed
@@ -171,12 +174,17 @@ class FollowedStream:
             task, self._waiter = self._waiter, None
             trio.lowlevel.reschedule(task)
 
-    async def _do(self, todo: fl.ReadLog | fl.Reattach) -> None:
+    @property
+    def _pauses(self) -> bool:
+        return isinstance(self._todo, fl.StartRetryClock)
+
+    async def _do(self, todo: Todo) -> None:
         """One try of what waits. A reader that gives up meanwhile tries it again when it comes back."""
-        if self._pause:
+        if isinstance(todo, fl.StartRetryClock):
             await trio.sleep(fl.RETRY)
-            self._pause = False
-            self._step(fl.RetryDue())
+            if self._todo is todo:
+                self._todo = None
+                self._step(fl.RetryDue())
         elif isinstance(todo, fl.ReadLog):
             outcome = await self._services.store.replay(self._key, self.stream, todo.epoch, todo.seq, PAGE)
             if self._todo is todo:
@@ -253,8 +261,10 @@ class FollowedStream:
 
     def _lose(self) -> None:
         """The owner is lost."""
-        self._feed = None
+        feed, self._feed = self._feed, None
         self._step(fl.OwnerLost())
+        if feed is not None:
+            feed.close(self._written)
 
     def check(self) -> bool:
         """Time to look at the head; whether it is to be asked for."""
@@ -290,7 +300,7 @@ class FollowedStream:
                     self._numbered = True
                 case fl.Reattach() if self._unwritten:
                     self._step(fl.NotAttached(passing=False))
-                case fl.ReadLog() | fl.Reattach():
+                case fl.ReadLog() | fl.Reattach() | fl.StartRetryClock():
                     self._todo = effect
                     self._wake()
                 case fl.AskHead():
@@ -301,9 +311,6 @@ class FollowedStream:
                     self._finish(whole=whole)
                 case fl.Detach():
                     self._leave()
-                case fl.StartRetryClock():
-                    self._pause = True
-                    self._wake()
                 case fl.StartCheckClock() | fl.StopClocks():
                     pass  # whoever made the feed asks it now and then
                 case _:

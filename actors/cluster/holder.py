@@ -37,6 +37,8 @@ MOST = 10_000
 """Letters of one session, and in all, that are under way; a further one is refused at once."""
 REMEMBERED = 1_000
 """Of the dead."""
+GIVEN_BACK = 0.1
+"""Seconds between two looks whether a session is given back."""
 CHECK = fl.CHECK
 """Seconds between two looks at the heads of streams that come by mail."""
 
@@ -70,9 +72,10 @@ class Found(Struct, frozen=True):
 
 
 class PostDone(Struct, frozen=True):
-    """What became of a post: the name of its entry, or Failed."""
+    """What became of a post to this replica: the name of its entry, or Failed."""
 
     mid: int
+    to: Incarnation
     outcome: Any
 
 
@@ -133,6 +136,19 @@ class RecordRead(Struct, frozen=True):
     outcome: Any
 
 
+class ReplicasRead(Struct, frozen=True):
+    """Who there is to give a session to that nobody owns."""
+
+    where: Where
+    outcome: Any
+
+
+class LookDue(Struct, frozen=True):
+    """Time to look again whose a session is that is being given back."""
+
+    where: Where
+
+
 class HeadsRead(Struct, frozen=True):
     """What the store says of the heads of these streams."""
 
@@ -154,6 +170,8 @@ HolderMessage: TypeAlias = (
     | CheckDue
     | DrainStarted
     | RecordRead
+    | ReplicasRead
+    | LookDue
     | HeadsRead
 )
 
@@ -204,10 +222,10 @@ class Holder:
         match message:
             case Send():
                 self._send(message)
-            case PostDone(mid, Failed(reason)):
-                self._step_of(mid, rt.NotPosted(mid, _unposted(reason)))
-            case PostDone(mid, entry):
-                self._step_of(mid, rt.Posted(mid, entry))
+            case PostDone(mid, to, Failed(reason)):
+                self._step_of(mid, rt.NotPosted(mid, to, _unposted(reason)))
+            case PostDone(mid, to, entry):
+                self._step_of(mid, rt.Posted(mid, to, entry))
             case ClockDue(mid, clock):
                 self._step_of(mid, rt.QuietDue(mid) if clock is rt.Clock.QUIET else rt.LateDue(mid))
             case Gone(mid):
@@ -231,6 +249,10 @@ class Holder:
                 self._let_go()
             case RecordRead(where, outcome):
                 self._read(where, outcome)
+            case ReplicasRead(where, outcome):
+                self._pass_on(where, outcome)
+            case LookDue(where):
+                self._look(where)
             case HeadsRead(mids, outcome):
                 self._heads_read(mids, outcome)
             case _:
@@ -315,7 +337,7 @@ class Holder:
 
     def _post(self, to: Incarnation, mid: int, body: lt.ToOwner) -> None:
         ref = self._ctx.ref
-        self._mail(to, self._pending[mid].where, mid, body, lambda out: ref.reply(PostDone(mid, out)))
+        self._mail(to, self._pending[mid].where, mid, body, lambda out: ref.reply(PostDone(mid, to, out)))
 
     def _mail(self, to: Incarnation, where: Where, mid: int, body: lt.ToOwner, done: ports.Done = ignore) -> None:
         key, principal, endpoint = where
@@ -327,6 +349,9 @@ class Holder:
         key, principal, endpoint = where
         ref = self._ctx.ref
         self._sessions.know(key, None)
+        if self._sessions.draining:
+            self._look(where)
+            return
         self._router.ask(
             lambda reply: Activate(key, principal, endpoint, reply, dead),
             self._services.limits.admission,
@@ -339,19 +364,45 @@ class Holder:
                 self._step(where, rt.Resolved(rt.HERE))
             case Elsewhere(str() as owner):
                 self._step(where, rt.Resolved(owner))
+            case _ if self._sessions.draining:
+                self._look(where)
             case ProtocolError():
                 self._step(where, rt.Unresolved(outcome))
-            case _ if self._sessions.draining:
-                # There is no router any more, and nothing is claimed; but others may own it.
-                ref = self._ctx.ref
-                self._services.store.read(where[0], lambda out: ref.reply(RecordRead(where, out)))
             case _:
                 self._step(where, rt.Unresolved(errors.overloaded()))
 
+    # Sessions of others, in a process that drains: nothing is claimed any more, but clients still come on connections
+    # that they have kept. What they have for a session that nobody owns goes to another replica, which claims it.
+
+    def _look(self, where: Where) -> None:
+        ref = self._ctx.ref
+        if self._known(where[0]) == rt.HERE:
+            self._step(where, rt.Resolved(rt.HERE))
+        else:
+            self._services.store.read(where[0], lambda out: ref.reply(RecordRead(where, out)))
+
     def _read(self, where: Where, outcome: Record | Failed) -> None:
-        owner = None if isinstance(outcome, Failed) else outcome.owner
-        here = owner in (None, self._cluster.incarnation)
-        self._step(where, rt.Unresolved(errors.draining()) if owner is None or here else rt.Resolved(owner))
+        ref, me = self._ctx.ref, self._cluster.incarnation
+        route = self._routes.get(where)
+        if route is None:
+            return
+        streams = all(letter.kind is rt.Kind.ATTACH for letter in route.letters)
+        if isinstance(outcome, Failed) or (streams and outcome.owner in (None, me)):
+            self._step(where, rt.Unresolved(errors.draining()))  # whoever wants a stream comes back elsewhere
+        elif outcome.owner == me:
+            self._ctx.set_timer(("look", where), GIVEN_BACK, LookDue(where))
+        elif outcome.owner is not None:
+            self._step(where, rt.Resolved(outcome.owner))
+        else:
+            self._cluster.replicas(lambda out: ref.reply(ReplicasRead(where, out)))
+
+    def _pass_on(self, where: Where, outcome: list[ports.Replica] | Failed) -> None:
+        found = [] if isinstance(outcome, Failed) else outcome
+        others = [one.incarnation for one in found if one.alive and one.incarnation != self._cluster.incarnation]
+        if others:
+            self._step(where, rt.Resolved(others[int(self._services.jitter() * len(others))]))
+        else:
+            self._step(where, rt.Unresolved(errors.draining()))
 
     # The session in this process
 
@@ -381,7 +432,7 @@ class Holder:
         if isinstance(outcome, ActorDown) and not outcome.taken:
             self._step(pending.where, rt.Moved(mid, rt.HERE))
         elif message.recover and (isinstance(outcome, Exception | Answer)):
-            self._step(pending.where, rt.NotPosted(mid, rt.Unposted.AWAY))  # asked again in a while
+            self._step(pending.where, rt.NotPosted(mid, rt.HERE, rt.Unposted.AWAY))  # asked again in a while
         elif isinstance(outcome, MailboxFull | NotTaken | Refusal):
             self._step(pending.where, rt.Refused(mid, outcome))
         else:
@@ -482,6 +533,9 @@ class Holder:
             lambda written: ref.reply(FeedClosed(mid, written)),
             lambda: ref.reply(FeedWritten(mid)),
         )
+        if not feed.live:  # all that there is of it is in the log
+            self._heard(mid, pending, feed)
+            return
         if not self.feeds:
             self._ctx.set_timer("check", CHECK, CheckDue())
         self.feeds[mid] = feed
@@ -571,7 +625,9 @@ class Holder:
         self._lose_all(incarnation)
 
     def renamed(self) -> None:
-        """Letters to the name that this process had come no more: streams are asked for again under the new one."""
+        """Letters to the name that this process had come no more: streams, and what became of letters that were posted,
+        are asked for again under the new one."""
+        self._step_all(rt.Renamed())
         self._lose_all(None)
 
     def _lose_all(self, owner: Incarnation | None) -> None:
@@ -579,13 +635,17 @@ class Holder:
             self._lose(mid, feed)
 
     def stop(self) -> None:
-        """The mailer ends: its streams end too, and go on with the next one."""
+        """The mailer ends: its streams end too, and go on with the next one. Nobody waits for what a session in this
+        process makes of a letter."""
         self._lose_all(None)
+        for pending in self._pending.values():
+            if pending.given is not None:
+                pending.given.abandon()
 
 
 def _kind(ask: lt.Ask) -> rt.Kind:
     match ask:
-        case lt.Note() | lt.End() | lt.Move():
+        case lt.Note() | lt.End() | lt.Move() | lt.Take():
             return rt.Kind.NOTE
         case lt.Deliver():
             return rt.Kind.REQUESTS

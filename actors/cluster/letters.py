@@ -72,6 +72,10 @@ class Move(Struct, frozen=True, omit_defaults=True):
     """The session is to be given back, for the sender to take it over. Answered by 200, or 409 if it can't be."""
 
 
+class Take(Struct, frozen=True, omit_defaults=True):
+    """The session was given back, for the receiver to take it over. Answered by 200 when that is done."""
+
+
 class Detach(Struct, frozen=True, omit_defaults=True):
     """The connection is gone, with everything up to number `written` written, or nobody waits any more. It names the
     letter by which the connection came."""
@@ -113,10 +117,12 @@ class Whole(Struct, frozen=True, omit_defaults=True):
 
 
 class Opened(Struct, frozen=True, omit_defaults=True):
-    """The answer is a stream, from its beginning on. One that is not `recorded` comes by mail only."""
+    """The answer is a stream, from its beginning on. One that is not `recorded` comes by mail only. `epoch`: at which
+    it was opened; after a loss another stream may have its name."""
 
     stream: str
     recorded: bool = True
+    epoch: int = 0
 
 
 class Attached(Struct, frozen=True, omit_defaults=True):
@@ -172,7 +178,7 @@ class Moved(Struct, frozen=True, omit_defaults=True):
     owner: Incarnation | None = None
 
 
-Ask: TypeAlias = Deliver | Note | Attach | Recover | End | Move
+Ask: TypeAlias = Deliver | Note | Attach | Recover | End | Move | Take
 """What is answered."""
 ToOwner: TypeAlias = Ask | Detach | Written
 ToHolder: TypeAlias = Whole | Opened | Attached | Unrecorded | Events | Head | Released | Refused | Moved
@@ -186,6 +192,7 @@ BODIES: Final[dict[str, type[Body]]] = {
     "recover": Recover,
     "end": End,
     "move": Move,
+    "take": Take,
     "detach": Detach,
     "written": Written,
     "answer": Whole,
@@ -287,7 +294,7 @@ def decode(data: bytes) -> Letter:
 
 # What sessions are told, and answer, as letters ---------------------------------------------------------------
 
-SessionAsk: TypeAlias = sm.PostMessages | sm.GetEvents | sm.Recover | sm.EndSession | sm.Move
+SessionAsk: TypeAlias = sm.PostMessages | sm.GetEvents | sm.Recover | sm.EndSession | sm.Move | sm.Take
 
 
 def ask_of(message: SessionAsk) -> Ask:
@@ -305,6 +312,8 @@ def ask_of(message: SessionAsk) -> Ask:
             return End()
         case sm.Move():
             return Move()
+        case sm.Take():
+            return Take()
         case _:
             assert_never(message)
 
@@ -325,6 +334,8 @@ def asked(ask: Ask) -> Callable[[Reply], SessionAsk]:
             return sm.EndSession
         case Move():
             return sm.Move
+        case Take():
+            return sm.Take
         case _:
             assert_never(ask)
 

@@ -99,6 +99,8 @@ class Mailer(Actor):
         self._sessions = sessions
         self._router = router
         self._draining = False
+        self._over = False
+        """The time of the drain is."""
 
     def started(self) -> None:
         self._sessions.under_way.clear()
@@ -123,10 +125,11 @@ class Mailer(Actor):
                     self.holder.renamed()
                     self._pools().process_down(former)
                 case DrainDue():
-                    self.ctx.stop(SHUTDOWN)
+                    self._over = True
                 case _:
                     assert_never(message)
-        if self._draining and self.holder.idle and self.owner.idle and self.ctx.idle:
+        settled = self._over or (self.holder.idle and self.owner.idle)
+        if self._draining and settled and self.ctx.idle:  # what was read counts as taken: it is answered before the end
             self.ctx.stop(SHUTDOWN)
 
     def _take(self, data: bytes) -> None:

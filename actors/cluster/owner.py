@@ -6,7 +6,7 @@ which has the mailbox and the clocks.
 """
 
 from bisect import insort
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeAlias, assert_never
@@ -36,11 +36,13 @@ RETRY = 0.5
 """Seconds between two attempts to reach an inbox that is full, or a store that is away."""
 HELD_BACK = 1_000
 """Letters to one replica that wait for that; more are dropped, and it finds out by itself."""
+SAID = 20.0
+SAID_BYTES = 4 * 1024 * 1024
+"""Seconds for which whole answers are kept, and how much they may hold: a holder that has not got one asks after it in
+10 to 15 s."""
 LAST = 60.0
 """Seconds that the holder of a stream that has ended has to say what it wrote of it."""
 
-Name: TypeAlias = tuple[Incarnation, int]
-"""By which a letter is known: whose it is, and its number there."""
 Where: TypeAlias = tuple[SessionKey, Principal, str]
 
 
@@ -52,9 +54,9 @@ class Activated(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """What the session made of a letter."""
+    """What the session made of the letter of this number."""
 
-    name: Name
+    mid: int
     outcome: Any
 
 
@@ -63,9 +65,10 @@ class FlushDue(Struct, frozen=True):
 
 
 class MailRefused(Struct, frozen=True):
-    """A letter to this replica was not posted."""
+    """A letter to this replica was not posted. `number`: in the order of all letters."""
 
     to: Incarnation
+    number: int
     letter: Letter
     outcome: Failed
 
@@ -79,7 +82,7 @@ class RetryDue(Struct, frozen=True):
 class Overdue(Struct, frozen=True):
     """The holder of a stream that has ended says nothing."""
 
-    name: Name
+    mid: int
 
 
 OwnerMessage: TypeAlias = Activated | Outcome | FlushDue | MailRefused | RetryDue | Overdue
@@ -87,10 +90,12 @@ OwnerMessage: TypeAlias = Activated | Outcome | FlushDue | MailRefused | RetryDu
 
 @dataclass(eq=False, slots=True)
 class Guest:
-    """One letter of another replica, and the connection that came of it. `order`: of arrival. `index`: the letters that
-    its stream has had."""
+    """One letter of another replica, and the connection that came of it. `mid`: its number, of which no two replicas
+    have the same; `to`: the name that its holder goes by. `order`: of arrival. `index`: the letters that its stream has
+    had."""
 
-    name: Name
+    mid: int
+    to: Incarnation
     letter: Letter
     ask: lt.Ask
     order: int
@@ -107,6 +112,12 @@ class Guest:
         """The session, and whose it must be."""
         return self.letter.key, self.letter.principal, self.letter.endpoint
 
+    @property
+    def recovers(self) -> bool:
+        """Whether it asks for what is recorded of a letter that may have been executed: no answer to a client can come
+        of it, but from the record."""
+        return isinstance(self.letter.body, lt.Recover)
+
 
 class Owner:
     """All methods are synchronous; what comes of them is an OwnerMessage to the actor of `ctx`."""
@@ -117,15 +128,19 @@ class Owner:
         self._cluster = services.cluster
         self._sessions = sessions
         self._router = router
-        self._guests: dict[Name, Guest] = {}
+        self._guests: dict[int, Guest] = {}
         self._orders = count()
         self._waiting: dict[Where, list[Guest]] = {}
         """Those whose session is being brought into memory, in their order."""
-        self._seen: OrderedDict[int, tuple[SessionKey, str | None]] = OrderedDict()
-        """Deliveries that were taken, by their numbers (of which no two replicas have the same): whose, and the stream
-        that came of each."""
+        self._seen: OrderedDict[int, tuple[SessionKey, lt.Attach | None]] = OrderedDict()
+        """Deliveries that were taken, by their numbers: whose, and the stream that came of each, from its beginning."""
+        self._said: OrderedDict[int, tuple[float, lt.Whole]] = OrderedDict()
+        """The last whole answers to deliveries, and when each was given, by their numbers."""
+        self._said_bytes = 0
         self._ready: list[Guest] = []
-        self._held_back: dict[Incarnation, deque[Letter]] = {}
+        self._held_back: dict[Incarnation, list[tuple[int, Letter]]] = {}
+        """Letters that wait for room in an inbox, or for the store, in the order of their numbers."""
+        self._letters = count()
 
     @property
     def idle(self) -> bool:
@@ -135,18 +150,18 @@ class Owner:
     def receive(self, message: OwnerMessage) -> None:
         """One message."""
         match message:
-            case Outcome(name, outcome):
-                self._outcome(name, outcome)
+            case Outcome(mid, outcome):
+                self._outcome(mid, outcome)
             case FlushDue():
                 self._flush()
             case Activated(where, outcome):
                 self._activated(where, outcome)
-            case MailRefused(to, letter, outcome):
-                self._refused(to, letter, outcome)
+            case MailRefused(to, number, letter, outcome):
+                self._refused(to, number, letter, outcome)
             case RetryDue(to):
                 self._retry(to)
-            case Overdue(name):
-                self._leave(name, 0)
+            case Overdue(mid):
+                self._leave(mid, 0)
             case _:
                 assert_never(message)
 
@@ -154,33 +169,36 @@ class Owner:
 
     def take(self, letter: Letter, body: lt.ToOwner) -> None:
         """A letter for a session, or about one that came before."""
-        name = letter.reply
+        to, mid = letter.reply
         match body:
             case lt.Detach(written):
-                self._leave(name, written)
+                self._leave(mid, written)
             case lt.Written(seq):
-                guest = self._guests.get(name)
+                guest = self._guests.get(mid)
                 if guest is not None and guest.connection is not None:
                     guest.connection.written = max(guest.connection.written, seq)
             case _:
-                self._ask(name, letter, body)
+                self._ask(mid, to, letter, body)
 
-    def _ask(self, name: Name, letter: Letter, ask: lt.Ask) -> None:
-        there, seen = self._guests.get(name), self._seen.get(name[1])
+    def _ask(self, mid: int, to: Incarnation, letter: Letter, ask: lt.Ask) -> None:
+        there, seen = self._guests.get(mid), self._seen.get(mid)
         if isinstance(ask, lt.Recover):
             if there is not None and there.connection is None:
+                there.to = to
                 return  # the session has it in hand
-            self._leave(name, 0)
+            self._leave(mid, 0)
+            if seen is not None and seen[0] == letter.key and mid in self._said:
+                self._say(Guest(mid, to, letter, ask, next(self._orders)), self._said[mid][1])
+                return
             if seen is not None and seen[0] == letter.key and seen[1] is not None:
-                # By whatever name its holder goes now: nobody else knows the number.
-                ask = lt.Attach(seen[1])
+                ask = seen[1]
         elif there is not None or seen is not None:
             return  # doubled
-        guest = Guest(name, letter, ask, next(self._orders))
+        guest = Guest(mid, to, letter, ask, next(self._orders))
         if len(self._guests) >= MOST:
-            self._say(guest, lt.Refused(lt.FULL))
+            self._close(guest, lt.Refused(lt.FULL))
             return
-        self._guests[name] = guest
+        self._guests[mid] = guest
         self._place(guest)
 
     def _place(self, guest: Guest) -> None:
@@ -214,8 +232,8 @@ class Owner:
             self._services.telemetry.count("stagedoor_letters_refused_total", (guest.letter.kind, unreadable.reason))
             self._close(guest, lt.Refused(unreadable.reason))
             return
-        ref, name = self._ctx.ref, guest.name
-        guest.asked = alive.ref.ask(make, self._services.limits.admission, lambda out: ref.reply(Outcome(name, out)))
+        ref, mid = self._ctx.ref, guest.mid
+        guest.asked = alive.ref.ask(make, self._services.limits.admission, lambda out: ref.reply(Outcome(mid, out)))
 
     def _activated(self, where: Where, outcome: Any) -> None:
         for guest in self._waiting.pop(where, []):
@@ -233,17 +251,23 @@ class Owner:
 
     # What sessions say
 
-    def _outcome(self, name: Name, outcome: Any) -> None:
-        guest = self._guests.get(name)
+    def _outcome(self, mid: int, outcome: Any) -> None:
+        guest = self._guests.get(mid)
         if guest is None or guest.asked is None:
             _close(outcome)
             return
         guest.asked = None
         match outcome:
-            case Answer(status, body, headers) if not isinstance(guest.ask, lt.Recover):
+            case Answer() if guest.recovers:
+                if outcome.passing:
+                    self._forget(guest)  # its holder asks again in a while
+                else:
+                    self._close(guest, lt.Refused(lt.NOT_TAKEN))
+            case Answer(status, body, headers):
                 self._close(guest, lt.Whole(status, body, headers))
             case Streaming(Connection() as connection):
-                self._say(guest, lt.Opened(connection.stream, connection.recorded))
+                epoch = connection.opener if connection.recorded else 0
+                self._say(guest, lt.Opened(connection.stream, connection.recorded, epoch))
                 self._follow(guest, connection)
             case Follower(connection=live):
                 epoch, seq = outcome.position
@@ -279,7 +303,7 @@ class Owner:
 
     def _refuse(self, guest: Guest, error: ProtocolError) -> None:
         """As the gate answers a client."""
-        if isinstance(guest.ask, lt.Recover):
+        if guest.recovers:
             self._close(guest, lt.Refused(error.kind))
             return
         answer = Answer.refusing(error, _id_of(guest.ask))
@@ -289,7 +313,8 @@ class Owner:
 
     def _follow(self, guest: Guest, connection: Connection) -> None:
         guest.connection, connection.elsewhere = connection, connection.recorded
-        self._remember(guest, connection.stream if connection.recorded else None)
+        beginning = lt.Attach(connection.stream, connection.opener) if connection.recorded else None
+        self._remember(guest, beginning)
         ref = self._ctx.ref
 
         def ready() -> None:
@@ -316,20 +341,20 @@ class Owner:
                 guest.over = news.ended if isinstance(news, lt.Events) else news.finished
             self._say(guest, news)
             if isinstance(news, lt.Released) or (isinstance(news, lt.Events) and news.ended and not news.finished):
-                self._leave(guest.name, 0)
+                self._leave(guest.mid, 0)
         if guest.over:
             # The log is kept for as long as it is not known to be written.
-            self._ctx.set_timer(("last", guest.name), LAST, Overdue(guest.name))
+            self._ctx.set_timer(("last", guest.mid), LAST, Overdue(guest.mid))
 
-    def _leave(self, name: Name, written: int) -> None:
+    def _leave(self, mid: int, written: int) -> None:
         """Nobody reads there any more; what was written is known up to a number."""
-        guest = self._guests.get(name)
+        guest = self._guests.get(mid)
         if guest is None:
             return
         self._forget(guest)
-        if guest.name[1] not in self._seen:
+        if mid not in self._seen:
             self._remember(guest)
-        self._ctx.cancel_timer(("last", name))
+        self._ctx.cancel_timer(("last", mid))
         waiting = self._waiting.get(guest.where)
         if waiting is not None and guest in waiting:
             waiting.remove(guest)
@@ -343,54 +368,73 @@ class Owner:
 
     def _close(self, guest: Guest, body: lt.ToHolder) -> None:
         """The whole answer to a letter."""
-        if not isinstance(body, lt.Refused | lt.Moved):
+        if not isinstance(body, lt.Moved):  # which may come again by the same number
             self._remember(guest)
+        if isinstance(body, lt.Whole) and type(guest.ask) is lt.Deliver:
+            self._keep(guest.mid, body)
         self._forget(guest)
         self._say(guest, body)
 
     def _forget(self, guest: Guest) -> None:
-        if self._guests.get(guest.name) is guest:
-            del self._guests[guest.name]
+        if self._guests.get(guest.mid) is guest:
+            del self._guests[guest.mid]
 
-    def _remember(self, guest: Guest, stream: str | None = None) -> None:
+    def _remember(self, guest: Guest, stream: lt.Attach | None = None) -> None:
         if type(guest.ask) is lt.Deliver:
-            self._seen[guest.name[1]] = guest.letter.key, stream
+            self._seen[guest.mid] = guest.letter.key, stream
             if len(self._seen) > SEEN:
                 self._seen.popitem(last=False)
 
+    def _keep(self, mid: int, answer: lt.Whole) -> None:
+        """An answer that is in no log: its letter may be lost."""
+        if mid in self._said:
+            return
+        now = self._ctx.now()
+        self._said[mid] = now, answer
+        self._said_bytes += len(answer.body)
+        while self._said and (self._said_bytes > SAID_BYTES or next(iter(self._said.values()))[0] < now - SAID):
+            _, (_, gone) = self._said.popitem(last=False)
+            self._said_bytes -= len(gone.body)
+
     def _say(self, guest: Guest, body: lt.ToHolder) -> None:
-        to, mid = guest.name
-        self.mail(to, Letter(guest.letter.key, (self._cluster.incarnation, mid), body, NOBODY, ""))
+        self.mail(guest.to, Letter(guest.letter.key, (self._cluster.incarnation, guest.mid), body, NOBODY, ""))
 
     def mail(self, to: Incarnation, letter: Letter) -> None:
         """Posts it, or as soon as there is room; in order."""
-        held_back = self._held_back.get(to)
-        if held_back is not None:
-            if len(held_back) < HELD_BACK:
-                held_back.append(letter)
+        self._mail(to, next(self._letters), letter)
+
+    def _mail(self, to: Incarnation, number: int, letter: Letter) -> None:
+        if to in self._held_back:
+            self._hold_back(to, number, letter)
             return
         ref = self._ctx.ref
         self._services.telemetry.count("stagedoor_letters_sent_total", (letter.kind,))
 
         def done(outcome: Any) -> None:
             if isinstance(outcome, Failed):
-                ref.reply(MailRefused(to, letter, outcome))
+                ref.reply(MailRefused(to, number, letter, outcome))
 
         self._cluster.post(to, lt.encode(letter), done)
 
-    def _refused(self, to: Incarnation, letter: Letter, failed: Failed) -> None:
+    def _refused(self, to: Incarnation, number: int, letter: Letter, failed: Failed) -> None:
         self._services.telemetry.count("stagedoor_letters_refused_total", (letter.kind, failed.reason.value))
         if failed.reason is Refused.DEAD:
             self.down(to)
             return
         if to not in self._held_back:
-            self._held_back[to] = deque()
+            self._held_back[to] = []
             self._ctx.set_timer(("held back", to), RETRY, RetryDue(to))
-        self._held_back[to].append(letter)
+        self._hold_back(to, number, letter)
+
+    def _hold_back(self, to: Incarnation, number: int, letter: Letter) -> None:
+        """Behind those before it, though it may have been refused later than what came after it was held back."""
+        held_back = self._held_back[to]
+        insort(held_back, (number, letter), key=lambda held: held[0])
+        del held_back[HELD_BACK:]
 
     def _retry(self, to: Incarnation) -> None:
-        for letter in self._held_back.pop(to, ()):
-            self.mail(to, letter)
+        for number, letter in self._held_back.pop(to, ()):
+            self._mail(to, number, letter)
 
     # What happens to replicas
 
@@ -398,15 +442,19 @@ class Owner:
         """It is no more: nobody waits there."""
         self._held_back.pop(incarnation, None)
         self._ctx.cancel_timer(("held back", incarnation))
-        for name in [name for name in self._guests if name[0] == incarnation]:
-            self._leave(name, 0)
+        for mid in [mid for mid, guest in self._guests.items() if guest.to == incarnation]:
+            self._leave(mid, 0)
 
     def stop(self) -> None:
-        """The mailer ends: the streams of its guests go on with the next one."""
-        for name, guest in list(self._guests.items()):
+        """The mailer ends: the streams of its guests go on with the next one, and what no session was given goes to
+        the next owner."""
+        for guest in [guest for waiting in self._waiting.values() for guest in waiting]:
+            self._close(guest, lt.Moved())
+        self._waiting.clear()
+        for mid, guest in list(self._guests.items()):
             if guest.connection is not None:
                 self._say(guest, lt.Released())
-            self._leave(name, 0)
+            self._leave(mid, 0)
 
 
 NOBODY = Principal("")

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, assert_never
 
 from actors.machines.session import record as session_record
 from actors.named import NamedRef
-from actors.ports import UNAVAILABLE, ClusterListener, Failed, Incarnation, Record, SessionKey
+from actors.ports import UNAVAILABLE, ClusterListener, Failed, Incarnation, Record, Refused, SessionKey
 from actors.runtime import Actor
 from actors.services import Services
 from actors.sessions.expiry import Orphaned
@@ -170,7 +170,8 @@ class Sweeper(Actor):
             self.ctx.set_timer("turn", RETRY, _Turn())
             self._turning = True
             return
-        self._settle(incarnation, key, outcome)
+        if not isinstance(outcome, Failed) or outcome.reason is not Refused.TOO_NEW:  # which others can read
+            self._settle(incarnation, key, outcome)
         self._over(incarnation, estate)
 
     def _settle(self, incarnation: Incarnation, key: SessionKey, found: Record | Failed) -> None:

@@ -102,6 +102,7 @@ class Guest(Actor):
         for one in said:
             if not self._ended:
                 self._asked(one)
+        self._close()
 
     def _asked(self, said: letters.ToOwner) -> None:
         ref, principal = self.ctx.ref, self._link.principal.name
@@ -113,7 +114,7 @@ class Guest(Actor):
                 self._calls.add(said.call)
                 self._pool.reply(letters.resume_for(ref, said))
             case letters.Cancel(call, reason):
-                self._over(call)
+                self._calls.discard(call)
                 self._pool.reply(um.Cancel(ref, call, reason))
             case letters.Want():
                 self._pool.reply(Wanted())
@@ -134,10 +135,10 @@ class Guest(Actor):
         match message:
             case um.UpstreamOutcome():
                 self._out.say(letters.Outcome(message.call, message.ok, bytes(message.payload)))
-                self._over(message.call)
+                self._calls.discard(message.call)
             case pm.UpstreamSuspended():
                 self._out.say(letters.suspended_of(message))
-                self._over(message.call)
+                self._calls.discard(message.call)
             case um.UpstreamNotification():
                 self._notified(message)
             case um.UpstreamReady():
@@ -146,14 +147,14 @@ class Guest(Actor):
                 self._out.say(letters.Down(message.message, bytes(message.payload)))
             case um.UpstreamWrongEra():
                 self._out.say(letters.WrongEra(tuple(call.call for call in message.calls)))
-                for call in message.calls:
-                    self._over(call.call)
+                self._calls.difference_update(call.call for call in message.calls)
             case pm.Admitted():
                 self._out.say(letters.Entered())
             case pm.NotHere():
                 self._end(letters.GONE)
             case _:
                 assert_never(message)
+        self._close()
 
     def _notified(self, message: um.UpstreamNotification) -> None:
         """As much as the other side takes; what has changed is said once, as long as it waits."""
@@ -168,8 +169,9 @@ class Guest(Actor):
 
     # Its end
 
-    def _over(self, call: int) -> None:
-        self._calls.discard(call)
+    def _close(self) -> None:
+        """As soon as nothing runs, if it is to. (A letter was read to its end by then: the other side knows of no more
+        than that it was read.)"""
         if self._closing and not self._calls:
             self._end(letters.GONE)
 
@@ -196,8 +198,7 @@ class Guest(Actor):
         self._closing = True
         self._out.say(letters.Closing())
         self.ctx.set_timer("late", max(0.0, deadline - self.ctx.now() - DRAIN_MARGIN), pm.LateDue())
-        if not self._calls:
-            self._end(letters.GONE)
+        self._close()
 
     def stopped(self, reason: Exit) -> None:
         """After a crash too the other side is to know."""

@@ -33,7 +33,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A letter. `entry`: where it is in the inbox, once it was posted."""
+    """A letter. `entry`: where it is in the inbox, once it was posted, if it is surely there but once: to take one of
+    two back would tell nothing of the other."""
 
     number: int
     said: tuple[Said, ...]
@@ -52,7 +53,7 @@ class Outgoing:
         self.posting = False
         """It is not known yet what became of it."""
         self.absent = True
-        """It is surely not in the inbox."""
+        """No attempt to post it can have put it into the inbox, but for one that is not over."""
         self.stuck: float | None = None
         """Since when no letter could be posted."""
         self.reason: Refused | None = None
@@ -129,6 +130,6 @@ class Outgoing:
             self._ctx.set_timer("post", AGAIN, pm.PostDue())
             return True
         self.under_way, self.stuck, self.reason = None, None, None
-        self.unread.append(replace(sent, entry=str(outcome)))
+        self.unread.append(replace(sent, entry=str(outcome) if self.absent else None))
         self._next()
         return True

@@ -198,7 +198,7 @@ class PoolActor(Evictable):
                 self._remote.receive(message)
             return
         cluster = self._services.cluster
-        if self._record.owned and (cluster.doubtful or self._record.grant.owner != cluster.incarnation):
+        if self._record.owned and (cluster.doubtful or self._record.grant.term != cluster.term):
             standing = self._hold_still()
             if standing is Standing.OVER and isinstance(message, um.Call | pm.Resume):
                 self._turn_away([message], self._failure("store_away", "the session store is not available"))
@@ -226,6 +226,8 @@ class PoolActor(Evictable):
             case um.Call() | pm.Resume() | um.Join() | Wanted() if len(self._early) >= self.mailbox_size:
                 full = self._failure("overloaded", "too much waits for this client's connections")
                 self._turn_away([message], full)
+            case um.UpstreamNotification() if len(self._early) >= self.mailbox_size:
+                self._drop("overflow")
             case _:
                 self._early.append(message)
 

@@ -33,6 +33,8 @@ CHECK: Final = 4.0
 """Seconds after which the owner is asked for a word, while it has calls of ours; and for which it is looked for."""
 UNANSWERED: Final = 2
 """Times that it may stay silent."""
+RARELY: Final = 4.0
+"""Words that are asked for without calls, in the time after which the owner takes us for gone."""
 
 Asked: TypeAlias = um.Call | pm.Resume
 """What has an outcome."""
@@ -382,27 +384,29 @@ class RemotePool:
         sent = self._out.under_way
         if sent is None or sent.number not in self._withdrawing:
             return
-        if isinstance(outcome, str):
-            self._withdraw(sent.number, outcome)
-        else:
+        if not isinstance(outcome, str):
             self._out.posted(outcome)
             self._withdrawn(sent.number, self._out.absent)
+        elif self._out.absent:
+            self._withdraw(sent.number, outcome)
+        else:
+            self._withdrawn(sent.number, False)  # it may be there twice
 
     def _check(self) -> None:
-        """Whether the owner is heard of while something is wanted of it."""
+        """Whether the owner is heard of, often while it has calls of ours."""
         if self._phase is Phase.LOST:
             self._withdrawing.clear()
             self._lost()
             return
-        self._checking = bool(self._pending)
-        if not self._pending and self._phase is not Phase.ENTERING:
-            return
         if self._phase is Phase.ENTERING or self._unanswered >= UNANSWERED:
             self._break()
             return
+        self._checking = bool(self._pending)
         self._unanswered += 1
         self._out.say(letters.Check())
-        self._host.ctx.set_timer("check", CHECK, pm.CheckDue())
+        # Who only listens has to say now and then that it is there, or it would be taken for gone.
+        rarely = self._services.limits.broker_idle / RARELY
+        self._host.ctx.set_timer("check", CHECK if self._checking else rarely, pm.CheckDue())
 
     def _break(self) -> None:
         """What is said on this link can't be relied on any more."""
@@ -424,10 +428,11 @@ class RemotePool:
                 self._withdrawing.add(out.under_way.number)  # as soon as it is known where it is
             elif out.under_way is not None and out.absent:
                 self._unbegun.add(out.under_way.number)
-            self._withdrawing |= {sent.number for sent in out.unread}
+            there = {sent.number: sent.entry for sent in out.unread if sent.entry is not None}
+            self._withdrawing |= there.keys()
             self._host.ctx.set_timer("check", CHECK, pm.CheckDue())
-            for sent in list(out.unread):
-                self._withdraw(sent.number, sent.entry or "")
+            for number, entry in there.items():
+                self._withdraw(number, entry)
         self._lost_if_known()
 
     def _withdraw(self, number: int, entry: str) -> None:

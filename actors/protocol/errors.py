@@ -85,6 +85,7 @@ KINDS: Final[dict[str, Rule]] = {
     "overloaded": Rule(OVERLOADED, 503, "The server is overloaded", 1),
     "draining": Rule(OVERLOADED, 503, "The server is shutting down", 1),
     "store_away": Rule(OVERLOADED, 503, "The session store is away", 2),
+    "too_new": Rule(OVERLOADED, 503, "The session is kept in a form that this replica can't read", 2),
     "store_full": Rule(OVERLOADED, 503, "The session store is full", 5),
     # Answers to a request that was accepted: in this era any JSON-RPC error is a 200 answer.
     "method_not_found": Rule(METHOD_NOT_FOUND, 200, "Method not found"),
@@ -232,6 +233,7 @@ server_full = partial(refusal, "server_full")
 overloaded = partial(refusal, "overloaded")
 parse_error = partial(refusal, "parse")
 draining = partial(refusal, "draining")
+too_new = partial(refusal, "too_new")
 store_away = partial(refusal, "store_away")
 store_full = partial(refusal, "store_full")
 bad_event_id = partial(refusal, "bad_event_id")

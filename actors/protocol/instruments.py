@@ -105,6 +105,7 @@ _ROWS: Final = (
     Instrument("stagedoor_letters_sent_total", "counter", "Letters to other replicas", ("kind",)),
     Instrument("stagedoor_letters_received_total", "counter", "Letters of other replicas", ("kind",)),
     Instrument("stagedoor_letters_refused_total", "counter", "Letters that did nothing", ("kind", "reason")),
+    Instrument("stagedoor_inbox_depth", "gauge", "Letters of other replicas that wait in the store to be read"),
     Instrument("stagedoor_mail_seconds", "histogram", "Mail to an owner, to the first word of it", (), SECONDS),
     Instrument(
         "stagedoor_lease_age_seconds",
@@ -113,7 +114,7 @@ _ROWS: Final = (
         over_workers="max",
     ),
     # Workers of one supervisor.
-    Instrument("stagedoor_workers", "gauge", "Workers by state: starting, ready, draining", ("state",)),
+    Instrument("stagedoor_workers", "gauge", "Workers by state: starting, ready, draining, silent", ("state",)),
     Instrument("stagedoor_worker_deaths_total", "counter", "Workers that ended unasked"),
     # Backends.
     Instrument("stagedoor_backend_links", "gauge", "Upstream connections by state", ("server", "state")),

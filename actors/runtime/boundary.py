@@ -1,9 +1,9 @@
 """The crash boundary: the one place that catches everything.
 
-Actors, their tasks, connections, handlers of foreign code and writer threads run inside it, so that a bug in one ends
-that one. What may not be caught passes through: cancellation belongs to whoever cancelled, an interrupt to the process.
-An exception group can hold both kinds at once (a crash while being cancelled); it is split, so that neither the bug is
-lost nor the program ended by it. Nothing is logged here: the exit reason carries the exception.
+Actors, their tasks, connections, handlers of foreign code and the store's threads run inside it, so that a bug in one
+ends that one. What may not be caught passes through: cancellation belongs to whoever cancelled, an interrupt to the
+process. An exception group can hold both kinds at once (a crash while being cancelled); it is split, so that neither
+the bug is lost nor the program ended by it. Nothing is logged here: the exit reason carries the exception.
 """
 
 from collections.abc import Awaitable, Callable

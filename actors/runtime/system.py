@@ -20,6 +20,9 @@ from actors.runtime.ref import Ref, Registry
 from actors.runtime.supervisor import BaseSupervisor
 from actors.runtime.timers import Timers
 
+DRAIN_TOGETHER = 16
+"""Actors that are told to drain at once; all of them within a quarter of the time there is."""
+
 OnCrash: TypeAlias = Callable[[str, BaseException], object]
 """Gets the name of an actor (or `actor/task`) and what escaped from it."""
 
@@ -76,7 +79,40 @@ class System:
         until = trio.current_time() + deadline
         self._closed = True
         for ref in reversed([*self._top]):
-            await _drain([ref], until)
+            await self._drain([ref], until)
+
+    async def _drain(self, refs: Sequence[Ref], until: float) -> None:
+        """Tells the actors of one phase to drain, waits until they have ended, at most `until` (trio's clock), and ends
+        the rest; after that time nobody is asked any more. A supervisor drains phase by phase before it ends itself."""
+        if trio.current_time() < until:
+            await self._ask(refs, until)
+        for ref in refs:
+            ref.cell.end(SHUTDOWN)
+
+    async def _ask(self, refs: Sequence[Ref], until: float) -> None:
+        supervisors = [ref.cell.actor for ref in refs if isinstance(ref.cell.actor, BaseSupervisor)]
+        others = [ref for ref in refs if not isinstance(ref.cell.actor, BaseSupervisor)]
+        patience = (until - trio.current_time()) / 4 * DRAIN_TOGETHER / max(1, len(others))
+        for number, ref in enumerate(others, 1):
+            ref.urgent(Drain(until))
+            if number % DRAIN_TOGETHER == 0:
+                await self._catch_up(patience)
+        for supervisor in supervisors:
+            supervisor.closing = True
+            for phase in supervisor.phases():
+                await self._drain(phase, until)
+        with trio.move_on_at(until):
+            for ref in others:
+                await ref.ended()
+
+    async def _catch_up(self, patience: float) -> None:
+        """Waits until few are ready to run, so that what comes meanwhile does not stand behind all who drain; for so
+        many seconds at most."""
+        with trio.move_on_after(patience):
+            while True:
+                await trio.lowlevel.checkpoint()
+                if len(self.dispatcher) <= DRAIN_TOGETHER:
+                    return
 
     def statistics(self) -> SystemStatistics:
         """A snapshot."""
@@ -118,29 +154,6 @@ class System:
             name = f"{kind}-{self._numbers[kind]}"
             if self.registry.whereis(name) is None:
                 return name
-
-
-async def _drain(refs: Sequence[Ref], until: float) -> None:
-    """Tells the actors of one phase to drain, waits until they have ended, at most `until` (trio's clock), and ends the
-    rest; after that time nobody is asked any more. A supervisor drains phase by phase before it ends itself."""
-    if trio.current_time() < until:
-        await _ask(refs, until)
-    for ref in refs:
-        ref.cell.end(SHUTDOWN)
-
-
-async def _ask(refs: Sequence[Ref], until: float) -> None:
-    supervisors = [ref.cell.actor for ref in refs if isinstance(ref.cell.actor, BaseSupervisor)]
-    others = [ref for ref in refs if not isinstance(ref.cell.actor, BaseSupervisor)]
-    for ref in others:
-        ref.urgent(Drain(until))
-    for supervisor in supervisors:
-        supervisor.closing = True
-        for phase in supervisor.phases():
-            await _drain(phase, until)
-    with trio.move_on_at(until):
-        for ref in others:
-            await ref.ended()
 
 
 class _Ending:

@@ -14,7 +14,7 @@ from functools import partial
 from secrets import token_hex
 from typing import TypeAlias, assert_never
 
-from actors.ports import DUE_PARTS, UNAVAILABLE, Failed, Grant, Record, SessionKey, ignore
+from actors.ports import DUE_PARTS, UNAVAILABLE, Failed, Grant, Record, Refused, SessionKey, ignore
 from actors.runtime import Actor, DynamicSupervisor
 from actors.services import Services
 from actors.upstreams.resume import delete_upstream, read_resumable
@@ -25,21 +25,27 @@ AT_ONCE = 20
 PAUSE = 0.1
 """Seconds between two turns."""
 LATE = 1.0
-"""Seconds by which two clocks may differ in what they measured."""
+"""Seconds by which two replicas may differ in what the clock of the store says."""
 LOOK = 17.3
 """Seconds, about, between two looks for those that are due: so exact is their end."""
 
 
-def last_activity(wall: float | None) -> dict[str, bytes | None]:
-    """The field of the record; None while the session is in memory."""
-    return {ACTIVE: repr(wall).encode() if wall is not None else None}
+def last_activity(time: float | None) -> dict[str, bytes | None]:
+    """The field of the record, by the clock of the store; None while the session is in memory."""
+    return {ACTIVE: repr(time).encode() if time is not None else None}
 
 
 def remaining(fields: Mapping[str, bytes], services: Services) -> float:
     """Seconds until a session that is not in memory has ended, by what its record says."""
     since = fields.get(ACTIVE)
     ttl = services.limits.idle_ttl
-    return ttl if since is None else float(since) + ttl - services.wall()
+    return ttl if since is None else float(since) + ttl - services.cluster.now()
+
+
+def rests(key: SessionKey, seconds: float, services: Services) -> None:
+    """A session left memory; it ends after so many seconds if nobody comes. (Written at once, for in a drain sessions
+    leave when the actor below is gone.)"""
+    services.cluster.due_at(key, services.cluster.now() + seconds)
 
 
 def end(
@@ -51,14 +57,6 @@ def end(
         if resume.kept is not None:
             delete_upstream(services, upstreams, table.backends[backend], resume.kept)
     services.store.end(key, grant, reason, ignore)
-
-
-@dataclass(frozen=True, slots=True)
-class Passivated:
-    """A session left memory; it ends after so many seconds if nobody comes."""
-
-    key: SessionKey
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +103,14 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _Claimed:
+    """`theirs`: if another owns it, that one is to end it."""
+
     key: SessionKey
     outcome: tuple[Grant, Record] | Failed
+    theirs: bool
 
 
-ExpiryMessage: TypeAlias = Passivated | Returned | Overdue | Orphaned | _Tick | _Look | _Due | _Read | _Claimed
+ExpiryMessage: TypeAlias = Returned | Overdue | Orphaned | _Tick | _Look | _Due | _Read | _Claimed
 
 
 class Expiry(Actor):
@@ -129,13 +130,11 @@ class Expiry(Actor):
 
     def receive(self, message: ExpiryMessage) -> None:
         match message:
-            case Passivated(key, seconds):
-                self._due_in(key, seconds)
             case Returned(key):
                 self._queue.pop(key, None)
                 self._services.cluster.due_at(key, None)
             case Orphaned(key):
-                self._due_in(key, self._services.limits.idle_ttl)
+                rests(key, self._services.limits.idle_ttl, self._services)
             case Overdue(key):
                 self._add([key])
             case _Look():
@@ -146,20 +145,17 @@ class Expiry(Actor):
                 self._tick()
             case _Read(key, outcome):
                 self._read(key, outcome)
-            case _Claimed(key, claimed):
-                self._claimed(key, claimed)
+            case _Claimed(key, claimed, theirs):
+                self._claimed(key, claimed, theirs=theirs)
             case _:
                 assert_never(message)
-
-    def _due_in(self, key: SessionKey, seconds: float) -> None:
-        self._services.cluster.due_at(key, self._services.wall() + seconds)
 
     def _look_later(self) -> None:
         self.ctx.set_timer("look", LOOK * (0.5 + self._services.jitter()), _Look())
 
     def _look(self) -> None:
         """What is in hand comes first."""
-        now = self._services.wall()
+        now = self._services.cluster.now()
         for part in range(DUE_PARTS if not self._queue else 0):
             self._services.cluster.due(part, now, self._came)
         self._look_later()
@@ -188,30 +184,34 @@ class Expiry(Actor):
         self.ctx.ref.reply(_Read(key, outcome))
 
     def _read(self, key: SessionKey, outcome: Record | Failed) -> None:
-        """It may be in memory again, or have been, or be gone."""
+        """It may be in memory again, or have been, or be gone. One that was claimed, and where no life has begun since
+        (nobody has heard of that claim), is at rest still."""
         if isinstance(outcome, Failed):
             self._failed(key, outcome)
             return
-        left = remaining(outcome.fields, self._services) if outcome.owner is None else 0.0
+        owner, at_rest = outcome.owner, outcome.owner is None or ACTIVE in outcome.fields
+        left = remaining(outcome.fields, self._services) if at_rest else 0.0
         if left > LATE:
-            self._due_in(key, left)
-            return
-        if outcome.owner == self._services.store.owner:
+            rests(key, left, self._services)
+        elif owner == self._services.store.owner and not at_rest:
             self._services.cluster.due_at(key, None)  # it is in memory here
-            return
-        # That of a living owner is refused.
-        ref, owner, epoch = self.ctx.ref, outcome.owner, outcome.epoch
-        self._services.store.claim(key, owner, epoch, token_hex(8), lambda out: ref.reply(_Claimed(key, out)))
+        else:
+            # That of a living owner is refused.
+            ref, theirs = self.ctx.ref, at_rest and owner is not None
+            claimed = partial(_Claimed, key, theirs=theirs)
+            self._services.store.claim(key, owner, outcome.epoch, token_hex(8), lambda out: ref.reply(claimed(out)))
 
-    def _claimed(self, key: SessionKey, outcome: tuple[Grant, Record] | Failed) -> None:
+    def _claimed(self, key: SessionKey, outcome: tuple[Grant, Record] | Failed, *, theirs: bool) -> None:
         if isinstance(outcome, Failed):
-            self._failed(key, outcome)
+            if not (theirs and outcome.reason is Refused.FENCED):
+                self._failed(key, outcome)
         else:
             end(key, *outcome, "idle", self._services, self._upstreams)
             self._services.cluster.due_at(key, None)
             self._services.telemetry.count("stagedoor_sessions_ended_total", ("idle",))
 
     def _failed(self, key: SessionKey, failed: Failed) -> None:
-        """It is gone, or another's; or the store can't say now, and is asked again."""
-        if failed.reason not in UNAVAILABLE:
+        """It is gone, or another's; or the store can't say now, and is asked again. One that can't be read here is for
+        those who can."""
+        if failed.reason not in (*UNAVAILABLE, Refused.TOO_NEW):
             self._services.cluster.due_at(key, None)

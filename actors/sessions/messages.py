@@ -74,6 +74,12 @@ class Move(Struct, frozen=True):
     reply: Reply
 
 
+class Take(Struct, frozen=True):
+    """The session is to be here; the reply gets True, for it is."""
+
+    reply: Reply
+
+
 # From operators -----------------------------------------------------------------------------------------------
 
 
@@ -150,7 +156,7 @@ class DeadlineDue(Struct, frozen=True):
     call: int
 
 
-EdgeMessage: TypeAlias = GetEvents | EndSession | Recover | Move | Describe
+EdgeMessage: TypeAlias = GetEvents | EndSession | Recover | Move | Take | Describe
 """From edges, besides POSTs."""
 
 OwnMessage: TypeAlias = (

@@ -13,7 +13,18 @@ from typing import Any, TypeAlias, assert_never
 
 from actors.endpoints.host import Tree
 from actors.machines.session import record as session_record
-from actors.ports import ANONYMOUS, UNAVAILABLE, Failed, Grant, Incarnation, Principal, Record, Refused, SessionKey
+from actors.ports import (
+    ANONYMOUS,
+    UNAVAILABLE,
+    Failed,
+    Grant,
+    Incarnation,
+    Principal,
+    Record,
+    Refused,
+    Replica,
+    SessionKey,
+)
 from actors.protocol import errors
 from actors.protocol.errors import ProtocolError
 from actors.quotas import Quotas
@@ -138,16 +149,18 @@ class MoveDue:
 
 @dataclass(frozen=True, slots=True)
 class LeftDue:
-    """Time to look whether anybody has taken a session that was given back, if it has work in flight."""
+    """Time to look whether anybody has taken a session that `former` has left or given back, if it has work in
+    flight."""
 
     key: SessionKey
+    former: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
 class LeftRead:
     """What the store says of it."""
 
-    key: SessionKey
+    left: LeftDue
     outcome: Any
 
 
@@ -158,7 +171,17 @@ class Created:
     open: OpenSession
     key: SessionKey
     session_id: str
+    fields: Mapping[str, bytes]
     outcome: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """Who is there, for a session whose record, of this version, can't be read here."""
+
+    key: SessionKey
+    version: int
+    outcome: list[Replica] | Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +220,7 @@ RouterMessage: TypeAlias = (
     | LeftRead
     | Created
     | Read
+    | Readers
     | Claimed
     | TakenOver
     | Down
@@ -242,14 +266,16 @@ class Router(Actor):
                 self._activate(message)
             case Read(key, outcome):
                 self._read(key, outcome)
+            case Readers():
+                self._hand_over(message)
             case Claimed():
                 self._claimed(message)
             case TakeOver():
                 self._take_over(message)
             case LeftDue(key):
-                self._services.store.read(key, lambda out: self.ctx.ref.reply(LeftRead(key, out)))
-            case LeftRead(key, outcome):
-                self._left(key, outcome)
+                self._services.store.read(key, lambda out: self.ctx.ref.reply(LeftRead(message, out)))
+            case LeftRead(left, outcome):
+                self._left(left, outcome)
             case TakenOver(claimed, dead):
                 self._taken_over(claimed, dead)
             case MoveSession():
@@ -280,9 +306,14 @@ class Router(Actor):
         session_id = secrets.token_urlsafe(24)
         key = session_key(session_id)
         self._quotas.sessions.add(opening.principal)
-        fields = session_record.birth(opening.principal.name, opening.endpoint)
+        version = self._services.cluster.schema
+        fields = session_record.birth(opening.principal.name, opening.endpoint, version)
         fields |= session_record.configuration(self._services.table.value)
-        self._services.store.create(key, fields, lambda out: self.ctx.ref.reply(Created(opening, key, session_id, out)))
+
+        def created(out: Any) -> None:
+            self.ctx.ref.reply(Created(opening, key, session_id, fields, out))
+
+        self._services.store.create(key, fields, created)
 
     def _no_room(self, principal: Principal) -> ProtocolError | None:
         """Why there can't be one more in memory."""
@@ -303,10 +334,10 @@ class Router(Actor):
             principal=identity.principal.name,
             endpoint=identity.endpoint,
         )
-        ref = self._start(identity, created.outcome, None)
+        ref = self._start(identity, created.outcome, created.fields)
         created.open.reply.answer(errors.server_full() if ref is None else (ref, created.session_id))
 
-    def _start(self, identity: Identity, grant: Grant, record: Record | None) -> Ref | None:
+    def _start(self, identity: Identity, grant: Grant, record: Record | Mapping[str, bytes]) -> Ref | None:
         actor = SessionActor(identity, grant, self._services, self._tree, self._quotas, record)
         try:
             ref = self._supervisor.start_child(actor)
@@ -340,6 +371,9 @@ class Router(Actor):
             self._services.store.read(key, lambda out: self.ctx.ref.reply(Read(key, out)))
 
     def _read(self, key: SessionKey, outcome: Record | Failed) -> None:
+        if isinstance(outcome, Failed) and outcome.reason is Refused.TOO_NEW:
+            self._services.cluster.replicas(lambda out: self.ctx.ref.reply(Readers(key, outcome.head, out)))
+            return
         if isinstance(outcome, Failed):
             self._settle(key, _refusal(outcome))
             return
@@ -384,6 +418,15 @@ class Router(Actor):
             secrets.token_hex(8),
             lambda out: self.ctx.ref.reply(Claimed(key, mine[0].principal, endpoint, out)),
         )
+
+    def _hand_over(self, found: Readers) -> None:
+        """To one that lives and can read it, the same for each message; who owns it says that one."""
+        replicas: list[Replica] = [] if isinstance(found.outcome, Failed) else found.outcome
+        me, version = self._services.cluster.incarnation, found.version
+        others = (one for one in replicas if one.alive and one.incarnation != me)
+        able = sorted(one.incarnation for one in others if session_record.reads(one.info.get("schema"), version))
+        to = Elsewhere(able[int(found.key[:8], 16) % len(able)]) if able else errors.too_new()
+        self._settle(found.key, to)
 
     def _claimed(self, claimed: Claimed) -> None:
         key = claimed.key
@@ -432,10 +475,14 @@ class Router(Actor):
     def _taken_over(self, claimed: Claimed, dead: Incarnation) -> None:
         """Whoever waits for the session here has asked for it too."""
         self._quotas.sessions.add(claimed.principal, -1)
-        if not isinstance(claimed.outcome, Failed):
+        outcome, why = claimed.outcome, None
+        if isinstance(outcome, Failed):
+            why = outcome.reason
+        else:
             self._rebuild(claimed, "takeover")
-        away = isinstance(claimed.outcome, Failed) and claimed.outcome.reason in UNAVAILABLE
-        if not away and dead != self._services.cluster.incarnation:
+        if why in UNAVAILABLE:
+            self._look_later(LeftDue(claimed.key, dead))  # the others were told the same, most likely
+        elif why is not Refused.TOO_NEW and dead != self._services.cluster.incarnation:
             self._services.cluster.disown(dead, [claimed.key])
 
     def _settle(self, key: SessionKey, outcome: Ref | Elsewhere | ProtocolError) -> None:
@@ -447,21 +494,33 @@ class Router(Actor):
 
     def _move(self, message: MoveSession) -> None:
         alive = self._sessions.table.get(message.key)
-        if alive is None or not alive.ref.cast(Move(message.reply)):
+        if alive is None:
             message.reply.answer(False)
             return
+
+        def moved(outcome: Any) -> None:
+            """It may have ended instead."""
+            message.reply.answer(False if isinstance(outcome, Exception) else outcome)
+
+        alive.ref.ask(Move, self._services.limits.admission, moved)
         now = self.ctx.now()
         self._moving = {key: until for key, until in self._moving.items() if until > now}
         self._moving[message.key] = now + MOVING
-        self.ctx.set_timer(("left", message.key), MOVING, LeftDue(message.key))
+        self._look_later(LeftDue(message.key, self._services.cluster.incarnation))
 
-    def _left(self, key: SessionKey, outcome: Record | Failed) -> None:
-        """Nobody wanted it: what is in flight there must not wait for its client to come back."""
+    def _look_later(self, left: LeftDue) -> None:
+        self.ctx.set_timer(("left", left.key), MOVING, left)
+
+    def _left(self, left: LeftDue, outcome: Record | Failed) -> None:
+        """Nobody has it: what is in flight there must not wait for its client to come back. (A claim of which nothing
+        was heard may have made it ours.)"""
         if isinstance(outcome, Failed):
             if outcome.reason in UNAVAILABLE:
-                self.ctx.set_timer(("left", key), MOVING, LeftDue(key))
-        elif outcome.owner is None and (outcome.requests or outcome.asked):
-            self._take_over(TakeOver(key, outcome, self._services.cluster.incarnation))
+                self._look_later(left)
+        elif outcome.owner in (None, left.former, self._services.cluster.incarnation) and (
+            outcome.requests or outcome.asked
+        ):
+            self._take_over(TakeOver(left.key, outcome, left.former))
 
     def _is_moving(self, key: SessionKey) -> bool:
         until = self._moving.get(key)
@@ -524,4 +583,6 @@ def _refusal(failed: Failed) -> ProtocolError:
         return errors.session_not_found()
     if failed.reason is Refused.FULL:
         return errors.server_full()
+    if failed.reason is Refused.TOO_NEW:
+        return errors.too_new()
     return errors.store_full() if failed.reason is Refused.STORE_FULL else errors.store_away()

@@ -29,20 +29,31 @@ from actors.endpoints.merged import ChangeDue
 from actors.endpoints.session_endpoint import SessionEndpoint
 from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
-from actors.machines.session import rebuild
+from actors.machines.session import losses, rebuild
 from actors.machines.session import record as session_record
 from actors.machines.session.machine import FENCED, TABLE, step
 from actors.machines.session.state import TRANSITIONS, UNRECORDED, Client, Rules, Session, SessionPhase
-from actors.ports import UNAVAILABLE, Answer, Failed, Grant, Principal, Record, Refused, SessionKey, Streaming
+from actors.ports import (
+    UNAVAILABLE,
+    Answer,
+    Failed,
+    Grant,
+    Principal,
+    Record,
+    Refused,
+    SessionKey,
+    StreamHead,
+    Streaming,
+)
 from actors.protocol import errors
 from actors.protocol.messages import Error, Request, RequestId, Result
 from actors.protocol.table import Replaced, Table
 from actors.quotas import Quotas
-from actors.record import RETRY, Fields, OwnedRecord, Renamed, SaveDue, Stored
+from actors.record import LOSSES, NO_FIELDS, RETRY, Fields, OwnedRecord, Renamed, SaveDue, Stored
 from actors.runtime import NORMAL, SHUTDOWN, Actor, ActorDown, Down, Exit, Reply
 from actors.services import DRAIN_MARGIN, Services
 from actors.sessions import messages as sm
-from actors.sessions.expiry import Passivated, Returned, last_activity
+from actors.sessions.expiry import Returned, last_activity, rests
 from actors.streams.connection import Connection
 from actors.streams.follower import Follower
 from actors.streams.recorder import (
@@ -54,7 +65,7 @@ from actors.streams.recorder import (
 )
 from actors.upstreams import messages as um
 from actors.upstreams.own_calls import OwnDue
-from actors.upstreams.resume import ResumableUpstreams
+from actors.upstreams.resume import ResumableUpstreams, unconfigured
 from actors.upstreams.subscribers import CHATTER
 
 RESUMABLE_FIRST = ("resources/subscribe", "resources/unsubscribe", "logging/setLevel")
@@ -111,7 +122,7 @@ OwnMessage: TypeAlias = (
 )
 """What a session caused itself."""
 
-FROM_EDGES = (sm.PostMessages, sm.GetEvents, sm.EndSession, sm.Recover, sm.Move)
+FROM_EDGES = (sm.PostMessages, sm.GetEvents, sm.EndSession, sm.Recover, sm.Move, sm.Take)
 FROM_OUTSIDE = (*FROM_EDGES, um.UpstreamNotification)
 """What others may send any number of; what a session receives besides is bounded by what it has in hand."""
 
@@ -143,7 +154,7 @@ class SessionActor(Actor):
         services: Services,
         tree: Tree,
         quotas: Quotas,
-        record: Record | None = None,
+        record: Record | Mapping[str, bytes],
     ) -> None:
         self.identity = identity
         self.principal = identity.principal
@@ -152,12 +163,13 @@ class SessionActor(Actor):
         self._quotas = quotas
         self._bounded = bool(quotas.requests.most(identity.principal))
         self._record = record
-        """What an earlier life has left; None for a new session."""
+        """What an earlier life has left, or the fields that a new session was created with."""
         self._posts: dict[int, sm.PostMessages] = {}
         """Those that have neither an answer nor a stream, by the number of the connection."""
         self._gets: dict[int, Reply] = {}
-        self._recorded_on: dict[RequestId, str] = {}
-        """The streams of requests that an earlier life has recorded, for a while."""
+        self._recorded_on: dict[RequestId, tuple[str, int]] = {}
+        """The streams of requests that an earlier life has recorded, and the epoch at which each was opened, for a
+        while."""
         self._recovering: tuple[RequestId, ...] = ()
         self._numbers = count(1)
         """Of POSTs and connections."""
@@ -269,31 +281,32 @@ class SessionActor(Actor):
     def started(self) -> None:
         """Begins a life: a new session's, or that of a record."""
         self.record = OwnedRecord(self.identity.key, self.services, self.ctx)
-        if self._record is not None:
-            self.record.own(self._grant, self._record.rev, self._record.fields)
+        left, self._record = self._record, NO_FIELDS
+        if isinstance(left, Record):
+            self.record.own(self._grant, left.rev, left.fields)
         else:
-            born = session_record.birth(self.principal.name, self.identity.endpoint)
-            self.record.own(self._grant, 0, born | session_record.configuration(self.services.table.value))
+            self.record.own(self._grant, 0, left)
         self.record.content = self._content
         self.record.surely_lost = lambda: self.tree.doubt.lapse < REMEMBERED
         self.recorder = Recorder(
             self.record, self.services, self.ctx, self._quotas.streams, open_asks=lambda: self._state.asks
         )
         self._began = self._active = self.ctx.now()
-        if self._record is not None:
-            record, self._record = self._record, None
-            self._rebuild(record)
+        if isinstance(left, Record):
+            self._rebuild(left)
         self._settle()
 
     def _rebuild(self, record: Record) -> None:
         self.tree.expiry.reply(Returned(self.identity.key))
         self._kept.load(record.fields, self.services.table.value)
-        self.recorder.load(record.streams)
+        self.recorder.load(record)
         self._state, effects = rebuild.rebuild(record, self._state, self.ctx.now(), self._kept.reachable)
         self._quotas.requests.add(self.principal, len(self._state.requests))
         if record.requests:
             read, id_of = session_record.read_request, session_record.request_id
-            self._recorded_on = {id_of(key): read(value).stream for key, value in record.requests.items()}
+            streams = {id_of(key): read(value).stream for key, value in record.requests.items()}
+            openers = {name: head.opener for name, head in record.streams.items()}
+            self._recorded_on = {id: (name, openers.get(name, 0)) for id, name in streams.items()}
             self.ctx.set_timer("recover", RECOVER_WITHIN, sm.RecoverDue())
         # A first write of this life: it clears the count of rebuilds that never got so far.
         self.save(session_record.handshake(self._state) | last_activity(None))
@@ -305,7 +318,7 @@ class SessionActor(Actor):
     def receive(self, message: SessionMessage) -> None:
         """One message."""
         cluster = self.services.cluster
-        if self._parked is None and (cluster.doubtful or self.record.grant.owner != cluster.incarnation):
+        if self._parked is None and (cluster.doubtful or self.record.grant.term != cluster.term):
             standing = self._hold_still()
             if standing is Standing.OVER and isinstance(message, FROM_EDGES):
                 message.reply.answer(Answer.refusing(errors.store_away()))
@@ -379,6 +392,8 @@ class SessionActor(Actor):
                 self._recover(message)
             case sm.Move():
                 self._move(message)
+            case sm.Take():
+                message.reply.answer(True)
             case sm.Describe():
                 message.reply.answer(self._description())
             case um.UpstreamPlaced():
@@ -438,8 +453,7 @@ class SessionActor(Actor):
             case sm.NoteDue():
                 self._answer_post(message.post, Answer.refusing(errors.store_away()))
             case EventsLost():
-                if message.stream.startswith("g"):
-                    self.endpoint.announce_all()
+                self._events_lost(message.stream)
             case sm.Released():
                 self._released(message.outcome)
             case sm.DoubtDue():
@@ -528,7 +542,8 @@ class SessionActor(Actor):
             message.reply.answer(None)
             return
         self._recovering = message.ids
-        self._get(sm.GetEvents(streams.pop(), 0, 0, message.reply))
+        stream, opener = streams.pop()
+        self._get(sm.GetEvents(stream, opener, 0, message.reply))
         self._recovering = ()
 
     # The backends
@@ -678,7 +693,7 @@ class SessionActor(Actor):
         there, and its backends' sessions with it."""
         self.services.telemetry.count("stagedoor_sessions_ended_total", (reason,))
         if reason == FENCED:
-            self._moved = True
+            self._moved, self._parked = True, self._parked or []  # nothing more is begun here
             self.services.log.info("session_moved", session=handle(self.identity.key))
             self.endpoint.upstreams.put_down()
             self.ctx.stop(NORMAL)
@@ -687,9 +702,10 @@ class SessionActor(Actor):
         ending, ref = self._ending, self.ctx.ref
 
         def done(outcome: Any) -> None:
-            away = isinstance(outcome, Failed) and outcome.reason in UNAVAILABLE
-            for reply in ending:
-                reply.answer(Answer.refusing(errors.store_away()) if away else Answer(200))
+            why = outcome.reason if isinstance(outcome, Failed) else None
+            self._moved = why is Refused.FENCED  # then it is to end where it goes on
+            for reply in () if self._moved else ending:
+                reply.answer(Answer.refusing(errors.store_away()) if why in UNAVAILABLE else Answer(200))
             # Only now: whoever asked for the end must not hear of it before it is recorded.
             ref.stop(NORMAL)
 
@@ -725,19 +741,57 @@ class SessionActor(Actor):
         elif isinstance(message.outcome, Failed):
             if message.outcome.reason in UNAVAILABLE and not self.record.owned:
                 self._not_claimed()
+            elif message.step == "restore" and self._given_back:
+                self._stay()  # tried again with its next write
         elif message.step == "reclaim":
             self._claimed(message.outcome[1])
         elif message.step == "restore":
             self._restored()
             if self.record.owned:
                 self.recorder.restored()
+                if self._given_back:
+                    self._stay()
+                self._compare()
 
     def _content(self) -> Record:
-        """What the store should know of what is in flight."""
-        state, grant = self._state, self.record.grant
-        heads = self.recorder.heads({name: stream.seq for name, stream in state.streams.items()})
-        requests, asked = session_record.in_flight(state, heads)
-        return Record(grant.owner, grant.epoch, requests=requests, asked=asked, streams=heads)
+        """What the store had acknowledged of what is in flight: what is on its way goes there again."""
+        grant, recorder = self.record.grant, self.recorder
+        heads = recorder.heads(self._heads())
+        return Record(grant.owner, grant.epoch, requests=recorder.requests, asked=recorder.asked, streams=heads)
+
+    def _heads(self) -> dict[str, StreamHead]:
+        """Of the unfinished streams, with all that is on its way."""
+        return {name: StreamHead(stream.seq, opener=stream.opener) for name, stream in self._state.streams.items()}
+
+    def _events_lost(self, stream: str) -> None:
+        if stream.startswith("g"):
+            self.endpoint.announce_all()
+        self._compare()
+
+    def _compare(self) -> None:
+        """The store has lost something: what its record lacks, or says too much, is put right."""
+        self.services.store.read(self.identity.key, self.ctx.guard(self._compared))
+
+    def _compared(self, found: Record | Failed) -> None:
+        grant = self.record.grant
+        if isinstance(found, Record) and self.record.owned and (found.owner, found.epoch) == (grant.owner, grant.epoch):
+            if losses.cut_off(self._state, found, self._on_their_way(found)):
+                # Another end would be written under the ids of the one that was lost: it needs another epoch.
+                self.record.distrust()
+                self._hold_still()
+            else:
+                self._reconcile(found)
+
+    def _reconcile(self, found: Record) -> None:
+        if self._state.phase is not SessionPhase.CLOSED:
+            self.recorder.compare(found.streams, self._heads())
+            expected = self.recorder.expected()
+            self._state, effects = losses.reconcile(self._state, found, *expected, self._on_their_way(found))
+            self._run(effects)
+
+    def _on_their_way(self, found: Record) -> list[str]:
+        """The streams whose last event is on its way."""
+        return [name for name in found.streams if self.recorder.holds(name)]
 
     def _restored(self) -> None:
         """The store had lost the record. What is missing of the streams of calls is told to whoever comes back for
@@ -750,6 +804,7 @@ class SessionActor(Actor):
         """It is ours again, at another epoch."""
         self._state = msgspec.structs.replace(self._state, epoch=self.record.grant.epoch)
         self.recorder.regranted(record.streams)
+        self._reconcile(record)
         self._stay()
 
     def _not_claimed(self) -> None:
@@ -830,17 +885,21 @@ class SessionActor(Actor):
             self._watch(end - idle)
         else:
             self._parked, self._given_back = [], True
-            since = last_activity(self.services.wall() - idle)
+            since = last_activity(self.services.cluster.now() - idle)
             self.record.release(since, lambda out: self.ctx.ref.reply(sm.Released(out)))
 
     def _released(self, outcome: Any) -> None:
         """Given back. If nothing came meanwhile the object goes; else the session is claimed again."""
         if self._moving:
             away = isinstance(outcome, Failed)
-            self.tree.expiry.reply(Passivated(self.identity.key, self.services.limits.idle_ttl))
+            rests(self.identity.key, self.services.limits.idle_ttl, self.services)
             for reply in self._moving:
                 reply.answer(Answer.refusing(errors.store_away()) if away else True)
             self.ctx.stop(SHUTDOWN)
+        elif isinstance(outcome, Failed) and outcome.reason in LOSSES:
+            # What is parked waits until it is known whether another has it, or the store has lost it.
+            if not self.record.restore(outcome.reason):
+                self._lose(outcome.reason)
         elif isinstance(outcome, Failed):
             self._stay()
         elif not self._parked and self.ctx.idle and self.record.settled:
@@ -851,7 +910,7 @@ class SessionActor(Actor):
     def _go(self) -> None:
         self.endpoint.upstreams.put_down()
         left = self.services.limits.idle_ttl - (self.ctx.now() - self._active)
-        self.tree.expiry.reply(Passivated(self.identity.key, left))
+        rests(self.identity.key, left, self.services)
         self.ctx.stop()
 
     # The end of the process: what is in flight has until the deadline, then the record is given back
@@ -869,14 +928,16 @@ class SessionActor(Actor):
     def _drain_due(self) -> None:
         """The deadline is near. Calls that somebody else can go on with are left as they are."""
         self.event(ev.DrainOverdue(self._kept.lasting if self._outlived else frozenset()))
-        if self._draining and self._state.requests:
-            self._leave_process()  # with them: the next process goes on where the record says
+        if self._draining and self._state.phase is not SessionPhase.CLOSED:
+            self._leave_process()  # with what is left: the next process goes on where the record says
 
     def _leave_process(self) -> None:
         """The actor goes, the session stays: its record is given back for whoever claims it next."""
+        self._parked = []  # nothing more is begun here
         self._draining, self._goes_on = False, self._outlived
-        self.record.release(last_activity(self.services.wall()), work=bool(self._state.requests))
+        self.record.release(last_activity(self.services.cluster.now()), work=bool(self._state.requests))
         if self._outlived:
+            rests(self.identity.key, self.services.limits.idle_ttl, self.services)
             self.endpoint.upstreams.put_down()
         self.ctx.stop(SHUTDOWN)
 
@@ -913,7 +974,7 @@ class SessionActor(Actor):
         self.event(ev.MoveAsked(self._kept.lasting))
         self._parked, self._goes_on = [], True
         self.endpoint.upstreams.put_down()
-        work, since = bool(self._state.requests), last_activity(self.services.wall())
+        work, since = bool(self._state.requests), last_activity(self.services.cluster.now())
         self.record.release(since, lambda out: self.ctx.ref.reply(sm.Released(out)), work=work)
 
     # Another configuration: what the client was shown may be no more, or not all, or under other names
@@ -929,6 +990,7 @@ class SessionActor(Actor):
         current, merged = session_record.configuration(table), self.endpoint.merged
         if merged is not None and fields.get("table") != current["table"]:
             key, endpoint = self.identity.key, self.identity.endpoint
-            self.services.log.info("session_reconfigured", session=handle(key), endpoint=endpoint)
+            gone = unconfigured(fields, table)
+            self.services.log.info("session_reconfigured", session=handle(key), endpoint=endpoint, gone=gone)
             merged.changes.announce_all()
             self.save({**current})

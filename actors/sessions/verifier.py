@@ -1,5 +1,5 @@
-"""After a lapse of this process's lease, has everything that it owns claimed under its next name: what another has
-taken over ends here, though nobody asks for it."""
+"""After a lapse of this process's lease, or a loss of the store, has everything that it owns claimed again: what
+another has taken over ends here, though nobody asks for it."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -83,5 +83,8 @@ class LeaseListener(ClusterListener):
         self._now = now
 
     def on_renamed(self, former: Incarnation, now: Incarnation) -> None:
-        self._doubt.renamed(self._now())
+        self.on_loss()
+
+    def on_loss(self) -> None:
+        self._doubt.new_term(self._now())
         self._verifier.reply(Renamed())

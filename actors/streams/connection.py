@@ -29,7 +29,7 @@ class Connection:
 
     __slots__ = (
         "_bytes", "_ended", "_epoch", "_finished", "_first", "_frames", "_handed", "_last", "_on_close", "_on_ready",
-        "_waiter", "closed", "elsewhere", "id", "limits", "lost", "numbered", "recorded", "stream", "written",
+        "_waiter", "closed", "elsewhere", "id", "limits", "lost", "numbered", "opener", "recorded", "stream", "written",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,8 @@ class Connection:
         """Its reader is in another process, and goes on there without this one."""
         self.recorded = True
         """Its stream is in the log."""
+        self.opener = 0
+        """The epoch at which its stream was opened, if that was for this connection."""
         self.written = 0
         """The writer came back for more after everything up to this number."""
         self.lost = False

@@ -17,11 +17,13 @@ from msgspec.structs import replace
 
 from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
+from actors.machines.session.record import read_request, read_server_request
 from actors.ports import (
     NO_DELTAS,
     UNAVAILABLE,
     Deltas,
     Failed,
+    Record,
     Refused,
     SessionKey,
     StreamHead,
@@ -29,7 +31,7 @@ from actors.ports import (
 )
 from actors.protocol import codec, errors, sse
 from actors.protocol.messages import Error, RequestId, Result
-from actors.record import FINAL, LOSSES, RETRY, OwnedRecord
+from actors.record import FINAL, LOSSES, RETRY, OwnedRecord, apply
 from actors.runtime import Context
 from actors.services import Services
 from actors.streams.connection import Connection
@@ -121,7 +123,7 @@ class Track:
     ends with these bytes as soon as its client has an id. `fence`: the first event that must stay as long as the
     stream of a POST is live, if there is one; it brings an answer. `mends`: how often it was mended in vain.
     `pending_replies`: the requests whose outcome is not on its way yet, of a client that may have no id to come back
-    with.
+    with. `opener`: the epoch at which it was opened.
     """
 
     acked: int = 0
@@ -137,6 +139,7 @@ class Track:
     mends: int = 0
     leaving: bytes | None = None
     pending_replies: dict[RequestId, None] = field(default_factory=dict)
+    opener: int = 0
     opened: Callable[[], None] | None = None
     asked: dict[str, bytes | None] = field(default_factory=dict)
     """Changes of the record that came with events which were dropped: they go with the next one."""
@@ -200,6 +203,11 @@ class Recorder:
         self._usage = Usage(services.limits)
         # Of server requests whose end is not in the log: their stream, and the event.
         self._asked: dict[str, tuple[str, int]] = {}
+        self._openers: dict[str, int] = {}
+        """Of unfinished streams of earlier lives."""
+        self.requests: dict[str, bytes] = {}
+        self.asked: dict[str, bytes] = {}
+        """What the record says of requests and server requests, as far as that is acknowledged."""
         self._live = True
         self._lost = False
         """The session is another's."""
@@ -225,6 +233,7 @@ class Recorder:
             self._on_open(effect, track, 0, Failed(Refused.AWAY))
             return
         requests, grant = dict(effect.requests), self._record.grant
+        track.opener = slot.opener = grant.epoch
         self._store.open(
             self.key,
             grant,
@@ -234,9 +243,11 @@ class Recorder:
             self._ctx.guard(lambda out: self._on_open(effect, track, grant.epoch, out)),
         )
 
-    def load(self, heads: Mapping[str, StreamHead]) -> None:
-        """The streams of earlier lives."""
-        self._usage.load(heads, trio.current_time())
+    def load(self, record: Record) -> None:
+        """What earlier lives have left."""
+        self._usage.load(record.streams, trio.current_time())
+        self._openers = {name: head.opener for name, head in record.streams.items() if not head.finished}
+        self.requests, self.asked = dict(record.requests), dict(record.asked)
 
     def pressed(self) -> bool:
         """Whether the logs are half full although all has gone that may: what may be shed gets no id then."""
@@ -249,7 +260,7 @@ class Recorder:
         """Appends one event (or only the finish), and shows it to the reader once it is in the log."""
         track = self._tracks.get(effect.stream)
         if track is None:  # opened in an earlier life
-            track = self._tracks[effect.stream] = Track(acked=effect.seq - 1, next=effect.seq, fence=1)
+            track = self._tracks[effect.stream] = self._found(effect.stream, effect.seq - 1)
         track.finished = track.finished or effect.finish
         entry = Entry(effect)
         if not track.recorded:
@@ -270,6 +281,10 @@ class Recorder:
         if effect.finish or len(track.pending_replies) > 1:
             track.answered(effect)
 
+    def _found(self, stream: str, head: int) -> Track:
+        """A stream of an earlier life, which goes on behind its last event."""
+        return Track(acked=head, next=head + 1, fence=1, opener=self._openers.get(stream, 0))
+
     def records(self, stream: str) -> bool:
         """Whether this stream of the present life is open in the log, and no doubt of it."""
         track = self._tracks.get(stream)
@@ -285,7 +300,7 @@ class Recorder:
         """A live stream goes on over a new connection with what is still on its way into the log; what is there (up to
         the number returned) is for the reader to fetch. From its beginning: for a client that has no id to come back
         with, and waits for the answers to these."""
-        track = self._tracks.setdefault(effect.stream, Track(acked=effect.head, next=effect.head + 1, fence=1))
+        track = self._tracks.setdefault(effect.stream, self._found(effect.stream, effect.head))
         if track.connection is not None:
             track.connection.cut()  # the newest attach wins, though the machine may have done with the stream
         # A client may claim more than was ever acknowledged, or than Redis still knows of: all that comes is new to it.
@@ -469,8 +484,10 @@ class Recorder:
                     slot.close()  # nobody was given it
                 return
             self._go_unrecorded(effect.stream, track)
-        elif effect.first is not None:
-            self._advance(effect.stream, track, (epoch, 1), effect.first)
+        else:
+            self.requests.update(effect.requests)
+            if effect.first is not None:
+                self._advance(effect.stream, track, (epoch, 1), effect.first)
         if opened is not None:
             opened()
 
@@ -507,17 +524,32 @@ class Recorder:
 
     # The store has lost what it had acknowledged
 
-    def heads(self, streams: Mapping[str, int]) -> dict[str, StreamHead]:
-        """Of these unfinished streams, with the numbers given in each, those that are in the log, as far as is
-        known."""
-        found = {}
-        for name, seq in streams.items():
-            track = self._tracks.get(name)
-            if track is None:
-                found[name] = StreamHead(seq)
-            elif track.recorded and track.opened is None:
-                found[name] = StreamHead(track.acked)
+    def heads(self, streams: Mapping[str, StreamHead]) -> dict[str, StreamHead]:
+        """Of these unfinished streams, with the last number given in each, and of those whose last event is on its way,
+        those that are in the log, as far as is known."""
+        found = {name: head for name, head in streams.items() if name not in self._tracks}
+        for name, track in self._tracks.items():
+            if track.recorded and track.opened is None:
+                found[name] = StreamHead(track.acked, opener=track.opener)
         return found
+
+    def expected(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        """What the record is to say of requests and server requests, with all that is on its way."""
+        requests, asked = dict(self.requests), dict(self.asked)
+        for track in self._tracks.values():
+            for entry in track.pending:
+                apply(requests, entry.effect.requests)
+                apply(asked, entry.effect.asked)
+        return requests, asked
+
+    def compare(self, found: Mapping[str, StreamHead], streams: Mapping[str, StreamHead]) -> None:
+        """These unfinished streams are known there by these heads: those that have lost events go on behind them."""
+        for name, head in streams.items():
+            track = self._tracks.get(name) or self._found(name, head.seq)
+            kept = found[name].seq if name in found else -1
+            if kept < track.acked and track.recorded and track.opened is None and not track.stalled:
+                self._tracks[name] = track
+                self._mend(name, track, Failed(Refused.SEQ))
 
     def restored(self) -> None:
         """The record is as it was: streams go on."""
@@ -540,6 +572,7 @@ class Recorder:
             stream,
             track.acked,
             self._ctx.guard(lambda out: self._on_mend(stream, track, out)),
+            opener=track.opener,
         )
 
     def _on_mend(self, stream: str, track: Track, outcome: object) -> None:
@@ -560,6 +593,10 @@ class Recorder:
         done, track.mends = None, 0
         while done is not entry:
             done = track.pending.popleft()
+            if done.effect.requests:
+                apply(self.requests, done.effect.requests)
+            if done.effect.asked:
+                apply(self.asked, done.effect.asked)
             if done.effect.clears is not None and self._live:
                 self._tell(ev.CallCleared(done.effect.clears))
             if done.effect.accepts is not None and self._live:
@@ -607,6 +644,8 @@ class Recorder:
             self._telemetry.count("stagedoor_fenced_writes_total")
         self._tracks.pop(stream, None)
         self._usage.forget(stream)
+        self.requests = {key: value for key, value in self.requests.items() if read_request(value).stream != stream}
+        self.asked = {id: value for id, value in self.asked.items() if read_server_request(value).stream != stream}
         if track.connection is not None and outcome.reason is Refused.FENCED:
             track.connection.lose()
         elif track.connection is not None:

@@ -60,6 +60,11 @@ def read_resumable(fields: Mapping[str, bytes], key: SessionKey, sealer: Sealer,
     return found
 
 
+def unconfigured(fields: Mapping[str, bytes], table: Table) -> list[str]:
+    """The servers to which a record has connections, and which are not configured now."""
+    return sorted(name[2:] for name in fields if name.startswith("b:") and name[2:] not in table.backends)
+
+
 def _resume(value: bytes, cursor: str | None, key: SessionKey, sealer: Sealer, spec: BackendSpec) -> Resume:
     field = msgspec.json.decode(value, type=_Field)
     session = sealer.unseal(field.session, _context(key, spec)) if field.session else None

@@ -101,7 +101,7 @@ def move(parts: Callable[[], Parts], /, *, handle: str, to: str, url: str, admin
     """Hand the session HANDLE over to another replica.
 
     What is in flight goes on there where its server can go on with it. Without --to it is for whichever replica needs
-    it first; the workers of one supervisor can be told apart by --to.
+    it first; with it, any that lives can be named.
     """
     told = _ask(parts, (url, admin), "move", handle, **({"to": to} if to else {}))
     if as_json:

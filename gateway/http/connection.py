@@ -8,6 +8,7 @@ always replaced before. A write that fails, is cancelled, or takes too long ends
 
 import os
 import select
+from contextlib import suppress
 from math import inf
 from typing import Protocol, TypeAlias
 
@@ -74,6 +75,10 @@ class Connection(TCPServer):
         """Ends the connection unless there is a request whose head has come, or one that nobody has read yet, or a last
         response to be read."""
         if (self._http is None or self._http.phase in {Phase.IDLE, Phase.HEAD}) and not self._has_input():
+            if self._tls is None:
+                with suppress(OSError):
+                    # Seen by the client before this task has its turn: it sends nothing more that would be lost.
+                    self._tcp.socket.shutdown(trio.socket.SHUT_WR)
             self._scope.cancel()
 
     def _has_input(self) -> bool:

@@ -80,7 +80,8 @@ async def serve(
 
     Then no connection is accepted any more but those that were made already, replies say `Connection: close`, and idle
     connections are closed when nothing is being answered any more, or after `config.farewell` seconds, if there are to
-    be some; `config.stop` seconds later all that is left is cut.
+    be some; `config.stop` seconds later all that is left is cut. When half of that time is over idle connections are
+    closed in any case, so that nothing begins on them that could not end.
     """
     edge = EdgeConfig(config)
     context = WorkerContext(None)
@@ -121,6 +122,9 @@ async def serve(
         if config.farewell:
             await trio.sleep(config.farewell)
             known.close_idle()
+        with trio.move_on_after(config.stop / 2):
+            await known.wait_quiet()
+        known.close_idle()
         await known.wait_quiet()
         known.close_idle()
     close_listeners(listeners)

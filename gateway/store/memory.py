@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from actors.machines.session.record import READS
 from actors.ports import (
     DUE_PARTS,
     NO_DELTAS,
@@ -83,7 +84,7 @@ class _Stream:
     @property
     def head(self) -> StreamHead:
         """What a record says of it."""
-        return StreamHead(self.seq, self.until is not None, self.floor, self.written)
+        return StreamHead(self.seq, self.until is not None, self.floor, self.written, self.opened[0])
 
     def entry(self, seq: int) -> LogEntry | None:
         """The event with this number, unless it is missing."""
@@ -178,7 +179,7 @@ class _Memory:
     """(when, key, stream or "") of everything that may expire, earliest first; entries that are out of date are renewed
     or dropped when their time comes."""
     ends: dict[SessionKey, float] = field(default_factory=dict)
-    """When sessions end that nobody has in memory, on the wall clock."""
+    """When sessions end that nobody has in memory."""
     deleted: int = 0
     """The highest epoch of a record that was deleted."""
 
@@ -206,7 +207,8 @@ class MemoryStore:
         self._now = now
         self._shared = memory or _Memory(Directory(now))
         self._use(self._shared)
-        self.replica = MemoryReplica(self._memory.directory, self._owners, self._named, info or {})
+        told = {"schema": READS, **(info or {})}
+        self.replica = MemoryReplica(self._memory.directory, self._owners, self._named, told)
         self._named(self.replica.incarnation)
 
     def beside(self, info: Mapping[str, Any] | None = None) -> "MemoryStore":
@@ -218,7 +220,7 @@ class MemoryStore:
         return deepcopy(self._sessions)
 
     def lose(self, since: Mapping[SessionKey, Any] | None = None) -> None:
-        """Everything is gone, or what came since, as after a failover."""
+        """Everything is gone, or what came since, as after a failover; who is told, says `MemoryReplica.find_loss`."""
         self._sessions.clear()
         self._sessions.update(since or {})
 
@@ -240,8 +242,19 @@ class MemoryStore:
     # The other replicas
 
     @property
+    def term(self) -> int:
+        return self.replica.term
+
+    @property
     def doubtful(self) -> bool:
         return self.replica.doubtful
+
+    @property
+    def schema(self) -> int:
+        return self.replica.schema
+
+    def now(self) -> float:
+        return self._now()
 
     def subscribe(self, listener: ClusterListener) -> None:
         self.replica.subscribe(listener)
@@ -264,14 +277,14 @@ class MemoryStore:
     def disown(self, incarnation: Incarnation, keys: Sequence[SessionKey]) -> None:
         self.replica.disown(incarnation, keys)
 
-    def due_at(self, key: SessionKey, wall: float | None) -> None:
+    def due_at(self, key: SessionKey, time: float | None) -> None:
         self._memory.ends.pop(key, None)
-        if wall is not None:
-            self._memory.ends[key] = wall
+        if time is not None:
+            self._memory.ends[key] = time
 
     def due(self, part: int, before: float, done: Done) -> None:
         ends = self._memory.ends.items()
-        done([key for key, wall in ends if wall < before and int(key[0], 16) % DUE_PARTS == part])
+        done([key for key, time in ends if time < before and int(key[0], 16) % DUE_PARTS == part])
 
     def __len__(self) -> int:
         """Sessions held, expired ones that were not swept yet included."""
@@ -366,8 +379,8 @@ class MemoryStore:
     def restore(self, key: SessionKey, grant: Grant, rev: int, record: Record, done: Done) -> None:
         done(self._restore(key, grant, rev, record))
 
-    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done) -> None:
-        done(self._mend(key, grant, stream, head))
+    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done, *, opener: int = 0) -> None:
+        done(self._mend(key, grant, stream, head, opener))
 
     def heads(self, streams: Sequence[tuple[SessionKey, str]], done: Done) -> None:
         done([self._head(key, stream) for key, stream in streams])
@@ -386,7 +399,7 @@ class MemoryStore:
         cursor = log.entry(after_seq)
         known = cursor is not None and cursor.epoch == after_epoch
         entries = list(islice(log.entries(after_epoch, after_seq), limit))
-        return replay_after(log.head, after_seq, known, entries)
+        return replay_after(log.head, (after_epoch, after_seq), known, entries)
 
     def _head(self, key: SessionKey, stream: str) -> Head | None:
         now = self._now()
@@ -448,7 +461,7 @@ class MemoryStore:
         session = _Session(self.owner, next_epoch(self._memory.deleted, now), fields, now + YOUNG_TTL)
         self._sessions[key] = session
         heappush(self._due, (session.expires, key, ""))
-        return Grant(self.owner, session.epoch)
+        return Grant(self.owner, session.epoch, self.term)
 
     def _claim(
         self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str
@@ -466,7 +479,7 @@ class MemoryStore:
             session.tries += 1
             if session.live:
                 session.expires = now + self._keep.session
-        return Grant(self.owner, session.epoch), session.record(now)
+        return Grant(self.owner, session.epoch, self.term), session.record(now)
 
     def _save(self, key: SessionKey, grant: Grant, rev: int, deltas: Deltas) -> Failed | None:
         session = self._fenced(key, grant)
@@ -593,24 +606,25 @@ class MemoryStore:
             session = self._sessions[key] = _Session(grant.owner, grant.epoch, {}, now)
             heappush(self._due, (now + self._keep.session, key, ""))
         session.rev, session.tries, session.live, session.expires = rev, 0, True, now + self._keep.session
-        session.fields, session.requests = dict(record.fields), dict(record.requests) or None
-        session.asked = dict(record.asked) or None
+        session.fields = dict(record.fields)
+        session.requests = {**(session.requests or {}), **record.requests} or None
+        session.asked = {**(session.asked or {}), **record.asked} or None
         streams = session.streams or {}
         for name, head in record.streams.items():
             if name not in streams:
-                log = streams[name] = _Stream((grant.epoch, 0), lost=head.seq)
+                log = streams[name] = _Stream((head.opener, 0), lost=head.seq)
                 if head.finished:
                     self._finish(key, name, log)
         session.streams = streams or None
         return None
 
-    def _mend(self, key: SessionKey, grant: Grant, stream: str, head: int) -> Failed | None:
+    def _mend(self, key: SessionKey, grant: Grant, stream: str, head: int, opener: int) -> Failed | None:
         session = self._fenced(key, grant)
         if isinstance(session, Failed):
             return session
         log = session.streams.get(stream) if session.streams else None
         if log is None:
-            session.streams = {**(session.streams or {}), stream: _Stream((grant.epoch, 0), lost=head)}
+            session.streams = {**(session.streams or {}), stream: _Stream((opener, 0), lost=head)}
         elif log.seq < head and log.until is not None:
             return Failed(Refused.FINISHED, "", log.seq)
         elif log.seq < head:

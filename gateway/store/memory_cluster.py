@@ -16,6 +16,7 @@ from typing import Any
 import trio
 
 from actors.machines.cluster import lease
+from actors.machines.session import record
 from actors.ports import ClusterListener, Done, Failed, Incarnation, Refused, Replica, SessionKey
 from gateway.store.rules import INBOX, TWICE
 
@@ -102,6 +103,8 @@ class MemoryReplica:
         self._cut = self._stopped = False
         """No beat of it is acknowledged; nothing of it runs."""
         self._pages: dict[Incarnation, list[SessionKey]] = {}
+        self.term = 0
+        """See `Cluster`."""
         self._me = self._enter()
 
     @property
@@ -121,6 +124,12 @@ class MemoryReplica:
         return self._directory.alive(incarnation)
 
     # The port
+
+    @property
+    def schema(self) -> int:
+        members = self._directory.members.values()
+        others = (one.info["schema"] for one in members if one is not self._me and self.lives(one.incarnation))
+        return record.written(others, record.READS)
 
     def subscribe(self, listener: ClusterListener) -> None:
         self._listeners.append(listener)
@@ -211,6 +220,12 @@ class MemoryReplica:
         self._stopped = self._cut = False
         self._directory.changed()
 
+    def find_loss(self) -> None:
+        """It finds out that the store has lost writes (`MemoryStore.lose`)."""
+        self.term += 1
+        for listener in self._listeners:
+            listener.on_loss()
+
     def _dies(self, dies: float, told: float) -> None:
         self._me.dies, self._me.told = min(self._me.dies, dies), min(self._me.told, told)
         self._directory.changed()
@@ -235,6 +250,7 @@ class MemoryReplica:
             former.dies = former.told = math.inf
         else:
             self._me = self._enter()
+            self.term += 1
             self._renamed(self.incarnation)
             for listener in self._listeners:
                 listener.on_renamed(former.incarnation, self.incarnation)

@@ -7,9 +7,6 @@ from hashlib import blake2b
 from actors.ports import Failed, LogEntry, Refused, Replay, StreamHead
 from actors.protocol.table import Limits
 
-SCHEMA = 1
-"""The version of records that is written and the highest that is read."""
-
 YOUNG_TTL = 60.0
 """Seconds that a session lives which was never saved."""
 
@@ -64,13 +61,18 @@ def next_epoch(stored: int, now: float) -> int:
     return max(stored + 1, int(now * 1000))
 
 
-def replay_after(head: StreamHead, after_seq: int, known: bool, entries: Sequence[LogEntry]) -> Replay | Failed:
-    """Checks that `entries` go on where the cursor stands, so that no hole is passed over in silence.
+def replay_after(head: StreamHead, after: tuple[int, int], known: bool, entries: Sequence[LogEntry]) -> Replay | Failed:
+    """Checks that `entries` go on where the cursor (epoch, seq) stands, so that no hole is passed over in silence.
 
-    `known` says whether the cursor is an entry of the log; 0 is the place before the first one. Of one that was trimmed
-    or lost nobody can say any more whether it was an event of this log, so something may be lost after the last of them
+    `known` says whether the cursor is an entry of the log; 0 is the place before the first one, of the stream that was
+    opened at that epoch: another one may have got the name after a loss, and what is older than that one is none of its
+    events. Of an event that was trimmed or lost nobody can say more, so something may be lost after the last of them
     too.
     """
+    after_epoch, after_seq = after
+    named = head.opener and after_epoch
+    if named and (after_epoch < head.opener or (after_seq == 0 and after_epoch != head.opener)):
+        return Failed(Refused.GONE, "the stream is another one by the same name", head.seq)
     if after_seq > head.seq or not (known or after_seq == 0 or after_seq <= head.floor):
         return Failed(Refused.GONE, "the cursor is not an event of this stream", head.seq)
     resumed = entries[0].seq if entries else head.seq + 1

@@ -14,7 +14,7 @@ class Heard:
     def __init__(self, gateway: Gateway) -> None:
         self.letters: list[bytes] = []
         self.renamed: list[tuple[str, str]] = []
-        self.certain = 0
+        self.certain = self.losses = 0
         self.down: list[tuple[float, str]] = []
         gateway.services.cluster.subscribe(self)
 
@@ -23,6 +23,9 @@ class Heard:
 
     def on_renamed(self, former, now):
         self.renamed.append((former, now))
+
+    def on_loss(self):
+        self.losses += 1
 
     def on_certain(self):
         self.certain += 1

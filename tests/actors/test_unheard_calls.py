@@ -92,6 +92,31 @@ async def test_a_question_that_nobody_answers_holds_up_a_later_call_no_longer(au
         assert (await second.result())["content"][0]["text"] == "done"
 
 
+async def test_nor_do_those_that_waited_behind_another_before_it_had_its_turn(autojump_clock):
+    alpha = Backend("alpha", tools=("ask",), held={"ask"})
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha", capabilities=MAY_ALL, version="2025-06-18")
+        events = client.listen()
+        calls = []
+        for _ in range(3):
+            calls.append(client.begin("tools/call", {"name": "ask"}))
+            await gateway.settle()
+        first, second, third = calls
+        (await alpha.next()).text("done")
+        await first.result()
+        request = await alpha.next()
+        second.drop()
+        await gateway.settle()
+        before = trio.current_time()
+        asked = request.ask("elicitation/create", FORM)
+        await events.next("elicitation/create")
+        assert "error" in await asked.outcome()
+        assert trio.current_time() - before < 6
+        request.text("never mind")
+        (await alpha.next()).text("done")
+        assert (await third.result())["content"][0]["text"] == "done"
+
+
 async def test_a_call_that_is_heard_of_holds_others_up_as_long_as_its_user_takes(autojump_clock):
     alpha = Backend("alpha", tools=("ask",), held={"ask"})
     async with open_gateway(alpha) as gateway:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -76,6 +76,67 @@ async def test_a_session_without_work_is_given_back_at_once_and_goes_on_elsewher
         assert alpha.methods.count("initialize") == 1
 
 
+async def test_what_comes_on_a_kept_connection_is_done_by_another(autojump_clock):
+    """Something else is in flight there, so that the process, and its clients' connections, last for a while."""
+    alpha = lasting()
+    async with open_replicas(2, alpha) as (one, two):
+        client, busy = await one.connect("alpha"), await one.connect("alpha")
+        call = busy.begin("tools/call", {"name": "slow"})
+        request = await alpha.next()
+        async with draining(one):
+            assert await client.tool("echo") == "alpha: echo"
+            assert await client.tool("echo") == "alpha: echo"
+            assert in_memory(two) == 1
+            assert (await client.begin("ping").result()) == {}
+            request.text("done")
+            await call.result()
+        client.to(two)
+        assert await client.tool("echo") == "alpha: echo"
+        assert alpha.methods.count("initialize") == 2
+
+
+async def test_what_comes_while_its_session_is_being_given_back_waits_for_that(autojump_clock, monkeypatch):
+    alpha = lasting()
+    async with open_replicas(2, alpha) as (one, two):
+        client, busy = await one.connect("alpha"), await one.connect("alpha")
+        call = busy.begin("tools/call", {"name": "slow"})
+        request = await alpha.next()
+        released = one.services.store.release
+
+        def late(*arguments: Any, **more: Any) -> None:
+            one.services.store.release = released
+            one.nursery.start_soon(after, 0.5, lambda: released(*arguments, **more))
+
+        monkeypatch.setattr(one.services.store, "release", late)
+        async with draining(one):
+            assert await client.tool("echo") == "alpha: echo"
+            assert in_memory(two) == 1
+            request.text("done")
+            await call.result()
+
+
+async def after(seconds: float, act: Callable[[], object]) -> None:
+    await trio.sleep(seconds)
+    act()
+
+
+async def test_a_process_that_drains_alone_refuses_what_it_gave_back(autojump_clock):
+    alpha = lasting()
+    async with open_replicas(2, alpha) as (one, two):
+        client, busy = await one.connect("alpha"), await one.connect("alpha")
+        call = busy.begin("tools/call", {"name": "slow"})
+        request = await alpha.next()
+        async with draining(two):
+            pass
+        await trio.sleep(5)
+        async with draining(one):
+            refused = client.begin("tools/call", {"name": "echo"})
+            assert await refused.head() == 503
+            request.text("done")
+            await call.result()
+        assert len(alpha.asked_for("tools/call")) == 1
+
+
 async def test_what_comes_while_something_runs_is_done_too(autojump_clock):
     alpha = lasting()
     async with open_replicas(2, alpha) as (one, _):
@@ -90,9 +151,10 @@ async def test_what_comes_while_something_runs_is_done_too(autojump_clock):
             assert not in_memory(one)
 
 
-async def test_what_comes_too_late_is_not_begun(autojump_clock):
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_what_comes_too_late_is_not_begun_but_by_the_next_owner(autojump_clock, replicas):
     alpha = lasting()
-    async with open_replicas(2, alpha) as (one, _):
+    async with open_replicas(replicas, alpha) as (one, *others):
         client = await one.connect("alpha", capabilities={"roots": {}})
         call = client.begin("tools/call", {"name": "slow"}, progress="mine")
         request = await alpha.next()
@@ -107,8 +169,9 @@ async def test_what_comes_too_late_is_not_begun(autojump_clock):
             await asked.outcome()
             request.text("done")
             await call.result()
-            assert await late.head() == 503
-        assert len(alpha.asked_for("tools/call")) == 1
+            assert await late.head() == (200 if others else 503)
+        assert len(alpha.asked_for("tools/call")) == replicas
+        assert [in_memory(other) for other in others] == [1] * len(others)
 
 
 async def test_at_the_deadline_what_can_go_on_goes_on_and_the_rest_hears_an_error(autojump_clock):
@@ -300,3 +363,30 @@ async def test_no_quick_call_fails_while_it_is_moved(autojump_clock):
             assert (await call.result())["content"][0]["text"] == "alpha: echo"
         assert outcome == [True]
         assert len(alpha.asked_for("tools/call")) == 5
+
+
+@pytest.mark.parametrize("how", ["its client ends it", "it crashes"])
+async def test_whoever_moves_a_session_that_ends_meanwhile_is_told(autojump_clock, how):
+    alpha = lasting()
+    async with open_replicas(2, alpha) as (one, _):
+        client = await one.connect("alpha")
+        client.begin("tools/call", {"name": "slow"})
+        await alpha.next()
+        outcome: list[Any] = []
+
+        async def moving() -> None:
+            outcome.append(await move(one))
+
+        one.nursery.start_soon(moving)
+        await one.settle()
+        if how == "it crashes":
+            [alive] = one.actors.sessions.table.values()
+            alive.ref.reply("nonsense")
+            await one.settle()
+            one.crashes.clear()
+        else:
+            assert await client.delete() == 200
+        with trio.fail_after(5):
+            while not outcome:
+                await trio.sleep(0.1)
+        assert outcome == [False]

@@ -26,6 +26,7 @@ BODIES: list[letters.Body] = [
     letters.Recover(b'[1,"1"]'),
     letters.End(),
     letters.Move(),
+    letters.Take(),
     letters.Detach(7),
     letters.Written(9),
     letters.Whole(200, b"\xff\x00", (("retry-after", "1"),)),

@@ -199,6 +199,21 @@ async def test_an_idle_session_is_restored_when_it_is_kept(autojump_clock):
         assert record.fields["version"] == b"2025-11-25"
 
 
+async def test_one_that_is_put_to_rest_just_then_is_restored_and_rests_later(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        await trio.sleep(55)
+        flush(one)
+        await trio.sleep(10)
+        assert await client.tool("echo") == "alpha: echo"
+        await trio.sleep(70)
+        assert not one.actors.sessions.table
+        client.to(two)
+        assert await client.tool("echo") == "alpha: echo"
+        assert alpha.methods.count("initialize") == 1
+
+
 async def test_what_has_ended_is_not_raised_from_the_dead(autojump_clock):
     alpha = http()
     async with open_replicas(2, alpha) as (one, _):
@@ -239,3 +254,218 @@ async def test_what_a_flush_took_with_the_lease_is_written_again_after_a_short_l
         assert await client.tool("echo") == "alpha: echo"
         [record] = one.store.records().values()
         assert record.owner == one.services.cluster.incarnation
+
+
+async def test_a_stream_that_was_lost_is_not_taken_for_a_later_one_by_its_name(autojump_clock):
+    """Of which its client, who gets no priming event, has seen nothing, and whose owner is gone with its log."""
+    alpha = http()
+    async with open_replicas(3, alpha) as (one, two, three):
+        client = await one.connect("alpha", version="2025-06-18")
+        await client.tool("echo")
+        await alpha.next()
+        client.to(two)
+        before = state(one)
+        lost = client.begin("tools/call", {"name": "slow"})
+        await alpha.next()
+        await trio.sleep(1)
+        await two.pause()
+        back_to(one, before)
+        one.kill(at_once=True)
+        client.to(three)
+        other, request = await streaming(client, alpha)
+        await two.resume()
+        error = await lost.error()
+        assert error.data["executed"] == "unknown"
+        request.text("done")
+        await other.result()
+        assert not lost.seen("notifications/progress")
+
+
+async def test_an_answer_on_its_way_when_the_record_is_written_again_is_owed_until_it_is_in_the_log(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        call, request = await streaming(client, alpha)
+        flush(one)
+        restore = memory(one).restore
+
+        def last_words(*args: Any) -> None:
+            restore(*args[:-1], lambda _: None)
+            one.kill(at_once=True)
+
+        memory(one).restore = last_words  # type: ignore[method-assign]
+        request.text("done")
+        await call.end()
+        client.to(two)
+        error = await resumed(client, call, -1).error()
+        assert error.data["reason"] == "owner_lost"
+
+
+async def test_an_answer_that_was_lost_with_the_end_of_its_stream_is_an_error_for_whoever_comes_back(autojump_clock):
+    alpha = http()
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        lost, first = await streaming(client, alpha)
+        call, second = await streaming(client, alpha)
+        before = state(gateway)
+        first.text("done")
+        await lost.result()
+        second.progress(2)
+        await call.next()
+        back_to(gateway, before)
+        second.progress(3)
+        await call.next()
+        rest = resumed(client, lost, -2)
+        error = await rest.error()
+        assert (error.code, error.data["reason"], error.data["executed"]) == (-32603, "events_lost", "unknown")
+        assert ids(rest)[0] != ids(lost)[-1], "no id comes to mean something else"
+        assert await resumed(client, lost, -1).head() == 400, "who has seen the answer gets no other"
+        second.text("done")
+        await call.result()
+        [record] = gateway.store.records().values()
+        assert not record.requests
+
+
+async def test_what_a_loss_has_left_of_answered_requests_is_not_answered_again_by_the_next_owner(autojump_clock):
+    """Of a batch, one of whose answers is in no log any more."""
+    alpha = Backend("alpha", kind="http", tools=("echo", "slow", "long"), held={"slow", "long"})
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha", version="2025-03-26")
+        calls = [
+            {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name}}
+            for id, name in (("first", "slow"), ("second", "long"))
+        ]
+        both = client.post(calls)
+        first, second = await alpha.next(), await alpha.next()
+        first, second = sorted((first, second), key=lambda request: request.params["name"] == "long")
+        await trio.sleep(1)
+        second.ask("ping", {})
+        before = state(one)
+        first.text("done")
+        await trio.sleep(1)
+        back_to(one, before)
+        second.notify("notifications/message", {"level": "error", "data": "x"})
+        await trio.sleep(1)
+        one.kill(at_once=True)
+        client.to(two)
+        rest = client.listen(ids(both)[-1])
+        await rest.end()
+        assert [m["id"] for m in (*both.messages, *rest.messages) if "method" not in m] == ["first", "second"]
+
+
+# It is noticed, though nothing is written --------------------------------------------------------------------------
+
+
+async def test_an_idle_session_whose_record_was_lost_is_restored_at_once(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
+        before = state(one)
+        client = await one.connect("alpha")
+        await client.tool("echo")
+        back_to(one, before)
+        one.store.replica.find_loss()
+        await trio.sleep(1)
+        [record] = one.store.records().values()
+        assert record.owner == one.services.cluster.incarnation
+        assert record.tries == 0
+        client.to(two)
+        assert await client.tool("echo") == "alpha: echo"
+        assert not two.actors.sessions.table, "it lives where it lived"
+
+
+async def test_a_session_whose_claim_was_lost_is_claimed_again_at_once(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        await client.tool("echo")
+        await alpha.next()
+        before = state(one)
+        one.kill(at_once=True)
+        client.to(two)
+        call, request = await streaming(client, alpha)
+        back_to(two, before)
+        two.store.replica.find_loss()
+        await trio.sleep(1)
+        [record] = two.store.records().values()
+        assert record.owner == two.services.cluster.incarnation
+        request.text("done")
+        await call.result()
+        assert len(set(ids(call))) == len(ids(call))
+
+
+async def test_who_has_lost_a_session_in_a_loss_serves_it_no_more(autojump_clock):
+    """Though all that it does there are quick calls, which write nothing."""
+    alpha = http()
+    async with open_replicas(3, alpha) as (one, two, three):
+        client = await one.connect("alpha")
+        await client.tool("echo")
+        before = state(one)
+        one.kill(at_once=True)
+        client.to(two)
+        await client.tool("echo")
+        back_to(two, before)
+        client.to(three)
+        await client.tool("echo")
+        assert len(three.actors.sessions.table) == len(two.actors.sessions.table) == 1, "nobody has noticed"
+        two.store.replica.find_loss()
+        three.store.replica.find_loss()
+        client.to(two)
+        assert await client.tool("echo") == "alpha: echo"
+        assert not two.actors.sessions.table
+        assert len(three.actors.sessions.table) == 1
+
+
+async def test_what_has_ended_meanwhile_is_not_restored(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, _):
+        client = await one.connect("alpha")
+        [(key, record)] = one.store.records().items()
+        one.store.end(key, Grant(record.owner, record.epoch), "test", lambda _: None)
+        one.store.replica.find_loss()
+        await trio.sleep(1)
+        assert not one.store.records()
+        assert not one.actors.sessions.table
+        assert await client.begin("ping").head() == 404
+
+
+async def test_an_answer_that_was_lost_is_told_though_nothing_is_written(autojump_clock):
+    alpha = http()
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect("alpha")
+        call, request = await streaming(client, alpha)
+        before = state(gateway)
+        request.text("done")
+        await call.result()
+        back_to(gateway, before)
+        assert isinstance(gateway.store, MemoryStore)
+        gateway.store.replica.find_loss()
+        await trio.sleep(1)
+        error = await resumed(client, call, -2).error()
+        assert error.data["reason"] == "events_lost"
+
+
+async def test_an_event_of_a_lost_stream_is_none_of_a_later_one_that_has_lost_its_own(autojump_clock):
+    """Two losses: the first one takes a stream and its owner, the second one the first events of its namesake."""
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        await client.tool("echo")
+        await alpha.next()
+        before = state(one)
+        lost, _ = await streaming(client, alpha)
+        back_to(one, before)
+        one.kill(at_once=True)
+        client.to(two)
+        call = client.begin("tools/call", {"name": "slow"}, progress="mine")
+        request = await alpha.next()
+        before = state(two)
+        for n in (1, 2, 3):
+            request.progress(n)
+        await call.next()
+        back_to(two, before)
+        request.progress(4)
+        await two.settle()
+        assert ids(call)[0].startswith("p1:")
+        assert await resumed(client, lost, -1).head() == 400
+        request.text("done")
+        await call.result()

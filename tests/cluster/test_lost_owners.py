@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 import trio
 
-from actors.ports import Get, Streaming
+from actors.cluster import owner
+from actors.cluster.followed import PATIENCE
+from actors.machines.cluster import lease
+from actors.ports import Failed, Get, Refused, Streaming
 from actors.sessions.router import MoveSession
+from gateway.store.memory import MemoryStore
 from tests.actors.test_continued import Story, begun
 from tests.cluster.test_mail import elsewhere, http, numbers, owners, pair
 from tests.support.door_client import Client, Pending
@@ -151,6 +155,27 @@ async def test_the_next_owner_may_be_a_third_replica(autojump_clock):
         assert sorted(owners(two, three)) == [0, 1]
 
 
+async def test_nothing_is_left_where_a_stream_was_taken_over_and_its_session_is_lost_again(autojump_clock):
+    alpha = slow()
+    async with pair(alpha, 3) as replicas:
+        one, two, three = replicas
+        client = await elsewhere(one, two)
+        stream = client.listen()
+        await stream.head()
+        one.kill(at_once=True)
+        await client.tool("echo")
+        assert (owners(two, three), two.left()["streams"]) == ([1, 0], 1)
+        two.life.store.replica.cut_off()
+        await trio.sleep(SOON)
+        client.to(three)
+        await client.tool("echo")
+        two.life.store.replica.resume()
+        await trio.sleep(SOON)
+        assert (owners(two, three), two.left()["streams"]) == ([0, 1], 0)
+        alpha.upstream.notify("notifications/prompts/list_changed")
+        await stream.next("notifications/prompts/list_changed")
+
+
 async def test_two_owners_may_be_lost_one_after_the_other(autojump_clock):
     alpha = slow()
     async with pair(alpha, 3) as replicas:
@@ -265,6 +290,23 @@ async def test_a_call_that_the_mailer_had_when_it_crashed_ends_with_an_error(aut
         await alpha.next()
         await crash(two)
         assert unknown(await outcome(call))
+        assert await client.tool("echo") == "alpha: echo"
+
+
+async def test_nothing_is_left_of_a_call_here_that_the_mailer_had_when_it_crashed(autojump_clock):
+    """It went through the mailer, as all do while mail for their session is under way."""
+    alpha = slow()
+    async with pair(alpha) as (one, _):
+        client = await one.connect("alpha")
+        [key] = one.actors.sessions.table
+        one.actors.sessions.under_way[key] += 1
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        request = await alpha.next()
+        await crash(one)
+        assert unknown(await outcome(call))
+        request.progress(1)
+        await trio.sleep(1)
+        assert one.left()["streams"] == 0
         assert await client.tool("echo") == "alpha: echo"
 
 
@@ -395,6 +437,53 @@ async def test_whatever_becomes_of_a_letter_each_event_comes_once_and_the_call_r
             assert [m["params"]["progress"] for m in call.seen("notifications/progress")] == [0, 1, 2, 3]
         else:
             assert unknown(answer)
+
+
+@pytest.mark.parametrize("ended", ["session", "stream"])
+async def test_a_call_of_which_no_word_came_is_never_denied_for_what_ended_meanwhile(
+    autojump_clock, monkeypatch, ended
+):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        await client.tool("echo")
+        Post(one, (), ())
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        request = await alpha.next()
+        request.progress(1)
+        await trio.sleep(5)
+        if ended == "session":
+            await client.delete()
+        else:
+
+            async def gone(*args: Any) -> Any:
+                return Failed(Refused.SEQ)
+
+            monkeypatch.setattr(one.store, "replay", gone)
+            monkeypatch.setattr(two.store, "replay", gone)
+            request.text("done")
+        assert unknown(await outcome(call, 20))
+        assert executions(alpha) == 1
+
+
+@pytest.mark.parametrize("why", ["guests", "mailbox"])
+async def test_a_double_of_a_call_that_was_refused_does_not_run_either(autojump_clock, monkeypatch, why):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        await client.call("ping")
+        Post(two, (0.0, 1.0))
+        with monkeypatch.context() as full:
+            if why == "guests":
+                full.setattr(owner, "MOST", 0)
+            else:
+                [alive] = one.actors.sessions.table.values()
+                full.setattr(alive.ref.cell.mailbox, "size", 0)
+            call = client.begin("tools/call", {"name": "slow"})
+            await outcome(call)
+            assert call.status == 503
+        await trio.sleep(3)
+        assert executions(alpha) == 0
 
 
 async def test_a_double_of_a_call_whose_client_is_gone_does_not_run_either(autojump_clock):
@@ -537,3 +626,111 @@ async def test_streams_by_mail_stay_when_their_owner_drains(autojump_clock):
         assert await client.tool("echo") == "alpha: echo"
         alpha.upstream.notify("notifications/prompts/list_changed")
         await stream.next("notifications/prompts/list_changed")
+
+
+# The store is away meanwhile ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [1.0, 4.0, 7.5, 12.0])
+@pytest.mark.parametrize("what", ["log", "record"])
+async def test_a_stream_whose_store_is_away_for_a_while_goes_on_when_it_is_back(
+    autojump_clock, monkeypatch, seconds, what
+):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        (await alpha.next()).progress(1)
+        await call.next("notifications/progress")
+        away_until = trio.current_time() + seconds
+        store = two.store
+        assert isinstance(store, MemoryStore)
+        replay, read = store.replay, store.read
+
+        async def no_log(*args: Any) -> Any:
+            return Failed(Refused.AWAY) if trio.current_time() < away_until else await replay(*args)
+
+        def no_record(key: Any, done: Any) -> None:
+            if trio.current_time() < away_until:
+                done(Failed(Refused.AWAY))
+            else:
+                read(key, done)
+
+        if what == "log":
+            monkeypatch.setattr(store, "replay", no_log)
+        else:
+            monkeypatch.setattr(store, "read", no_record)
+        one.kill(at_once=True)
+        answer = await outcome(call)
+        if seconds > PATIENCE:  # the connection was closed; its client resumes
+            assert answer == 200
+            await trio.sleep(seconds - PATIENCE)
+            resumed = client.listen(call.events[-1].id)
+            await resumed.end()
+            [answer] = resumed.messages
+        assert unknown(answer)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 4.0, 12.0])
+async def test_a_call_found_in_the_record_is_not_refused_because_its_log_can_not_be_read(
+    autojump_clock, monkeypatch, seconds
+):
+    """It runs, or did: no answer may say that it was not begun."""
+    alpha = http(tools=("echo", "work"), held={"work"})
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "work"}, progress="mine")
+        story = Story(alpha, await alpha.next())
+        alpha.upstream.transport.prime("c0", story.request.id)
+        Post(one, *[()] * 50)
+        story.progress(1, "c1")
+        await trio.sleep(1)
+        assert call.status is None
+        away_until = trio.current_time() + seconds
+        store = two.store
+        assert isinstance(store, MemoryStore)
+        replay = store.replay
+
+        async def no_log(*args: Any) -> Any:
+            return Failed(Refused.AWAY) if trio.current_time() < away_until else await replay(*args)
+
+        monkeypatch.setattr(store, "replay", no_log)
+        one.kill(at_once=True)
+        await alpha.connected(2)
+        await two.settle()
+        story.result("done")
+        answer = await outcome(call)
+        if seconds < PATIENCE:
+            assert answer["result"]["content"][0]["text"] == "done"
+            assert len(call.seen("notifications/progress")) == 1
+        else:
+            assert unknown(answer)
+        assert len(alpha.asked_for("tools/call")) == 1
+
+
+# The holder has another name meanwhile --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", ["the answer", "the stream"])
+@pytest.mark.parametrize("progress", [False, True])
+async def test_a_call_whose_holder_is_renamed_gets_its_answer_under_the_new_name(autojump_clock, lost, progress):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        await client.call("ping")
+        former = two.store.incarnation
+        two.life.store.replica.cut_off()
+        await trio.sleep(lease.TTL - (0.1 if lost == "the stream" else 0.6))
+        call = client.begin("tools/call", {"name": "slow"}, progress="t" if progress else None)
+        request = await alpha.next()
+        await trio.sleep(0.3)
+        if progress:
+            request.progress(1)
+        await trio.sleep(0.5)
+        two.life.store.replica.resume()
+        await trio.sleep(0.5)
+        request.text("done")
+        assert "result" in await outcome(call, 2)
+        assert len(call.seen("notifications/progress")) == progress
+        assert executions(alpha) == 1
+        assert two.store.incarnation != former

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,8 @@ import pytest
 import trio
 
 from actors.cluster import letters
+from actors.cluster import owner as owner_side
+from actors.cluster.mailer import DrainDue, Postman
 from actors.ports import Principal
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_replicas
@@ -161,6 +163,23 @@ async def test_a_finished_stream_is_replayed_on_another_replica(autojump_clock):
         rest = client.listen(call.events[0].id)
         await rest.end()
         assert numbers(rest) == numbers(call)[1:]
+
+
+async def test_nothing_is_kept_of_a_finished_stream_that_was_replayed(autojump_clock):
+    """A process that drains waits for streams that come by mail."""
+    alpha = http(tools=("slow",), held={"slow"})
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        request = await alpha.next()
+        request.progress(1)
+        request.text("done")
+        await call.end()
+        await client.listen(call.events[0].id).end()
+        await trio.sleep(1)
+        began = trio.current_time()
+        await two.system.drain(60.0)
+        assert trio.current_time() - began < 5
 
 
 @pytest.mark.parametrize("cursor", ["p99:1-1", "p1:1-1"])
@@ -403,4 +422,79 @@ async def test_what_comes_to_a_process_that_drains_goes_to_the_next_owner(autoju
             assert list(two.actors.sessions.elsewhere.values()) == [one.services.cluster.incarnation]
             assert await client.tool("echo") == "alpha: echo"
             assert len(two.actors.sessions.table) == 1
+        one.kill(at_once=True)
+
+
+def losing(gateway: Gateway, *kinds: str) -> list[str]:
+    """The first letter of each of these kinds is lost on its way; what was lost."""
+    left, lost = [*kinds], []
+
+    def deliver(to: str, letter: bytes) -> tuple[float, ...]:
+        kind = letters.decode(letter).kind
+        if kind not in left:
+            return (0.0,)
+        left.remove(kind)
+        lost.append(kind)
+        return ()
+
+    gateway.store.replica.post_office = deliver  # type: ignore[attr-defined]
+    return lost
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_an_answer_whose_letter_was_lost_is_given_again(autojump_clock, lost):
+    alpha = http()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        gone = losing(one, *["answer"] * lost)
+        call = client.begin("tools/call", {"name": "echo", "arguments": {"text": "hi"}})
+        with trio.fail_after(15):
+            assert (await call.result())["content"][0]["text"] == "alpha: hi"
+        assert gone == ["answer"] * lost
+        assert len(alpha.asked_for("tools/call")) == 1
+
+
+async def test_answers_are_kept_for_a_while_and_within_bounds(autojump_clock, monkeypatch):
+    monkeypatch.setattr(owner_side, "SAID_BYTES", 3000)
+    alpha = http()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        losing(one, "answer")
+        call = client.begin("tools/call", {"name": "echo"})
+        await trio.sleep(1)
+        for _ in range(3):
+            await client.tool("echo", text="x" * 1000)
+        await client.tool("echo", text="x" * 5000)
+        with trio.fail_after(15):
+            assert (await call.error()).data["executed"] == "unknown"
+        assert len(alpha.asked_for("tools/call")) == 5
+
+
+async def test_what_is_read_at_the_end_of_a_drain_goes_to_the_next_owner(autojump_clock, monkeypatch):
+    """The time is over in the very moment in which the letter comes."""
+    alpha = http(tools=("echo", "slow"), held={"slow"})
+    async with pair(alpha) as (one, two):
+        client, other = await elsewhere(one, two), await elsewhere(two, one)
+        assert await client.tool("echo") == "alpha: echo"
+        await alpha.next()
+        call = other.begin("tools/call", {"name": "slow"}, progress="mine")
+        (await alpha.next()).progress(1)
+        await call.next("notifications/progress")  # by mail, so that this process waits for its end
+        on_mail = Postman.on_mail
+
+        def too_late(self: Postman, letters: Sequence[bytes]) -> None:
+            mailer = one.system.registry.whereis("mailer")
+            if self._cluster is one.services.cluster and mailer is not None:
+                mailer.reply(DrainDue())
+            on_mail(self, letters)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.system.drain, 8.0)
+            await trio.sleep(0.1)
+            assert one.system.registry.whereis("mailer") is not None
+            assert one.services.cluster.incarnation in two.actors.sessions.elsewhere.values()
+            monkeypatch.setattr(Postman, "on_mail", too_late)
+            began = trio.current_time()
+            assert await client.tool("echo") == "alpha: echo"
+            assert trio.current_time() - began < 1
         one.kill(at_once=True)

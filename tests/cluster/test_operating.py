@@ -129,6 +129,17 @@ async def test_a_session_is_ended_by_its_handle_and_what_is_in_flight_gets_an_er
         assert await ask(gateway, "end", key) == (404, {"error": "there is no such session"})
 
 
+async def test_what_is_the_beginning_of_several_names_none_wherever_they_are(autojump_clock, monkeypatch):
+    async with open_replicas(2, http()) as (one, _):
+        client = await one.connect("alpha")
+        [key] = one.actors.sessions.table
+        other = key[:6] + "0" * 26
+        monkeypatch.setattr(one.services.cluster, "owned", lambda who, cursor, done: done(([other], 0)))
+        assert (await ask(one, "end", key[:6]))[0] == 409
+        assert await client.tool("echo") == "alpha: echo"
+        assert (await ask(one, "end", key[:12]))[0] == 200
+
+
 async def test_a_session_at_rest_is_ended_too(autojump_clock):
     async with open_gateway(http(), passivate_after=1.0) as gateway:
         client = await gateway.connect("alpha", principal=Principal("ada"))
@@ -152,6 +163,7 @@ async def test_a_session_is_moved_to_another_replica_and_goes_on_there(autojump_
         assert await ask(one, "where", key) == (200, {"key": key, "owner": one.services.cluster.incarnation})
         status, body = await ask(one, "move", key[:12])
         assert (status, body.get("moved")) == (200, True), body
+        await one.settle()
         assert not one.actors.sessions.table
         assert await ask(two, "where", key) == (200, {"key": key, "owner": None})
         status, body = await ask(two, "take", key)
@@ -172,8 +184,7 @@ async def test_what_can_t_be_moved_is_said(autojump_clock):
     async with open_replicas(2, http()) as (one, two):
         await one.connect("alpha")
         [key] = one.actors.sessions.table
-        status, body = await ask(one, "move", key, to=two.services.cluster.incarnation)
-        assert (status, one.services.cluster.incarnation in body["error"]) == (409, True)
+        assert await ask(one, "move", key, to="nobody") == (409, {"error": "there is no such replica"})
         assert (await ask(one, "move", key, to=one.services.cluster.incarnation))[0] == 409
         assert (await ask(two, "take", key)) == (409, {"error": "another replica has it"})
         assert list(one.actors.sessions.table) == [key]
@@ -194,6 +205,41 @@ async def test_a_session_of_another_replica_is_taken_over_with_what_is_in_flight
         client.to(two)
         assert await client.tool("echo") == "alpha: echo"
         assert await ask(one, "where", key) == (200, {"key": key, "owner": two.services.cluster.incarnation})
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+async def test_a_session_is_moved_to_the_replica_that_is_named_whoever_is_asked(autojump_clock, asked):
+    alpha = http()
+    async with open_replicas(3, alpha) as replicas:
+        one, two, _ = replicas
+        client = await one.connect("alpha")
+        [key] = one.actors.sessions.table
+        names = [replica.services.cluster.incarnation for replica in replicas]
+        status, body = await ask(replicas[asked], "move", key, to=names[1])
+        assert (status, body) == (
+            200,
+            {"key": key, "handle": key[:12], "moved": True, "from": names[0], "to": names[1]},
+        )
+        await one.settle()
+        assert [list(replica.actors.sessions.table) for replica in replicas] == [[], [key], []]
+        assert await client.tool("echo") == "alpha: echo"
+        client.to(two)
+        assert await client.tool("echo") == "alpha: echo"
+        assert len(alpha.asked_for("initialize")) == 1
+
+
+async def test_one_that_another_replica_takes_first_is_said_to_be_there(autojump_clock):
+    async with open_replicas(3, http()) as (one, two, three):
+        client = await one.connect("alpha")
+        client.to(three)
+        client.listen()
+        await three.settle()
+        [key] = one.actors.sessions.table
+        named = two.services.cluster.incarnation
+        one.store.replica.post_office = lambda to, letter: (2.0 if to == named else 0.0,)
+        status, body = await ask(one, "move", key, to=named)
+        assert (status, list(three.actors.sessions.table)) == (409, [key])
+        assert three.services.cluster.incarnation in body["error"]
 
 
 async def test_one_that_can_t_be_given_back_yet_stays_where_it_is(autojump_clock):

@@ -1,4 +1,5 @@
-"""The same over a real Redis: two replicas in this process, each with a connection and a lease of its own."""
+"""The same over a real Redis, and over a real Redis Cluster: two replicas in this process, each with a connection and a
+lease of its own."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from actors.protocol.table import Limits
 from gateway.store.redis import open_redis_store
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
+from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import MISSING, RedisServer, installed
 from tests.support.store_calls import Lines
 
@@ -20,16 +22,16 @@ PATIENCE = 60.0
 """Seconds in which a wait ends that ends at all."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
+@pytest.fixture(scope="module", params=[RedisServer, RedisCluster], ids=["one node", "three nodes"])
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer | RedisCluster]:
     if not installed():
         pytest.skip(MISSING)
-    with RedisServer() as running:
+    with request.param() as running:
         yield running
 
 
 @asynccontextmanager
-async def replicas(server: RedisServer, alpha: Backend) -> AsyncIterator[list[Gateway]]:
+async def replicas(server: RedisServer | RedisCluster, alpha: Backend) -> AsyncIterator[list[Gateway]]:
     async with AsyncExitStack() as stack:
         stores = [
             await stack.enter_async_context(open_redis_store(server.url, Limits(), log=Lines(), on_lost=pytest.fail))
@@ -42,7 +44,7 @@ def slow(**more: Any) -> Backend:
     return Backend("alpha", kind="http", tools=("echo", "slow"), held={"slow"}, **more)
 
 
-async def test_an_answer_a_stream_and_a_question_come_by_mail(server: RedisServer) -> None:
+async def test_an_answer_a_stream_and_a_question_come_by_mail(server: RedisServer | RedisCluster) -> None:
     alpha = slow()
     async with replicas(server, alpha) as (one, two):
         with trio.fail_after(PATIENCE):
@@ -66,7 +68,7 @@ async def test_an_answer_a_stream_and_a_question_come_by_mail(server: RedisServe
             assert len(one.actors.sessions.table) == len(two.actors.sessions.table) == 0
 
 
-async def test_a_get_stream_is_resumed_at_the_other_replica(server: RedisServer) -> None:
+async def test_a_get_stream_is_resumed_at_the_other_replica(server: RedisServer | RedisCluster) -> None:
     alpha = slow()
     async with replicas(server, alpha) as (one, two):
         with trio.fail_after(PATIENCE):

@@ -10,6 +10,8 @@ import trio
 
 from actors.ports import Failed, Refused
 from actors.protocol.table import Limits
+from actors.runtime.cell import Drain
+from actors.services import DRAIN_MARGIN
 from actors.sessions import messages as sm
 from actors.sessions.session import SessionActor
 from actors.streams.follower import Follower
@@ -250,6 +252,31 @@ async def test_what_was_not_begun_is_not_done_by_the_former_owner(autojump_clock
         assert late.status != 200 or executions(alpha) == 2
 
 
+async def test_nor_where_it_was_taken_over_before_it_could_be_given_back(autojump_clock, monkeypatch):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        waiting: list[Any] = []
+        for name in ("save", "release"):
+            write = getattr(one.store, name)
+            monkeypatch.setattr(one.store, name, lambda *a, write=write, **k: waiting.append((write, a, k)))
+        while not waiting:  # it is put to rest
+            await trio.sleep(1)
+        one.life.store.replica.cut_off()
+        await trio.sleep(LONG)
+        client.to(two)
+        await client.tool("echo")
+        client.to(one)
+        late = client.begin("tools/call", {"name": "slow"})
+        await one.settle()
+        for write, what, more in waiting:
+            write(*what, **more)
+        await trio.sleep(5)
+        assert "slow" not in [p["name"] for p in alpha.upstreams[0].params_of("tools/call")]
+        assert not one.actors.sessions.table
+        late.drop()
+
+
 async def test_a_refused_write_ends_it_in_the_same_way(autojump_clock):
     alpha = http()
     async with open_replicas(2, alpha) as (one, two):
@@ -273,6 +300,59 @@ async def test_a_refused_write_ends_it_in_the_same_way(autojump_clock):
         assert await client.tool("echo") == "alpha: echo"
 
 
+async def test_its_end_is_said_to_whoever_has_it_by_now(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        await one.pause()
+        await trio.sleep(LONG)
+        client.to(two)
+        await client.tool("echo")
+        client.to(one)
+        statuses: list[int] = []
+
+        async def end() -> None:
+            statuses.append(await client.delete())
+
+        one.nursery.start_soon(end)
+        await one.resume()
+        await trio.sleep(5)
+        assert statuses == [200]
+        assert not two.actors.sessions.table
+        assert not one.store.records()
+
+
+async def test_so_is_that_of_one_which_is_just_given_back(autojump_clock):
+    async with open_replicas(2, http()) as (one, _):
+        client = await one.connect("alpha")
+        [alive] = one.actors.sessions.table.values()
+        assert alive.ref.urgent(Drain(trio.current_time() + 8))
+        assert await client.delete() == 200
+        assert not one.store.records()
+
+
+async def test_and_of_one_that_was_taken_over_while_the_store_was_out_of_reach(autojump_clock, monkeypatch):
+    async with open_replicas(2, http()) as (one, two):
+        client = await one.connect("alpha")
+        replica, end = one.life.store.replica, one.store.end
+
+        async def back(*what: Any) -> None:
+            await trio.sleep(1)
+            replica.resume()
+            await one.settle()
+            end(*what)
+
+        monkeypatch.setattr(one.store, "end", lambda *what: one.nursery.start_soon(back, *what))
+        replica.cut_off()
+        await trio.sleep(LONG)
+        client.to(two)
+        await client.tool("echo")
+        client.to(one)
+        assert await client.delete() == 200
+        assert not two.actors.sessions.table
+        assert not one.store.records()
+
+
 # Doubt --------------------------------------------------------------------------------------------------------
 
 
@@ -289,6 +369,26 @@ async def test_nothing_is_given_to_a_backend_while_in_doubt(autojump_clock):
         replica.resume()
         await call.result()
         assert executions(alpha) == 1
+
+
+async def test_what_was_held_back_behind_the_end_of_a_drain_is_for_the_next_owner(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, _):
+        client = await one.connect("alpha")
+        slow = client.begin("tools/call", {"name": "slow"})
+        await alpha.next()
+        one.life.store.replica.cut_off()
+        await trio.sleep(2.1)
+        client.begin("ping")
+        await one.settle()
+        [alive] = one.actors.sessions.table.values()
+        assert alive.ref.urgent(Drain(trio.current_time() + DRAIN_MARGIN + 0.2))
+        await trio.sleep(0.5)
+        late = client.begin("tools/call", {"name": "echo"})
+        await trio.sleep(3)
+        assert (await slow.error()).data["executed"] == "unknown"
+        assert [p["name"] for p in alpha.upstreams[0].params_of("tools/call")] == ["slow"]
+        assert (await late.result())["content"][0]["text"] == "alpha: echo"
 
 
 async def test_a_doubt_that_lasts_means_that_the_store_is_away_and_is_not_borne_for_ever(autojump_clock):

@@ -535,6 +535,99 @@ async def test_what_waits_behind_a_letter_that_is_lost_is_done_elsewhere_once(
         assert executed(alpha) == 4
 
 
+@pytest.mark.parametrize("second", ["at once", "late"])
+async def test_a_letter_that_may_be_in_the_inbox_twice_is_not_begun_elsewhere(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    alpha = asker()
+    async with open_replicas(2, alpha) as (one, two):
+        await echo(client(one))
+        await echo(client(two))
+        post, tries, held = two.services.cluster.post, [], []
+
+        def posts(to: str, letter: bytes, done: Any) -> None:
+            """The first attempt succeeds, and nobody hears of that."""
+            tries.append(letter)
+            if len(tries) == 1:
+                post(to, letter, lambda out: done(Failed(Refused.AWAY)))
+            elif len(tries) == 2 and second == "late":
+                held.append((to, letter, done))
+            else:
+                post(to, letter, done)
+
+        monkeypatch.setattr(two.services.cluster, "post", posts)
+        two.life.store.replica.post_office = lambda to, letter: (20.0,)  # the owner reads nothing for so long
+        call = client(two).begin("tools/call", {"name": "echo", "arguments": {"text": "x"}})
+        await two.settle()
+        two.life.store.replica.post_office = lambda to, letter: (0.0,)
+        await trio.sleep(13)  # the link counts as lost by then
+        for words in held:
+            post(*words)
+        assert (await error_of(call)).data["executed"] == "unknown"
+        await trio.sleep(60)
+        assert len([r for r in alpha.asked_for("tools/call") if r.params["arguments"].get("text") == "x"]) == 1
+
+
+async def test_what_comes_with_the_end_of_the_last_call_of_a_draining_owner_is_done(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alpha = asker()
+    async with open_replicas(2, alpha) as (one, two):
+        await echo(client(one))
+        await alpha.next()
+        running = client(two).begin("tools/call", {"name": "ask"})
+        await alpha.next()
+        post, held = two.services.cluster.post, []
+        monkeypatch.setattr(two.services.cluster, "post", lambda *words: held.append(words))
+        noted = client(two).begin("tools/call", {"name": "ask"})  # its letter is long on its way
+        await two.settle()
+        running.drop()
+        noted.drop()
+        await two.settle()
+        call = client(two).begin("tools/call", {"name": "echo", "arguments": {"text": "x"}})
+        await two.settle()
+        monkeypatch.setattr(two.services.cluster, "post", post)
+        one.nursery.start_soon(one.system.drain, 8.0)
+        await one.settle()
+        for words in held:
+            post(*words)
+        assert text(await call.result()) == "alpha: x"
+
+
+async def test_what_a_server_says_while_its_owner_is_unknown_has_a_bound(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alpha = asker()
+    async with open_replicas(2, alpha) as (one, _):
+        await echo(client(one))
+        upstream = (await alpha.next()).upstream
+        monkeypatch.setattr(one.store, "claim", lambda *words: words[-1](Failed(Refused.AWAY)))
+        await one.pause()
+        await trio.sleep(5)
+        await one.resume()  # under another name, by which it can't claim anything
+        await one.settle()
+        for _ in range(40):
+            for _ in range(50):
+                upstream.notify("notifications/tools/list_changed")
+            await one.settle()
+        assert one.telemetry.total("stagedoor_messages_dropped_total", "overflow") > 0
+        monkeypatch.undo()
+        await trio.sleep(2)
+        assert await echo(client(one)) == "alpha: hi"
+
+
+async def test_who_subscribes_elsewhere_keeps_what_it_uses(autojump_clock: Any) -> None:
+    alpha = asker()
+    async with open_replicas(2, alpha, broker_idle=100.0, link_idle=20.0) as (one, two):
+        await echo(client(one))
+        events = client(two).listen("test:///a")
+        await events.next("notifications/subscriptions/acknowledged")
+        await trio.sleep(1000)
+        assert "resources/unsubscribe" not in alpha.methods
+        assert alpha.methods.count("resources/subscribe") == 1
+        assert len(one.actors.affinity_pools.guests) == 1
+
+
 @pytest.mark.parametrize("at", [0, 1])
 async def test_what_is_suspended_outlives_a_lapse_of_its_owners_lease_in_which_nobody_needed_it(
     autojump_clock: Any, at: int

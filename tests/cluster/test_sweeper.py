@@ -1,7 +1,9 @@
 """What a dead replica has left: work is taken over by whoever is there, all else waits, and ends at its time."""
 
+import pytest
 import trio
 
+from actors.ports import Failed, Refused
 from tests.actors.test_continued import back, begun
 from tests.support.door_client import Client
 from tests.support.harness import Gateway, open_replicas
@@ -40,6 +42,36 @@ async def test_work_in_flight_is_taken_over_though_nobody_asks_for_it(autojump_c
         assert len(alpha.asked_for("tools/call")) == 1
 
 
+@pytest.mark.parametrize("done_all_the_same", [False, True])
+async def test_it_is_tried_again_where_the_store_was_away_at_that_moment(
+    autojump_clock, monkeypatch, done_all_the_same
+):
+    alpha = working()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        call, story = await begun(client, alpha, "work")
+        one.kill()
+        back_at, claim = trio.current_time() + LEASE + 6, two.store.claim
+
+        def troubled(key, owner, epoch, nonce, done):
+            if trio.current_time() < back_at:
+                if done_all_the_same and owner != two.store.owner:
+                    claim(key, owner, epoch, nonce, lambda _: None)
+                done(Failed(Refused.AWAY))
+            else:
+                claim(key, owner, epoch, nonce, done)
+
+        monkeypatch.setattr(two.store, "claim", troubled)
+        await trio.sleep(LEASE + 5)
+        assert alive(two) == 0
+        await trio.sleep(7)
+        assert alive(two) == 1
+        story.result("done")
+        client.to(two)
+        answer = await back(client, call).response()
+        assert answer["result"]["content"][0]["text"] == "done"
+
+
 async def test_one_of_several_takes_it_over(autojump_clock):
     alpha = working()
     async with open_replicas(4, alpha) as (one, *others):
@@ -48,6 +80,18 @@ async def test_one_of_several_takes_it_over(autojump_clock):
         one.kill()
         await trio.sleep(LEASE + 1.6)
         assert sum(alive(other) for other in others) == 1
+
+
+async def test_replicas_do_not_all_begin_at_once(autojump_clock):
+    alpha = working()
+    async with open_replicas(2, alpha, jitter=0.9) as (one, two):
+        client = await one.connect("alpha")
+        await begun(client, alpha, "work")
+        one.kill()
+        await trio.sleep(LEASE + 0.5 + 0.8)
+        assert alive(two) == 0
+        await trio.sleep(0.3)
+        assert alive(two) == 1
 
 
 async def test_an_idle_session_waits_for_its_next_message(autojump_clock):
@@ -104,6 +148,21 @@ async def test_a_session_at_rest_ends_upstream_though_its_process_is_no_more(aut
         assert not upstream.let_go_of
 
 
+async def test_one_that_was_given_back_in_a_drain_ends_too(autojump_clock):
+    alpha = http()
+    async with open_replicas(2, alpha, idle_ttl=600.0) as (one, two):
+        client = await one.connect("alpha")
+        await client.tool("echo")
+        with trio.move_on_after(8):
+            await one.system.drain(8)
+        one.kill(at_once=True)
+        await trio.sleep(550)
+        assert len(two.store.records()) == 1
+        await trio.sleep(250)
+        assert two.store.records() == {}
+        assert alpha.upstream.transport.closed
+
+
 async def test_an_idle_session_of_a_dead_replica_ends_too(autojump_clock):
     alpha = http()
     async with open_replicas(2, alpha, idle_ttl=600.0) as (one, two):
@@ -114,6 +173,27 @@ async def test_an_idle_session_of_a_dead_replica_ends_too(autojump_clock):
         assert len(two.store.records()) == 1
         await trio.sleep(250)
         assert two.store.records() == {}
+
+
+async def test_one_that_was_claimed_and_nobody_heard_of_it_ends_too(autojump_clock, monkeypatch):
+    alpha = http()
+    async with open_replicas(3, alpha, idle_ttl=600.0) as (one, two, _):
+        client = await put_to_rest(one)
+        claim = two.store.claim
+
+        def unheard(key, owner, epoch, nonce, done):
+            claim(key, owner, epoch, nonce, lambda _: None)
+            done(Failed(Refused.AWAY))
+
+        client.to(two)
+        with monkeypatch.context() as troubled:
+            troubled.setattr(two.store, "claim", unheard)
+            assert (await client.begin("tools/call", {"name": "echo"}).head()) == 503
+        [record] = two.store.records().values()
+        assert record.owner == two.store.owner
+        await trio.sleep(800)
+        assert two.store.records() == {}
+        assert alpha.upstream.transport.closed
 
 
 async def test_a_session_that_came_back_elsewhere_is_not_ended(autojump_clock):

@@ -53,3 +53,23 @@ async def test_every_recorded_request_gets_one_answer_and_every_server_its_sessi
         assert stdio.upstream.params_of("logging/setLevel") == [{"level": "error"}]
         [record] = two.store.records().values()
         assert not record.requests
+
+
+async def test_a_process_is_started_anew_and_what_may_have_changed_is_said_once(autojump_clock):
+    stdio = Backend("stdio")
+    async with open_replicas(2, stdio) as (one, two):
+        client = await one.connect("stdio")
+        await client.call("logging/setLevel", {"level": "error"})
+        await client.call("resources/subscribe", {"uri": "test:///a"})
+        client.to(two)
+        events = client.listen()
+        await events.head()
+        one.kill()
+        await trio.sleep(20)
+        assert await client.tool("echo") == "stdio: echo"
+        await trio.sleep(5)
+        kinds = [f"notifications/{kind}/list_changed" for kind in ("prompts", "resources", "tools")]
+        assert sorted(m["method"] for m in events.messages) == [*kinds[:2], "notifications/resources/updated", kinds[2]]
+        assert len(stdio.upstreams) == 2
+        assert stdio.upstream.params_of("logging/setLevel") == [{"level": "error"}]
+        assert stdio.upstream.params_of("resources/subscribe") == [{"uri": "test:///a"}]

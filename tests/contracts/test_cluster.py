@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from actors.machines.cluster import lease as machine
+from actors.machines.session import record
 from actors.ports import NO_DELTAS, Failed, Refused
 from gateway.store import memory_cluster
 from gateway.store.memory import MemoryStore
@@ -31,6 +32,9 @@ class Heard:
     def on_renamed(self, former, now):
         self.said.append(("renamed", former, now))
 
+    def on_loss(self):
+        self.said.append(("loss",))
+
     def on_certain(self):
         self.said.append(("certain",))
 
@@ -45,6 +49,9 @@ class Cut:
         raise LinkDown("cut")
 
     def prepare(self):
+        raise LinkDown("cut")
+
+    def histories(self):
         raise LinkDown("cut")
 
     def close(self):
@@ -261,6 +268,18 @@ async def test_replicas_say_what_they_are(replicas, ask):
         assert len(found) == 2
         assert all(replica.alive for replica in found.values())
         assert found[two.owner].info.items() >= {"version": "1.2.3", "configuration": "abc"}.items()
+
+
+async def test_records_are_written_as_all_who_live_read_them(replicas, monkeypatch):
+    monkeypatch.setattr(record, "READS", (2, 4))
+    async with replicas.open(info={"schema": [2, 4]}) as one:
+        await eventually(lambda: one.schema == 4)
+        async with replicas.open(info={"schema": [1, 3]}):
+            await eventually(lambda: one.schema == 3)
+            async with replicas.open(info={"schema": None}):
+                await eventually(lambda: one.schema == 2)  # what is not read here is not written
+            await eventually(lambda: one.schema == 3)
+        await eventually(lambda: one.schema == 4)
 
 
 async def test_of_two_replicas_that_claim_at_once_one_gets_it(replicas, ask, new_key):

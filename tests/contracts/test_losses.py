@@ -1,5 +1,6 @@
 """What an owner does when the store has lost what it had acknowledged: `mend` and `restore`, on both stores."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,6 +98,40 @@ async def test_only_its_owner_mends_a_stream(world, ask, new_key):
     assert refused(await ask(store.mend, key, grant, "p1", 3)) is Refused.ENDED
 
 
+@pytest.mark.parametrize("lost", ["nothing", "the head", "the record"])
+async def test_the_beginning_of_a_stream_is_that_of_the_one_opened_then(world, ask, lost):
+    """After a loss another one may have its name."""
+    await stream(world, ask, b"1", b"2")
+    store, key, first = world.store, world.key, world.grant
+    heads = (await ask(store.read, key)).streams
+    assert heads["p1"].opener == first.epoch
+    grant, _ = await ask(store.claim, key, first.owner, first.epoch, "again")
+    if lost == "the head":
+        await ask(store.append, key, grant, "p1", 3, [], finish=True)
+        await ask(store.drop, key, grant, "p1")
+        assert await ask(store.mend, key, grant, "p1", 2, opener=first.epoch) is None
+    elif lost == "the record":
+        await ask(store.delete, key, grant)
+        assert await ask(store.restore, key, grant, 9, replace(MINE, streams=heads)) is None
+    left = [1, 2] if lost == "nothing" else []
+    assert [e.seq for e in (await store.replay(key, "p1", first.epoch, 0, 9)).entries] == left
+    assert isinstance(await store.replay(key, "p1", 0, 0, 9), Replay)
+    assert refused(await store.replay(key, "p1", grant.epoch, 0, 9)) is Refused.GONE
+    assert refused(await store.replay(key, "p1", first.epoch - 1, 0, 9)) is Refused.GONE
+
+
+async def test_a_lost_event_older_than_a_stream_is_none_of_its_own(world, ask):
+    """It was one of a stream that had the name before, and the lost ones of this one have its number."""
+    await stream(world, ask, b"1")
+    store, key, first = world.store, world.key, world.grant
+    grant, _ = await ask(store.claim, key, first.owner, first.epoch, "again")
+    assert await ask(store.open, key, grant, "p2", {}, b"1") is None
+    assert await ask(store.mend, key, grant, "p2", 3) is None
+    assert await ask(store.append, key, grant, "p2", 4, [b"4"]) is None
+    assert [e.seq for e in (await store.replay(key, "p2", grant.epoch, 2, 9)).entries] == [4]
+    assert refused(await store.replay(key, "p2", first.epoch, 2, 9)) is Refused.GONE
+
+
 # The record was lost
 
 
@@ -146,11 +181,13 @@ async def test_of_a_record_that_lost_saves_the_values_are_restored_and_the_logs_
     await stream(world, ask, b"1", b"2")
     store, key, grant = world.store, world.key, world.grant
     assert refused(await ask(store.save, key, grant, 5, NO_DELTAS)) is Refused.SEQ
-    lost = Record("", 0, fields={"b": b"2"}, streams={"p1": StreamHead(4), "g1": StreamHead(3)})
+    assert await ask(store.open, key, grant, "p2", {"r": b"old", "s": b"stays"}, None) is None
+    heads = {"p1": StreamHead(4), "g1": StreamHead(3), "p2": StreamHead(0)}
+    lost = Record("", 0, fields={"b": b"2"}, requests={"r": b"new"}, streams=heads)
     assert await ask(store.restore, key, grant, 4, lost) is None
     record = await ask(store.read, key)
-    assert (record.rev, record.fields) == (4, {"b": b"2"})
-    assert record.streams == {"p1": StreamHead(2), "g1": StreamHead(3, floor=3)}
+    assert (record.rev, record.fields, record.requests) == (4, {"b": b"2"}, {"r": b"new", "s": b"stays"})
+    assert record.streams == {"p1": StreamHead(2), "g1": StreamHead(3, floor=3), "p2": StreamHead(0)}
     assert await replayed(world, 0) == ([1, 2], None)
 
 

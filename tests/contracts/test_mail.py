@@ -2,8 +2,6 @@
 
 import random
 import secrets
-import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,13 +10,15 @@ from typing import Any
 
 import pytest
 import trio
+from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError
 
 from actors.ports import Failed, Refused
 from gateway.store.redis import mail
+from gateway.store.redis.clock import boottime
 from gateway.store.redis.errors import LinkDown
 from gateway.store.redis.inbox import BATCH, Inbox
 from gateway.store.redis.keys import alive_key, inbox_key, large_key, seen_key
-from gateway.store.redis.links import open_link
+from gateway.store.redis.loop_links import open_loop_link
 from gateway.store.redis.mail import LARGE, Mail
 from gateway.store.redis.targets import parse
 from gateway.store.redis.writer import Writer
@@ -31,26 +31,34 @@ class Leaky:
     """A slow link of which some replies are lost, after Redis has done what was asked."""
 
     def __init__(self, url: str) -> None:
-        self._inner = open_link(parse(url))
+        self._inner = open_loop_link(parse(url))
         self.delay = 0.0
         self.cut = False
+        self.refuses: Exception | None = None
+        """What becomes of the first of several commands, which does not reach Redis."""
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What happens after a reply is lost."""
         self.losses = 0
         self.lost = 0
 
-    def exchange(self, commands: Any) -> Any:
+    async def exchange(self, commands: Any) -> Any:
         if self.cut:
             raise LinkDown("cut")
-        time.sleep(self.delay)
-        replies = self._inner.exchange(commands)
+        await trio.sleep(self.delay)
+        if self.refuses is not None and len(commands) > 1:
+            refusal, self.refuses = self.refuses, None
+            return [refusal, *await self._inner.exchange(commands[1:])]
+        replies = await self._inner.exchange(commands)
         if self.losses and any(command[0] in ("XREADGROUP", "EVALSHA") for command in commands):
             self.losses -= 1
             self.lost += 1
             self._inner.close()
+            self.meanwhile()
             raise LinkDown("the reply is lost")
         return replies
 
-    def prepare(self) -> None:
-        self._inner.prepare()
+    async def prepare(self) -> None:
+        await self._inner.prepare()
 
     def close(self) -> None:
         self._inner.close()
@@ -63,6 +71,7 @@ class Desk:
     client: Any
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     letters: list[bytes] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     mail: Mail = field(init=False)
     inbox: Inbox = field(init=False)
     sending: Any = None
@@ -87,29 +96,27 @@ def desk() -> Callable[..., Any]:
 
     @asynccontextmanager
     async def opening(server: Any, *, reads: bool = True, hold: float = 10.0) -> AsyncIterator[Desk]:
-        post = trio.lowlevel.current_trio_token().run_sync_soon
         with server.client() as client:
             desk = Desk(client)
             desk.enter()
             desk.sending, desk.reading = Leaky(server.url), Leaky(server.url)
-            options: dict[str, Any] = {"on_batch": lambda *_: None, "on_error": pytest.fail}
-            writer = Writer(desk.sending, post, hold=hold, queue_bytes=64 * 1024 * 1024, **options)
+            options: dict[str, Any] = {"on_batch": lambda *_: None, "on_error": desk.errors.append}
+            writer = Writer(desk.sending, hold=hold, queue_bytes=64 * 1024 * 1024, **options)
             desk.mail = Mail(writer, desk.name)
-            desk.inbox = Inbox(desk.reading, lambda: desk.name, post)
+            desk.inbox = Inbox(desk.reading, lambda: desk.name)
             desk.inbox.on_letters = desk.take
             if reads:
                 desk.inbox.open()
-            threads = [threading.Thread(target=body) for body in (writer.run, desk.inbox.run)]
-            for thread in threads:
-                thread.start()
-            try:
-                yield desk
-            finally:
-                desk.inbox.stop()
-                writer.close(0.5)
-                with trio.CancelScope(shield=True):
-                    for thread in threads:
-                        await trio.to_thread.run_sync(thread.join)
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(writer.run)
+                    nursery.start_soon(desk.inbox.run)
+                    try:
+                        yield desk
+                    finally:
+                        desk.inbox.stop()
+                        writer.close(0.5)
+            assert desk.errors == [], "an error reply that nobody expected"
 
     return opening
 
@@ -215,6 +222,66 @@ async def test_a_full_redis_takes_no_letters_and_gives_them_back(start_server, d
         await eventually(lambda: one.client.ping())
 
 
+class Hovering:
+    """A Redis whose memory is full for the first command of a batch, and not for the second; then it is away."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    async def exchange(self, commands: Any) -> Any:
+        if any(command[0] == "SET" for command in commands):
+            raise LinkDown("away")
+        self.batches += 1
+        if self.batches > 1:
+            raise LinkDown("away")
+        return [OutOfMemoryError("OOM"), *([b"OK", b"1-1"] for _ in commands[1:])]
+
+    async def prepare(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_letter_behind_one_that_had_no_room_is_there_if_redis_says_so():
+    writer = Writer(Hovering(), hold=1.0, queue_bytes=1_000_000, on_batch=lambda *_: None, on_error=pytest.fail)
+    office, done = Mail(writer, "one"), [Outcomes(), Outcomes()]
+    for outcomes in done:
+        office.post("two", b"x", outcomes)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        assert refused((await done[0].wait(1))[0]) is Refused.INBOX_FULL
+        assert await done[1].wait(1) == ["1-1"]
+        writer.close(0.0)
+
+
+@pytest.mark.parametrize("refusal", [OutOfMemoryError("OOM"), NoPermissionError("NOPERM"), NoScriptError("NOSCRIPT")])
+async def test_a_letter_that_was_put_in_behind_one_that_was_refused_is_not_refused(server, desk, refusal):
+    """Whoever is told so gives it to another."""
+    async with desk(server) as one, desk(server) as two:
+        one.sending.delay, one.sending.refuses = 0.1, refusal
+        outcomes = await sent(one, two, *numbered(5))
+        assert one.sending.refuses is None
+        one.errors.clear()
+        await eventually(lambda: {b"2", b"3", b"4"} <= set(two.letters))
+        assert all(isinstance(outcomes[int(letter)], str) for letter in two.letters)
+
+
+async def test_after_a_long_stop_nobody_says_that_a_letter_was_not_put_in(start_server, desk, monkeypatch):
+    """It may have been, and read: neither the inbox nor who wrote to it is known any more."""
+    server = start_server()
+    async with desk(server) as one, desk(server, reads=False) as two:
+
+        def three_minutes() -> None:
+            two.client.delete(alive_key(two.name), seen_key(two.name), inbox_key(two.name))
+            monkeypatch.setattr(mail, "boottime", lambda: boottime() + 180)
+
+        one.sending.losses, one.sending.meanwhile = 1, three_minutes
+        [outcome] = await sent(one, two, b"x")
+        assert one.sending.lost == 1
+        assert refused(outcome) is Refused.AWAY
+
+
 async def test_mail_leaves_half_of_the_queue_to_what_must_be_written(start_server, opened, session):
     server = start_server()
     async with opened(server.url, queue_bytes=20_000) as store:
@@ -317,26 +384,22 @@ async def test_every_letter_is_either_read_or_withdrawn(anywhere, desk, leaks):
 # Reading
 
 
-async def test_no_more_is_read_than_the_loop_has_taken(server, desk):
+async def test_no_more_is_read_than_was_taken(server, desk):
+    """What is behind it can still be taken back."""
     async with desk(server) as one, desk(server, reads=False) as two:
         await sent(one, two, *numbered(3 * BATCH))
-        calls: list[Callable[[], object]] = []
         batches: list[list[bytes]] = []
-        link = open_link(parse(server.url))
-        inbox = Inbox(link, lambda: two.name, calls.append)
-        inbox.on_letters = batches.append
-        inbox.open()
-        thread = threading.Thread(target=inbox.run)
-        thread.start()
-        for index in range(3):
-            await eventually(lambda index=index: len(calls) > index)
-            await trio.sleep(0.05)
-            info = two.client.xinfo_groups(inbox_key(two.name))[0]
-            assert (len(calls), info["lag"]) == (index + 1, (2 - index) * BATCH)
-            calls[index]()
+        left: list[tuple[int, int]] = []
+
+        def take(letters: list[bytes]) -> None:
+            batches.append(letters)
+            left.append((two.client.xinfo_groups(inbox_key(two.name))[0]["lag"], two.inbox.depth))
+
+        two.inbox.on_letters = take
+        two.inbox.open()
+        await eventually(lambda: len(left) == 3)
+        assert left == [(2 * BATCH, 2 * BATCH), (BATCH, BATCH), (0, 0)]
         assert [letter for batch in batches for letter in batch] == numbered(3 * BATCH)
-        inbox.stop()
-        await trio.to_thread.run_sync(thread.join)
 
 
 async def test_a_reply_that_is_lost_costs_no_letter(server, desk):

@@ -69,7 +69,10 @@ async def test_lost_acknowledged_events_are_told_and_never_passed_over(
         assert isinstance(outcome, Failed)
         assert (outcome.reason, outcome.head) == (Refused.SEQ, 1)
         assert sentinel.primary() == replica.port
-        assert refused(await store.replay(key, "p1", grant.epoch, 3, 10)) is Refused.GONE
+        with trio.fail_after(20):  # on a loaded machine the sentinel takes the new primary for dead, too, for a moment
+            while (reason := refused(await store.replay(key, "p1", grant.epoch, 3, 10))) is Refused.AWAY:
+                await trio.sleep(0.1)
+        assert reason is Refused.GONE
         assert await data_of(store, key) == [b"1"]
         assert refused(await ask(store.append, lost, lost_grant, "p1", 2, [b"2"])) is Refused.GONE
         await lives_through(store, ask, new_key())

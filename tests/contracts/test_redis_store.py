@@ -3,7 +3,8 @@
 import pytest
 import trio
 
-from actors.ports import NO_DELTAS, Failed, LogEntry, Refused
+from actors.machines.session import record
+from actors.ports import NO_DELTAS, Failed, LogEntry, Record, Refused
 from actors.protocol.table import Limits
 from gateway.store.redis import StoreDenied, StoreError, StoreTooOld, StoreUnreachable, StoreUrlError, checks
 from tests.support.store_calls import Lines, Outcomes, data_of, eventually, refused
@@ -189,6 +190,19 @@ async def test_a_record_of_a_newer_schema_is_left_alone(server, opened, client, 
         client.hset(f"sd:{{{key}}}:s", "v", 2)
         assert refused(await ask(store.read, key)) is Refused.TOO_NEW
         assert refused(await ask(store.claim, key, grant.owner, grant.epoch, "n")) is Refused.TOO_NEW
+        assert (await ask(store.read, key)).head == 2
+
+
+async def test_a_record_says_in_which_schema_it_is(server, opened, client, ask, new_key, monkeypatch):
+    async with opened(server.url) as store:
+        monkeypatch.setattr(record, "READS", (1, 3))
+        await eventually(lambda: store.schema == 3)
+        key = new_key()
+        grant = await ask(store.create, key, {})
+        assert client.hget(f"sd:{{{key}}}:s", "v") == b"3"
+        client.delete(f"sd:{{{key}}}:s")
+        assert await ask(store.restore, key, grant, 1, Record(grant.owner, grant.epoch, 1, 0, {}, {}, {}, {})) is None
+        assert client.hget(f"sd:{{{key}}}:s", "v") == b"3"
 
 
 async def test_a_record_that_makes_no_sense_is_gone_and_harms_nothing(server, opened, client, session, ask):

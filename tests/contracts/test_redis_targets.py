@@ -1,16 +1,19 @@
 """The other shapes of Redis: a cluster, and a primary that a sentinel names."""
 
+import itertools
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from redis.crc import key_slot
 
-from actors.ports import Refused
-from gateway.store.redis import StoreDenied, StoreUnreachable, StoreUrlError
-from gateway.store.redis.checks import RIGHTS
+from actors.ports import Grant, Refused
+from gateway.store.redis import StoreDenied, StoreUnreachable, StoreUrlError, targets, writer
+from gateway.store.redis.checks import CLUSTER_RIGHTS, RIGHTS
 from gateway.store.redis.targets import parse
-from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_cluster import SLOTS, RedisCluster
 from tests.support.redis_server import MISSING, installed
-from tests.support.store_calls import Lines, data_of, eventually, refused
+from tests.support.store_calls import Lines, Outcomes, data_of, eventually, refused
 
 pytestmark = pytest.mark.redis
 
@@ -95,6 +98,82 @@ async def test_a_primary_of_a_cluster_that_dies_is_followed_to_its_replica(opene
                 assert await data_of(store, key) == [b"1", b"2", b"3"]
 
 
+@pytest.fixture
+def cluster_of_three(monkeypatch):
+    """In which nobody takes the place of a primary that hangs."""
+    if not installed():
+        pytest.skip(MISSING)
+    monkeypatch.setattr(targets, "REPLY_TIMEOUT", 0.5)
+    with RedisCluster(3) as cluster:
+        for node in cluster.nodes:
+            with node.client() as client:
+                client.config_set("cluster-node-timeout", 60_000)
+        yield cluster
+
+
+def shard_of(name):
+    """Which of three primaries has the keys of a session, or of a replica."""
+    return key_slot(name.encode()) * 3 // SLOTS
+
+
+async def test_a_primary_that_hangs_holds_up_nothing_that_goes_to_the_others(cluster_of_three, opened, ask, session):
+    async with opened(cluster_of_three.url, hold=60.0) as store:
+        of = {}
+        while len(of) < 3:
+            key, grant = await session(store)
+            of[shard_of(key)] = key, grant
+        cluster_of_three.nodes[0].pause()
+        stuck, done = Outcomes(), Outcomes()
+        store.append(*of[0], "p1", 2, [b"2"], stuck)
+        await eventually(lambda: store.state == "away")
+        for seq, other in itertools.product((2, 3), (1, 2)):
+            store.append(*of[other], "p1", seq, [b"%d" % seq], done)
+        assert await done.wait(4) == [None] * 4
+        for other in (1, 2):
+            assert await data_of(store, of[other][0]) == [b"1", b"2", b"3"]
+        assert stuck.all == []
+        cluster_of_three.nodes[0].go_on()
+        assert await stuck.wait(1) == [None]
+        await eventually(lambda: store.state == "ok")
+        for other in range(3):
+            assert await ask(store.append, *of[other], "p1", 3 + (other > 0), [b"last"]) is None
+
+
+async def test_a_primary_that_hangs_costs_no_lease_but_its_own(cluster_of_three, opened, monkeypatch):
+    """Each replica looks after the leases of the others, on all primaries."""
+    monkeypatch.setattr(targets, "REPLY_TIMEOUT", 3.0)
+    async with AsyncExitStack() as stack:
+        of = {}
+        while len(of) < 2:
+            store = await stack.enter_async_context(opened(cluster_of_three.url))
+            of.setdefault(shard_of(store.owner), store)
+        (_, lives), (shard, other) = of.items()
+        name, told = lives.owner, Outcomes()
+        cluster_of_three.nodes[shard].pause()
+        for _ in range(3):
+            lives.alive(other.owner, told)
+            await told.wait(1)
+            told.all.clear()
+        assert lives.owner == name
+        cluster_of_three.nodes[shard].go_on()
+
+
+async def test_nothing_is_made_before_it_is_known_as_owned(cluster_of_three, opened, ask, new_key, monkeypatch):
+    """What a replica may own is on another primary than the session. While that one is away no session is made."""
+    monkeypatch.setattr(writer, "PATIENCE", 0.3)
+    async with opened(cluster_of_three.url) as store:
+        shard = shard_of(store.owner)
+        while shard_of(key := new_key()) == shard:
+            pass
+        cluster_of_three.nodes[shard].pause()
+        assert refused(await ask(store.create, key, {})) is Refused.AWAY
+        assert refused(await ask(store.read, key)) is Refused.GONE
+        cluster_of_three.nodes[shard].go_on()
+        await eventually(lambda: store.state == "ok")
+        assert isinstance(await ask(store.create, key, {}), Grant)
+        assert key in (await ask(store.owned, store.owner, 0))[0]
+
+
 async def test_a_cluster_that_does_not_answer_is_unreachable(opened):
     with pytest.raises(StoreUnreachable):
         async with opened("redis+cluster://127.0.0.1:1"):
@@ -131,6 +210,28 @@ async def test_a_user_with_no_more_than_the_listed_rights_will_do(
         assert {entry["object"] for entry in client.acl_log()} <= {"client|setinfo"}
 
 
+async def test_on_a_cluster_a_user_needs_to_ask_for_the_slots_too(
+    nodes, opened, ask, new_key, lives_through, mails_itself
+):
+    url = f"redis+cluster://door:word@127.0.0.1:{nodes[0].port}"
+    for node in nodes:
+        with node.client() as client:
+            client.execute_command("ACL", "SETUSER", "door", "on", ">word", *CLUSTER_RIGHTS)
+    async with opened(url) as one, opened(url) as two:
+        for _ in range(8):
+            await lives_through(one, ask, new_key())
+        await eventually(lambda: one.owner in two.directory.known)
+        await mails_itself(one, ask)
+        await mails_itself(two, ask)
+    for node in nodes:
+        with node.client() as client:
+            assert {entry["object"] for entry in client.acl_log()} <= {"client|setinfo"}
+            client.execute_command("ACL", "SETUSER", "door", "-cluster|slots")
+    with pytest.raises(StoreDenied, match=r"cluster\|slots"):
+        async with opened(url):
+            pass
+
+
 async def test_each_of_the_rights_is_needed_and_its_want_is_told_at_the_start(start_server, opened):
     server = start_server()
     url = f"redis://door:word@127.0.0.1:{server.port}/1"
@@ -151,6 +252,8 @@ async def test_each_of_the_rights_is_needed_and_its_want_is_told_at_the_start(st
 def test_the_documents_list_the_rights() -> None:
     text = Path(__file__).parents[2].joinpath("docs/operations.md").read_text()
     assert f"`{' '.join(RIGHTS)}`" in text
+    assert f"`{CLUSTER_RIGHTS[-1]}`" in text
+    assert CLUSTER_RIGHTS[:-1] == RIGHTS
 
 
 @pytest.mark.parametrize(

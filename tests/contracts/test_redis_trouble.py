@@ -10,11 +10,14 @@ import trio
 
 from actors.ports import Deltas, Failed, Refused
 from actors.protocol.table import Limits
+from gateway.store.redis import store as redis_store
 from gateway.store.redis import targets, writer
+from gateway.store.redis.errors import StoreLoading
 from gateway.store.redis.links import DirectLink, is_stuck
-from gateway.store.redis.operations import Operations
+from gateway.store.redis.loop_links import open_loop_link
+from gateway.store.redis.operations import Operation, Operations
 from gateway.store.redis.targets import parse
-from tests.support.store_calls import Outcomes, data_of, eventually, refused
+from tests.support.store_calls import Lines, Outcomes, data_of, eventually, refused
 
 pytestmark = pytest.mark.redis
 
@@ -104,6 +107,17 @@ async def test_when_redis_is_back_and_only_new_sessions_come_they_are_served(
         await trio.to_thread.run_sync(server.start)
         await eventually(lambda: store.state == "ok")
         assert (await ask(store.create, new_key(), {})).owner == store.owner
+
+
+async def test_a_redis_that_was_restarted_replays_at_the_first_question(start_server, opened, session):
+    """The reader's connection was to the former process; that is no reason to refuse anybody."""
+    server = start_server(aof=True)
+    async with opened(server.url) as store:
+        key, _ = await session(store)
+        assert len(await data_of(store, key)) == 1
+        server.kill()
+        await trio.to_thread.run_sync(server.start)
+        assert len(await data_of(store, key)) == 1
 
 
 async def test_an_append_is_away_when_redis_has_been_away_for_the_hold(start_server, opened, session, ask):
@@ -247,11 +261,8 @@ class _Loading(socketserver.BaseRequestHandler):
 async def test_a_redis_that_reads_its_file_is_said_to_be_loading():
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Loading) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        link = DirectLink(parse(f"redis://127.0.0.1:{server.server_address[1]}").connections())
-        token = trio.lowlevel.current_trio_token()
         writing = writer.Writer(
-            link,
-            token.run_sync_soon,
+            open_loop_link(parse(f"redis://127.0.0.1:{server.server_address[1]}")),
             hold=PATIENT,
             queue_bytes=1000,
             on_batch=lambda operations, seconds: None,
@@ -259,16 +270,78 @@ async def test_a_redis_that_reads_its_file_is_said_to_be_loading():
         )
         done = Outcomes()
         operation = Operations(Limits()).create("a" * 32, "owner", "nonce", {}, done)
-        thread = threading.Thread(target=writing.run)
-        thread.start()
-        writing.submit(operation)
-        await eventually(lambda: writing.state == "loading")
-        [outcome] = await done.wait(1)
-        assert refused(outcome) is Refused.AWAY
-        assert "LOADING" in outcome.detail.upper()
-        writing.close(0.0)
-        await trio.to_thread.run_sync(thread.join)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writing.run)
+            writing.submit(operation)
+            await eventually(lambda: writing.state == "loading")
+            [outcome] = await done.wait(1)
+            assert refused(outcome) is Refused.AWAY
+            assert "LOADING" in outcome.detail.upper()
+            writing.close(0.0)
         server.shutdown()
+
+
+@pytest.fixture
+def reading_its_file(start_server):
+    """A server that does so for some seconds; it looks up after every thousand commands."""
+    server = start_server("--key-load-delay", "100", aof=True)
+    with server.client() as client, client.pipeline(transaction=False) as pipeline:
+        for number in range(20_000):
+            pipeline.set(f"other:{number}", "x")
+        pipeline.execute()
+    server.kill()
+    server.start()
+    return server
+
+
+async def test_a_start_waits_until_redis_has_read_its_file(reading_its_file, opened, session):
+    log = Lines()
+    async with opened(reading_its_file.url, log=log) as store:
+        await session(store)
+    [(_, told)] = [line for line in log.events if line[0] == "store_loading"]
+    assert "reads its file" in told["reason"]
+
+
+async def test_a_start_does_not_wait_for_that_for_ever(reading_its_file, opened, monkeypatch):
+    monkeypatch.setattr(redis_store, "LOADS_WITHIN", 0.1)
+    with pytest.raises(StoreLoading, match="reads its file"):
+        async with opened(reading_its_file.url):
+            pass
+
+
+class _Stuck:
+    """Does one batch, and never ends the next."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    async def exchange(self, commands: Any) -> Any:
+        self.batches += 1
+        if self.batches > 1:
+            await trio.sleep_forever()
+        return [b"OK"] * len(commands)
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_writer_that_is_cancelled_between_two_batches_tells_each_outcome_once():
+    """And that what was sent may have been executed."""
+    options: dict[str, Any] = {"on_batch": lambda *_: None, "on_error": pytest.fail}
+    link: Any = _Stuck()
+    writing = writer.Writer(link, hold=PATIENT, queue_bytes=10_000_000, **options)
+    told = [Outcomes() for _ in range(writer.BATCH_OPERATIONS + 1)]
+    operations = [Operation(f"{number}", ("SET", f"sd:{number}", 1), done) for number, done in enumerate(told)]
+    for operation in operations:
+        writing.submit(operation)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writing.run)
+        await eventually(lambda: link.batches == 2)
+        nursery.cancel_scope.cancel()
+    outcomes = [await done.wait(1) for done in told]
+    assert outcomes[:-1] == [[None]] * writer.BATCH_OPERATIONS
+    assert refused(outcomes[-1][0]) is Refused.AWAY
+    assert operations[-1].tried
 
 
 def test_a_link_looks_for_the_primary_anew_when_it_has_become_a_replica(start_server):

@@ -69,6 +69,23 @@ async def test_every_write_of_another_owner_or_epoch_is_fenced(world, ask, stale
     assert await ask(store.read, key) == before
 
 
+@pytest.mark.parametrize("stale", ["owner", "epoch"])
+async def test_so_are_what_trims_marks_and_mends(world, ask, stale):
+    store, key, grant = world.store, world.key, world.grant
+    other = Grant("0" * 16, grant.epoch) if stale == "owner" else Grant(grant.owner, grant.epoch - 1)
+    for stream in ("p1", "p2"):
+        await ask(store.open, key, grant, stream, {}, b"one")
+        await ask(store.append, key, grant, stream, 2, [b"two"])
+    await ask(store.append, key, grant, "p2", 3, [b"three"], finish=True)
+    before = await ask(store.read, key)
+    outcomes = [await ask(store.trim, key, other, "p1", 2), await ask(store.mend, key, other, "p1", 9)]
+    assert {refused(outcome) for outcome in outcomes} == {Refused.FENCED}
+    store.written(key, other, "p2")
+    assert await ask(store.read, key) == before
+    store.written(key, grant, "p2")
+    assert await ask(store.read, key) != before
+
+
 async def test_a_save_changes_fields_requests_and_asked_and_clears_tries(world, ask):
     store, key = world.store, world.key
     grant, record = await ask(store.claim, key, world.grant.owner, world.grant.epoch, "n")

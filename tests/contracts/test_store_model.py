@@ -316,7 +316,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(key=keys, back=backs, stream=streams)
     def touch_and_written(self, key: str, back: int, stream: str) -> None:
         grant = self.grant(key, back)
-        self.store.written(self.names[key], grant, stream)
+        self.tell(self.store.written, self.names[key], grant, stream)
         session = self.model.get(key)
         if self.agree(self.ask(self.store.touch, self.names[key], grant), self.refusal(key, grant)):
             log = session.logs.get(stream) if session else None
@@ -403,6 +403,9 @@ class MemoryMachine(StoreMachine):
         (outcome,) = outcomes
         return outcome
 
+    def tell(self, method: Callable[..., None], *args: Any) -> None:
+        method(*args)
+
     def replay(self, *args: Any) -> Any:
         return trio.run(self.store.replay, *args)
 
@@ -450,6 +453,12 @@ def test_the_store_in_redis_does_what_the_model_does(redis_thread):
                 return await ask(method, *args, **options)
 
             return run(asked)
+
+        def tell(self, method: Callable[..., None], *args: Any) -> None:
+            async def told() -> None:
+                method(*args)
+
+            run(told)
 
         def replay(self, *args: Any) -> Any:
             return run(shared.replay, *args)

@@ -11,7 +11,7 @@ from actors.endpoints.session_endpoint import SessionEndpoint
 from actors.machines.session.events import StreamTurnDue
 from actors.sessions import messages as sm
 from actors.sessions import router
-from actors.sessions.expiry import Expiry, Passivated
+from actors.sessions.expiry import Expiry, Returned
 from actors.sessions.router import Router
 from actors.sessions.session import SessionActor
 from actors.streams.recorder import Recorder
@@ -131,7 +131,7 @@ PLANS = (
         "goes on",
     ),
     _plan("the link, as it is put down", _crash(LegacyUpstream, "receive", _upstream("PutDown")), "back"),
-    _plan("the expiry, at a session that leaves", _crash(Expiry, "receive", _any(Passivated)), "back"),
+    _plan("the expiry, at a session that comes back", _crash(Expiry, "receive", _any(Returned)), "back"),
     _plan("the link, at a call", _crash(LegacyUpstream, "receive", _upstream("Call")), "call"),
     _plan("the link, after a call", _crash(LegacyUpstream, "receive", _upstream("Call"), after=True), "call"),
     _plan("the link, at what the server says", _crash(LegacyUpstream, "receive", _upstream("FromTransport")), "call"),

@@ -99,11 +99,13 @@ async def test_chatter_past_the_caps_of_the_log_is_left_out_and_the_answer_is_no
         return text("done")
 
     client = await stage.connect(route.path)
+    seen = 0
     for _ in range(3):
         call = client.start_call(route.name("many"), token=1)
         assert await call.result() == text("done")
-        assert 0 < len(call.messages) <= 21
-    assert stage.telemetry.total("stagedoor_events_shed_total") > 0
+        seen += len(call.messages) - 1
+    # How many fit depends on how quickly they are written; those that don't are counted.
+    assert stage.telemetry.total("stagedoor_events_shed_total") == 3 * 400 - seen > 0
 
 
 # Everything at once ------------------------------------------------------------------------------------------

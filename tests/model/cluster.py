@@ -213,7 +213,7 @@ class Cluster:
             if session.requests and not store.lossy:
                 raise Breach("liveness", f"{key} has {session.requests} in flight")
             owners = [r for r in self.slots if not r.dead and key in r.lives]
-            if len(owners) > 1 and not store.lossy:
+            if len(owners) > 1:
                 raise Breach("leases", f"{key} has {len(owners)} owners")
 
     def _check_listeners(self) -> None:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
-from actors.machines.session import machine, rebuild
+from actors.machines.session import losses, machine, rebuild
 from actors.machines.session.record import read_request, request_id
 from actors.machines.session.state import Rules, Session
-from actors.ports import Deltas, Failed, Grant, Record, StreamHead
+from actors.ports import Deltas, Failed, Grant, Record, Refused, StreamHead
 from actors.protocol import codec, errors
 from actors.protocol.messages import Notification, Request
+from actors.record import apply
 from tests.model.people import uid_of
 from tests.model.store import Bug
 from tests.model.world import Breach
@@ -42,6 +43,7 @@ class Out:
     """What was appended to one stream and is not acknowledged."""
 
     acked: int = 0
+    opener: int = 0
     waiting: list[fx.Append] = field(default_factory=list)
     mending: bool = False
 
@@ -56,12 +58,13 @@ class Life:
         self.readers: dict[str, int] = {}
         self.opening: dict[int, str | None] = {}
         """POSTs and GETs whose stream is not acknowledged yet, with the call of each."""
-        self.outs = {name: Out(head.seq) for name, head in record.streams.items()}
+        self.outs = {name: Out(head.seq, head.opener) for name, head in record.streams.items()}
         self.found = {request_id(k): read_request(v).stream for k, v in record.requests.items()}
         self.rev = record.rev
         self.kept = record
         self._held_back: list[tuple[str, tuple[Any, ...], Any]] = []
         self._numbers = 0
+        self._verifications = 0
         replica.world.note(replica.inc, "begins", key, "at epoch", grant.epoch)
         self.session, effects = rebuild.rebuild(record, Session(grant.epoch, Rules()), replica.world.now, ("L",))
         self._run(effects)
@@ -98,6 +101,9 @@ class Life:
                 self.targets[number] = target
                 self.tell(ev.Attached(number, stream, epoch, seq))
             case ("recover", uid):
+                for known, other in self.targets.items():
+                    if (other.holder, other.mid) == (target.holder, target.mid):
+                        self.targets[known] = target  # its holder has another name by now
                 stream = self.found.get(uid) or self._stream_of(uid)
                 if target in self.targets.values():
                     self._say_again(target)
@@ -105,7 +111,7 @@ class Life:
                     self.reply(target, ("unrecorded",))
                 else:
                     self.targets[number] = target
-                    self.tell(ev.Attached(number, stream, 0, 0))
+                    self.tell(ev.Attached(number, stream, self.outs[stream].opener, 0))
             case ("ask_head", stream):
                 out = self.outs.get(stream, Out())
                 finished = stream not in self.session.streams and not out.waiting
@@ -118,7 +124,7 @@ class Life:
         number = next(number for number, other in self.targets.items() if other == target)
         stream = next((name for name, reader in self.readers.items() if reader == number), None)
         if stream is not None and number not in self.opening:
-            self.reply(target, ("attached", stream, 0, 0, self.outs[stream].acked, True))
+            self.reply(target, ("attached", stream, self.outs[stream].opener, 0, self.outs[stream].acked, True))
 
     def _stream_of(self, uid: str) -> str | None:
         entry = self.session.requests.get(uid)
@@ -241,7 +247,7 @@ class Life:
             self._restore()
 
     def _keep(self, deltas: Deltas, requests: dict[str, bytes] | None = None) -> None:
-        """What a record says that holds all of it, acknowledged or not."""
+        """What the record says, but for what is on its way into a log: that goes there again."""
         tables = []
         for mine, changes in (
             (self.kept.fields, deltas.fields),
@@ -255,7 +261,7 @@ class Life:
     def _open(self, effect: fx.OpenStream) -> None:
         number = effect.post if effect.post is not None else effect.connection
         assert number is not None
-        out = self.outs[effect.stream] = Out()
+        out = self.outs[effect.stream] = Out(opener=self.grant.epoch)
         if effect.first is not None:
             out.waiting.append(fx.Append(effect.stream, 1, effect.first))
         self.readers[effect.stream] = number
@@ -266,7 +272,7 @@ class Life:
             done=lambda outcome: self._opened(effect, out, number, outcome),
         )  # fmt: skip
         if self.replica.bug is Bug.NOT_RECORDED:
-            self.reply(self.targets.get(number), ("opened", effect.stream, self.grant.epoch))
+            self.reply(self.targets.get(number), ("opened", effect.stream, out.opener))
 
     def _opened(self, effect: fx.OpenStream, out: Out, number: int, outcome: Any) -> None:
         if self.over not in (None, "released") or number not in self.opening:
@@ -276,14 +282,13 @@ class Life:
             return
         del self.opening[number]
         if self.replica.bug is not Bug.NOT_RECORDED:
-            self.reply(self.targets.get(number), ("opened", effect.stream, self.grant.epoch))
+            self.reply(self.targets.get(number), ("opened", effect.stream, out.opener))
         if effect.first is not None:
             del out.waiting[0]
             out.acked = max(out.acked, 1)
             self._frames(effect.stream, 1, effect.first, finished=False)
 
     def _append(self, effect: fx.Append) -> None:
-        self._keep(Deltas(requests=effect.requests, asked=effect.asked))
         out = self.outs[effect.stream]
         out.waiting.append(effect)
         if not out.mending:
@@ -308,6 +313,7 @@ class Life:
             self._restore()
             return
         out.waiting.remove(effect)
+        self._keep(Deltas(requests=effect.requests, asked=effect.asked))
         if effect.accepts is not None:
             self.reply(self.targets.pop(effect.accepts, None), ("taken",))
         if effect.data is not None:
@@ -328,13 +334,17 @@ class Life:
         """The store has lost something, or the session is another's: `restore` tells which."""
         if self.over is not None:
             return
-        for out in self.outs.values():
-            out.mending = True
-        over = {name for name, out in self.outs.items() if name not in self.session.streams and not out.waiting}
-        heads = {name: StreamHead(out.acked, name in over) for name, out in self.outs.items()}
-        kept = Record(None, 0, 0, 0, self.kept.fields, self.kept.requests, self.kept.asked, heads)
+        for name in self._unfinished():
+            self.outs[name].mending = True
+        self._say("restore", *self._content(), done=self._restored)
+
+    def _unfinished(self) -> list[str]:
+        return [name for name, out in self.outs.items() if name in self.session.streams or out.waiting]
+
+    def _content(self) -> tuple[int, Record]:
+        heads = {n: StreamHead(self.outs[n].acked, opener=self.outs[n].opener) for n in self._unfinished()}
         self.rev += 1
-        self._say("restore", self.rev, kept, done=self._restored)
+        return self.rev, Record(None, 0, 0, 0, self.kept.fields, self.kept.requests, self.kept.asked, heads)
 
     def _restored(self, outcome: Any) -> None:
         if self.over is not None:
@@ -345,22 +355,25 @@ class Life:
         for name, out in self.outs.items():
             if out.mending:
                 out.mending = False
-                if name in self.session.streams or out.waiting:
-                    self._say("mend", name, out.acked)
+                self._say("mend", name, out.acked, out.opener)
                 for effect in out.waiting:
                     self._send(effect, out)
         for number in list(self.opening):  # what was being opened is recorded by now, but for its first event
             del self.opening[number]
             stream = next((n for n, reader in self.readers.items() if reader == number), None)
             if stream is not None:
-                self.reply(self.targets.get(number), ("opened", stream, self.grant.epoch))
+                self.reply(self.targets.get(number), ("opened", stream, self.outs[stream].opener))
+        self._compare()
 
     # The lease
 
     def verify(self) -> None:
         """The lease had lapsed: is it still ours?"""
+        if self.over is not None:
+            return
         self.verifying = True
-        former, nonce = self.grant, f"verify {self.replica.inc}"
+        self._verifications += 1
+        former, nonce = self.grant, f"verify {self.replica.inc} {self._verifications}"
         self.replica.main.say(
             "claim", self.key, former.owner, former.epoch, self.replica.inc, nonce, done=self._verified
         )
@@ -369,8 +382,7 @@ class Life:
         if self.over is not None:
             return
         if isinstance(outcome, Failed):
-            self._held_back = []
-            self.end("fenced")
+            self.replica.main.say("read", self.key, done=self._reread)
             return
         self.grant = outcome[0]
         if self.grant.owner != self.replica.inc:
@@ -383,7 +395,60 @@ class Life:
         held_back, self._held_back = self._held_back, []
         for name, args, done in held_back:
             self._say(name, *args, done=done)
+        self._reconcile(outcome[1])
         self.unpark()
+
+    def _reread(self, found: Record | Failed) -> None:
+        """It is another's, unless the store has lost the claim, or all of it."""
+        if self.over is not None:
+            return
+        ours = not isinstance(found, Failed) and found.epoch < self.grant.epoch
+        if ours or (isinstance(found, Failed) and found.reason is Refused.GONE):
+            self.replica.main.say("restore", self.key, self.grant, *self._content(), done=self._rewritten)
+        else:
+            self._held_back = []
+            self.end("fenced")
+
+    def _rewritten(self, outcome: Any) -> None:
+        if isinstance(outcome, Failed):
+            self._held_back = []
+            self.end("fenced")
+        else:
+            self.verify()
+
+    def _compare(self) -> None:
+        """What the store has lost besides is put right."""
+        self.replica.main.say("read", self.key, done=self._compared)
+
+    def _compared(self, found: Record | Failed) -> None:
+        mine = isinstance(found, Record) and (found.owner, found.epoch) == (self.grant.owner, self.grant.epoch)
+        if self.over is not None or self.verifying or isinstance(found, Failed) or not mine:
+            return
+        if losses.cut_off(self.session, found, self._on_their_way()):
+            self.verify()
+        else:
+            self._reconcile(found)
+
+    def _reconcile(self, found: Record) -> None:
+        behind = [
+            name for name in self.session.streams
+            if (name not in found.streams or found.streams[name].seq < self.outs[name].acked)
+            and not self.outs[name].mending and self.readers.get(name) not in self.opening
+        ]  # fmt: skip
+        if behind:
+            self._restore()
+            return
+        requests, asked = dict(self.kept.requests), dict(self.kept.asked)
+        for effect in (effect for out in self.outs.values() for effect in out.waiting):
+            apply(requests, effect.requests)
+            apply(asked, effect.asked)
+        for name in losses.cut_off(self.session, found, self._on_their_way()):
+            self.outs[name] = Out(found.streams[name].seq, found.streams[name].opener)
+        self.session, effects = losses.reconcile(self.session, found, requests, asked, self._on_their_way())
+        self._run(effects)
+
+    def _on_their_way(self) -> list[str]:
+        return [name for name, out in self.outs.items() if out.waiting]
 
     # The end
 

@@ -138,8 +138,6 @@ class Connection:
         self.open = True
         self.gap = False
         """The gateway has said that something is missing before the next event."""
-        self.by_name = False
-        """Its stream was looked for by its name alone: nothing was written of it."""
         at.connections.append(self)
 
     def sends(self, act: Callable[[], object]) -> None:
@@ -253,9 +251,6 @@ class Call:
         if "method" in message:
             if "id" in message:
                 Note(self.clients, self.key, Result(message["id"], raw({"roots": []})))
-            return
-        if message.get("id") != self.uid and self.connection.by_name and self.clients.world.store.lossy:
-            self._end("the store has lost its stream, and another one has the name")
             return
         if message.get("id") != self.uid:
             raise Breach("sessions", f"{message} for {self.uid}")

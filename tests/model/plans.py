@@ -102,8 +102,24 @@ def forgotten(where: int, how: int) -> list[Step]:
     ]
 
 
+def namesake(where: int, how: int) -> list[Step]:
+    """The store and a killed owner lose a stream of which nothing was written, while its holder stands still; another
+    one gets its name."""
+    owner, holder, other = where, where + 1, where + 2
+    old = 2 * how + 1  # no priming event
+    return [
+        Step("call", 0.1, owner, 3),
+        Step("lose", 0.3, 0, 0, 1.0),
+        Step("call", 0.1, holder, old),
+        Step("pause", 0.5, holder, 0, 2.0),
+        Step("kill", 0.45, owner),
+        Step("call", 0.1, other, 3),
+        Step("call", 6.0, other, 3),
+    ]
+
+
 PHRASES: tuple[Phrase, ...] = (beheaded, abandoned, deleted, asleep, passed_on, read_elsewhere)
-"""Those of a store that loses nothing; `forgotten` is the one of a store that does."""
+"""Those of a store that loses nothing; `forgotten` and `namesake` are those of a store that does."""
 
 _where, _how = st.integers(0, 2), st.integers(0, 59)
 
@@ -118,10 +134,10 @@ def _said(phrases: tuple[Phrase, ...]) -> st.SearchStrategy[list[Step]]:
 
 
 def plans(*phrases: Phrase) -> st.SearchStrategy[list[Step]]:
-    """Plans in which these phrases are said, or all of them; with `forgotten` the store loses writes at other times,
-    too."""
+    """Plans in which these phrases are said, or all of them; with those of a store that loses writes it does so at
+    other times, too."""
     said = phrases or PHRASES
-    faults = (*FAULTS, "lose") if forgotten in said else FAULTS
+    faults = (*FAULTS, "lose") if {forgotten, namesake} & {*said} else FAULTS
     parts = st.lists(_said(said) | _steps(DEEDS) | _steps(faults) | _steps(DEEDS), min_size=1, max_size=14)
     return parts.map(lambda found: [step for part in found for step in part])
 

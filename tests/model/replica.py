@@ -64,6 +64,8 @@ class Replica(Process):
         self.former: set[str] = set()
         self.lease = le.Lease()
         self.draining = False
+        self.generation = -1
+        """Of the store, when it was last heard of."""
         self.lives: dict[str, Life] = {}
         self.cancelled = cancelled
         """Calls whose cancel was taken by an owner, anywhere, and by whom it was held."""
@@ -119,11 +121,16 @@ class Replica(Process):
                     for life in list(self.lives.values()):
                         life.unpark()
                 case le.Rename():
+                    self.generation = -1
                     self.former.add(self.inc)
                     self.inc = f"{self.name}.{len(self.former) + 1}"
                     self.world.note(self.name, "is", self.inc)
                 case le.Verify():
                     self._verify()
+                case le.VerifyAgain():
+                    self.world.note(self.inc, "finds that the store has lost writes")
+                    for life in list(self.lives.values()):
+                        life.verify()
                 case le.GiveUp():
                     self._beats.say("give_up", self.inc)
                 case le.Doubt():
@@ -135,14 +142,20 @@ class Replica(Process):
         if isinstance(outcome, Failed):
             self._lease(le.Lapsed(self.world.now))
         else:
+            generation, alive, known = outcome
             self._lease(le.Beaten(sent, self.world.now))
-            self._look(*outcome)
+            another, self.generation = self.generation not in (-1, generation), generation
+            if another and self.bug is not Bug.LOSS_UNNOTICED:
+                self._lease(le.Forgot(self.world.now))
+            self._look(alive, known)
 
     def _verify(self) -> None:
         for life in list(self.lives.values()):
             if self.bug is not Bug.NO_VERIFY:
                 life.verify()
             life.unpark()
+        for way in list(self._routes):
+            self._route(way, ro.Renamed())
         for held in list(self._held.values()):
             if held.owner != ro.HERE:  # its frames go to an inbox that nobody reads
                 self._followed(held, fo.OwnerLost())
@@ -337,7 +350,7 @@ class Replica(Process):
                     way, ro.Unresolved(out.reason) if isinstance(out, Failed) else ro.Resolved(out)
                 ))  # fmt: skip
             case ro.Post(mid, to):
-                self._post(to, key, mid, self._letters[mid].body, lambda out: self._posted(way, mid, out))
+                self._post(to, key, mid, self._letters[mid].body, lambda out: self._posted(way, mid, to, out))
             case ro.GiveHere(mid):
                 self._give(key, mid, self._letters[mid].body)
             case ro.Recover(mid, to):
@@ -345,7 +358,7 @@ class Replica(Process):
                 if to == ro.HERE:
                     self._give(key, mid, body)
                 else:
-                    self._post(to, key, mid, body, lambda out: self._posted(way, mid, out))
+                    self._post(to, key, mid, body, lambda out: self._posted(way, mid, to, out))
             case ro.AskAlive(inc):
                 self.later(0.02, lambda: self._route(way, ro.AliveSaid(inc, inc not in self.dead_ones)))
             case ro.Withdraw(mid, to, entry):
@@ -383,11 +396,11 @@ class Replica(Process):
         else:
             self.reply(target, key, ("moved", None))
 
-    def _posted(self, way: Any, mid: int, outcome: Any) -> None:
+    def _posted(self, way: Any, mid: int, to: str, outcome: Any) -> None:
         if isinstance(outcome, Failed):
-            self._route(way, ro.NotPosted(mid, ro.Unposted(outcome.reason.value)))
+            self._route(way, ro.NotPosted(mid, to, ro.Unposted(outcome.reason.value)))
         else:
-            self._route(way, ro.Posted(mid, outcome))
+            self._route(way, ro.Posted(mid, to, outcome))
 
     def _fail(self, mid: int, why: ro.Why, reason: object) -> None:
         letter = self._letters.pop(mid)
@@ -444,8 +457,6 @@ class Replica(Process):
             twice = self.bug is Bug.WRITE_TWICE and event.last <= follow.seq
             if over or twice:
                 follow = replace(follow, seq=event.first - 1)
-        if isinstance(event, fo.OwnerLost) and follow.seq == 0:
-            held.connection.by_name = True
         if isinstance(event, fo.CheckDue) and self.bug is Bug.NO_HEAD:
             return
         held.follow, effects = fo.step(follow, event)
@@ -471,10 +482,7 @@ class Replica(Process):
                 self._ask_head(held)
             case fo.Reattach(epoch, seq):
                 if self.bug is not Bug.NO_REATTACH:
-                    body: Any = ("attach", held.stream, epoch, seq)
-                    if seq == 0 and held.uid:  # by its request: after a loss another stream may have the name
-                        body = ("recover", held.uid)
-                    self._letter(ro.Kind.ATTACH, held.connection, body, held=held)
+                    self._letter(ro.Kind.ATTACH, held.connection, ("attach", held.stream, epoch, seq), held=held)
             case fo.Gap(after, resumed):
                 self.world.note(self.inc, "says a gap on", held.stream, after, resumed)
                 held.connection.gap = held.connection.gap or self.bug is not Bug.SILENT_GAP

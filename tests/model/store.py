@@ -56,10 +56,14 @@ class Bug(Enum):
     """A stream is written before its `open` is acknowledged (law 1)."""
     LOST_NOTE = auto()
     """Notes that a dead owner took are not sent again."""
+    LOSS_UNNOTICED = auto()
+    """Nobody looks whether the store is another than it was (leases, after a loss)."""
     NO_SWEEP = auto()
     """Nobody looks after what a dead owner had in flight."""
     NO_REATTACH = auto()
     """A followed stream whose owner is lost is left alone."""
+    BY_NAME = auto()
+    """A stream of which nothing was written is looked for by its name alone (ids, after a loss)."""
     SILENT_GAP = auto()
     """A hole in the log is passed over (law 3)."""
 
@@ -70,10 +74,11 @@ class Log:
     seq: int = 0
     floor: int = 0
     finished: bool = False
+    opener: int = 0
 
     @property
     def head(self) -> StreamHead:
-        return StreamHead(self.seq, self.finished, self.floor)
+        return StreamHead(self.seq, self.finished, self.floor, opener=self.opener)
 
     @property
     def epoch(self) -> int:
@@ -196,7 +201,7 @@ class Store:
         if isinstance(session, Failed):
             return session
         if stream not in session.logs:
-            session.logs[stream] = Log()
+            session.logs[stream] = Log(opener=grant.epoch)
             session.requests |= requests
             if first is not None:
                 self._add(key, session.logs[stream], stream, grant.epoch, first)
@@ -266,11 +271,11 @@ class Store:
         session.ended, session.logs, session.requests, session.asked = True, {}, {}, {}
         return None
 
-    def mend(self, key: str, grant: Grant, stream: str, head: int) -> Failed | None:
+    def mend(self, key: str, grant: Grant, stream: str, head: int, opener: int) -> Failed | None:
         session = self._owned(key, grant)
         if isinstance(session, Failed):
             return session
-        log = session.logs.setdefault(stream, Log())
+        log = session.logs.setdefault(stream, Log(opener=opener))
         if log.seq < head and log.finished:
             return Failed(Refused.FINISHED)
         if log.seq < head:
@@ -289,10 +294,10 @@ class Store:
         elif session.rev >= rev:
             return None
         session.rev = rev
-        session.fields, session.requests = dict(record.fields), dict(record.requests)
-        session.asked = dict(record.asked)
+        session.fields = dict(record.fields)
+        session.requests, session.asked = session.requests | record.requests, session.asked | record.asked
         for name, head in record.streams.items():
-            session.logs.setdefault(name, Log({}, head.seq, head.seq, head.finished))
+            session.logs.setdefault(name, Log({}, head.seq, head.seq, head.finished, head.opener))
         self.data.owned.setdefault(grant.owner, set()).add(key)
         return None
 
@@ -305,7 +310,7 @@ class Store:
         found = [LogEntry(e, s, data) for s, (e, data) in sorted(log.entries.items())]
         while seq and found and (found[0].epoch, found[0].seq) <= (epoch, seq):
             del found[0]
-        return replay_after(log.head, seq, known, found[:limit])
+        return replay_after(log.head, (0 if self._bug is Bug.BY_NAME else epoch, seq), known, found[:limit])
 
     def head(self, key: str, stream: str) -> tuple[int, StreamHead] | Failed:
         session = self.data.sessions.get(key)
@@ -314,14 +319,14 @@ class Store:
 
     # Replicas
 
-    def beat(self, inc: str, take: bool) -> tuple[frozenset[str], frozenset[str]] | Failed:
-        """All that are alive, and all that were seen; GONE: the lease had lapsed."""
+    def beat(self, inc: str, take: bool) -> tuple[int, frozenset[str], frozenset[str]] | Failed:
+        """Which primary it is, all that are alive, and all that were seen; GONE: the lease had lapsed."""
         if not take and not self.living(inc):
             return Failed(Refused.GONE)
         self.data.alive[inc] = self.now + TTL
         self.data.inboxes.setdefault(inc, Inbox())
         self.data.seen.add(inc)
-        return frozenset(filter(self.living, self.data.seen)), frozenset(self.data.seen)
+        return self.generation, frozenset(filter(self.living, self.data.seen)), frozenset(self.data.seen)
 
     def living(self, inc: str) -> bool:
         return self.data.alive.get(inc, -1.0) > self.now

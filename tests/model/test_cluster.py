@@ -16,6 +16,7 @@ from tests.model.plans import (
     beheaded,
     deleted,
     forgotten,
+    namesake,
     passed_on,
     plans,
     read_elsewhere,
@@ -30,9 +31,8 @@ def test_the_laws_hold_whatever_happens_to_processes_and_mail(seed: int, plan: l
     play(seed, plan)
 
 
-@given(seeds, plans(*(forgotten, asleep, beheaded)))
+@given(seeds, plans(*(forgotten, namesake, asleep, beheaded)))
 def test_they_hold_where_the_store_loses_writes_but_for_what_is_said_to_be_lost(seed: int, plan: list[Step]) -> None:
-    """And but for a stream of which nothing was written: it can't be told from a later one that has got its name."""
     play(seed, plan)
 
 
@@ -55,8 +55,10 @@ FAULTS: dict[Bug, tuple[Phrase, ...]] = {
     Bug.TWO_HOMES: (beheaded,),
     Bug.NOT_RECORDED: (asleep,),
     Bug.LOST_NOTE: (asleep,),
+    Bug.LOSS_UNNOTICED: (forgotten, beheaded),
     Bug.NO_SWEEP: (abandoned,),
     Bug.NO_REATTACH: (beheaded,),
+    Bug.BY_NAME: (namesake,),
     Bug.SILENT_GAP: (forgotten,),
 }
 """Each with the phrases that are likely to show it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -78,6 +80,56 @@ def test_away_for_seconds(away: Callable[[RedisServer], Iterator[None]], server:
     door.eventually(lambda: not door.degraded())
     door.quick(door.session())
     assert sorted(door.backend.executions) == ["k1", "k2", "k3", "k4", "k5"]
+
+
+@contextmanager
+def slowed(server: RedisServer) -> Iterator[None]:
+    """It answers four times in a second."""
+    over = threading.Event()
+
+    def halt() -> None:
+        while not over.is_set():
+            server.pause()
+            over.wait(0.24)
+            server.go_on()
+            over.wait(0.01)
+
+    halting = threading.Thread(target=halt)
+    halting.start()
+    try:
+        yield
+    finally:
+        over.set()
+        halting.join()
+
+
+def test_slowed_down(server: RedisServer, open_door: Any) -> None:
+    """Everything takes longer, nothing else is different."""
+    door = open_door(server.url)
+    with slowed(server):
+        calm, busy = door.session(), door.session()
+        stream, call = door.steps(busy)
+        said = [str(number) for number in range(200)]
+        for number in said:
+            call.say(number)
+            if number.endswith("9"):
+                time.sleep(0.1)
+                door.quick(calm)
+        stream.wait(*said)
+        again, other = door.steps(calm)
+        other.say("a")
+        other.finish()
+        again.wait("a", f"done {door.last_key}")
+        call.finish()
+        stream.wait(*said, "done k1")
+        stream.wait_over()
+        assert not door.degraded()
+        resumed = door.resume(busy, stream.ids[0])
+        resumed.wait(*said, "done k1")
+    assert resumed.ids == stream.ids[1:]
+    assert None not in [*stream.ids, *again.ids]
+    assert calm.end() == busy.end() == 200
+    assert len(set(door.backend.executions)) == len(door.backend.executions)
 
 
 def test_away_for_longer_than_it_is_waited_for(server: RedisServer, open_door: Any) -> None:

@@ -263,6 +263,25 @@ async def test_an_actor_that_has_nothing_to_finish_ends_at_once_when_draining(
     assert trio.current_time() == 0.0
 
 
+async def test_a_message_during_a_drain_is_not_behind_all_who_drain(
+    system: System, diary: list[tuple[str, float]], autojump_clock: MockClock
+) -> None:
+    class Other(Actor):
+        def receive(self, message: Any) -> None:
+            diary.append(("other", self.ctx.now()))
+
+    other, many = system.spawn(Other(), "other"), DynamicSupervisor(1000)
+    system.spawn(many, "many")
+    for _ in range(1000):
+        many.start_child(Worker(diary))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(system.drain, 10)
+        while not diary:
+            await trio.lowlevel.checkpoint()
+        other.cast("a message")
+    assert [what for what, _ in diary].index("other") < 500
+
+
 async def test_a_crash_while_draining_is_not_restarted(
     system: System, diary: list[tuple[str, float]], autojump_clock: MockClock
 ) -> None:

@@ -152,6 +152,7 @@ def table_of(*backends: Backend, groups: Mapping[str, tuple[str, ...]] | None = 
     endpoints = {"": Endpoint("", "aggregate", names)}
     endpoints |= {name: Endpoint(name, "transparent", (name,)) for name in names}
     endpoints |= {name: Endpoint(name, "aggregate", of) for name, of in (groups or {}).items()}
+    members.setdefault("digest", " ".join(names))
     return Table({backend.name: backend.spec for backend in backends}, endpoints, **members)
 
 
@@ -342,14 +343,16 @@ async def open_replicas(count: int, *backends: Backend, **options: Any) -> Async
 
 
 @asynccontextmanager
-async def open_replica_maker(*backends: Backend, **options: Any) -> AsyncIterator[Callable[[], Awaitable[Gateway]]]:
-    """Starts gateways on one memory, one with each call, of which those that were not killed end with the block."""
+async def open_replica_maker(*backends: Backend, **options: Any) -> AsyncIterator[Callable[..., Awaitable[Gateway]]]:
+    """Starts gateways on one memory, one with each call, of which those that were not killed end with the block. What
+    a call is given are options for this one; `info` is what it says of itself."""
     bounds = Limits(**{name: value for name, value in options.items() if name in Limits.__dataclass_fields__})
     first = MemoryStore(bounds, trio.current_time)
     started: list[Gateway] = []
 
-    async def start() -> Gateway:
-        gateway: Gateway = await nursery.start(_live, first.beside() if started else first, backends, options)
+    async def start(*other: Backend, info: Mapping[str, Any] | None = None, **more: Any) -> Gateway:
+        store = first.beside(info) if started or info else first
+        gateway: Gateway = await nursery.start(_live, store, other or backends, {**options, **more})
         started.append(gateway)
         return gateway
 

@@ -32,6 +32,9 @@ class Letters:
     def on_renamed(self, former: str, now: str) -> None:
         pass
 
+    def on_loss(self) -> None:
+        pass
+
     def on_certain(self) -> None:
         pass
 

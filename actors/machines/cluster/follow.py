@@ -124,7 +124,8 @@ class WriteEntries(Struct, frozen=True):
 
 @final
 class ReadLog(Struct, frozen=True):
-    """Read what the log has after this event: `Page` or `NoPage` follows."""
+    """Read what the log has after this event (0: from the beginning of the stream that was opened at this epoch):
+    `Page` or `NoPage` follows."""
 
     epoch: int
     seq: int

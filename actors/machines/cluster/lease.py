@@ -69,6 +69,12 @@ class Looked(Struct, frozen=True):
     now: float
 
 
+class Forgot(Struct, frozen=True):
+    """The store is another than it was, and may lack what it had acknowledged: claims, and leases of others."""
+
+    now: float
+
+
 class Verified(Struct, frozen=True):
     """Every session of the former incarnation was asked for."""
 
@@ -81,7 +87,7 @@ class Drained(Struct, frozen=True):
     """It has given up all that it owned."""
 
 
-LeaseEvent: TypeAlias = BeatDue | Beaten | Lapsed | Looked | Verified | DrainBegun | Drained
+LeaseEvent: TypeAlias = BeatDue | Beaten | Lapsed | Looked | Forgot | Verified | DrainBegun | Drained
 
 # What it wants done (imperative) ----------------------------------------------------------------------------
 
@@ -108,11 +114,15 @@ class Verify(Struct, frozen=True):
     """The fresh incarnation has a lease: claim what the former one owned, each before its next message."""
 
 
+class VerifyAgain(Struct, frozen=True):
+    """Claim what this incarnation owns once more, each before its next message."""
+
+
 class GiveUp(Struct, frozen=True):
     """Delete the lease."""
 
 
-LeaseEffect: TypeAlias = Beat | Doubt | Certain | Rename | Verify | GiveUp
+LeaseEffect: TypeAlias = Beat | Doubt | Certain | Rename | Verify | VerifyAgain | GiveUp
 Effects: TypeAlias = list[LeaseEffect]
 
 # The machine ------------------------------------------------------------------------------------------------
@@ -126,6 +136,7 @@ TRANSITIONS: Final[dict[tuple[LeasePhase, str], LeasePhase]] = {
     (LeasePhase.DOUBTFUL, "lapse"): LeasePhase.LAPSED,
     (LeasePhase.VERIFYING, "lapse"): LeasePhase.LAPSED,
     (LeasePhase.LAPSED, "beat"): LeasePhase.VERIFYING,
+    (LeasePhase.LIVE, "loss"): LeasePhase.VERIFYING,
     (LeasePhase.VERIFYING, "verified"): LeasePhase.LIVE,
     (LeasePhase.LIVE, "drain"): LeasePhase.DRAINING,
     (LeasePhase.DOUBTFUL, "drain"): LeasePhase.DRAINING,
@@ -209,6 +220,13 @@ def _lapsed(lease: Lease, event: Lapsed) -> Step:
     return Lease(phase), [*doubt, *after]
 
 
+def _forgot(lease: Lease, event: Forgot) -> Step:
+    """Who looks dead may only have been forgotten, so nobody is claimed from before a lease could have run out."""
+    if lease.phase in (LeasePhase.STARTING, LeasePhase.LAPSED):
+        return lease, []
+    return replace(lease, phase=_to(lease, "loss") or lease.phase, since=event.now), [VerifyAgain()]
+
+
 def _verified(lease: Lease, event: Verified) -> Step:
     return replace(lease, phase=_to(lease, "verified") or lease.phase), []
 
@@ -232,6 +250,7 @@ HANDLERS: Final[dict[type, Callable[..., Step]]] = {
     Beaten: _beaten,
     Lapsed: _lapsed,
     Looked: _looked,
+    Forgot: _forgot,
     Verified: _verified,
     DrainBegun: _drain_begun,
     Drained: _drained,

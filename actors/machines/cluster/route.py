@@ -97,9 +97,10 @@ class Unresolved(Struct, frozen=True):
 
 
 class Posted(Struct, frozen=True):
-    """The letter is in the inbox, under this name."""
+    """The letter is in the inbox of `to`, under this name."""
 
     mid: int
+    to: str
     entry: str
 
 
@@ -107,6 +108,7 @@ class NotPosted(Struct, frozen=True):
     """It is not, or nobody knows."""
 
     mid: int
+    to: str
     reason: Unposted
 
 
@@ -141,6 +143,10 @@ class Released(Struct, frozen=True):
     """An incarnation has given the session up; what it has taken it answers still."""
 
     incarnation: str
+
+
+class Renamed(Struct, frozen=True):
+    """This process has another name: what is answered to letters that it has posted it never hears."""
 
 
 class QuietDue(Struct, frozen=True):
@@ -193,6 +199,7 @@ RouteEvent: TypeAlias = (
     | Moved
     | OwnerDown
     | Released
+    | Renamed
     | QuietDue
     | LateDue
     | AliveSaid
@@ -316,8 +323,8 @@ ELSEWHERE: Final = (Phase.GIVEN, Phase.POSTING, Phase.POSTED)
 
 
 class Letter(Struct, frozen=True):
-    """One letter under way. `to`: who has it, or had it. `down`: that one is no more. `late`: it is to be given up as
-    soon as it is known whether anybody has it."""
+    """One letter under way. `to`: who has it, or had it. `down`: that one is no more, or does not know our name any
+    more. `late`: it is to be given up as soon as it is known whether anybody has it."""
 
     mid: int
     kind: Kind
@@ -487,6 +494,16 @@ def _down(route: Route, incarnation: str) -> Step:
     return route, effects
 
 
+def _renamed(route: Route, event: Renamed) -> Step:
+    """Whoever has one of our letters is asked by the name that we have now."""
+    effects: Effects = []
+    for letter in route.letters:
+        if letter.phase in (Phase.POSTING, Phase.POSTED) and not letter.down:
+            route, further = _orphaned(route, letter)
+            effects += further
+    return route, effects
+
+
 def _orphaned(route: Route, letter: Letter) -> Step:
     if letter.kind is not Kind.REQUESTS:
         return _again(route, letter, Phase.WAITING)
@@ -508,7 +525,7 @@ def _reclaim(route: Route, letter: Letter) -> Step:
 
 def _posted(route: Route, event: Posted) -> Step:
     letter = find(route, event.mid)
-    if letter is None or letter.phase is not Phase.POSTING:
+    if letter is None or letter.phase is not Phase.POSTING or letter.to != event.to:
         return route, []
     letter = replace(letter, phase=Phase.POSTED, entry=event.entry)
     return _reclaim(route, letter) if letter.down or letter.late else (_put(route, letter), [])
@@ -516,12 +533,12 @@ def _posted(route: Route, event: Posted) -> Step:
 
 def _not_posted(route: Route, event: NotPosted) -> Step:
     letter = find(route, event.mid)
-    if letter is None or letter.phase not in (Phase.POSTING, Phase.RECOVERING):
+    if letter is None or letter.phase not in (Phase.POSTING, Phase.RECOVERING) or letter.to != event.to:
         return route, []
     if event.reason is Unposted.DEAD:
         asked = letter.phase is Phase.RECOVERING
         route, effects = _again(route, letter, Phase.TAKEN if asked else Phase.WAITING)
-        route, further = _down(route, letter.to or HERE)
+        route, further = _down(route, event.to)
         return route, effects + further
     if letter.phase is Phase.RECOVERING:
         return route, []  # asked again when it has been quiet for a while
@@ -627,6 +644,7 @@ HANDLERS: Final[dict[type, Callable[..., Step]]] = {
     Moved: _moved,
     OwnerDown: _owner_down,
     Released: _released,
+    Renamed: _renamed,
     QuietDue: _quiet_due,
     LateDue: _late_due,
     AliveSaid: _alive_said,

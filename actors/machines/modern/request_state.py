@@ -17,6 +17,9 @@ from actors.protocol.errors import Malformed, ProtocolError, Refusal, invalid_pa
 from actors.protocol.headers import NAMED_BY
 from actors.protocol.payload import BROKEN, loads, members, text_or_none
 
+SKEW: Final = 60.0
+"""Seconds by which the wall clocks of two replicas may differ: a state is good for so long after its time."""
+
 VERSION: Final = 1
 """Of the fields below: a state of another version is expired."""
 
@@ -65,7 +68,7 @@ def unseal(token: str, sealer: Sealer, *, principal: str, method: str, params: R
     except BROKEN:
         raise Refusal(invalid()) from None
     fits = (state.version, state.principal, state.method) == (VERSION, principal, method)
-    if not fits or now >= state.expires or state.digest != digest(method, params):
+    if not fits or now >= state.expires + SKEW or state.digest != digest(method, params):
         raise Refusal(invalid())
     return state
 

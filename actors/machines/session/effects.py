@@ -63,7 +63,7 @@ class Append(Struct, frozen=True):
 
 class Follow(Struct, frozen=True):
     """Answer a GET with what follows (epoch, seq) on the stream: from the log up to `head`, and live from there on if
-    the stream is `live`."""
+    the stream is `live`. Number 0 is the place before its first event, and the epoch then that of its opening."""
 
     connection: ConnectionId
     stream: str

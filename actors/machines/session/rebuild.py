@@ -42,6 +42,9 @@ class HeadLike(Protocol):
     @property
     def finished(self) -> bool: ...
 
+    @property
+    def opener(self) -> int: ...
+
 
 class RecordLike(Protocol):
     """What is needed here of a record; the ports, which layer 0 does not know, have one."""
@@ -99,7 +102,9 @@ def _read(record: RecordLike, fresh: Session) -> Session:
         server=capabilities.parse(Raw(fields["server"])) if "server" in fields else None,
         level=fields["level"].decode() if "level" in fields else None,
         subscriptions=tuple(json.decode(fields.get("subscriptions", b"[]"), type=list[str])),
-        streams={name: Stream(head.seq) for name, head in record.streams.items() if not head.finished},
+        streams={
+            name: Stream(head.seq, opener=head.opener) for name, head in record.streams.items() if not head.finished
+        },
         box=read_box(fields.get("box")),
         next_post_stream=_next_number(record, "p"),
         next_get_stream=_next_number(record, "g"),

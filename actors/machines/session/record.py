@@ -10,8 +10,8 @@ store's acknowledgement waited for, before the request is sent: so it holds for 
 the process.
 """
 
-from collections.abc import Collection, Mapping
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 from msgspec import DecodeError, Raw, Struct, json
 from msgspec.structs import replace
@@ -25,16 +25,36 @@ from actors.protocol.table import Table
 Changes: TypeAlias = dict[str, bytes | None]
 """Of a record; None deletes."""
 
-SCHEMA = b"1"
-"""The version of this layout, field `v`."""
+READS: Final = (1, 1)
+"""The oldest and the newest version of this layout (field `v`) that is read here."""
+
+
+def written(others: Iterable[Any], mine: tuple[int, int] = READS) -> int:
+    """The version in which records are written: the newest that everybody reads who lives, by what the `others` say
+    that they read (`READS`). Who says nothing that makes sense reads what there was first."""
+    return max(mine[0], min([mine[1], *(_range(told)[1] for told in others)]))
+
+
+def reads(told: Any, version: int) -> bool:
+    """Whether one that says this of what it reads can read a record of this version."""
+    oldest, newest = _range(told)
+    return oldest <= version <= newest
+
+
+def _range(told: Any) -> tuple[int, int]:
+    match told:
+        case [int(oldest), int(newest)]:
+            return oldest, newest
+        case _:
+            return 1, 1
 
 
 # Fields ------------------------------------------------------------------------------------------------------
 
 
-def birth(principal: str, endpoint: str) -> dict[str, bytes]:
+def birth(principal: str, endpoint: str, version: int = READS[0]) -> dict[str, bytes]:
     """The fields a session is created with."""
-    return {"v": SCHEMA, "principal": principal.encode(), "endpoint": endpoint.encode()}
+    return {"v": b"%d" % version, "principal": principal.encode(), "endpoint": endpoint.encode()}
 
 
 def configuration(table: Table) -> dict[str, bytes]:
@@ -58,7 +78,9 @@ def handshake(session: Session) -> Changes:
 
 def is_complete(fields: Mapping[str, bytes]) -> bool:
     """Whether a session can be built from these fields: its handshake was over."""
-    return fields.get("v") == SCHEMA and {"version", "client", "state"} <= set(fields)
+    version = fields.get("v", b"")
+    readable = version.isdigit() and READS[0] <= int(version) <= READS[1]
+    return readable and {"version", "client", "state"} <= set(fields)
 
 
 class _Client(Struct):
@@ -176,21 +198,6 @@ def of_server_request(
     return json.encode(
         RecordedServerRequest(stream, ask.backend, request_key(entry.id), ask.id, ask.method, ask.token, answer, failed)
     )
-
-
-def in_flight(session: Session, streams: Collection[str]) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """What the record holds of requests of the client on these streams, and of server requests."""
-    requests, asked = {}, {}
-    for entry in session.requests.values():
-        stream = session.posts[entry.post].stream
-        if stream in streams and stream is not None:
-            requests[request_key(entry.id)] = of_request(entry, stream)
-    for server_request_id, ask in session.asks.items():
-        if ask.stream is not None and ask.stream in streams:
-            entry_of = session.called(ask.call)
-            own = entry_of is not None and session.posts[entry_of.post].stream == ask.stream
-            asked[server_request_id] = of_server_request(ask, entry_of if own else None, ask.stream)
-    return requests, asked
 
 
 def read_request(value: bytes) -> Recorded:

@@ -130,13 +130,15 @@ class Boxed(Struct, frozen=True):
 class Stream(Struct, frozen=True):
     """An unfinished SSE stream: the last sequence number given, and the connection that carries it, if any. `unread`
     is what was said there of changes and may not have been written. `unheard`: no event of it is known to have been
-    written, so that its client may have no id to come back with."""
+    written, so that its client may have no id to come back with. `opener`: the epoch at which it was opened; 0: of an
+    earlier life that did not say so."""
 
     seq: int = 0
     connection: ConnectionId | None = None
     post: PostId | None = None
     unread: tuple[Boxed, ...] = ()
     unheard: bool = False
+    opener: int = 0
 
     @property
     def lost(self) -> bool:

@@ -117,8 +117,8 @@ def _answered(post: Post, answer: bytes) -> str | None:
 def _opened(session: Session, connection: ev.ConnectionId, post: ev.PostId | None) -> tuple[Stream, bytes | None]:
     """A stream with its first event: the priming one, where the client knows such."""
     if can_use(session.version, "priming"):
-        return Stream(1, connection, post, unheard=True), PRIMING
-    return Stream(0, connection, post, unheard=True), None
+        return Stream(1, connection, post, unheard=True, opener=session.epoch), PRIMING
+    return Stream(0, connection, post, unheard=True, opener=session.epoch), None
 
 
 def start_deadlines(session: Session, post: Post) -> Step:
@@ -269,8 +269,11 @@ def _resume(session: Session, event: ev.Attached) -> Step:
     if stream is None:
         # Finished, or never there: the log knows, and says so.
         return session, [fx.Follow(event.connection, name, event.epoch, event.seq, 0, False)]
-    if event.epoch > session.epoch or event.seq > stream.seq:
-        # No event of ours; whoever reads the stream must not suffer from it.
+    epoch = event.epoch or stream.opener
+    # One that had the name before the store lost it has older events.
+    another = epoch < stream.opener or (event.seq == 0 and epoch != stream.opener and stream.opener > 0)
+    if epoch > session.epoch or event.seq > stream.seq or another:
+        # No place of ours; whoever reads the stream must not suffer from it.
         return session, [fx.RefuseGet(event.connection, errors.bad_event_id())]
     waiting = session.box
     # What it held when its reader went comes once more from its log, after the client's cursor.
@@ -280,7 +283,7 @@ def _resume(session: Session, event: ev.Attached) -> Step:
     unread = tuple(b for b in (*stream.unread, *(b for b in waiting if b.stream == name)) if b.seq > event.seq)
     lost, stream = stream.lost, replace(stream, connection=event.connection, unread=unread, unheard=False)
     session = replace(session, streams={**session.streams, name: stream})
-    effects.append(fx.Follow(event.connection, name, event.epoch, event.seq, stream.seq, True))
+    effects.append(fx.Follow(event.connection, name, epoch, event.seq, stream.seq, True))
     session, more = _found(session, name, stream) if lost else (session, [])
     return session, effects + more
 

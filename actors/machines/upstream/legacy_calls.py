@@ -66,9 +66,13 @@ def member(params: Raw, name: str) -> str | None:
 def called(upstream: Upstream, event: ev.Called) -> Step:
     """READY: send it, or let it wait for the lease."""
     if not upstream.related and event.method in ELIGIBLE and _lease_taken(upstream):
-        holders = [p.call for p in upstream.pending.values() if p.method in ELIGIBLE]
-        return replace(upstream, waiting=(*upstream.waiting, event)), [ev.Awaited(call) for call in holders]
+        return replace(upstream, waiting=(*upstream.waiting, event)), _awaited(upstream)
     return dispatch(upstream, event)
+
+
+def _awaited(upstream: Upstream) -> ev.Effects:
+    """Whoever has the lease keeps others waiting."""
+    return [ev.Awaited(pending.call) for pending in upstream.pending.values() if pending.method in ELIGIBLE]
 
 
 def called_early(upstream: Upstream, event: ev.Called) -> Step:
@@ -138,9 +142,10 @@ def dispatch_waiting(upstream: Upstream) -> Step:
         return upstream, []
     effects: ev.Effects = []
     still: list[ev.Called] = []
-    first_due = False
+    first_due = kept = False
     for call in upstream.waiting:
         if call.method in ELIGIBLE and _lease_taken(upstream):
+            kept = True
             still.append(call)
         elif call.held:
             serialized = call.method in ELIGIBLE and upstream.profile.serialized and not upstream.related
@@ -152,7 +157,8 @@ def dispatch_waiting(upstream: Upstream) -> Step:
         else:
             upstream, sent = dispatch(upstream, call)
             effects += sent
-    return replace(upstream, waiting=tuple(still)), effects
+    sent_some = len(still) < len(upstream.waiting)
+    return replace(upstream, waiting=tuple(still)), [*effects, *(_awaited(upstream) if kept and sent_some else ())]
 
 
 def hold(upstream: Upstream, event: ev.Hold) -> Step:

@@ -1,4 +1,5 @@
-"""The store in Redis: one writer thread with group commit, one reader, one for the lease and the other replicas.
+"""The store in Redis: in the loop a writer with group commit for each primary, and a reader of mail; threads for
+replays, for the lease, and for those of the other replicas.
 
 async with open_redis_store("redis://127.0.0.1:6379/0", limits, log=log, on_lost=end_the_process) as store:
     ...

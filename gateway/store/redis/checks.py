@@ -4,13 +4,20 @@ import secrets
 import ssl
 from collections.abc import Iterator
 
-from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    NoPermissionError,
+    ResponseError,
+)
 
 from actors.ports import Log
 from gateway.store.redis.errors import (
     LinkDown,
     StoreDenied,
     StoreError,
+    StoreLoading,
     StoreTooOld,
     StoreUnreachable,
     StoreUntrusted,
@@ -32,10 +39,13 @@ RIGHTS = (
 )  # fmt: skip
 """The ACL rules of a user that can do all that a store on one primary needs, and no more."""
 
+CLUSTER_RIGHTS = (*RIGHTS, "+cluster|slots")
+"""The same on each node of a Redis Cluster."""
+
 
 def check(target: Target, link: Link, log: Log) -> None:
-    """Raises StoreUnreachable, StoreUntrusted, StoreDenied or StoreTooOld, or StoreError if it is no primary; warns of
-    settings that lose data."""
+    """Raises StoreUnreachable (StoreLoading), StoreUntrusted, StoreDenied or StoreTooOld, or StoreError if it is no
+    primary; warns of settings that lose data."""
     try:
         (info,) = link.exchange([("INFO", "everything")])
         denied = _denied(info, link)
@@ -83,6 +93,8 @@ def explain(target: Target, error: LinkDown) -> StoreError:
     """The typed error of a connection that could not be made."""
     for cause in _causes(error):
         match cause:
+            case BusyLoadingError():
+                return StoreLoading(f"{target.shown} reads its file, and serves nobody meanwhile")
             case NoPermissionError():
                 return StoreDenied(f"{target.shown}: {cause}; {ADVICE}")
             case AuthenticationError() | AuthorizationError():

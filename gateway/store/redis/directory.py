@@ -1,7 +1,7 @@
-"""Who else works on this store: the thread that renews this replica's lease, and looks after those of the others.
+"""Who else works on this store: the thread that looks after the leases of the other replicas.
 
-It has a connection of its own, so that a busy writer never delays a beat. A dead incarnation never comes back, so what
-was once found dead needs no further look.
+It and the lease of this one have connections of their own: neither a busy writer nor a primary of a cluster that says
+nothing of others delays a beat. A dead incarnation never comes back, so what was once found dead needs no further look.
 """
 
 import json
@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 from actors.machines.cluster import lease as machine
+from actors.machines.session import record
 from actors.ports import Done, Failed, Incarnation, Refused, Replica, SessionKey
 from gateway.store.redis.errors import LinkDown, StoreKeysDiffer
 from gateway.store.redis.keys import REPLICAS, SEALING, alive_key, owned_key
@@ -40,14 +41,16 @@ _AWAY = Failed(Refused.AWAY, "the directory can't be asked")
 
 
 class Directory:
-    """`post` runs a function on the loop's thread. There `on_down` is told of an incarnation that was found dead,
-    `on_renamed` and `on_certain` of this replica's own lease."""
+    """`beats` is the link of the lease. `post` runs a function on the loop's thread. There `on_down` is told of an
+    incarnation that was found dead, `on_renamed` and `on_certain` of this replica's own lease, `on_loss` of a Redis
+    that may have lost something."""
 
-    def __init__(self, link: Link, post: Post, info: Mapping[str, Any]) -> None:
+    def __init__(self, link: Link, beats: Link, post: Post, info: Mapping[str, Any]) -> None:
         self.on_down: Callable[[Incarnation], object] = lambda _: None
         self.on_renamed: Callable[[Incarnation, Incarnation], object] = lambda former, now: None
         self.on_certain: Callable[[], object] = lambda: None
-        self.lease = Lease(link, json.dumps(info).encode(), self)
+        self.on_loss: Callable[[], object] = lambda: None
+        self.lease = Lease(beats, json.dumps(info).encode(), self)
         self.dead: dict[Incarnation, None] = {}
         """Found dead, oldest first; on any thread."""
         self._link = link
@@ -55,6 +58,10 @@ class Directory:
         self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self.known: set[Incarnation] = set()
         """Seen alive, and not found dead since."""
+        self.schema = record.READS[0]
+        """The version in which records are written."""
+        self._reads: dict[Incarnation, Any] = {}
+        """The versions that each of them reads."""
         self._gone_since: dict[Incarnation, float] = {}
         self._asked: dict[tuple[Incarnation, bool], list[OnAlive]] = {}
 
@@ -86,7 +93,7 @@ class Directory:
         self._ask_for(lambda: self._disown(incarnation, keys), lambda _: None)
 
     def stop(self) -> None:
-        """Ends `run`, which then gives the lease up."""
+        """Ends `run`, when what was asked for is done."""
         self._jobs.put(None)
 
     def _ask_for(self, ask: Callable[[], Any], done: Done) -> None:
@@ -109,6 +116,10 @@ class Directory:
         """See `LeaseListener`."""
         self._post(self.on_certain)
 
+    def forgot(self) -> None:
+        """See `LeaseListener`."""
+        self._post(self.on_loss)
+
     # The thread
 
     def begin(self, seals: Sequence[str]) -> bool:
@@ -125,21 +136,17 @@ class Directory:
 
     def run(self) -> None:
         """The body of the thread."""
-        beat = look = time.monotonic()
+        look = time.monotonic()
         try:
-            while self._work_until(min(beat, look)):
+            while self._work_until(look):
                 self._answer()
                 now = time.monotonic()
-                if now >= beat:
-                    beat = now + machine.EVERY
-                    self.lease.beat()
                 if now >= look:
+                    self.lease.look(self._link)
                     look = now + self._look()
         finally:
             for key in list(self._asked):
                 self._tell(key, None)
-            with suppress(LinkDown):
-                self.lease.end()
             self._link.close()
 
     def _work_until(self, due: float) -> bool:
@@ -207,8 +214,17 @@ class Directory:
                 self._found_dead(name)
             else:
                 soon = min(soon, TWICE + self._gone_since.setdefault(name, time.monotonic()) - time.monotonic())
+        self._choose_schema()
         self._forget(name for name in began if name != self.lease.incarnation and name not in self.known)
         return max(soon, LATE)
+
+    def _choose_schema(self) -> None:
+        """Who came just now, and reads less, hands what it can't read to those who can."""
+        new = [name for name in self.known if name not in self._reads]
+        for name, info in zip(new, self._replies(("GET", alive_key(name)) for name in new), strict=True):
+            self._reads[name] = _read(info).get("schema")
+        self._reads = {name: reads for name, reads in self._reads.items() if name in self.known}
+        self.schema = record.written(self._reads.values(), record.READS)
 
     def _found_dead(self, incarnation: Incarnation) -> None:
         """Another one was, or it has ended: it is told if it was seen alive, or has left sessions."""

@@ -15,6 +15,10 @@ class StoreUnreachable(StoreError):
     """Nothing answers there, or what answers is not Redis."""
 
 
+class StoreLoading(StoreUnreachable):
+    """Redis reads its file."""
+
+
 class StoreDenied(StoreError):
     """Redis refuses the credentials, or the user lacks a right."""
 

@@ -1,17 +1,19 @@
-"""The receiver's side of mail: the thread that reads this process's inbox.
+"""The receiver's side of mail: the task that reads this process's inbox.
 
 Redis keeps the mark of what was read (`XREADGROUP … NOACK`): what is behind it can be withdrawn by its sender, and is
 then never read; what is before it counts as taken. No letter is handed over twice, whatever Redis has forgotten.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
+
+import trio
 
 from actors.ports import Incarnation
 from gateway.store.redis.errors import LinkDown
 from gateway.store.redis.keys import inbox_key, large_key
-from gateway.store.redis.links import Command, Link, lacks_function, replies_to
+from gateway.store.redis.links import Command, lacks_function
+from gateway.store.redis.loop_links import LoopLink, replies_to
 from gateway.store.redis.scripts import SHA
 
 BATCH: Final = 128
@@ -23,9 +25,6 @@ BLOCK: Final = 100
 BACKOFF_FIRST, BACKOFF_LAST = 0.02, 0.5
 """Seconds between two attempts while Redis is away."""
 
-LEAVE_WITHIN: Final = 1.0
-"""Seconds for which the last letters wait for the loop."""
-
 SENDERS: Final = 4096
 """Senders of which the last letter is remembered; those not heard of for longest are forgotten."""
 
@@ -35,25 +34,20 @@ Row: TypeAlias = tuple[bytes, Sequence[bytes]]
 
 
 class Inbox:
-    """Reads for `on_letters`, which is called on the loop's thread, and again when it has taken the former ones: no
-    more is read before. A letter whose text was lost is empty.
+    """Reads for `on_letters`, and reads no more before that has returned. A letter whose text was lost is empty.
 
     `incarnation` says how this process is called now; after a lapse what is left in the former inbox is read first.
-    Nothing is read before `open`. `post` runs a function on the loop's thread.
+    Nothing is read before `open`.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        incarnation: Callable[[], Incarnation],
-        post: Callable[[Callable[[], object]], None],
-    ) -> None:
+    def __init__(self, link: LoopLink, incarnation: Callable[[], Incarnation]) -> None:
         self.on_letters: Callable[[list[bytes]], object] = lambda letters: None
+        self.depth = 0
+        """Letters that were in Redis and not read yet when it was last looked at."""
         self._link = link
         self._incarnation = incarnation
-        self._post = post
-        self._opened = threading.Event()
-        self._stopped = threading.Event()
+        self._opened = trio.Event()
+        self._stopped = trio.Event()
         self._reading = incarnation()
         self._mark = _BEGIN
         """The last letter that was handed over."""
@@ -61,8 +55,6 @@ class Inbox:
         self._spent: list[Command] = []
         """What removes the letters that were handed over."""
         self._last: dict[bytes, int] = {}
-
-    # Any thread
 
     def open(self) -> None:
         """There is somebody to deliver to."""
@@ -73,59 +65,61 @@ class Inbox:
         self._stopped.set()
         self._opened.set()
 
-    # The inbox's thread
-
-    def run(self) -> None:
-        """The body of the thread."""
-        self._opened.wait()
+    async def run(self) -> None:
+        """The body of the task."""
+        await self._opened.wait()
         pause = BACKOFF_FIRST
         try:
             while not self._stopped.is_set():
                 try:
-                    self._round()
+                    await self._round()
                     pause = BACKOFF_FIRST
                 except LinkDown:
                     self._resumed = False
-                    self._stopped.wait(pause)
+                    with trio.move_on_after(pause):
+                        await self._stopped.wait()
                     pause = min(2 * pause, BACKOFF_LAST)
         finally:
             self._link.close()
 
-    def _round(self) -> None:
+    async def _round(self) -> None:
         current = self._incarnation()
-        if not self._resumed and not self._resume():
+        if not self._resumed and not await self._resume():
             # Not there yet, or (a former one) no more.
             if current == self._reading:
                 raise LinkDown("there is no inbox")
             return self._begin(current)
-        rows = self._read(waits=current == self._reading)
+        rows = await self._read(waits=current == self._reading)
         if rows:
-            return self._take(rows)
+            return await self._take(rows)
         return self._begin(current) if current != self._reading else None
 
     def _begin(self, incarnation: Incarnation) -> None:
         self._reading, self._mark, self._resumed, self._spent = incarnation, _BEGIN, False, []
 
-    def _resume(self) -> bool:
+    async def _resume(self) -> bool:
         """Sets the mark to where this reader is. False: there is no such inbox."""
         command = ("EVALSHA", SHA["resume"], 1, inbox_key(self._reading), self._mark)
-        self._resumed = replies_to(self._link, [command])[0] == b"OK"
+        self._resumed = (await replies_to(self._link, [command]))[0] == b"OK"
         return self._resumed
 
-    def _read(self, *, waits: bool) -> list[Row]:
-        """The next letters; what was handed over is removed on the way."""
+    async def _read(self, *, waits: bool) -> list[Row]:
+        """The next letters; what was handed over before is removed on the way."""
         block = ("BLOCK", BLOCK) if waits and not self._stopped.is_set() else ()
         key = inbox_key(self._reading)
         read = ("XREADGROUP", "GROUP", "g", "g", "COUNT", BATCH, *block, "NOACK", "STREAMS", key, ">")
-        reply = self._link.exchange([*self._spent, read])[-1]
+        # Behind the read, for then Redis answers all at once: a reply that comes before it would wake the loop.
+        reply, *_, length = await self._link.exchange([read, *self._spent, ("XLEN", key)])
         self._spent = []
         if isinstance(reply, Exception):
             if lacks_function(reply):
-                self._link.prepare()
+                await self._link.prepare()
             raise LinkDown(str(reply)) from reply
-        return reply[key.encode()] if reply else []
+        rows: list[Row] = reply[key.encode()] if reply else []
+        self.depth = length - len(rows) if isinstance(length, int) else 0
+        return rows
 
-    def _take(self, rows: list[Row]) -> None:
+    async def _take(self, rows: list[Row]) -> None:
         """Hands over what was read. A large letter is fetched when those before it are, so that a connection that
         breaks costs none of them."""
         letters: list[bytes] = []
@@ -137,7 +131,7 @@ class Inbox:
                     continue
                 if not letter:
                     self._hand_over(letters)
-                    letters, letter = [], self._fetch(entry)
+                    letters, letter = [], await self._fetch(entry)
                     large.append(entry)
                 self._remember(sender, number)
                 letters.append(letter)
@@ -147,9 +141,13 @@ class Inbox:
         finally:
             self._spend(large)
 
-    def _fetch(self, entry: bytes) -> bytes:
+    def _hand_over(self, letters: list[bytes]) -> None:
+        if letters:
+            self.on_letters(letters)
+
+    async def _fetch(self, entry: bytes) -> bytes:
         """The text of a large letter; empty if it is gone."""
-        found: list[bytes | None] = replies_to(self._link, [("HMGET", large_key(self._reading), entry)])[0]
+        [found] = await replies_to(self._link, [("HMGET", large_key(self._reading), entry)])
         return found[0] or b""
 
     def _remember(self, sender: bytes, number: int) -> None:
@@ -163,22 +161,6 @@ class Inbox:
         self._spent = [("XTRIM", inbox_key(self._reading), "MINID", f"{time}-{int(number) + 1}")]
         if large:
             self._spent.append(("HDEL", large_key(self._reading), *large))
-
-    def _hand_over(self, letters: list[bytes]) -> None:
-        """Waits until the loop has taken them."""
-        if not letters:
-            return
-        taken = threading.Event()
-
-        def take() -> None:
-            try:
-                self.on_letters(letters)
-            finally:
-                taken.set()
-
-        self._post(take)
-        while not taken.wait(LEAVE_WITHIN) and not self._stopped.is_set():
-            pass
 
 
 def _parse(fields: Sequence[bytes]) -> tuple[bytes, int, bytes]:

@@ -5,14 +5,18 @@ the clock of this machine alone, from the moment at which the last beat that was
 """
 
 import secrets
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Protocol, assert_never
 
 from actors.machines.cluster import lease as machine
-from actors.machines.cluster.lease import LeaseEvent, LeasePhase
+from actors.machines.cluster.lease import LeaseEffect, LeaseEvent, LeasePhase
 from gateway.store.redis.clock import boottime
 from gateway.store.redis.errors import LinkDown
 from gateway.store.redis.keys import REPLICAS, alive_key, inbox_key, owned_key, seen_key
-from gateway.store.redis.links import Command, Link, replies_to
+from gateway.store.redis.links import Command, History, Link, anew, replies_to
 from gateway.store.redis.scripts import SHA
 
 OWNED_TTL = 86_400.0
@@ -21,13 +25,16 @@ INBOX_TTL = 120.0
 
 
 class LeaseListener(Protocol):
-    """Is told on the lease's thread."""
+    """Is told on the lease's thread, or the directory's."""
 
     def renamed(self, former: str, now: str) -> None:
         """This process goes on as a fresh incarnation, which has a lease."""
 
     def certain(self) -> None:
         """A doubt is over."""
+
+    def forgot(self) -> None:
+        """Redis may have lost what it had acknowledged; the incarnation is the same."""
 
 
 class Lease:
@@ -39,13 +46,23 @@ class Lease:
         """All that this process was ever called."""
         self.ticked = boottime()
         """When the loop last ran; the loop sets it."""
+        self.ahead = 0.0
+        """Seconds by which the clock of Redis is ahead of `boottime`."""
         self.link = link
         self._info = info
         self._listener = listener
         self._state = machine.Lease()
         self._former = self.incarnation
+        self._histories: Mapping[str, History] = {}
+        """Of the primaries, as they were when they were last asked."""
+        self._stopped = threading.Event()
+        self._stepping = threading.RLock()
 
     # Any thread
+
+    def stop(self) -> None:
+        """Ends `run`, which then gives the lease up."""
+        self._stopped.set()
 
     @property
     def doubtful(self) -> bool:
@@ -62,7 +79,23 @@ class Lease:
         """Seconds since the last acknowledged beat was sent."""
         return boottime() - self._state.acknowledged
 
+    def now(self) -> float:
+        """Seconds by the clock of Redis, as of the last beat that it acknowledged."""
+        return boottime() + self.ahead
+
     # The lease's thread
+
+    def run(self) -> None:
+        """The body of the thread. Nothing else is done there: whatever waits for Redis must not delay a beat."""
+        try:
+            due = time.monotonic()
+            while not self._stopped.wait(max(0.0, due - time.monotonic())):
+                due = time.monotonic() + machine.EVERY
+                self.beat()
+        finally:
+            with suppress(LinkDown):
+                self.end()
+            self.link.close()
 
     def begin(self) -> None:
         """Takes the lease. LinkDown."""
@@ -82,8 +115,24 @@ class Lease:
         self._step(machine.DrainBegun())
         self._step(machine.Drained())
 
+    # The directory's thread
+
+    def look(self, link: Link) -> None:
+        """Whether Redis is another than it was, and may have lost something: a failover can be quicker than a lease."""
+        with suppress(LinkDown):
+            before, now = self._histories, link.histories()
+            self._histories = {**before, **now}
+            if anew(before, now):
+                self._step(machine.Forgot(boottime()))
+
+    # Both
+
     def _step(self, event: LeaseEvent) -> None:
-        self._state, effects = machine.step(self._state, event)
+        with self._stepping:
+            self._state, effects = machine.step(self._state, event)
+            self._run(effects)
+
+    def _run(self, effects: Iterable[LeaseEffect]) -> None:
         for effect in effects:
             match effect:
                 case machine.Beat(take):
@@ -91,6 +140,8 @@ class Lease:
                 case machine.Rename():
                     self._former, self.incarnation = self.incarnation, secrets.token_hex(8)
                     self.names.add(self.incarnation)
+                case machine.VerifyAgain():
+                    self._listener.forgot()
                 case machine.Verify():
                     self._listener.renamed(self._former, self.incarnation)
                     self._listener.certain()
@@ -106,13 +157,20 @@ class Lease:
                     assert_never(effect)
 
     def _beat(self, *, take: bool) -> None:
+        if take:
+            with suppress(LinkDown):
+                self._histories = {**self._histories, **self.link.histories()}
         sent, name = boottime(), self.incarnation
         keys = (alive_key(name), owned_key(name), inbox_key(name), seen_key(name))
         args = (_ms(machine.TTL), self._info, _ms(OWNED_TTL), _ms(INBOX_TTL), int(take))
         [reply] = self._replies(("EVALSHA", SHA["beat"], len(keys), *keys, *args))
+        event: LeaseEvent = machine.Lapsed(boottime())
+        match reply:
+            case [b"OK", int(now)]:
+                self.ahead, event = now / 1000 - boottime(), machine.Beaten(sent, boottime())
         if take:
             self._replies(("EVALSHA", SHA["register"], 1, REPLICAS, name))
-        self._step(machine.Beaten(sent, boottime()) if reply == b"OK" else machine.Lapsed(boottime()))
+        self._step(event)
 
     def _replies(self, *commands: Command) -> list[object]:
         return replies_to(self.link, commands)

@@ -1,17 +1,16 @@
 """Connections to Redis, used by one thread each: a batch of commands goes out whole, its replies come back in order.
 
 A link connects when it is first used and again after it broke. Nothing is retried here: a broken batch is LinkDown, and
-whoever sent it sends it again.
+whoever sent it sends it again. The same for the loop, without a thread for each batch, is in `loop_links.py`.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from hiredis import pack_command
-from redis.cluster import RedisCluster
 from redis.exceptions import (
     AskError,
     BusyLoadingError,
@@ -20,7 +19,6 @@ from redis.exceptions import (
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
-    RedisClusterException,
     RedisError,
     ResponseError,
     TryAgainError,
@@ -28,10 +26,11 @@ from redis.exceptions import (
 
 from gateway.store.redis.errors import LinkDown
 from gateway.store.redis.scripts import SCRIPTS
-from gateway.store.redis.targets import Connection, Target, close_sentinels, connections_of
+from gateway.store.redis.slots import Slots, ask_slots
+from gateway.store.redis.targets import Address, Connection, Target, close_sentinels, connections_of
 
 Command: TypeAlias = tuple[bytes | str | int | float, ...]
-"""A command with its arguments; `_key_of` says where the key stands."""
+"""A command with its arguments; `key_of` says where the key stands."""
 
 Reply: TypeAlias = Any
 """What Redis answered; an error reply is a ResponseError, as a value."""
@@ -46,18 +45,45 @@ class Link(Protocol):
     def prepare(self) -> None:
         """Loads the functions again, after an error reply that says they (or the slots) are not where they were."""
 
+    def histories(self) -> Mapping[str, "History"]:
+        """Of the primaries that this link uses, by the place of each. LinkDown."""
+
     def close(self) -> None:
         """Closes the connection."""
+
+
+class History(NamedTuple):
+    """What a primary calls the data that it holds, and by what name it took it over. One that took over from another,
+    or was started anew, has a name of its own, and may lack what was acknowledged before."""
+
+    name: str
+    former: str
+
+
+def anew(before: Mapping[str, History], now: Mapping[str, History]) -> bool:
+    """Whether a primary has taken over from one that was known, or was started anew."""
+    names = {history.name for history in before.values()}
+    return any(
+        history.name not in names and (place in before or history.former in names) for place, history in now.items()
+    )
 
 
 # Its annotation says a tuple of one.
 _pack: Callable[[Command], bytes] = pack_command  # type: ignore[assignment]
 
 
+def pack(commands: Sequence[Command]) -> bytes:
+    """The commands as they go out. hiredis itself packs one in 2 µs, redis-py's layer above it in 5."""
+    return b"".join(map(_pack, commands))
+
+
 def open_link(target: Target) -> Link:
     """A link for one thread; it connects when it is first used."""
-    if target.kind == "cluster":
-        return ClusterLink(target)
+    return ClusterLink(target) if target.kind == "cluster" else direct_link(target)
+
+
+def direct_link(target: Target) -> "DirectLink":
+    """The same where there is one primary."""
     pool = target.pool()
     return DirectLink(connections_of(pool), partial(close_sentinels, pool))
 
@@ -72,6 +98,11 @@ def replies_to(link: Link, commands: Sequence[Command]) -> list[Reply]:
         if isinstance(reply, Exception):
             raise LinkDown(str(reply)) from reply
     return replies
+
+
+def down(error: Exception) -> LinkDown:
+    """What an error of redis-py or of a socket means for a link."""
+    return LinkDown(str(error) or type(error).__name__)
 
 
 def lacks_function(reply: Reply) -> bool:
@@ -121,14 +152,30 @@ class DirectLink:
             replies = self._exchange(self._connected(), commands)
         except (RedisError, OSError) as error:
             self.close()
-            raise LinkDown(str(error) or type(error).__name__) from error
+            raise down(error) from error
         if any(isinstance(reply, ReadOnlyError) for reply in replies):
             self.close()  # the primary is elsewhere: by now the same name may lead there
         return replies
 
+    def connect(self) -> Connection:
+        """Its connection, made if there is none, with all functions loaded. LinkDown."""
+        try:
+            return self._connected()
+        except (RedisError, OSError) as error:
+            self.close()
+            raise down(error) from error
+
     def prepare(self) -> None:
         """See `Link`."""
-        self.exchange(_loads())
+        self.exchange(loads())
+
+    def histories(self) -> Mapping[str, History]:
+        """See `Link`."""
+        [info] = replies_to(self, [("INFO", "replication")])
+        text = info.decode() if isinstance(info, bytes) else str(info)
+        found = dict(re.findall(r"(master_replid2?):(\w+)", text))
+        name = found.get("master_replid")
+        return {"": History(name, found.get("master_replid2", ""))} if name else {}
 
     def close(self) -> None:
         """See `Link`."""
@@ -146,75 +193,122 @@ class DirectLink:
             kill: list[Command] = (
                 [("CLIENT", "KILL", "ID", predecessor[0], "ADDR", predecessor[1])] if predecessor else []
             )
-            info, *_ = self._exchange(connection, [("CLIENT", "INFO"), *kill, *_loads()])
+            info, *_ = self._exchange(connection, [("CLIENT", "INFO"), *kill, *loads()])
             self._predecessor = _identity(info)
         return self._connection
 
     def _exchange(self, connection: Connection, commands: Sequence[Command]) -> list[Reply]:
-        # hiredis itself packs a command in 2 µs, redis-py's layer above it in 5.
-        connection.send_packed_command([b"".join(map(_pack, commands))], check_health=False)
+        connection.send_packed_command([pack(commands)], check_health=False)
         return [_reply(connection) for _ in commands]
+
+
+class Primaries:
+    """The primaries of a Redis Cluster, as they were when its slots were last asked for."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._slots: Slots | None = None
+        self._asked = target.addresses()
+        """Who is asked for the slots; last, who did not answer of late."""
+
+    @property
+    def known(self) -> bool:
+        """Whether nobody need be asked."""
+        return self._slots is not None
+
+    def learn(self) -> Slots:
+        """As the first node says that answers, if nobody has said it yet. LinkDown."""
+        if self._slots is None:
+            self._slots = self._ask()
+        return self._slots
+
+    def forget(self) -> None:
+        """What was said holds no longer."""
+        self._slots = None
+
+    def lost(self, address: Address) -> None:
+        """This one can't be reached: a replica may have its slots by now."""
+        self._slots = None
+        self._ask_last(address)
+
+    def of(self, commands: Sequence[Command]) -> dict[Address, list[int]]:
+        """To which primary each of the commands goes. LinkDown."""
+        slots = self.learn()
+        groups: dict[Address, list[int]] = {}
+        for index, command in enumerate(commands):
+            key = key_of(command)
+            address = slots.primary_of(key)
+            if address is None:
+                self._slots = None
+                raise LinkDown(f"no node has the slot of {key}")
+            groups.setdefault(address, []).append(index)
+        return groups
+
+    def link_to(self, address: Address) -> "DirectLink":
+        """A link to this one."""
+        return DirectLink(lambda: self._target.connection(address))
+
+    def _ask(self) -> Slots:
+        for address in list(self._asked):
+            try:
+                slots = ask_slots(self._target, address)
+            except (RedisError, OSError) as error:
+                self._ask_last(address)
+                failure = error
+            else:
+                self._asked += [other for other in slots.primaries if other not in self._asked]
+                return slots
+        raise down(failure) from failure
+
+    def _ask_last(self, address: Address) -> None:
+        self._asked = [*(other for other in self._asked if other != address), address]
 
 
 class ClusterLink:
     """One connection to each primary of a Redis Cluster; a batch is split by slot."""
 
     def __init__(self, target: Target) -> None:
-        self._target = target
-        self._cluster: RedisCluster | None = None
-        self._nodes: dict[str, DirectLink] = {}
+        self.primaries = Primaries(target)
+        self._links: dict[Address, DirectLink] = {}
 
     def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         """See `Link`. Redirections come back as error replies and are not followed."""
         replies: list[Reply] = [None] * len(commands)
-        try:
-            for node, indices in self._by_node(commands).items():
-                for index, reply in zip(indices, node.exchange([commands[i] for i in indices]), strict=True):
-                    replies[index] = reply
-        except LinkDown:
-            self._forget_slots()  # a replica may have them by now
-            raise
+        for address, indices in self.primaries.of(commands).items():
+            if address not in self._links:
+                self._links[address] = self.primaries.link_to(address)
+            try:
+                answers = self._links[address].exchange([commands[i] for i in indices])
+            except LinkDown:
+                self.primaries.lost(address)
+                raise
+            for index, reply in zip(indices, answers, strict=True):
+                replies[index] = reply
         return replies
 
     def prepare(self) -> None:
         """See `Link`."""
-        self._forget_slots()
-        for node in self._nodes.values():
+        self.primaries.forget()
+        for link in self._links.values():
             # One that is no more has nothing to prepare; any other does this when it connects.
             with suppress(LinkDown):
-                node.prepare()
+                link.prepare()
+
+    def histories(self) -> Mapping[str, History]:
+        """See `Link`. One that is not used would hold up the others if it does not answer."""
+        primaries = self.primaries.learn().primaries if self.primaries.known else []
+        used = {address: self._links[address] for address in primaries if address in self._links}
+        return {str(address): history for address, link in used.items() for history in link.histories().values()}
 
     def close(self) -> None:
         """See `Link`."""
-        for node in self._nodes.values():
-            node.close()
-        self._forget_slots()
-
-    def _forget_slots(self) -> None:
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
-
-    def _by_node(self, commands: Sequence[Command]) -> dict[DirectLink, list[int]]:
-        try:
-            if self._cluster is None:
-                self._cluster = self._target.cluster()
-            groups: dict[DirectLink, list[int]] = {}
-            for index, command in enumerate(commands):
-                slot = _keyslot(self._cluster, _key_of(command))
-                groups.setdefault(self._node(self._cluster, slot), []).append(index)
-        except (RedisError, RedisClusterException, OSError) as error:
-            raise LinkDown(str(error)) from error
-        return groups
-
-    def _node(self, cluster: RedisCluster, slot: int) -> DirectLink:
-        node = cluster.nodes_manager.get_node_from_slot(slot)
-        if node.name not in self._nodes:
-            self._nodes[node.name] = DirectLink(connections_of(cluster.get_redis_connection(node).connection_pool))
-        return self._nodes[node.name]
+        for link in self._links.values():
+            link.close()
+        self.primaries.forget()
 
 
-def _key_of(command: Command) -> object:
+def key_of(command: Command) -> object:
+    """The first key of a command, which says where it goes."""
     match command[0]:
         case "EVALSHA":
             return command[3]
@@ -222,10 +316,6 @@ def _key_of(command: Command) -> object:
             return command[-2]
         case _:
             return command[1]
-
-
-def _keyslot(cluster: Any, key: object) -> int:
-    return int(cluster.keyslot(key))
 
 
 def _reply(connection: Connection) -> Reply:
@@ -237,7 +327,8 @@ def _reply(connection: Connection) -> Reply:
         return error
 
 
-def _loads() -> list[Command]:
+def loads() -> list[Command]:
+    """What loads the functions."""
     return [("SCRIPT", "LOAD", script.text) for script in SCRIPTS.values()]
 
 

@@ -5,8 +5,7 @@ from typing import Any, Final
 
 from gateway.store.redis.errors import LinkDown
 from gateway.store.redis.links import Link
-from gateway.store.redis.operations import OVERHEAD, Operation
-from gateway.store.redis.writer import Writer
+from gateway.store.redis.operations import OVERHEAD, Operation, Submits
 
 HASH: Final = "sd:lists"
 
@@ -14,7 +13,7 @@ HASH: Final = "sd:lists"
 class RedisLists:
     """See `ListStore`. What Redis has no room for, or is away for too long for, is lost."""
 
-    def __init__(self, writer: Writer, values: Mapping[str, bytes]) -> None:
+    def __init__(self, writer: Submits, values: Mapping[str, bytes]) -> None:
         self._writer = writer
         self._values = values
 

@@ -5,10 +5,10 @@ from itertools import count
 from typing import Any, Final
 
 from actors.ports import Done, Failed, Incarnation, Refused
+from gateway.store.redis.clock import boottime
 from gateway.store.redis.keys import alive_key, inbox_key, large_key, seen_key, withdrawn_key
-from gateway.store.redis.operations import OVERHEAD, Operation
+from gateway.store.redis.operations import OVERHEAD, Operation, Submits
 from gateway.store.redis.scripts import SHA
-from gateway.store.redis.writer import Writer
 from gateway.store.rules import INBOX
 
 LARGE: Final = 64 * 1024
@@ -25,12 +25,16 @@ and it is known what was withdrawn."""
 
 UNSENT: Final = (Refused.AWAY, Refused.FULL, Refused.STORE_FULL)
 
+LATE: Final = SEEN_TTL / 2000
+"""Seconds after which Redis may have forgotten that it has seen a letter: an inbox that refuses it then says nothing of
+an earlier try. (So long a process may have been stopped.)"""
+
 
 class Mail:
     """Posts and withdraws. Letters to one receiver keep their order, and are numbered: a number that Redis has seen is
     not put into an inbox again, so a batch can be sent twice."""
 
-    def __init__(self, writer: Writer, sender: Incarnation) -> None:
+    def __init__(self, writer: Submits, sender: Incarnation) -> None:
         self._writer = writer
         self._sender = sender
         # One count for all receivers and all names of this process: none ever sees a number twice.
@@ -41,10 +45,14 @@ class Mail:
         keys = (alive_key(to), inbox_key(to), seen_key(to), large_key(to))
         args = (self._sender, next(self._numbers), INBOX, SEEN_TTL, letter)
         more = (LARGE_MOST, LARGE_TTL) if len(letter) > LARGE else ()
+        began = boottime()
 
         def posted(outcome: Any) -> None:
-            if isinstance(outcome, Failed) and outcome.reason in UNSENT and not operation.tried:
-                outcome = replace(outcome, reason=Refused.INBOX_FULL)
+            if isinstance(outcome, Failed):
+                if outcome.reason in UNSENT and not operation.tried:
+                    outcome = replace(outcome, reason=Refused.INBOX_FULL)
+                elif outcome.reason not in UNSENT and boottime() - began > LATE:
+                    outcome = replace(outcome, reason=Refused.AWAY)
             done(outcome)
 
         command = ("EVALSHA", SHA["post"], len(keys), *keys, *args, *more)

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from actors.machines.session.record import READS
 from actors.ports import NO_DELTAS, Deltas, Done, Failed, Grant, Head, Record, Refused, SessionKey, StreamHead, ignore
 from actors.protocol.table import Limits
 from gateway.store.redis.clock import boottime
 from gateway.store.redis.links import Command, Reply
 from gateway.store.redis.scripts import SHA
-from gateway.store.rules import FINISH_RESERVE, SCHEMA, TOMBSTONE_TTL, YOUNG_TTL, Retention, fingerprint
+from gateway.store.rules import FINISH_RESERVE, TOMBSTONE_TTL, YOUNG_TTL, Retention, fingerprint
 
 Decode: TypeAlias = Callable[[list[Any]], Any]
 
@@ -53,6 +54,13 @@ class Operation:
             return self.decode(reply)
         except (KeyError, ValueError) as error:
             return Failed(Refused.GONE, f"unreadable record: {error!r}")
+
+
+class Submits(Protocol):
+    """Who executes operations, each of which ends with its outcome."""
+
+    def submit(self, operation: Operation) -> None:
+        """Those that are given to one primary are executed in their order."""
 
 
 @dataclass(slots=True)
@@ -100,8 +108,8 @@ def decode_record(now: bytes, flat: list[bytes]) -> Record:
 def decode_head(text: bytes, now: int = 0) -> StreamHead | None:
     """A head (see `lua/prelude.lua`), or None if its stream has expired."""
     numbers, written, _ = text.partition(b" w")
-    seq, _, _, till, floor, _, _ = map(int, numbers.split())
-    return None if till and till <= now else StreamHead(seq, till > 0, floor, bool(written))
+    seq, _, _, till, floor, opener, _ = map(int, numbers.split())
+    return None if till and till <= now else StreamHead(seq, till > 0, floor, bool(written), opener)
 
 
 def _read_head(reply: list[Any]) -> Head | None:
@@ -114,9 +122,10 @@ def _read_head(reply: list[Any]) -> Head | None:
 
 
 class Operations:
-    """Makes operations under the configured limits."""
+    """Makes operations under the configured limits. `schema` is asked for the version in which records are written."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, schema: Callable[[], int] = lambda: READS[0]) -> None:
+        self._schema = schema
         keep = Retention.of(limits)
         self._ttl = _ms(keep.session)
         self._step = limits.idle_ttl / 8
@@ -131,12 +140,12 @@ class Operations:
     def create(self, key: SessionKey, owner: str, nonce: str, fields: Mapping[str, bytes], done: Done) -> Operation:
         """A new session → Grant."""
         pairs = _pairs("f:", fields)
-        command = ("EVALSHA", SHA["create"], 1, record_key(key), owner, nonce, SCHEMA, _ms(YOUNG_TTL), *pairs)
+        command = ("EVALSHA", SHA["create"], 1, record_key(key), owner, nonce, self._schema(), _ms(YOUNG_TTL), *pairs)
         return Operation(key, command, done, lambda reply: Grant(owner, int(reply[1])), _size(fields), waits=False)
 
     def read(self, key: SessionKey, done: Done) -> Operation:
         """→ Record."""
-        command = ("EVALSHA", SHA["read"], 1, record_key(key), SCHEMA)
+        command = ("EVALSHA", SHA["read"], 1, record_key(key), READS[1])
         return Operation(key, command, done, _read, waits=False, when_full=True)
 
     def head(self, key: SessionKey, stream: str, done: Done) -> Operation:
@@ -150,7 +159,7 @@ class Operations:
         def claimed(reply: list[Any]) -> tuple[Grant, Record]:
             return Grant(owner, int(reply[1])), decode_record(reply[2], reply[3])
 
-        args = (owner, nonce, expect[0] or "", expect[1], SCHEMA, self._ttl, self._eighth())
+        args = (owner, nonce, expect[0] or "", expect[1], READS[1], self._ttl, self._eighth())
         return Operation(key, ("EVALSHA", SHA["claim"], 1, record_key(key), *args), done, claimed, waits=False)
 
     def open(
@@ -215,15 +224,17 @@ class Operations:
         """→ None."""
         values = Deltas(record.fields, record.requests, record.asked)
         (_, *pairs), size = _changes(values)
-        heads = [part for name, head in record.streams.items() for part in (name, head.seq, int(head.finished))]
-        args = (rev, SCHEMA, self._ttl, self._eighth(), self._finished, len(record.streams), *heads, *pairs)
+        heads = [
+            part for name, head in record.streams.items() for part in (name, head.seq, int(head.finished), head.opener)
+        ]
+        args = (rev, self._schema(), self._ttl, self._eighth(), self._finished, len(record.streams), *heads, *pairs)
         command = ("EVALSHA", SHA["restore"], 1, record_key(key), *_by(grant), *args)
         return Operation(key, command, done, size=OVERHEAD + size)
 
-    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done) -> Operation:
+    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, opener: int, done: Done) -> Operation:
         """→ None."""
         keys = (record_key(key), log_key(key, stream))
-        return Operation(key, ("EVALSHA", SHA["mend"], 2, *keys, *_by(grant), stream, head), done)
+        return Operation(key, ("EVALSHA", SHA["mend"], 2, *keys, *_by(grant), stream, head, opener), done)
 
     def release(self, key: SessionKey, grant: Grant, done: Done) -> Operation:
         """→ None."""
@@ -241,11 +252,11 @@ class Operations:
         return Operation(key, command, done, when_full=True)
 
 
-def due_at(key: SessionKey, wall: float | None) -> Operation:
+def due_at(key: SessionKey, time: float | None) -> Operation:
     """When a session ends that nobody has in memory → None."""
     part = due_key(int(key[0], 16))
-    command: Command = ("ZADD", part, wall, key) if wall is not None else ("ZREM", part, key)
-    return Operation(key, command, ignore, when_full=wall is None)
+    command: Command = ("ZADD", part, time, key) if time is not None else ("ZREM", part, key)
+    return Operation(key, command, ignore, when_full=time is None)
 
 
 def due(part: int, before: float, done: Done) -> Operation:
@@ -255,7 +266,7 @@ def due(part: int, before: float, done: Done) -> Operation:
 
 
 def due_key(part: int) -> str:
-    """The sorted set of one part of the sessions that nobody has in memory, by their end (s, wall clock)."""
+    """The sorted set of one part of the sessions that nobody has in memory, by their end (s, by the clock of Redis)."""
     return f"sd:c:{{c}}:due:{part}"
 
 

@@ -3,6 +3,7 @@
 import time
 
 import trio
+from redis.exceptions import TimeoutError
 
 from actors.ports import Failed, LogEntry, Refused, Replay, SessionKey
 from gateway.store.redis.errors import LinkDown
@@ -40,14 +41,23 @@ class Reader:
         if time.monotonic() < self._away_until:
             return Failed(Refused.AWAY, "redis is away")
         try:
-            replies = self._link.exchange(_commands(key, stream, after, limit))
+            replies = self._exchange(_commands(key, stream, after, limit))
         except LinkDown as error:
             self._away_until = time.monotonic() + AWAY_PAUSE
             return Failed(Refused.AWAY, str(error))
         for reply in replies:
             if isinstance(reply, Exception):
                 return Failed(Refused.AWAY, str(reply))
-        return _replay_of(replies, after[1])
+        return _replay_of(replies, after)
+
+    def _exchange(self, commands: list[Command]) -> list[Reply]:
+        """Once more where the connection broke at once: it may be one to a Redis that has been restarted since."""
+        try:
+            return self._link.exchange(commands)
+        except LinkDown as error:
+            if isinstance(error.__cause__, TimeoutError):
+                raise
+            return self._link.exchange(commands)
 
 
 def _commands(key: SessionKey, stream: str, after: tuple[int, int], limit: int) -> list[Command]:
@@ -62,7 +72,7 @@ def _commands(key: SessionKey, stream: str, after: tuple[int, int], limit: int) 
     ]
 
 
-def _replay_of(replies: list[Reply], after_seq: int) -> Replay | Failed:
+def _replay_of(replies: list[Reply], after: tuple[int, int]) -> Replay | Failed:
     (state, text), cursor, rows, kept = replies
     if state is None or state == b"ended":
         return Failed(Refused.GONE)
@@ -70,7 +80,7 @@ def _replay_of(replies: list[Reply], after_seq: int) -> Replay | Failed:
     entries = [_entry(*row) for row in rows]
     if head is None or (head.finished and head.seq > head.floor and not kept):
         return Failed(Refused.GONE, "no such stream")
-    return replay_after(head, after_seq, bool(cursor), entries)
+    return replay_after(head, after, bool(cursor), entries)
 
 
 def _entry(id: bytes, fields: list[bytes]) -> LogEntry:

@@ -4,13 +4,15 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import trio
 
+from actors.machines.session.record import READS
 from actors.ports import (
     NO_DELTAS,
     ClusterListener,
@@ -27,26 +29,33 @@ from actors.ports import (
     SessionKey,
 )
 from actors.protocol.table import Limits
-from actors.runtime.boundary import thread_boundary
+from actors.runtime.boundary import boundary, thread_boundary
 from actors.runtime.exits import Exit
 from gateway.store.redis.checks import check, explain
 from gateway.store.redis.clock import boottime
-from gateway.store.redis.directory import Directory
-from gateway.store.redis.errors import LinkDown, StoreKeysDiffer
+from gateway.store.redis.directory import Directory, Post
+from gateway.store.redis.errors import LinkDown, StoreKeysDiffer, StoreLoading
 from gateway.store.redis.inbox import Inbox
 from gateway.store.redis.keys import owned_key
-from gateway.store.redis.links import open_link
+from gateway.store.redis.links import ClusterLink, Link, open_link
 from gateway.store.redis.lists import RedisLists
 from gateway.store.redis.lists import read as read_lists
+from gateway.store.redis.loop_links import open_loop_link
 from gateway.store.redis.mail import Mail
-from gateway.store.redis.operations import Operation, Operations, due, due_at
+from gateway.store.redis.operations import Operation, Operations, due, due_at, record_key
 from gateway.store.redis.reader import Reader
 from gateway.store.redis.targets import Target, parse
-from gateway.store.redis.writer import Post, State, Writer
-from gateway.store.rules import SCHEMA
+from gateway.store.redis.writer import State, Writer
+from gateway.store.redis.writers import Shards, Writers
 
 CLOSE_WITHIN = 2.0
 """Seconds in which what is queued is still written when the store is closed."""
+
+LOADS_WITHIN = 60.0
+"""Seconds that a start waits for a Redis that reads its file."""
+
+LOADS_LOOK = 0.2
+"""Seconds between two attempts meanwhile."""
 
 DOWN = 100
 """Dead replicas of which those hear that ask later; the last ones."""
@@ -61,20 +70,29 @@ class RedisStore:
     durable = True
 
     def __init__(
-        self, writer: Writer, reader: Reader, directory: Directory, inbox: Inbox, limits: Limits, lists: RedisLists
+        self,
+        writer: Writers,
+        readers: Sequence[Reader],
+        directory: Directory,
+        inbox: Inbox,
+        limits: Limits,
+        lists: RedisLists,
     ) -> None:
         self.lists = lists
         self.owner = self.incarnation = directory.lease.incarnation
         self._writer = writer
-        self._reader = reader
+        self._readers = readers
         self.directory = directory
-        self._operations = Operations(limits)
+        self._operations = Operations(limits, lambda: self.schema)
         self._mail = Mail(writer, self.owner)
         self._inbox = inbox
         self._listeners: list[ClusterListener] = []
         self._down: dict[Incarnation, None] = {}
+        self.term = 0
+        """See `Cluster`."""
         directory.on_renamed = self._renamed
         directory.on_certain = self._certain
+        directory.on_loss = self._lost
         directory.on_down = self._found_down
         inbox.on_letters = self._received
 
@@ -88,6 +106,10 @@ class RedisStore:
         """Bytes that wait for Redis."""
         return self._writer.queued
 
+    def inbox_depth(self) -> int:
+        """Letters of other replicas that wait to be read."""
+        return self._inbox.depth
+
     def lease_age(self) -> float:
         """Seconds since the lease was last renewed."""
         return self.directory.lease.age()
@@ -97,6 +119,13 @@ class RedisStore:
     @property
     def doubtful(self) -> bool:
         return self.directory.lease.doubtful
+
+    @property
+    def schema(self) -> int:
+        return self.directory.schema
+
+    def now(self) -> float:
+        return self.directory.lease.now()
 
     def subscribe(self, listener: ClusterListener) -> None:
         self._listeners.append(listener)
@@ -130,8 +159,10 @@ class RedisStore:
     # Records
 
     def create(self, key: SessionKey, fields: Mapping[str, bytes], done: Done) -> None:
-        self._note_owned("SADD", key)
-        self._writer.submit(self._operations.create(key, self.owner, secrets.token_hex(8), fields, done))
+        creation = self._operations.create(
+            key, self.owner, secrets.token_hex(8), fields, partial(_created, self.term, done)
+        )
+        self._writer.submit_after(self._owned_by(self.owner, "SADD", key), creation)
 
     def read(self, key: SessionKey, done: Done) -> None:
         self._writer.submit(self._operations.read(key, done))
@@ -143,10 +174,9 @@ class RedisStore:
             elif alive:
                 done(Failed(Refused.FENCED, "the owner is alive"))
             else:
-                self._note_owned("SADD", key)
-                claimed = partial(self._claimed, key, done)
-                expected = expect_owner, expect_epoch
-                self._writer.submit(self._operations.claim(key, self.owner, expected, nonce, claimed))
+                expected, claimed = (expect_owner, expect_epoch), partial(self._claimed, key, self.term, done)
+                claim = self._operations.claim(key, self.owner, expected, nonce, claimed)
+                self._writer.submit_after(self._owned_by(self.owner, "SADD", key), claim)
 
         if expect_owner is None or self.directory.mine(expect_owner):
             judged(False)
@@ -207,8 +237,8 @@ class RedisStore:
         self._note_owned("SADD", key)
         self._writer.submit(self._operations.restore(key, grant, rev, record, done))
 
-    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done) -> None:
-        self._writer.submit(self._operations.mend(key, grant, stream, head, done))
+    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done, *, opener: int = 0) -> None:
+        self._writer.submit(self._operations.mend(key, grant, stream, head, opener, done))
 
     def heads(self, streams: Sequence[tuple[SessionKey, str]], done: Done) -> None:
         outcomes: dict[int, Head | Failed | None] = {}
@@ -227,24 +257,29 @@ class RedisStore:
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
     ) -> Replay | Failed:
-        return await self._reader.replay(key, stream, after_epoch, after_seq, limit)
+        reader = self._readers[self._writer.shards.of(record_key(key))]
+        return await reader.replay(key, stream, after_epoch, after_seq, limit)
 
     # Sessions that nobody has in memory
 
-    def due_at(self, key: SessionKey, wall: float | None) -> None:
-        self._writer.submit(due_at(key, wall))
+    def due_at(self, key: SessionKey, time: float | None) -> None:
+        self._writer.submit(due_at(key, time))
 
     def due(self, part: int, before: float, done: Done) -> None:
         self._writer.submit(due(part, before, done))
 
     def _note_owned(self, command: str, key: SessionKey) -> None:
-        # Before a create or claim, after a release, end or delete: the set may name too many sessions, never too few.
-        self._writer.submit(Operation(key, (command, owned_key(self.owner), key), _ignore, when_full=command == "SREM"))
+        self._writer.submit(self._owned_by(self.owner, command, key))
 
-    def _claimed(self, key: SessionKey, done: Done, outcome: Any) -> None:
+    @staticmethod
+    def _owned_by(owner: Incarnation, command: str, key: SessionKey) -> Operation:
+        # Before a create or claim, after a release, end or delete: the set may name too many sessions, never too few.
+        return Operation(key, (command, owned_key(owner), key), _ignore, when_full=command == "SREM")
+
+    def _claimed(self, key: SessionKey, term: int, done: Done, outcome: Any) -> None:
         if _is_nobodys(outcome):
             self._note_owned("SREM", key)
-        done(outcome)
+        done(outcome if isinstance(outcome, Failed) else (replace(outcome[0], term=term), outcome[1]))
 
     def _given_up(self, key: SessionKey, done: Done, outcome: Any) -> None:
         # A record that was never saved is forgotten by Redis in the very minute in which its session ends.
@@ -254,12 +289,18 @@ class RedisStore:
 
     def _renamed(self, former: Incarnation, now: Incarnation) -> None:
         self.owner = self.incarnation = now
+        self.term += 1
         for listener in self._listeners:
             listener.on_renamed(former, now)
 
     def _received(self, letters: Sequence[bytes]) -> None:
         for listener in self._listeners:
             listener.on_mail(letters)
+
+    def _lost(self) -> None:
+        self.term += 1
+        for listener in self._listeners:
+            listener.on_loss()
 
     def _certain(self) -> None:
         for listener in self._listeners:
@@ -271,6 +312,10 @@ class RedisStore:
             del self._down[next(iter(self._down))]
         for listener in self._listeners:
             listener.on_down(incarnation)
+
+
+def _created(term: int, done: Done, outcome: Grant | Failed) -> None:
+    done(outcome if isinstance(outcome, Failed) else replace(outcome, term=term))
 
 
 def _ignore(outcome: Any) -> None:
@@ -310,50 +355,101 @@ async def open_redis_store(
         with suppress(trio.RunFinishedError):
             token.run_sync_soon(fn)
 
-    with closing(open_link(target)) as link:
-        await trio.to_thread.run_sync(check, target, link, log, abandon_on_cancel=True)
-        told = {"schema": [SCHEMA, SCHEMA], "host": socket.gethostname(), "pid": os.getpid(), **(info or {})}
-        directory = Directory(link, post, told)
-        await trio.to_thread.run_sync(_begin, directory, seals, target, log)
+    with closing(open_link(target)) as link, closing(open_link(target)) as beats:
+        await _loaded(target, log, partial(trio.to_thread.run_sync, check, target, link, log, abandon_on_cancel=True))
+        told = {"schema": READS, "host": socket.gethostname(), "pid": os.getpid(), **(info or {})}
+        directory = Directory(link, beats, post, told)
+        await _loaded(target, log, partial(trio.to_thread.run_sync, _begin, directory, seals, target, log))
         known = await trio.to_thread.run_sync(read_lists, link, abandon_on_cancel=True)
-        writer = Writer(
-            open_link(target),
-            post,
-            hold=hold,
-            queue_bytes=queue_bytes,
-            on_batch=on_batch,
-            on_error=lambda text: log.error("store_error", store=target.shown, error=text),
-        )
-        with closing(Reader(open_link(target))) as reader:
-            inbox = Inbox(open_link(target), lambda: directory.lease.incarnation, post)
-            async with _running(writer, directory, inbox, post, on_lost):
-                yield RedisStore(writer, reader, directory, inbox, limits, RedisLists(writer, known))
+        shards = await trio.to_thread.run_sync(_shards, target, link, abandon_on_cancel=True)
+
+        def writer(probe: str, room: int) -> Writer:
+            return Writer(
+                open_loop_link(target),
+                hold=hold,
+                queue_bytes=room,
+                on_batch=on_batch,
+                on_error=lambda text: log.error("store_error", store=target.shown, error=text),
+                probe=probe,
+            )
+
+        writers = Writers(shards, queue_bytes, writer)
+        with ExitStack() as stack:
+            readers = [stack.enter_context(closing(Reader(open_link(target)))) for _ in writers.all]
+            inbox = Inbox(open_loop_link(target), lambda: directory.lease.incarnation)
+            async with _running(writers, directory, inbox, post, on_lost):
+                yield RedisStore(writers, readers, directory, inbox, limits, RedisLists(writers, known))
+
+
+async def _loaded(target: Target, log: Log, attempt: Callable[[], Awaitable[None]]) -> None:
+    """Tries it until Redis has read its file; StoreLoading if that takes too long."""
+    until, told = trio.current_time() + LOADS_WITHIN, False
+    while True:
+        try:
+            return await attempt()
+        except StoreLoading as loading:
+            if trio.current_time() >= until:
+                raise
+            if not told:
+                log.warning("store_loading", store=target.shown, reason=str(loading), waits=LOADS_WITHIN)
+                told = True
+        await trio.sleep(LOADS_LOOK)
 
 
 @asynccontextmanager
 async def _running(
-    writer: Writer, directory: Directory, inbox: Inbox, post: Post, on_lost: Callable[[str], None]
+    writers: Writers, directory: Directory, inbox: Inbox, post: Post, on_lost: Callable[[str], None]
 ) -> AsyncGenerator[None, None]:
-    """Runs the threads; at the end what came is handed over and what is queued is written, then the lease is given up.
-    What comes later stays in the inbox, where its senders can withdraw it."""
+    """Runs what serves the store; at the end what came is handed over and what is queued is written, then the lease is
+    given up. What comes later stays in the inbox, where its senders can withdraw it."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_tick, directory)
-        writing = _thread("writer", writer.run, post, on_lost)
-        reading = _thread("inbox", inbox.run, post, on_lost)
-        leasing = _thread("lease", directory.run, post, on_lost)
+        writing = [_Task("writer", writer.run, on_lost) for writer in writers.all]
+        reading = _Task("inbox", inbox.run, on_lost)
+        looking = _thread("directory", directory.run, post, on_lost)
+        leasing = _thread("lease", directory.lease.run, post, on_lost)
         try:
             yield
         finally:
             inbox.stop()
             with trio.move_on_after(CLOSE_WITHIN, shield=True):
-                await reading.wait()  # what came last is answered
-            writer.close(CLOSE_WITHIN)
+                await reading.ended.wait()  # what came last is answered
+            reading.scope.cancel()
+            writers.close(CLOSE_WITHIN)
             with trio.move_on_after(2 * CLOSE_WITHIN, shield=True):
-                await writing.wait()
+                for task in writing:
+                    await task.ended.wait()
                 directory.stop()
+                await looking.wait()
+                directory.lease.stop()
                 await leasing.wait()
             directory.stop()
+            directory.lease.stop()
+            for task in writing:
+                task.scope.cancel()
             nursery.cancel_scope.cancel()
+
+
+class _Task:
+    """A task that no cancellation reaches but that of its own scope: what those say who are cancelled is written, and
+    what they are told they hear. Its crash is told, since nothing can go on without it."""
+
+    def __init__(self, name: str, body: Callable[[], Awaitable[None]], on_lost: Callable[[str], None]) -> None:
+        self.ended = trio.Event()
+        self.scope = trio.CancelScope()
+        self._name = name
+        self._body = body
+        self._on_lost = on_lost
+        trio.lowlevel.spawn_system_task(self._run)
+
+    async def _run(self) -> None:
+        with self.scope:
+            await boundary(self._body, on_exit=self._over)
+
+    def _over(self, reason: Exit) -> None:
+        self.ended.set()
+        if reason.abnormal:
+            self._on_lost(f"the store's {self._name} task crashed: {reason}")
 
 
 def _thread(name: str, body: Callable[[], None], post: Post, on_lost: Callable[[str], None]) -> trio.Event:
@@ -374,6 +470,14 @@ def _thread(name: str, body: Callable[[], None], post: Post, on_lost: Callable[[
         daemon=True,
     ).start()
     return ended
+
+
+def _shards(target: Target, link: Link) -> Shards:
+    """How its primaries share the keys."""
+    try:
+        return Shards(link.primaries.learn()) if isinstance(link, ClusterLink) else Shards()
+    except LinkDown as error:
+        raise explain(target, error) from error
 
 
 def _begin(directory: Directory, seals: Sequence[str], target: Target, log: Log) -> None:

@@ -13,12 +13,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from redis.backoff import NoBackoff
-from redis.cluster import ClusterNode, RedisCluster
-from redis.connection import ConnectionPool
+from redis.connection import Connection as PlainConnection
+from redis.connection import ConnectionPool, SSLConnection
 from redis.exceptions import RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
@@ -29,8 +29,7 @@ CONNECT_TIMEOUT = 1.0
 REPLY_TIMEOUT = 2.0
 """Seconds until a silent connection counts as broken."""
 
-# redis-py's annotations stop short of these two.
-_node: Callable[..., ClusterNode] = ClusterNode
+# redis-py's annotations stop short of it.
 _sentinel: Callable[..., Any] = Sentinel
 
 _KINDS: dict[str, Literal["direct", "sentinel", "cluster"]] = {
@@ -63,8 +62,15 @@ _QUERY: dict[str, Callable[[str], Any]] = {
 _FORMS = "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
 
 
+Address: TypeAlias = tuple[str, int]
+"""Host and port."""
+
+
 class Connection(Protocol):
-    """What is used of a connection of redis-py."""
+    """What is used of a connection of redis-py. For its socket that has no public name."""
+
+    socket_timeout: float
+    _sock: Any
 
     def connect(self) -> None: ...
 
@@ -92,11 +98,15 @@ class Target:
         """Makes connections to the one primary (not for a cluster)."""
         return self._sentinel_pool() if self.kind == "sentinel" else self._direct_pool()
 
-    def cluster(self) -> RedisCluster:
-        """A client that knows the slots; it connects at once."""
-        nodes = [_node(host, port or 6379) for host, port in _hosts(self.url)]
-        options = {**_options(), **self.options(), **self._credentials(), "ssl": self.tls}
-        return RedisCluster(startup_nodes=nodes, **options)
+    def addresses(self) -> list[Address]:
+        """The nodes of a cluster that the URL names."""
+        return [(host, port or 6379) for host, port in _hosts(self.url)]
+
+    def connection(self, address: Address) -> Connection:
+        """A connection, not yet open, to a node of a cluster."""
+        options: dict[str, Any] = {**_options(), **self.options(), **self._credentials()}
+        host, port = address
+        return cast(Connection, (SSLConnection if self.tls else PlainConnection)(host=host, port=port, **options))
 
     @property
     def tls(self) -> bool:

@@ -1,8 +1,8 @@
-"""The writer thread: group commit.
+"""The writer: group commit.
 
-Operations queue while a batch is under way and go out together as the next one; their outcomes come back to the loop in
-one call per batch. A batch whose connection broke is sent again whole, in order (every function is idempotent), until
-the time of an operation is up: then it is AWAY, and may have been executed.
+Operations queue while a batch is under way and go out together as the next one. A batch whose connection broke is sent
+again whole, in order (every function is idempotent), until the time of an operation is up: then it is AWAY, and may
+have been executed.
 
 An operation that Redis did not execute (function not loaded, full, read-only, a missing right) holds back what follows
 it for the same session, so that a session's operations are never reordered.
@@ -10,14 +10,15 @@ it for the same session, so that a session's operations are never reordered.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from queue import Empty, SimpleQueue
 from typing import Any, Literal, TypeAlias
 
+import trio
 from redis.exceptions import AuthenticationError, BusyLoadingError, ReadOnlyError
 
 from actors.ports import Failed, Refused
 from gateway.store.redis.errors import LinkDown
-from gateway.store.redis.links import Link, Reply, is_denied, is_full, is_stuck, lacks_function
+from gateway.store.redis.links import Reply, is_denied, is_full, is_stuck, lacks_function
+from gateway.store.redis.loop_links import LoopLink
 from gateway.store.redis.operations import OVERHEAD, Operation
 
 BATCH_OPERATIONS = 512
@@ -34,7 +35,6 @@ FULL_PAUSE = 0.1
 """Seconds between two attempts of what Redis refuses for want of memory, unless more comes in."""
 
 Settled: TypeAlias = list[tuple[Operation, Any]]
-Post: TypeAlias = Callable[[Callable[[], object]], None]
 State: TypeAlias = Literal["ok", "away", "full", "read-only", "denied", "loading"]
 """How Redis is: it does not answer, has no memory, takes no writes, refuses the user, or reads its file."""
 
@@ -43,39 +43,41 @@ REFUSING = ("full", "denied")
 
 
 class Writer:
-    """The queue, filled by the loop's thread, and the thread that empties it.
+    """The queue, and the task that empties it.
 
-    `post` runs a function on the loop's thread. There `on_batch(operations, seconds)` is told of each batch, and
+    `probe` is a key by which it asks whether Redis is back. `on_batch(operations, seconds)` is told of each batch, and
     `on_error(text)` of error replies that nobody expects (such as a missing right), at most once a second.
     """
 
     def __init__(
         self,
-        link: Link,
-        post: Post,
+        link: LoopLink,
         *,
         hold: float,
         queue_bytes: int,
         on_batch: Callable[[int, float], None],
         on_error: Callable[[str], None],
+        probe: str = "sd:probe",
     ) -> None:
         self._link = link
-        self._post = post
+        self._probe_key = probe
         self._hold = hold
         self._capacity = queue_bytes
         self._on_batch = on_batch
         self._on_error = on_error
         self._told_error = -1.0
-        self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._queue: list[Operation] = []
+        self._news = trio.lowlevel.ParkingLot()
+        """Where the task waits for operations, or to be closed."""
         self._closing: float | None = None
         self._troubled_since: float | None = None
         self._backoff = BACKOFF_FIRST
         self._why = ""
         self.queued = 0
-        """Bytes that wait or are under way. Touched by the loop's thread alone."""
+        """Bytes that wait or are under way."""
         self.state: State = "ok"
 
-    # The loop's thread
+    # Anybody
 
     def submit(self, operation: Operation) -> None:
         """Queues it, or fails it at once: the queue is full, Redis has been away for a while, the store is closed."""
@@ -85,7 +87,8 @@ class Writer:
             return
         operation.deadline = now + self._patience(operation)
         self.queued += operation.size
-        self._queue.put(operation)
+        self._queue.append(operation)
+        self._news.unpark_all()
 
     def _refusal(self, operation: Operation, now: float) -> Failed | None:
         if self._closing is not None:
@@ -113,81 +116,83 @@ class Writer:
         """Takes nothing more; what is queued is written if that works within so many seconds."""
         if self._closing is None:
             self._closing = time.monotonic() + within
-            self._queue.put(None)
+            self._news.unpark_all()
 
-    def _settle(self, settled: Settled, operations: int, seconds: float) -> None:
-        if operations:
-            self._on_batch(operations, seconds)
-        for operation, outcome in settled:
-            self.queued -= operation.size
-            operation.done(outcome)
+    # The task
 
-    # The writer's thread
-
-    def run(self) -> None:
-        """Writes until it is closed and nothing is left. The body of the thread."""
+    async def run(self) -> None:
+        """Writes until it is closed and nothing is left. The body of the task."""
         pending: list[Operation] = []
         pause = 0.0
         try:
-            while self._gather(pending, pause):
-                pause = self._round(pending) if pending else self._probe()
+            while await self._gather(pending, pause):
+                pause = await (self._round(pending) if pending else self._probe())
                 self._expire(pending)
         finally:
             self._closing = self._closing or time.monotonic()
-            self._gather(pending, 0.0)
+            self._take(pending)
             self._finish([(operation, Failed(Refused.AWAY, "the store is closed")) for operation in pending])
             self._link.close()
 
-    def _gather(self, pending: list[Operation], pause: float) -> bool:
+    async def _gather(self, pending: list[Operation], pause: float) -> bool:
         """Takes what is queued, after `pause`. If that is nothing, it waits for more, unless Redis is in trouble and
         must be asked whether it still is. False: closed, and nothing left."""
         until = time.monotonic() + pause
         while self._closing is None:
+            if self._take(pending) and self.state == "full":
+                until = 0.0
             idle = not pending and self.state == "ok"
             left = until - time.monotonic()
-            try:
-                operation = self._queue.get(idle or left > 0, None if idle else max(0.0, left))
-            except Empty:
+            if idle:
+                await self._news.park()
+            elif left <= 0:
                 return True
-            if operation is not None:
-                pending.append(operation)
-                if self.state == "full":
-                    until = 0.0
-        time.sleep(pause)
-        while not self._queue.empty():
-            if (operation := self._queue.get()) is not None:
-                pending.append(operation)
+            else:
+                with trio.move_on_after(left):
+                    await self._news.park()
+        await trio.sleep(pause)
+        self._take(pending)
         return bool(pending)
 
-    def _probe(self) -> float:
+    def _take(self, pending: list[Operation]) -> bool:
+        taken, self._queue = self._queue, []
+        pending += taken
+        return bool(taken)
+
+    async def _probe(self) -> float:
         """Asks whether Redis is back when nothing else does; without it, what can't wait would be refused for ever. It
         asks by a write, for one that is full or read-only still reads."""
         try:
-            replies = self._link.exchange([("SET", "sd:probe", "1", "PX", 1000)])
+            replies = await self._link.exchange([("SET", self._probe_key, "1", "PX", 1000)])
         except LinkDown as error:
             return self._away(error)
-        return self._repair(reply for reply in replies if _state(reply) is not None)
+        return await self._repair(reply for reply in replies if _state(reply) is not None)
 
-    def _round(self, pending: list[Operation]) -> float:
+    async def _round(self, pending: list[Operation]) -> float:
         """Sends all that is pending, batch by batch; leaves what must be sent again, and says how long to wait."""
         held: dict[str, Reply] = {}
         again: list[Operation] = []
-        rest = iter(_batches(pending))
-        for batch in rest:
-            try:
-                self._send(batch, held, again)
-            except LinkDown as error:
-                for operation in batch:
-                    operation.tried = True
-                pending[:] = [*again, *batch, *(operation for more in rest for operation in more)]
-                return self._away(error)
-        pending[:] = again
-        return self._repair(held.values())
+        try:
+            for batch in list(_batches(pending)):
+                try:
+                    await self._send(batch, held, again)
+                except LinkDown as error:
+                    return self._away(error)
+                del pending[: len(batch)]
+        finally:
+            pending[:0] = again  # nothing is told twice, whatever ends the round
+        return await self._repair(held.values())
 
-    def _send(self, batch: list[Operation], held: dict[str, Reply], again: list[Operation]) -> None:
+    async def _send(self, batch: list[Operation], held: dict[str, Reply], again: list[Operation]) -> None:
         """One exchange. `held` are the sessions of which an operation must be sent again, and why."""
         began = time.monotonic()
-        replies = self._link.exchange([operation.command for operation in batch])
+        replies: list[Reply] | None = None
+        try:
+            replies = await self._link.exchange([operation.command for operation in batch])
+        finally:
+            if replies is None:
+                for operation in batch:
+                    operation.tried = True
         settled: Settled = []
         for operation, reply in zip(batch, replies, strict=True):
             blocked = held.get(operation.key)
@@ -195,23 +200,27 @@ class Writer:
                 blocked = held[operation.key] = reply
                 if is_denied(reply):
                     self._tell_error(str(reply))
-            if blocked is None or (operation.when_full and not isinstance(reply, Exception)):
+            # One that is held back may have been executed all the same: Redis is not full for each command of a batch.
+            operation.tried = operation.tried or not isinstance(reply, Exception)
+            state = _state(blocked) if blocked is not None else None
+            spared = state is not None and (not operation.waits or (operation.optional and state in REFUSING))
+            if blocked is None or ((operation.when_full or spared) and not isinstance(reply, Exception)):
                 if isinstance(reply, Exception):
                     self._tell_error(str(reply))
                 settled.append((operation, operation.outcome(reply)))
-            elif (state := _state(blocked)) and (not operation.waits or (operation.optional and state in REFUSING)):
+            elif spared:
                 reason = Refused.STORE_FULL if state == "full" else Refused.AWAY
                 settled.append((operation, Failed(reason, str(blocked))))
             else:
                 again.append(operation)
         self._finish(settled, len(batch), time.monotonic() - began)
 
-    def _repair(self, reasons: Iterable[Reply]) -> float:
+    async def _repair(self, reasons: Iterable[Reply]) -> float:
         """After a round in which Redis answered: what stands against the rest of it, and how long to wait."""
         worst = list(reasons)
         if any(lacks_function(reason) for reason in worst):
             try:
-                self._link.prepare()
+                await self._link.prepare()
             except LinkDown as error:
                 return self._away(error)
         if hard := [reason for reason in worst if not lacks_function(reason)]:
@@ -245,11 +254,14 @@ class Writer:
     def _tell_error(self, text: str) -> None:
         if time.monotonic() - self._told_error > 1.0:
             self._told_error = time.monotonic()
-            self._post(lambda: self._on_error(text))
+            self._on_error(text)
 
     def _finish(self, settled: Settled, operations: int = 0, seconds: float = 0.0) -> None:
-        if settled or operations:
-            self._post(lambda: self._settle(settled, operations, seconds))
+        if operations:
+            self._on_batch(operations, seconds)
+        for operation, outcome in settled:
+            self.queued -= operation.size
+            operation.done(outcome)
 
 
 def _state(reply: Reply) -> State | None:

@@ -7,6 +7,8 @@ import pytest
 import trio
 
 from actors.ports import Answer
+from actors.protocol.table import Limits
+from gateway.http.config import ServeConfig
 from tests.support.patience import PATIENCE
 
 LONG = 30 * PATIENCE
@@ -116,6 +118,25 @@ async def test_with_a_farewell_idle_connections_are_served_once_more_and_then_cl
         await busy.aclose()
 
 
+async def test_idle_connections_are_closed_half_way_to_the_deadline_whatever_is_in_work(door, make_app, running, read):
+    door.hang()
+    async with running(make_app(), stop=4.0) as server:
+        busy, idle = await server.connect(), await server.connect()
+        await busy.send_all(POST)
+        await door.entered.wait()
+        await idle.send_all(HEALTH)
+        await read.until(idle, b"}")
+        server.stop.set()
+        assert await read.all(idle) == b""
+        assert not door.cancelled.is_set()
+        await busy.aclose()
+
+
+def test_the_last_connections_are_cut_when_the_drain_is_over():
+    config = ServeConfig.within(Limits(drain_grace=5.0, drain_deadline=8.0))
+    assert config.stop == 13.0
+
+
 async def test_a_request_that_has_come_and_was_not_read_is_answered(make_app, running, read):
     async with running(make_app()) as server:
         late, idle = await server.connect(), await server.connect()
@@ -124,7 +145,7 @@ async def test_a_request_that_has_come_and_was_not_read_is_answered(make_app, ru
             await read.until(stream, b"}")
         os.write(late.socket.fileno(), HEALTH)  # the loop has no turn between this and
         server.connections.close_idle()
-        assert await read.all(idle) == b""
+        assert os.read(idle.socket.fileno(), 1) == b""  # before the client can send what nobody would read
         await read.until(late, b"}")
 
 

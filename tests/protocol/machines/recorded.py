@@ -20,6 +20,7 @@ class Died(Exception):  # noqa: N818 - it names what happened
 class Head:
     seq: int
     finished: bool = False
+    opener: int = 1
 
 
 def change(table: dict[str, bytes], changes: Mapping[str, bytes | None]) -> None:

@@ -18,6 +18,7 @@ from actors.machines.cluster.lease import (
     Doubt,
     DrainBegun,
     Drained,
+    Forgot,
     GiveUp,
     Lapsed,
     Lease,
@@ -27,6 +28,7 @@ from actors.machines.cluster.lease import (
     Rename,
     Verified,
     Verify,
+    VerifyAgain,
     doubtful,
     may_claim,
     step,
@@ -93,6 +95,18 @@ def test_whoever_has_not_lived_for_a_whole_lease_claims_from_nobody() -> None:
     assert may_claim(beaten, 10.0 + TTL)
     assert not may_claim(beaten, 9.1 + TTL + DOUBT), "too long without a beat"
     assert not may_claim(after(Beaten(10.0, 10.0), Lapsed(20.0), Beaten(20.0, 20.0)), 21.0)
+
+
+def test_a_store_that_may_have_lost_writes_is_asked_for_all_that_is_owned() -> None:
+    """And whoever looks dead there may only have been forgotten."""
+    long = step(LIVE, Beaten(9.0 + TTL, 10.0 + TTL))[0]
+    lease, effects = step(long, Forgot(10.0 + TTL))
+    assert (lease.phase, lease.doubted, effects) == (LeasePhase.VERIFYING, False, [VerifyAgain()])
+    assert may_claim(long, 10.0 + TTL)
+    assert not may_claim(lease, 10.0 + TTL)
+    assert may_claim(step(lease, Beaten(9.5 + 2 * TTL, 10.0 + 2 * TTL))[0], 10.0 + 2 * TTL)
+    lapsed = step(LIVE, Lapsed(11.0))[0]
+    assert step(lapsed, Forgot(11.0)) == (lapsed, []), "all is claimed under the next name anyway"
 
 
 def test_a_drain_keeps_the_lease_until_all_is_done() -> None:

@@ -144,6 +144,21 @@ def test_where_messages_are_not_related_eligible_calls_go_one_at_a_time(pipe: Li
     assert [m["method"] for m in sent(pipe.result(pipe.latest("ping")))] == ["prompts/get"]
 
 
+def test_whoever_comes_to_the_turn_hears_that_others_wait_behind_it(pipe: LinkDriver) -> None:
+    for key in ("a", "b", "c"):
+        pipe.call(key)
+    assert all_of(ue.Awaited, pipe.result("e.2")) == [ue.Awaited("b")]
+    assert all_of(ue.Awaited, pipe.result("e.3")) == []
+
+
+def test_so_does_the_first_of_those_that_waited_for_the_connection() -> None:
+    driver = LinkDriver()
+    driver.call("a")
+    driver.call("b")
+    driver.step(ue.Started(False))
+    assert all_of(ue.Awaited, driver.shake()) == [ue.Awaited("a")]
+
+
 @pytest.mark.parametrize("shown", ["ping", "the call itself"])
 def test_after_a_cancel_the_next_call_waits_until_the_backend_is_done(pipe: LinkDriver, shown: str) -> None:
     pipe.call("a")

@@ -65,6 +65,7 @@ def requests(draw: st.DrawFn) -> Request:
 class Head:
     seq: int
     finished: bool
+    opener: int = 1
 
 
 @dataclass

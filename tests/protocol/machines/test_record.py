@@ -280,3 +280,34 @@ def test_a_record_that_was_written_before_is_read() -> None:
     assert again.asked == ((9, "roots/list"),)
     assert (set(session.requests), set(session.asks)) == ({2}, {"10.2"})
     assert set(store.requests) == {"i:2"}
+
+
+@pytest.mark.parametrize(
+    ("others", "version"),
+    [
+        ([], 4),
+        ([(1, 5)], 4),
+        ([(3, 3), (2, 4)], 3),
+        ([[1, 3], [1, 1]], 2),
+        ([None], 2),
+        ([["x", 9]], 2),
+        ([(1, 2, 3)], 2),
+    ],
+)
+def test_records_are_written_in_the_newest_version_that_all_read(others: list, version: int) -> None:
+    assert session_record.written(others, (2, 4)) == version
+
+
+def test_who_reads_a_version_says_so() -> None:
+    assert session_record.reads([1, 2], 2)
+    assert not session_record.reads([1, 2], 3)
+    assert not session_record.reads([3, 4], 2)
+    assert session_record.reads(None, 1)
+    assert not session_record.reads("nonsense", 2)
+
+
+@pytest.mark.parametrize("version", [b"0", b"2", b"", b"x"])
+def test_a_record_of_another_version_is_not_read(version: bytes) -> None:
+    fields = {"v": b"1", "version": b"", "client": b"", "state": b""}
+    assert session_record.is_complete(fields)
+    assert not session_record.is_complete(fields | {"v": version})

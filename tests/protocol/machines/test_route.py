@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from actors.machines.cluster.route import (
     GRACE,
     HERE,
@@ -62,14 +64,14 @@ def posted(*kinds: Kind, to: str = "a") -> Route:
     """Letters 1, 2, … in the inbox of an owner, as entries e1, e2, …"""
     route = Route(owner=to)
     for mid, kind in enumerate(kinds, 1):
-        route, _ = run(route, Sent(mid, kind), Posted(mid, f"e{mid}"))
+        route, _ = run(route, Sent(mid, kind), Posted(mid, to, f"e{mid}"))
     return route
 
 
 def test_letters_wait_until_the_owner_is_known_and_go_in_order() -> None:
     route, effects = run(Route(), Sent(1, REQUESTS), Sent(2, NOTE), Resolved("a"))
     assert effects == [Resolve(None), Post(1, "a"), Post(2, "a")]
-    route, effects = run(route, Posted(1, "e1"), Heard(1), Posted(2, "e2"), Heard(2))
+    route, effects = run(route, Posted(1, "a", "e1"), Heard(1), Posted(2, "a", "e2"), Heard(2))
     assert effects == [Accept(1), Accept(2)]
     assert route.idle
     assert run(route, Sent(3, NOTE))[1] == [Post(3, "a")], "the owner is remembered"
@@ -89,9 +91,20 @@ def test_clocks_begin_with_the_letter_and_with_each_post_and_end_with_it() -> No
 
 
 def test_nobody_there_is_tried_elsewhere_and_a_full_inbox_is_said_at_once() -> None:
-    route, effects = run(Route(owner="a"), Sent(1, REQUESTS), NotPosted(1, Unposted.DEAD), Resolved("b"))
+    route, effects = run(Route(owner="a"), Sent(1, REQUESTS), NotPosted(1, "a", Unposted.DEAD), Resolved("b"))
     assert effects == [Post(1, "a"), Resolve("a"), Post(1, "b")]
-    assert run(route, NotPosted(1, Unposted.INBOX_FULL))[1] == [Fail(1, Why.OVERLOADED)]
+    assert run(route, NotPosted(1, "b", Unposted.INBOX_FULL))[1] == [Fail(1, Why.OVERLOADED)]
+
+
+@pytest.mark.parametrize("kind", [NOTE, ATTACH])
+def test_what_became_of_a_post_to_the_former_owner_says_nothing_of_the_next(kind: Kind) -> None:
+    late = (NotPosted(1, "a", Unposted.DEAD), Posted(1, "a", "e1"))
+    for event in late:
+        route, effects = run(Route(owner="a"), Sent(1, kind), OwnerDown("a"), Resolved("b"))
+        assert effects == [Post(1, "a"), Resolve("a"), Post(1, "b")]
+        assert run(route, event) == (route, [])
+    route, _ = run(posted(REQUESTS), OwnerDown("a"), Withdrawn(1, False), Resolved("b"), OwnerDown("b"), Resolved("c"))
+    assert run(route, NotPosted(1, "b", Unposted.DEAD)) == (route, [])
 
 
 def test_where_no_owner_can_be_found_what_waits_gets_the_reason() -> None:
@@ -151,7 +164,7 @@ def test_what_it_took_is_never_sent_again_but_looked_for() -> None:
 def test_where_nobody_can_tell_it_counts_as_taken() -> None:
     down = (OwnerDown("a"), Resolved("b"))
     assert Recover(1, "b") in run(posted(REQUESTS), OwnerDown("a"), Withdrawn(1, None), Resolved("b"))[1]
-    route, _ = run(Route(owner="a"), Sent(1, REQUESTS), NotPosted(1, Unposted.AWAY))
+    route, _ = run(Route(owner="a"), Sent(1, REQUESTS), NotPosted(1, "a", Unposted.AWAY))
     assert run(route, *down)[1] == [Resolve("a"), Recover(1, "b")]
 
 
@@ -166,7 +179,7 @@ def test_a_post_under_way_when_its_receiver_dies_is_taken_back_as_soon_as_it_has
     route, _ = run(Route(owner="a"), Sent(1, REQUESTS))
     route, effects = run(route, OwnerDown("a"))
     assert effects == []
-    assert run(route, Posted(1, "e1"))[1] == [Withdraw(1, "a", "e1")]
+    assert run(route, Posted(1, "a", "e1"))[1] == [Withdraw(1, "a", "e1")]
 
 
 def test_when_the_next_owner_dies_too_it_is_asked_again() -> None:
@@ -210,7 +223,7 @@ def test_what_was_never_posted_in_time_was_surely_not_executed() -> None:
 
 def test_a_question_for_what_is_recorded_is_put_again_when_nothing_is_heard() -> None:
     route, _ = run(posted(REQUESTS), OwnerDown("a"), Withdrawn(1, False), Resolved("b"))
-    assert run(route, NotPosted(1, Unposted.AWAY), QuietDue(1))[1] == [Recover(1, "b"), AskAlive("b")]
+    assert run(route, NotPosted(1, "b", Unposted.AWAY), QuietDue(1))[1] == [Recover(1, "b"), AskAlive("b")]
 
 
 # The connection breaks --------------------------------------------------------------------------------------
@@ -235,5 +248,5 @@ def test_there_is_a_bound_on_what_waits() -> None:
 
 def test_what_concerns_no_letter_changes_nothing() -> None:
     route = posted(REQUESTS)
-    for event in (Heard(9), Moved(9, "a"), Withdrawn(9, True), Posted(9, "e"), Recovered(1, True), Resolved("b")):
+    for event in (Heard(9), Moved(9, "a"), Withdrawn(9, True), Posted(9, "a", "e"), Recovered(1, True), Resolved("b")):
         assert step(route, event) == (route, [])

@@ -4,11 +4,11 @@
 -- KEYS  record
 -- ARGV  me, nonce, expected owner ('' for none), expected epoch, schema that I read, ttl (ms), eighth
 -- OK epoch, time (ms), the record flat; the same owner and nonce again get the same grant.
--- GONE, ENDED, TOO_NEW, FENCED.
+-- GONE, ENDED, FENCED; TOO_NEW schema.
 local row = redis.call('HMGET', KEYS[1], 'state', 'v', 'owner', 'epoch', 'nonce')
 if not row[1] then return {'GONE'} end
 if row[1] == 'ended' then return {'ENDED'} end
-if tonumber(row[2]) > tonumber(ARGV[5]) then return {'TOO_NEW'} end
+if tonumber(row[2]) > tonumber(ARGV[5]) then return {'TOO_NEW', tonumber(row[2])} end
 local time = now()
 local epoch = row[4]
 if not (row[3] == ARGV[1] and row[5] == ARGV[2]) then

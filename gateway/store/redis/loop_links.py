@@ -1,0 +1,205 @@
+"""Links to Redis that the loop uses itself: no thread is woken for a batch, and none wakes the loop for its replies.
+
+redis-py makes the connections, on a thread (names, TLS, Sentinel, the slots of a cluster); from then on their sockets
+are written and read here. What holds of links (`links.py`) holds of these.
+"""
+
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from ssl import SSLSocket, SSLWantReadError, SSLWantWriteError
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
+
+import trio
+from hiredis import PushNotification, Reader
+from redis.connection import DefaultParser
+from redis.exceptions import ConnectionError as Broken
+from redis.exceptions import ReadOnlyError, RedisError
+from trio.lowlevel import wait_readable, wait_writable
+
+from gateway.store.redis.errors import LinkDown
+from gateway.store.redis.links import (
+    Command,
+    DirectLink,
+    Primaries,
+    Reply,
+    direct_link,
+    down,
+    lacks_function,
+    loads,
+    pack,
+)
+from gateway.store.redis.targets import Address, Connection, Target
+
+READ: Final = 64 * 1024
+"""Bytes that are read at once."""
+
+Ts = TypeVarTuple("Ts")
+Result = TypeVar("Result")
+
+_NOTHING: Final = object()
+
+
+class LoopLink(Protocol):
+    """One task's way to Redis. A call that is cancelled costs the connection."""
+
+    async def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        """Sends all and reads a reply to each; LinkDown if the connection breaks, whatever was executed by then."""
+
+    async def prepare(self) -> None:
+        """Loads the functions again, after an error reply that says they (or the slots) are not where they were."""
+
+    def close(self) -> None:
+        """Closes the connection."""
+
+
+def open_loop_link(target: Target) -> LoopLink:
+    """A link for one task; it connects when it is first used."""
+    return ClusterLoopLink(target) if target.kind == "cluster" else DirectLoopLink(direct_link(target))
+
+
+async def replies_to(link: LoopLink, commands: Sequence[Command]) -> list[Reply]:
+    """Replies, none of which is an error; else LinkDown. For commands that may be executed twice."""
+    replies = await link.exchange(commands) if commands else []
+    if any(lacks_function(reply) for reply in replies):
+        await link.prepare()
+        replies = await link.exchange(commands)
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise LinkDown(str(reply)) from reply
+    return replies
+
+
+class DirectLoopLink:
+    """One connection to one primary."""
+
+    def __init__(self, link: DirectLink) -> None:
+        """`link` makes the connections; nobody else uses it."""
+        self._link = link
+        self._wire: _Wire | None = None
+
+    async def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        """See `LoopLink`."""
+        whole = False
+        try:
+            if self._wire is None:
+                self._wire = _Wire(await _in_thread(self._link.connect))
+            await self._wire.send(pack(commands))
+            replies = await self._wire.replies(len(commands))
+            # One that has become a replica: the primary is elsewhere, by now the same name may lead there.
+            whole = not any(isinstance(reply, ReadOnlyError) for reply in replies)
+        except (RedisError, OSError) as error:
+            raise down(error) from error
+        finally:
+            if not whole:
+                self.close()
+        return replies
+
+    async def prepare(self) -> None:
+        """See `LoopLink`."""
+        await self.exchange(loads())
+
+    def close(self) -> None:
+        """See `LoopLink`."""
+        self._wire = None
+        self._link.close()
+
+
+class ClusterLoopLink:
+    """One connection to each primary of a Redis Cluster; a batch is split by slot."""
+
+    def __init__(self, target: Target) -> None:
+        self._primaries = Primaries(target)
+        self._links: dict[Address, DirectLoopLink] = {}
+
+    async def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        """See `LoopLink`. Redirections come back as error replies and are not followed."""
+        if not self._primaries.known:
+            await _in_thread(self._primaries.learn)
+        replies: list[Reply] = [None] * len(commands)
+        for address, indices in self._primaries.of(commands).items():
+            if address not in self._links:
+                self._links[address] = DirectLoopLink(self._primaries.link_to(address))
+            try:
+                answers = await self._links[address].exchange([commands[i] for i in indices])
+            except LinkDown:
+                self._primaries.lost(address)
+                raise
+            for index, reply in zip(indices, answers, strict=True):
+                replies[index] = reply
+        return replies
+
+    async def prepare(self) -> None:
+        """See `LoopLink`."""
+        self._primaries.forget()
+        for link in self._links.values():
+            # One that is no more has nothing to prepare; any other does this when it connects.
+            with suppress(LinkDown):
+                await link.prepare()
+
+    def close(self) -> None:
+        """See `LoopLink`."""
+        for link in self._links.values():
+            link.close()
+        self._primaries.forget()
+
+
+class _Wire:
+    """The socket of a connection that redis-py has made."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._timeout = connection.socket_timeout
+        self._socket: socket.socket = connection._sock
+        self._socket.setblocking(False)
+        parse: Callable[[str], Exception] = DefaultParser.parse_error
+        self._reader: Any = Reader(replyError=parse, notEnoughData=_NOTHING)
+
+    async def send(self, data: bytes) -> None:
+        """Writes it all."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+            except (BlockingIOError, SSLWantWriteError):
+                await self._wait(wait_writable)
+            except SSLWantReadError:
+                await self._wait(wait_readable)
+
+    async def replies(self, count: int) -> list[Reply]:
+        """The next replies."""
+        replies: list[Reply] = []
+        while True:
+            while len(replies) < count and (reply := self._reader.gets()) is not _NOTHING:
+                if isinstance(reply, Broken):
+                    raise reply
+                if not isinstance(reply, PushNotification):
+                    replies.append(reply)
+            if len(replies) == count:
+                return replies
+            await self._read()
+
+    async def _read(self) -> None:
+        if not (isinstance(self._socket, SSLSocket) and self._socket.pending()):
+            await self._wait(wait_readable)
+        while True:
+            try:
+                data = self._socket.recv(READ)
+                break
+            except (BlockingIOError, SSLWantReadError):
+                await self._wait(wait_readable)
+            except SSLWantWriteError:
+                await self._wait(wait_writable)
+        if not data:
+            raise Broken("Redis has closed the connection")
+        self._reader.feed(data)
+
+    async def _wait(self, ready: Callable[[socket.socket], Awaitable[None]]) -> None:
+        with trio.move_on_after(self._timeout) as scope:
+            await ready(self._socket)
+        if scope.cancelled_caught:
+            raise TimeoutError("Redis is silent")
+
+
+async def _in_thread(fn: Callable[[*Ts], Result], *args: *Ts) -> Result:
+    # Not waited for when cancelled: a name lookup can hang. What it has made by then is closed with it.
+    return await trio.to_thread.run_sync(fn, *args, abandon_on_cancel=True)
