@@ -139,8 +139,11 @@ class FaultyStore:
     def restore(self, key: SessionKey, grant: Grant, rev: int, record: Record, done: Done) -> None:
         self._call("restore", key, partial(self.inner.restore, key, grant, rev, record), done)
 
-    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done) -> None:
-        self._call("mend", key, partial(self.inner.mend, key, grant, stream, head), done)
+    def mend(self, key: SessionKey, grant: Grant, stream: str, head: int, done: Done, *, opener: int = 0) -> None:
+        self._call("mend", key, partial(self.inner.mend, key, grant, stream, head, opener=opener), done)
+
+    def heads(self, streams: Sequence[tuple[SessionKey, str]], done: Done) -> None:
+        self.inner.heads(streams, done)
 
     def release(self, key: SessionKey, grant: Grant, done: Done, *, work: bool = False) -> None:
         self._call("release", key, partial(self.inner.release, key, grant, work=work), done)
