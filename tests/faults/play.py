@@ -78,9 +78,8 @@ async def play(plan: Plan, scenario: Scenario) -> None:
         failed = [one for one in fates if (plan.harmless or plan.complete) and not _fine(plan, scenario, one[1])]
         assert not failed, f"this fault is harmless, but: {failed}"
         await promises.check_nothing_left(world)
-        assert plan.crashes or not world.life.gateway.crashes + world.crashes, (
-            world.life.gateway.crashes + world.crashes
-        )
+        crashes = world.life.gateway.crashes + world.crashes
+        assert plan.crashes or not crashes, crashes
         world.life.gateway.crashes.clear()
 
 
