@@ -81,11 +81,12 @@ def admin_app(
     async def check_host() -> Response | None:
         if not host_allowed(request.headers.get("Host", ""), names):
             return _json(403, {"error": "this Host is not served here"})
-        if before is not None and request.path != "/livez":
+        if before is not None and request.path not in ("/livez", "/healthz"):
             await before()
         return None
 
     @app.get("/livez")
+    @app.get("/healthz")
     async def livez() -> Response:
         return _json(200, {"status": "ok"})
 

@@ -212,7 +212,7 @@ def test_two_workers_are_one_gateway_to_operators(site: Site) -> None:
     page = site.admin("/metrics")
     assert 'stagedoor_workers{state="ready"} 2.0' in page
     assert json.loads(site.admin("/readyz?verbose"))["status"] == "ready"
-    assert site.admin("/livez")
+    assert site.admin("/livez") == site.admin("/healthz")
 
 
 def test_a_killed_worker_is_replaced_and_what_it_counted_stays(site: Site) -> None:

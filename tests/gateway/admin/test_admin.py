@@ -40,8 +40,9 @@ async def get(app: Any, path: str, host: str = "127.0.0.1:8081", method: str = "
     return await app.test_client().open(path, method=method, headers={"Host": host})
 
 
-async def test_livez_says_that_the_process_answers(app):
-    response = await get(app, "/livez")
+@pytest.mark.parametrize("path", ["/livez", "/healthz"])
+async def test_livez_says_that_the_process_answers(path, app):
+    response = await get(app, path)
     assert response.status_code == 200
     assert await response.get_json() == {"status": "ok"}
     assert response.headers["Cache-Control"] == "no-store"
