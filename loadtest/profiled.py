@@ -1,6 +1,6 @@
 """The gateway's command line, with a profiler beside it: `python -m loadtest.profiled --out FILE --by samples serve …`.
 
-SIGUSR1 starts the profiler, SIGUSR2 ends it and writes FILE. `samples` looks at the stack at each tick of used CPU: it
+SIGUSR1 starts a profiler, SIGUSR2 ends it and writes FILE. `samples` looks at the stack at each tick of used CPU: it
 disturbs little, and its shares are true. `calls` is cProfile: its counts are exact, but it makes small functions look
 dear, and its times have in them what other processes took.
 """
@@ -21,6 +21,7 @@ from typing import Any
 from loadtest.targets import ROOT
 
 TICK = 0.001  # seconds of CPU; the system's own clock may be coarser
+ENOUGH = 50  # times that a profiler looked: shares of fewer are chance
 Rows = list[dict[str, Any]]
 """For each function: `own` and `within` as shares of the whole, `calls` if they were counted."""
 
@@ -40,6 +41,11 @@ class Samples:
         self._own: Counter[CodeType] = Counter()
         self._within: Counter[CodeType] = Counter()
         self._made: dict[CodeType, str] = {}
+
+    @property
+    def looks(self) -> int:
+        """How often it looked."""
+        return self._own.total()
 
     def start(self) -> None:
         signal.signal(signal.SIGPROF, self._look)
@@ -65,7 +71,7 @@ class Samples:
 
     def rows(self) -> Rows:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        total = self._own.total() or 1
+        total = self.looks or 1
         return [
             {
                 "function": self._name(code),
@@ -79,6 +85,8 @@ class Samples:
 
 class Calls:
     """What is called how often, by cProfile."""
+
+    looks = ENOUGH  # it misses nothing
 
     def __init__(self) -> None:
         self._profile = cProfile.Profile()
@@ -104,14 +112,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--by", choices=PROFILERS, required=True)
     options, rest = parser.parse_known_args()
-    profiler = PROFILERS[options.by]()
+    looking: list[Samples | Calls] = []
+
+    def start(_number: int, _frame: FrameType | None) -> None:
+        looking.append(PROFILERS[options.by]())
+        looking[-1].start()
 
     def end(_number: int, _frame: FrameType | None) -> None:
+        profiler = looking.pop()
+        rows = profiler.rows()
         part = options.out.with_suffix(".part")
-        part.write_text(json.dumps(profiler.rows()))
+        part.write_text(json.dumps({"looks": profiler.looks, "rows": rows}))
         part.rename(options.out)
 
-    signal.signal(signal.SIGUSR1, lambda *_: profiler.start())
+    signal.signal(signal.SIGUSR1, start)
     signal.signal(signal.SIGUSR2, end)
     sys.argv = ["stagedoor", *rest]
     from gateway.cli import main as gateway

@@ -25,7 +25,7 @@ from typing import Any
 
 import trio
 
-from loadtest import client, proc, shapes, table
+from loadtest import client, proc, profiled, shapes, table
 from loadtest.client import Client
 from loadtest.shapes import Count
 from loadtest.targets import OTHER_CPU, ROOT, TARGETS, Bench, Running
@@ -34,6 +34,7 @@ Shape = Callable[[list[Client], str, float], Awaitable[Count]]
 RESULTS = ROOT / "loadtest" / "results"
 WARM_UP = 0.2  # of the measured time, before it
 SETTLE = 1.0  # seconds between the last change and a look at memory
+LONGEST = 30.0  # seconds: a target that was looked at so seldom in so long is not looked at for longer
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ async def measure(running: Running, load: Load, seconds: float) -> dict[str, Any
     """One load on one target, with CPU read at both ends of the measured time."""
     clients = await client.open_clients(running.client, load.clients)
     await shapes.steady(clients, load.tool, seconds * WARM_UP)
-    with profiled(running):
+    with profiling(running):
         before = proc.cpu_seconds(running.pid)
         began = trio.current_time()
         tally = await load.shape(clients, load.tool, seconds)
@@ -83,7 +84,7 @@ async def measure(running: Running, load: Load, seconds: float) -> dict[str, Any
 
 
 @contextmanager
-def profiled(running: Running) -> Iterator[None]:
+def profiling(running: Running) -> Iterator[None]:
     """Has the profiler of the target look on, if it has one."""
     if running.profile is not None:
         os.kill(running.pid, signal.SIGUSR1)
@@ -164,12 +165,22 @@ def show_profiles(options: argparse.Namespace) -> None:
             for name, running in targets.items():
                 if running.profile is None or not load.needs <= TARGETS[name].can:
                     continue
-                found = attempt(measure, running, load, options.seconds)
-                end = time.monotonic() + SETTLE * 10
-                while not running.profile.exists() and time.monotonic() < end:
-                    time.sleep(0.05)
-                print(table.profile(f"{name}, {title}", found, json.loads(running.profile.read_text())))
-                running.profile.unlink()
+                print(table.profile(f"{name}, {title}", *looked_at(running, running.profile, load, options.seconds)))
+
+
+def looked_at(running: Running, profile: Path, load: Load, seconds: float) -> tuple[dict[str, Any], profiled.Rows]:
+    """One load on one target, and its profile: again and for twice as long, if the profiler looked too seldom. (The
+    clock of used CPU ticks a hundred times a second on some systems, and a busy machine gives a target little CPU.)"""
+    while True:
+        found = attempt(measure, running, load, seconds)
+        end = time.monotonic() + SETTLE * 10
+        while not profile.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        seen = json.loads(profile.read_text())
+        profile.unlink()
+        if seen["looks"] >= profiled.ENOUGH or "failed" in found or seconds > LONGEST:
+            return found, seen["rows"]
+        seconds *= 2
 
 
 def held_by(name: str, scale: float) -> dict[str, Any]:
