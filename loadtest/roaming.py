@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 import select
 import time
 from collections import Counter, deque
@@ -27,6 +26,7 @@ RESUME_AFTER = (0.1, 0.5)
 OUTCOME_WITHIN = 90.0
 """Seconds beyond its own time after which a call counts as lost."""
 LATER = frozenset({429, 502, 503, 504})
+NOTES = 500
 numbers = itertools.count(1)
 
 
@@ -67,14 +67,27 @@ class Ledger:
     resumed: int = 0
     unheard: int = 0
     """What servers said while nobody read, and which never became an event."""
+    draining: set[bytes] = field(default_factory=set)
+    """The replicas that were told to end and have not been started anew."""
+    drains: float = 0.0
+    """When the last one was told."""
     notes: list[str] = field(default_factory=list)
-    """When and what, of the first failures."""
+    """When, what and where, of the first failures."""
 
-    def fail(self, kind: str, error: BaseException) -> None:
+    def drain(self, replica: bytes) -> None:
+        """It was told to end."""
+        self.draining.add(replica)
+        self.drains = time.monotonic()
+
+    def fail(self, kind: str, error: BaseException, replica: bytes, seconds: float = 0.0) -> None:
+        """A request of this kind, which this replica had for so long, has no result."""
         text = f"{kind}: {error}" if isinstance(error, FailedError) else f"{kind}: {type(error).__name__} {error}"
-        self.failed[re.sub(r'"id":\d+,', "", text)[:300]] += 1
-        if len(self.notes) < 40:
-            self.notes.append(f"{time.monotonic():.3f} {text}"[:400])
+        state = "draining" if replica in self.draining else "serving"
+        self.failed[f"{text[:300]} ({state})"] += 1
+        if len(self.notes) < NOTES:
+            now = time.monotonic()
+            since = f"{now - self.drains:.2f} s after the last drain began" if self.drains else "before any drain"
+            self.notes.append(f"{now:.3f} {text[:300]}; {replica.decode()} ({state}), {seconds:.2f} s, {since}")
 
 
 class Balancer:
@@ -156,6 +169,8 @@ class Roamer:
         self._kept: ClientConnection | None = None
         self._headers = HEADERS
         self._told = 0
+        self._at = b""
+        """The replica that had the last request of a call."""
 
     async def open(self) -> None:
         params = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": ABOUT}
@@ -180,7 +195,7 @@ class Roamer:
                 self._ledger.notes.append(f"{time.monotonic():.3f} {kind} {progress}")
             self._ledger.seconds.setdefault(kind, []).append(time.perf_counter() - began)
         except (FailedError, *BROKEN) as error:
-            self._ledger.fail(kind, error)
+            self._ledger.fail(kind, error, self._at, time.perf_counter() - began)
         finally:
             self.busy = False
 
@@ -213,6 +228,7 @@ class Roamer:
             if not cursor.last:
                 raise FailedError("the stream ended before an id")
             connection = await self._resumed(cursor)
+            self._at = connection.host
 
     # Streams
 
@@ -221,7 +237,7 @@ class Roamer:
         try:
             await self._listen()
         except FailedError as error:
-            self._ledger.fail("GET stream", error)
+            self._ledger.fail("GET stream", error, b"any")
 
     async def _listen(self) -> None:
         level = {"id": next(numbers), "method": "logging/setLevel", "params": {"level": "info"}}
@@ -266,7 +282,7 @@ class Roamer:
             said = await connection.body()
             connection.close()
             if status not in LATER:
-                raise FailedError(f"resumption: HTTP {status} {said[:160]!r}")
+                raise FailedError(f"resumption: HTTP {status} {reason(said)}")
 
     # HTTP
 
@@ -278,16 +294,17 @@ class Roamer:
             if connection is not None:
                 connection.close()
             connection = await self._balancer.connect()
+        self._at = connection.host
         try:
             status = await connection.request(b"POST", self._path, self._headers, encode({"jsonrpc": "2.0", **message}))
             if status in (200, 202):
                 return connection
-            refused = (await connection.body())[:160]
+            refused = reason(await connection.body())
         except BROKEN as error:
             connection.close()
             raise FailedError(f"the connection broke{' (kept)' if kept else ''}: {error!r}") from None
         connection.close()
-        raise FailedError(f"HTTP {status}{' (kept)' if kept else ''} {refused!r}")
+        raise FailedError(f"HTTP {status}{' (kept)' if kept else ''} {refused}")
 
     async def _whole(self, connection: ClientConnection) -> bytes:
         body = await connection.body()
@@ -313,6 +330,17 @@ def closed(connection: ClientConnection) -> bool:
     look = select.poll()
     look.register(connection.fileno(), select.POLLIN)
     return bool(look.poll(0))
+
+
+def reason(body: bytes) -> str:
+    """What a refusal says."""
+    try:
+        error = decode(body).error
+    except msgspec.DecodeError:
+        error = None
+    if error is None:
+        return repr(body[:160])
+    return f"{error.message} {error.data}" if error.data else error.message
 
 
 def checked(message: Message, n: int) -> None:

@@ -190,10 +190,13 @@ async def _replaced(replicas: list[Replica], options: argparse.Namespace, ledger
             live = [await trio.to_thread.run_sync(other.sessions) for other in replicas]
             failed, began = ledger.failed.total(), trio.current_time()
             owned = live[replicas.index(replica)]
+            host = b"127.0.0.1:%d" % replica.address.port
+            ledger.drain(host)
             replica.signal(signal.SIGTERM)
             status = await trio.to_thread.run_sync(replica.wait)
             ended = trio.current_time() - began
             await trio.to_thread.run_sync(replica.start)
+            ledger.draining.discard(host)
             await trio.sleep(options.pause)
             row = {
                 "live": sum(live),

@@ -86,8 +86,9 @@ class ClientConnection:
     """The client's side of one connection: one request at a time."""
 
     def __init__(self, stream: trio.SocketStream, host: bytes) -> None:
+        self.host = host
+        """Whom it leads to."""
         self._stream = stream
-        self._host = host
         self._pieces: deque[bytes] = deque()
         self._reset()
 
@@ -123,7 +124,7 @@ class ClientConnection:
         head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%bcontent-length: %d\r\n\r\n" % (
             method,
             target,
-            self._host,
+            self.host,
             headers,
             len(body),
         )

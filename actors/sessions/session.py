@@ -355,10 +355,11 @@ class SessionActor(Actor):
             self.record.flush()
         if not self._watching:
             self._watch(self.services.limits.passivate_after)
-        if self._moving and not self._state.requests:
-            self._give_back()
-        elif self._draining and not self._state.requests:
-            self._leave_process()
+        if (self._moving or self._draining) and not self._state.requests and not self._posts:
+            if self._moving:
+                self._give_back()
+            else:
+                self._leave_process()
 
     def _handle(self, message: SessionMessage) -> None:
         """What calls come to. (A match that fails on a Struct costs as much as three comparisons of its type.)"""
@@ -649,16 +650,17 @@ class SessionActor(Actor):
     def _open_stream(self, effect: fx.OpenStream) -> None:
         number = effect.post if effect.post is not None else effect.connection
         assert number is not None
-        posts, gets, recorder, endpoint = self._posts, self._gets, self.recorder, self.endpoint
+        posts, gets, recorder, endpoint, ref = self._posts, self._gets, self.recorder, self.endpoint, self.ctx.ref
         post = posts.get(number)
         pending_replies = [m.id for m in post.messages if isinstance(m, Request)] if post is not None else []
 
         def opened(connection: Connection) -> None:
             # Perhaps after the end of the actor, which has dropped what it held.
+            calls: tuple[int, ...] = ()
             if effect.calls and recorder.records(effect.stream):
                 calls = tuple(call for call in effect.calls if endpoint.may_wait(call))
-                if calls:
-                    self.ctx.ref.reply(sm.StreamRecorded(effect.stream, calls))
+            if calls or (ref.alive and (self._draining or self._moving)):
+                ref.reply(sm.StreamRecorded(effect.stream, calls))
             post = posts.pop(number, None)
             reply = post.reply if post is not None else gets.pop(number, None)
             if reply is None or not reply.answer(Streaming(connection)):

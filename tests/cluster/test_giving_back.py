@@ -151,6 +151,43 @@ async def test_what_comes_while_something_runs_is_done_too(autojump_clock):
             assert not in_memory(one)
 
 
+@pytest.mark.parametrize("how", ["drained", "moved"])
+@pytest.mark.parametrize("where", ["here", "by mail"])
+async def test_an_answer_that_comes_while_its_stream_is_opened_is_brought(autojump_clock, monkeypatch, where, how):
+    """The store takes its time."""
+    alpha = lasting()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        if where == "by mail":
+            client.to(two)
+        acknowledged_late(one, monkeypatch, "open", 1.0)
+        call = client.begin("tools/call", {"name": "slow"})
+        request = await alpha.next()
+        await trio.sleep(0.3)
+        if how == "moved":
+            one.nursery.start_soon(move, one)
+            await one.settle()
+            request.text("done")
+            assert (await call.result())["content"][0]["text"] == "done"
+        else:
+            async with draining(one):
+                request.text("done")
+                assert (await call.result())["content"][0]["text"] == "done"
+        assert not in_memory(one)
+
+
+def acknowledged_late(gateway: Gateway, monkeypatch: Any, name: str, seconds: float) -> None:
+    """The store does it at once, and says so later."""
+    store = gateway.services.store
+    method = getattr(store, name)
+
+    def late(*arguments: Any, **more: Any) -> None:
+        *rest, done = arguments
+        method(*rest, lambda out: gateway.nursery.start_soon(after, seconds, lambda: done(out)), **more)
+
+    monkeypatch.setattr(store, name, late)
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_what_comes_too_late_is_not_begun_but_by_the_next_owner(autojump_clock, replicas):
     alpha = lasting()
