@@ -734,3 +734,33 @@ async def test_a_call_whose_holder_is_renamed_gets_its_answer_under_the_new_name
         assert len(call.seen("notifications/progress")) == progress
         assert executions(alpha) == 1
         assert two.store.incarnation != former
+
+
+@pytest.mark.parametrize("what", ["a notification", "an event stream"])
+async def test_what_else_a_renamed_holder_had_posted_is_heard_of_at_once(autojump_clock, monkeypatch, what):
+    """The owner's first answer goes to a name whose inbox nobody reads any more."""
+    alpha = http()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        await client.call("ping")
+        former, post = two.store.incarnation, one.services.cluster.post
+        unread = []
+
+        def lose(to: str, letter: bytes, done: Any) -> None:
+            if to == former:
+                unread.append(letter)
+                done("1-1")
+            else:
+                post(to, letter, done)
+
+        monkeypatch.setattr(one.services.cluster, "post", lose)
+        two.life.store.replica.cut_off()
+        await trio.sleep(lease.TTL - 0.1)
+        note = {"method": "notifications/roots/list_changed"}
+        sent = client.post(note) if what == "a notification" else client.listen()
+        await trio.sleep(0.2)
+        two.life.store.replica.resume()
+        await trio.sleep(2)
+        assert unread
+        assert two.store.incarnation != former
+        assert sent.status == (202 if what == "a notification" else 200)

@@ -11,7 +11,7 @@ from actors.machines.session import events as ev
 from actors.machines.session import record as session_record
 from actors.protocol.messages import EMPTY
 from tests.model.people import Call, Clients, Listener, Servers
-from tests.model.replica import Replica
+from tests.model.replica import Cancels, Replica
 from tests.model.store import Bug
 from tests.model.world import Breach, Weather, World
 from tests.protocol.machines.driving import NEWEST, OLD, SessionDriver
@@ -39,7 +39,7 @@ class Cluster:
         self.world = World(seed, bug)
         self.servers = Servers(self.world)
         self.clients = Clients(self.world, self.servers)
-        self.cancelled: set[tuple[str, str]] = set()
+        self.cancels = Cancels()
         self._starts = count(1)
         self._uids = count(1)
         for key, version in SESSIONS.items():
@@ -50,7 +50,7 @@ class Cluster:
         self.world.run(le.TTL + 1)
 
     def _start(self, name: str) -> Replica:
-        replica = Replica(self.world, f"{name}{next(self._starts)}", self.servers, self.cancelled)
+        replica = Replica(self.world, f"{name}{next(self._starts)}", self.servers, self.cancels)
         self.clients.replicas.append(replica)
         return replica
 
@@ -198,6 +198,8 @@ class Cluster:
         for call in self.clients.calls:
             if not call.over:
                 raise Breach("liveness", f"{call.uid} of {call.key} has no end")
+            if call.uid in self.cancels.early:
+                raise Breach("one queue", f"the cancel of {call.uid} came before it")
         for note in self.clients.notes:
             if not note.over and note.tries < 3:
                 raise Breach("liveness", f"{note.message} has no end")

@@ -64,7 +64,6 @@ class Life:
         self.kept = record
         self._held_back: list[tuple[str, tuple[Any, ...], Any]] = []
         self._numbers = 0
-        self._verifications = 0
         replica.world.note(replica.inc, "begins", key, "at epoch", grant.epoch)
         self.session, effects = rebuild.rebuild(record, Session(grant.epoch, Rules()), replica.world.now, ("L",))
         self._run(effects)
@@ -140,12 +139,13 @@ class Life:
             raise Breach("leases", f"{self} takes {body}, and is not the owner")
         if body[0] == "deliver" and isinstance(body[1], Request):
             self.replica.world.note(self, "takes", body[1].id)
-            if (body[1].id, target.holder) in self.replica.cancelled:
-                raise Breach("one queue", f"the cancel of {body[1].id} came before it")
+            if (body[1].id, target.holder) in self.replica.cancels.taken:
+                self.replica.cancels.early.add(body[1].id)
         if body[0] == "note":
             self.replica.servers.noted.add(body[2])
         if body[0] == "note" and isinstance(body[1], Notification) and (uid := uid_of(body[1])):
-            self.replica.cancelled.add((uid, target.holder))
+            self.replica.cancels.taken.add((uid, target.holder))
+            self.replica.cancels.early.discard(uid)
 
     def detach(self, target: Target) -> None:
         for number, other in list(self.targets.items()):
@@ -372,8 +372,7 @@ class Life:
         if self.over is not None:
             return
         self.verifying = True
-        self._verifications += 1
-        former, nonce = self.grant, f"verify {self.replica.inc} {self._verifications}"
+        former, nonce = self.grant, self.replica.nonce()
         self.replica.main.say(
             "claim", self.key, former.owner, former.epoch, self.replica.inc, nonce, done=self._verified
         )

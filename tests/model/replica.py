@@ -55,8 +55,18 @@ class Letter:
     clocks: dict[ro.Clock, int] = field(default_factory=dict)
 
 
+@dataclass
+class Cancels:
+    """Of all calls, at all owners."""
+
+    taken: set[tuple[str, str]] = field(default_factory=set)
+    """The call, and who held it."""
+    early: set[str] = field(default_factory=set)
+    """Calls whose cancel came before them, and not again after them."""
+
+
 class Replica(Process):
-    def __init__(self, world: World, name: str, servers: Servers, cancelled: set[tuple[str, str]]) -> None:
+    def __init__(self, world: World, name: str, servers: Servers, cancels: Cancels) -> None:
         super().__init__(world, name)
         self.servers = servers
         self.bug = world.bug
@@ -67,8 +77,7 @@ class Replica(Process):
         self.generation = -1
         """Of the store, when it was last heard of."""
         self.lives: dict[str, Life] = {}
-        self.cancelled = cancelled
-        """Calls whose cancel was taken by an owner, anywhere, and by whom it was held."""
+        self.cancels = cancels
         self.dead_ones: set[str] = set()
         self.connections: list[Connection] = []
         self.main, self._beats, self._inbox = (Line(self), Line(self), Line(self))
@@ -84,6 +93,7 @@ class Replica(Process):
         self._arriving: dict[str, list[tuple[Target, Any]]] = {}
         self._mids = 0
         self._sent = 0
+        self._claims = 0
         self._clocks = 0
         self._rung = False
         self.later(0.0, self._beat)
@@ -260,8 +270,7 @@ class Replica(Process):
             self._resolved(key, Failed(Refused.AWAY))
 
     def _claim(self, key: str, record: Record, tries: int) -> None:
-        self._sent += 1
-        nonce = f"{self.inc} {self._sent}"
+        nonce = self.nonce()
 
         def claimed(outcome: Any) -> None:
             if isinstance(outcome, Failed) or outcome[0].owner != self.inc:
@@ -274,6 +283,11 @@ class Replica(Process):
             self._resolved(key, ro.HERE)
 
         self.main.say("claim", key, record.owner, record.epoch, self.inc, nonce, done=claimed)
+
+    def nonce(self) -> str:
+        """Of a claim: never given twice."""
+        self._claims += 1
+        return f"{self.inc} {self._claims}"
 
     def _owns(self, key: str) -> bool:
         return key in self.lives and self.lives[key].over is None

@@ -370,7 +370,9 @@ def _flow(route: Route) -> Step:
     """Sends what waits, in order, as far as nothing before it is on its way anew."""
     effects: Effects = []
     for letter in route.letters:
-        if (letter.phase in ELSEWHERE and letter.to != route.owner) or letter.phase is Phase.WITHDRAWING:
+        if letter.phase is Phase.WITHDRAWING:
+            break
+        if letter.phase in ELSEWHERE and (letter.down or letter.to != route.owner):
             break
         if letter.phase not in (Phase.WAITING, Phase.TAKEN):
             continue

@@ -32,6 +32,7 @@ from actors.machines.cluster.route import (
     Recovered,
     Refused,
     Released,
+    Renamed,
     Resolve,
     Resolved,
     Route,
@@ -180,6 +181,14 @@ def test_a_post_under_way_when_its_receiver_dies_is_taken_back_as_soon_as_it_has
     route, effects = run(route, OwnerDown("a"))
     assert effects == []
     assert run(route, Posted(1, "a", "e1"))[1] == [Withdraw(1, "a", "e1")]
+
+
+def test_a_cancel_under_way_when_its_holder_is_renamed_waits_for_its_request() -> None:
+    route, _ = run(Route("a"), Sent(1, REQUESTS), Sent(2, NOTE))
+    route, effects = run(route, Renamed(), Posted(1, "a", "1-1"))
+    assert effects == [Withdraw(1, "a", "1-1")]
+    route, effects = run(route, Withdrawn(1, True))
+    assert effects == [Post(1, "a"), Post(2, "a")]
 
 
 def test_when_the_next_owner_dies_too_it_is_asked_again() -> None:
