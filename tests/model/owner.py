@@ -459,9 +459,6 @@ class Life:
         for effect in effects:
             if isinstance(effect, fx.AnswerPost):
                 self.reply(self.targets.pop(effect.post, None), ("answer", effect.body))
-        for number, uid in self.opening.items():
-            outcome = ("refused", 503) if uid is None else ("answer", lost(uid))
-            self.reply(self.targets.pop(number, None), outcome)
         self._leave()
 
     def release(self) -> None:
@@ -477,6 +474,9 @@ class Life:
             self.over = "released"
 
     def _leave(self) -> None:
+        for number, uid in self.opening.items():
+            outcome = ("refused", 503) if uid is None else ("answer", lost(uid))
+            self.reply(self.targets.pop(number, None), outcome)
         for number in self.readers.values():
             self.reply(self.targets.get(number), ("released",))
         for effect in (effect for out in self.outs.values() for effect in out.waiting if effect.accepts is not None):
