@@ -21,7 +21,9 @@ from actors.runtime.supervisor import BaseSupervisor
 from actors.runtime.timers import Timers
 
 DRAIN_TOGETHER = 16
-"""Actors that are told to drain at once; all of them within a quarter of the time there is."""
+"""Actors that are told to drain at once."""
+DRAIN_SHARE = 2 / 3
+"""Of the time there is, in which all are told: those of a busy process go on with their work until it is their turn."""
 
 OnCrash: TypeAlias = Callable[[str, BaseException], object]
 """Gets the name of an actor (or `actor/task`) and what escaped from it."""
@@ -92,11 +94,12 @@ class System:
     async def _ask(self, refs: Sequence[Ref], until: float) -> None:
         supervisors = [ref.cell.actor for ref in refs if isinstance(ref.cell.actor, BaseSupervisor)]
         others = [ref for ref in refs if not isinstance(ref.cell.actor, BaseSupervisor)]
-        patience = (until - trio.current_time()) / 4 * DRAIN_TOGETHER / max(1, len(others))
+        began = trio.current_time()
+        pace = (until - began) * DRAIN_SHARE / max(1, len(others))
         for number, ref in enumerate(others, 1):
             ref.urgent(Drain(until))
             if number % DRAIN_TOGETHER == 0:
-                await self._catch_up(patience)
+                await self._catch_up(began + number * pace)
         for supervisor in supervisors:
             supervisor.closing = True
             for phase in supervisor.phases():
@@ -105,10 +108,10 @@ class System:
             for ref in others:
                 await ref.ended()
 
-    async def _catch_up(self, patience: float) -> None:
-        """Waits until few are ready to run, so that what comes meanwhile does not stand behind all who drain; for so
-        many seconds at most."""
-        with trio.move_on_after(patience):
+    async def _catch_up(self, latest: float) -> None:
+        """Waits until few are ready to run, so that what comes meanwhile does not stand behind all who drain; until
+        this time (trio's clock) at most."""
+        with trio.move_on_at(latest):
             while True:
                 await trio.lowlevel.checkpoint()
                 if len(self.dispatcher) <= DRAIN_TOGETHER:

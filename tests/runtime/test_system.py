@@ -282,6 +282,37 @@ async def test_a_message_during_a_drain_is_not_behind_all_who_drain(
     assert [what for what, _ in diary].index("other") < 500
 
 
+async def test_nor_does_it_wait_where_the_process_is_slow(
+    system: System, diary: list[tuple[str, float]], mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All who drain have work for half of the time there is."""
+    monkeypatch.setattr("actors.runtime.dispatcher.TURN_BURSTS", 4)
+
+    class Busy(Worker):
+        def drain(self, deadline: float) -> None:
+            mock_clock.jump(0.01)
+            super().drain(deadline)
+
+    class Other(Actor):
+        mailbox_size = 2000
+
+        def receive(self, sent: float) -> None:
+            diary.append(("other", self.ctx.now() - sent))
+
+    other, many = system.spawn(Other(), "other"), DynamicSupervisor(500)
+    system.spawn(many, "many")
+    for _ in range(500):
+        many.start_child(Busy(diary))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(system.drain, 10)
+        for _ in range(2000):
+            other.cast(trio.current_time())
+            await trio.lowlevel.checkpoint()
+        mock_clock.jump(10)
+    assert sum(what.endswith(" drain") for what, _ in diary) == 500
+    assert max(waited for what, waited in diary if what == "other") < 0.5
+
+
 async def test_a_crash_while_draining_is_not_restarted(
     system: System, diary: list[tuple[str, float]], autojump_clock: MockClock
 ) -> None:
