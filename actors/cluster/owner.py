@@ -192,11 +192,9 @@ class Owner:
                 return
             if seen is not None and seen[0] == letter.key and seen[1] is not None:
                 ask = seen[1]
-        elif there is not None and there.to != to and there.connection is not None:
-            self._leave(mid, 0)  # its holder has another name, by which it has not heard of its stream
+        elif isinstance(ask, lt.Attach | lt.Note) and there is not None and there.to != to:
+            self._leave(mid, 0)  # its holder has another name, by which it has heard nothing
         elif there is not None or seen is not None:
-            if there is not None:
-                there.to = to
             return  # doubled
         guest = Guest(mid, to, letter, ask, next(self._orders))
         if len(self._guests) >= MOST:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
-from actors.cluster import owner
+from actors.cluster import letters, owner
 from actors.cluster.followed import PATIENCE
 from actors.machines.cluster import lease
 from actors.ports import Failed, Get, Refused, Streaming
@@ -764,3 +765,30 @@ async def test_what_else_a_renamed_holder_had_posted_is_heard_of_at_once(autojum
         assert unread
         assert two.store.incarnation != former
         assert sent.status == (202 if what == "a notification" else 200)
+
+
+@pytest.mark.parametrize("progress", [False, True])
+async def test_a_call_that_comes_twice_under_two_names_of_its_holder_runs_once(autojump_clock, monkeypatch, progress):
+    """A store that has lost writes may have a letter again that was taken back and sent anew."""
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        post, sent = two.services.cluster.post, list[bytes]()
+
+        def note(to: str, letter: bytes, done: Any) -> None:
+            sent.append(letter)
+            post(to, letter, done)
+
+        monkeypatch.setattr(two.services.cluster, "post", note)
+        call = client.begin("tools/call", {"name": "slow"}, progress="t" if progress else None)
+        request = await alpha.next()
+        if progress:
+            request.progress(1)
+        await trio.sleep(1)
+        [letter] = [letter for letter in map(letters.decode, sent) if isinstance(letter.body, letters.Deliver)]
+        again = replace(letter, reply=("another name", letter.reply[1]))
+        post(one.store.incarnation, letters.encode(again), lambda outcome: None)
+        await trio.sleep(1)
+        request.text("done")
+        assert "result" in await outcome(call, 2)
+        assert executions(alpha) == 1

@@ -89,6 +89,8 @@ class Life:
             self.take(target, body)
 
     def _act(self, target: Target, body: Any) -> None:
+        if body[0] == "deliver" and self._doubled(target):
+            return
         self._witness(target, body)
         self._numbers += 1
         number = self._numbers
@@ -100,9 +102,7 @@ class Life:
                 self.targets[number] = target
                 self.tell(ev.Attached(number, stream, epoch, seq))
             case ("recover", uid):
-                for known, other in self.targets.items():
-                    if (other.holder, other.mid) == (target.holder, target.mid):
-                        self.targets[known] = target  # its holder has another name by now
+                self._rename(target)
                 stream = self.found.get(uid) or self._stream_of(uid)
                 if target in self.targets.values():
                     self._say_again(target)
@@ -117,6 +117,17 @@ class Life:
                 self.reply(target, ("head", 0, out.acked, finished))
             case ("detach",):
                 self.detach(target)
+
+    def _doubled(self, target: Target) -> bool:
+        """Whether these requests were taken by this process before, maybe from another name of their holder."""
+        self._rename(target)
+        taken, letter = self.replica.taken, (target.holder, target.mid)
+        return letter in taken or bool(taken.add(letter))
+
+    def _rename(self, target: Target) -> None:
+        for known, other in self.targets.items():
+            if (other.holder, other.mid) == (target.holder, target.mid):
+                self.targets[known] = target  # its holder has another name by now
 
     def _say_again(self, target: Target) -> None:
         """Of a letter that is under way here, or has its stream: what was said of it may have been lost."""

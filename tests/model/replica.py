@@ -78,6 +78,8 @@ class Replica(Process):
         """Of the store, when it was last heard of."""
         self.lives: dict[str, Life] = {}
         self.cancels = cancels
+        self.taken: set[tuple[str, int]] = set()
+        """Letters with requests that its sessions were given: who held them, and their numbers."""
         self.dead_ones: set[str] = set()
         self.connections: list[Connection] = []
         self.main, self._beats, self._inbox = (Line(self), Line(self), Line(self))
