@@ -7,6 +7,7 @@ cancellation of a modern request.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from secrets import randbits
 from typing import Any, TypeAlias, assert_never
 
 from msgspec import Raw, Struct
@@ -51,6 +52,8 @@ UNANSWERED = (MailboxFull, NotTaken, ActorDown)
 """How a call to an actor ends without its reply."""
 BEGUN = (Follower, MailFeed)
 """What is to be read from the log first."""
+READER_BITS = 48
+"""Of the number by which owners tell the connections that a client reads a stream on."""
 
 Session: TypeAlias = Ref | RemoteSession
 Where: TypeAlias = tuple[SessionKey, Principal, str]
@@ -151,9 +154,10 @@ class Gate:
             if parsed is None:
                 return Answer.refusing(errors.bad_event_id())
             stream, epoch, seq = parsed
+        reader = randbits(READER_BITS)
         try:
             outcome = await found.call(
-                lambda reply: GetEvents(stream, epoch, seq, reply), self._services.limits.admission
+                lambda reply: GetEvents(stream, epoch, seq, reply, reader), self._services.limits.admission
             )
         except errors.Refusal as refusal:
             return Answer.refusing(refusal.error)
@@ -163,7 +167,10 @@ class Gate:
             # What an actor crashes of may be this very message: it is not given to the next life at once.
             return Answer.refusing(errors.overloaded("the session is being restored")) if down.reason.abnormal else None
         where = session_key(get.headers[SESSION_HEADER]), get.principal, get.endpoint
-        reply = await self._begin(outcome, where, found) if isinstance(outcome, BEGUN) else self._held(outcome, where)
+        if isinstance(outcome, BEGUN):
+            reply = await self._begin(outcome, where, found, reader)
+        else:
+            reply = self._held(outcome, where, reader=reader)
         if isinstance(reply, Streaming) and isinstance(reply.source, FollowedStream):
             reply.source.comes_back = can_use(get.headers.get(VERSION_HEADER, ""), "priming")
         return reply
@@ -283,22 +290,23 @@ class Gate:
 
     # Streams, which stay with their connections when the session moves
 
-    def _held(self, reply: Any, where: Where, ids: Sequence[RequestId] = ()) -> Reply:
-        """What a session has answered. `ids`: of the requests whose outcome a stream is to bring."""
+    def _held(self, reply: Any, where: Where, ids: Sequence[RequestId] = (), reader: int = 0) -> Reply:
+        """What a session has answered. `ids`: of the requests whose outcome a stream is to bring. `reader`: as in
+        `GetEvents`."""
         if type(reply) is Answer:
             return reply
         if isinstance(reply, Feed):
-            return Streaming(FollowedStream.of(reply, self._services, where[0], self._search(where), Owed(ids)))
+            return Streaming(FollowedStream.of(reply, self._services, where[0], self._search(where, reader), Owed(ids)))
         assert isinstance(reply, Streaming)
-        return Streaming(self._hold(reply.source, where, ids), reply.headers)
+        return Streaming(self._hold(reply.source, where, ids, reader), reply.headers)
 
-    def _hold(self, source: Any, where: Where, ids: Sequence[RequestId]) -> HeldStream:
+    def _hold(self, source: Any, where: Where, ids: Sequence[RequestId], reader: int) -> HeldStream:
         def follow(source: Connection | Follower, owed: Owed) -> FollowedStream:
-            return FollowedStream.after(source, self._services, where[0], self._search(where), owed)
+            return FollowedStream.after(source, self._services, where[0], self._search(where, reader), owed)
 
         return HeldStream(source, follow, ids)
 
-    def _search(self, where: Where) -> Search:
+    def _search(self, where: Where, reader: int) -> Search:
         async def search(stream: str, epoch: int, seq: int) -> Feed | bool:
             """Where the stream goes on after this event; else whether it may be found later."""
             found = await self.find(*where)
@@ -306,7 +314,8 @@ class Gate:
                 return found.kind != "session_not_found"
             try:
                 outcome = await found.call(
-                    lambda reply: GetEvents(stream, epoch, seq, reply), self._services.limits.admission
+                    lambda reply: GetEvents(stream, epoch, seq, reply, reader, again=True),
+                    self._services.limits.admission,
                 )
             except errors.Refusal as refusal:
                 return refusal.error.kind != "session_not_found"
@@ -318,12 +327,12 @@ class Gate:
 
         return search
 
-    async def _begin(self, source: Follower | MailFeed, where: Where, session: Session) -> Reply | None:
+    async def _begin(self, source: Follower | MailFeed, where: Where, session: Session, reader: int) -> Reply | None:
         """None: the session has ended."""
         follower = (
             source
             if isinstance(source, Follower)
-            else FollowedStream.of(source, self._services, where[0], self._search(where), Owed())
+            else FollowedStream.of(source, self._services, where[0], self._search(where, reader), Owed())
         )
         begun = False
         try:
@@ -339,7 +348,7 @@ class Gate:
             self._services.telemetry.count("stagedoor_events_replayed_total", (), follower.replayed)
             if follower.gap is not None:
                 self._services.telemetry.count("stagedoor_gaps_total", ("trimmed",))
-            return Streaming(self._hold(follower, where, ()) if isinstance(follower, Follower) else follower)
+            return Streaming(self._hold(follower, where, (), reader) if isinstance(follower, Follower) else follower)
         self._services.telemetry.count("stagedoor_resumes_total", ("missed",))
         return Answer.refusing(_resume_refusal(failed)) if session.alive else None
 

@@ -51,11 +51,13 @@ class Note(Deliver, frozen=True, omit_defaults=True):
 
 
 class Attach(Struct, frozen=True, omit_defaults=True):
-    """A GET; `stream` for a resumption after (epoch, seq)."""
+    """A GET; `stream` for a resumption after (epoch, seq). `reader` and `again` as in `GetEvents`."""
 
     stream: str | None = None
     epoch: int = 0
     seq: int = 0
+    reader: int = 0
+    again: bool = False
 
 
 class Recover(Struct, frozen=True, omit_defaults=True):
@@ -305,7 +307,7 @@ def ask_of(message: SessionAsk) -> Ask:
             bad = tuple(codec.encode(Error(id, error)) for id, error in refused)
             return kind(tuple(codec.encode(m) for m in messages), batch, version, bad)
         case sm.GetEvents(stream, epoch, seq):
-            return Attach(stream, epoch, seq)
+            return Attach(stream, epoch, seq, message.reader, message.again)
         case sm.Recover(ids):
             return Recover(bytes(codec.dumps(ids)))
         case sm.EndSession():
@@ -326,7 +328,7 @@ def asked(ask: Ask) -> Callable[[Reply], SessionAsk]:
             refused = tuple((e.id, e.error) for e in map(_message, ask.refused) if isinstance(e, Error))
             return lambda reply: sm.PostMessages(messages, ask.batch, ask.version, refused, reply)
         case Attach(stream, epoch, seq):
-            return lambda reply: sm.GetEvents(stream, epoch, seq, reply)
+            return lambda reply: sm.GetEvents(stream, epoch, seq, reply, ask.reader, ask.again)
         case Recover(spelled):
             ids = _ids(spelled)
             return lambda reply: sm.Recover(ids, reply)

@@ -69,6 +69,7 @@ KINDS: Final[dict[str, Rule]] = {
     "bad_event_id": Rule(INVALID_REQUEST, 400, "Malformed or unknown Last-Event-ID"),
     "gap": Rule(INVALID_REQUEST, 400, "Events after this Last-Event-ID are no longer kept"),
     "stream_conflict": Rule(INVALID_REQUEST, 409, "Too many event streams in this session"),
+    "superseded": Rule(INVALID_REQUEST, 409, "A newer connection has this event stream"),
     # HTTP around the message.
     "unauthorized": Rule(INVALID_REQUEST, 401, "Missing or unknown bearer token"),
     "forbidden_host": Rule(INVALID_REQUEST, 403, "This Host is not allowed"),
@@ -238,6 +239,7 @@ store_away = partial(refusal, "store_away")
 store_full = partial(refusal, "store_full")
 bad_event_id = partial(refusal, "bad_event_id")
 stream_conflict = partial(refusal, "stream_conflict")
+superseded = partial(refusal, "superseded")
 cancelled = partial(refusal, "cancelled")
 rejected = partial(refusal, "rejected")
 """Sampling that the user, or the gateway in the user's place, refused."""

@@ -166,7 +166,7 @@ class SessionActor(Actor):
         """What an earlier life has left, or the fields that a new session was created with."""
         self._posts: dict[int, sm.PostMessages] = {}
         """Those that have neither an answer nor a stream, by the number of the connection."""
-        self._gets: dict[int, Reply] = {}
+        self._gets: dict[int, sm.GetEvents] = {}
         self._recorded_on: dict[RequestId, tuple[str, int]] = {}
         """The streams of requests that an earlier life has recorded, and the epoch at which each was opened, for a
         while."""
@@ -488,12 +488,12 @@ class SessionActor(Actor):
             post.reply.answer(sm.unanswered(post.messages, batch=post.batch))
         closed = self._state.phase is SessionPhase.CLOSED
         if self._moved:
-            for reply in (*self._gets.values(), *self._ending):
+            for reply in (*(get.reply for get in self._gets.values()), *self._ending):
                 reply.fail(ActorDown(self.ctx.name, reason))
         elif reason.abnormal or closed:
             restored = errors.overloaded("the session is being restored")
-            for reply in self._gets.values():
-                reply.answer(Answer.refusing(errors.session_not_found() if closed else restored))
+            for get in self._gets.values():
+                get.reply.answer(Answer.refusing(errors.session_not_found() if closed else restored))
         self.recorder.stop(crashed=reason.error is not None, goes_on=self._goes_on)
         if closed:
             seconds = self.ctx.now() - self._began
@@ -531,8 +531,11 @@ class SessionActor(Actor):
 
     def _get(self, message: sm.GetEvents) -> None:
         self._heard()
+        if message.again and self.recorder.read_by_newer(message.stream or "", message.reader):
+            message.reply.answer(Answer.refusing(errors.superseded()))
+            return
         connection = next(self._numbers)
-        self._gets[connection] = message.reply
+        self._gets[connection] = message
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.Detached(connection, message.stream or ""))
         self.event(ev.Attached(connection, message.stream, message.epoch, message.seq))
 
@@ -609,9 +612,9 @@ class SessionActor(Actor):
             case fx.Follow():
                 self._follow(effect)
             case fx.RefuseGet():
-                reply = self._gets.pop(effect.connection, None)
-                if reply is not None:
-                    reply.answer(Answer.refusing(effect.error))
+                get = self._gets.pop(effect.connection, None)
+                if get is not None:
+                    get.reply.answer(Answer.refusing(effect.error))
             case fx.CloseConnection():
                 self._close_connection(effect)
             case fx.CancelCall():
@@ -653,6 +656,7 @@ class SessionActor(Actor):
         posts, gets, recorder, endpoint, ref = self._posts, self._gets, self.recorder, self.endpoint, self.ctx.ref
         post = posts.get(number)
         pending_replies = [m.id for m in post.messages if isinstance(m, Request)] if post is not None else []
+        reader = gets[number].reader if number in gets else 0
 
         def opened(connection: Connection) -> None:
             # Perhaps after the end of the actor, which has dropped what it held.
@@ -661,23 +665,22 @@ class SessionActor(Actor):
                 calls = tuple(call for call in effect.calls if endpoint.may_wait(call))
             if calls or (ref.alive and (self._draining or self._moving)):
                 ref.reply(sm.StreamRecorded(effect.stream, calls))
-            post = posts.pop(number, None)
-            reply = post.reply if post is not None else gets.pop(number, None)
-            if reply is None or not reply.answer(Streaming(connection)):
+            asked = posts.pop(number, None) or gets.pop(number, None)
+            if asked is None or not asked.reply.answer(Streaming(connection)):
                 connection.close()
 
-        recorder.open(effect, number, opened, pending_replies)
+        recorder.open(effect, number, opened, pending_replies, reader)
 
     def _follow(self, effect: fx.Follow) -> None:
-        reply = self._gets.pop(effect.connection, None)
-        if reply is None:
+        get = self._gets.pop(effect.connection, None)
+        if get is None:
             return
         connection, head = None, 0
         if effect.live or self.recorder.holds(effect.stream):
-            connection, head = self.recorder.follow(effect, effect.connection, self._recovering)
+            connection, head = self.recorder.follow(effect, effect.connection, self._recovering, get.reader)
         key = self.identity.key
         follower = Follower(self.services.store, key, effect.stream, effect.epoch, effect.seq, connection, head)
-        if not reply.answer(follower):
+        if not get.reply.answer(follower):
             follower.close()
 
     def _close_connection(self, effect: fx.CloseConnection) -> None:

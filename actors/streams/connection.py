@@ -29,7 +29,8 @@ class Connection:
 
     __slots__ = (
         "_bytes", "_ended", "_epoch", "_finished", "_first", "_frames", "_handed", "_last", "_on_close", "_on_ready",
-        "_waiter", "closed", "elsewhere", "id", "limits", "lost", "numbered", "opener", "recorded", "stream", "written",
+        "_waiter", "closed", "elsewhere", "id", "limits", "lost", "numbered", "opener", "reader", "recorded", "stream",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +51,8 @@ class Connection:
         """Its reader is in another process, and goes on there without this one."""
         self.recorded = True
         """Its stream is in the log."""
+        self.reader = 0
+        """Which of its client's connections it serves, by a number that every owner is told; 0: that of the POST."""
         self.opener = 0
         """The epoch at which its stream was opened, if that was for this connection."""
         self.written = 0

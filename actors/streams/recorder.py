@@ -220,10 +220,11 @@ class Recorder:
         connection: int,
         opened: Callable[[Connection], None],
         pending_replies: Iterable[RequestId] = (),
+        reader: int = 0,
     ) -> None:
         """Opens the stream in the log; `opened` runs when that is acknowledged, or the stream goes unrecorded.
-        `pending_replies`: the requests of its POST."""
-        slot = self._connect(connection, effect.stream)
+        `pending_replies`: the requests of its POST. `reader`: see `GetEvents`."""
+        slot = self._connect(connection, effect.stream, reader)
         track = Track(connection=slot, opened=lambda: opened(slot), pending_replies=dict.fromkeys(pending_replies))
         self._tracks[effect.stream] = track
         if effect.first is not None:
@@ -294,8 +295,14 @@ class Recorder:
         """Whether events of it may be on their way into the log."""
         return stream in self._tracks
 
+    def read_by_newer(self, stream: str, reader: int) -> bool:
+        """Whether its client has come for the stream on another connection since this one had it: the one that has it
+        now, unless that is the very same to an earlier owner, or the POST that the stream began with."""
+        track = self._tracks.get(stream)
+        return track is not None and track.connection is not None and track.connection.reader not in (0, reader)
+
     def follow(
-        self, effect: fx.Follow, connection: int, pending_replies: Iterable[RequestId] = ()
+        self, effect: fx.Follow, connection: int, pending_replies: Iterable[RequestId] = (), reader: int = 0
     ) -> tuple[Connection, int]:
         """A live stream goes on over a new connection with what is still on its way into the log; what is there (up to
         the number returned) is for the reader to fetch. From its beginning: for a client that has no id to come back
@@ -304,7 +311,7 @@ class Recorder:
         if track.connection is not None:
             track.connection.cut()  # the newest attach wins, though the machine may have done with the stream
         # A client may claim more than was ever acknowledged, or than Redis still knows of: all that comes is new to it.
-        slot = self._connect(connection, effect.stream, min(effect.seq, track.acked) if effect.seq else None)
+        slot = self._connect(connection, effect.stream, reader, min(effect.seq, track.acked) if effect.seq else None)
         track.connection, track.leaving = slot, None
         track.pending_replies = dict.fromkeys(pending_replies)  # of who comes back with an id, none
         return slot, track.acked
@@ -710,9 +717,10 @@ class Recorder:
         if self._over(stream, track) and track.connection is not None:
             track.connection.finish()
 
-    def _connect(self, id: int, stream: str, after: int | None = None) -> Connection:
+    def _connect(self, id: int, stream: str, reader: int, after: int | None = None) -> Connection:
         limits = (self._limits.outbox_events, self._limits.outbox_bytes)
         slot = Connection(id, stream, limits, self._on_close, after)
+        slot.reader = reader
         self.connections[id] = slot
         self._streams[kind_of(stream)] += 1
         return slot

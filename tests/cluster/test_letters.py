@@ -121,6 +121,7 @@ ASKS: list[Any] = [
     sm.PostMessages(MESSAGES[2:], False, None, (), REPLY),
     sm.GetEvents(None, 0, 0, REPLY),
     sm.GetEvents("p3", 7, 10, REPLY),
+    sm.GetEvents("p3", 7, 10, REPLY, reader=5, again=True),
     sm.Recover((ID, "1", 1), REPLY),
     sm.EndSession(REPLY),
 ]

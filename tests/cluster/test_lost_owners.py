@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -138,6 +139,50 @@ async def test_a_get_stream_goes_on_with_the_next_owner(autojump_clock):
         await trio.sleep(1)
         assert len(stream.seen("notifications/prompts/list_changed")) == before + 1
         assert numbers(stream) == list(range(1, len(numbers(stream)) + 1))
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_of_two_connections_that_lost_their_owner_the_newer_one_goes_on(autojump_clock, at_once):
+    """The older one may be the last to find the next owner: it is not the one that its client reads any more."""
+    alpha = http(tools=("echo", "work"), held={"work"})
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call, story = await begun(client, alpha, "work")
+        await trio.sleep(1)
+        older = client.listen(call.events[0].id)
+        await older.head()
+        one.kill(at_once=at_once)
+        newer = client.listen(call.events[0].id)
+        await trio.sleep(SOON)
+        assert older.done
+        assert not newer.done
+        story.result("done")
+        await newer.end()
+        assert numbers(newer) == [2, 3]
+        assert newer.messages[-1]["result"]["content"][0]["text"] == "done"
+
+
+async def test_the_newer_one_goes_on_too_while_the_last_event_is_on_its_way_into_the_log(autojump_clock, monkeypatch):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call = client.begin("tools/call", {"name": "slow"}, progress="t")
+        (await alpha.next()).progress(1)
+        await trio.sleep(1)
+        older = client.listen(call.events[0].id)
+        await older.head()
+        append = two.store.append
+
+        async def late(*args: Any, **more: Any) -> None:
+            await trio.sleep(3)
+            append(*args, **more)
+
+        monkeypatch.setattr(two.store, "append", lambda *a, **m: client.nursery.start_soon(partial(late, *a, **m)))
+        one.kill()
+        newer = client.listen(call.events[0].id)
+        await newer.end()
+        assert numbers(newer) == [2, 3]
+        assert unknown(newer.messages[-1])
 
 
 async def test_the_next_owner_may_be_a_third_replica(autojump_clock):

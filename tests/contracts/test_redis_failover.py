@@ -99,7 +99,7 @@ async def test_under_traffic_every_event_is_there_once_or_its_loss_is_told(pair,
 
         for index in range(len(sessions)):
             step(index, 2)
-        await trio.sleep(0.1)
+        await eventually(lambda: min(acknowledged) > 20)
         primary.kill()
         with trio.fail_after(15):
             while sentinel.primary() != replica.port:

@@ -39,6 +39,7 @@ def test_every_refusal_is_a_valid_error_response(conforms, subtests):
         (errors.bad_event_id(), -32600, 400),
         (errors.gap("evicted"), -32600, 400),
         (errors.stream_conflict(), -32600, 409),
+        (errors.superseded(), -32600, 409),
         (errors.too_many_requests(), -32000, 429),
         (errors.server_full(), -32000, 503),
         (errors.overloaded(), -32000, 503),
