@@ -41,9 +41,11 @@ WATCHDOG = 6.0
 
 GARBAGE_LOOK = 1.0
 """Seconds between two looks at how large the process has become."""
-GARBAGE_GROWTH = 1.25
-GARBAGE_SLACK = 32 * 1024 * 1024
-"""By so much, factor and bytes, the process may grow before a full garbage collection."""
+GARBAGE_STEP = 32 * 1024 * 1024
+"""Bytes by which the process may grow before it looks for garbage among what has come since."""
+GARBAGE_GROWTH = 2
+GARBAGE_SLACK = 128 * 1024 * 1024
+"""By so much, factor and bytes, it may grow before it looks for garbage everywhere."""
 
 
 class ClusterStore(Store, Cluster, Protocol):
@@ -68,21 +70,28 @@ def memory_used() -> int:
 
 
 class GarbageBound:
-    """Runs a full collection whenever the process has become so much larger than after the last one that garbage may
-    be why: so there is never more of it than that, and a process that does not grow never stops for it. One that grows
-    stops about three times while its size doubles."""
+    """Runs a collection whenever the process has become so much larger than after the last one that garbage may be why;
+    one that does not grow never stops for it. What has lived through a collection is left out of the next ones, which
+    are short therefore, until the process has become so much larger that this may be garbage too."""
 
     def __init__(self, used: Callable[[], int] = memory_used) -> None:
         self._used = used
-        self._after = used()
+        self._after = self._after_all = used()
 
     def look(self) -> float | None:
         """The seconds that a collection took, if it was time for one."""
-        if self._used() < GARBAGE_GROWTH * self._after + GARBAGE_SLACK:
+        used = self._used()
+        everywhere = used >= GARBAGE_GROWTH * self._after_all + GARBAGE_SLACK
+        if not everywhere and used < self._after + GARBAGE_STEP:
             return None
         began = time.perf_counter()
+        if everywhere:
+            gc.unfreeze()
         gc.collect()
+        gc.freeze()
         self._after = self._used()
+        if everywhere:
+            self._after_all = self._after
         return time.perf_counter() - began
 
 

@@ -94,7 +94,7 @@ _ROWS: Final = (
     Instrument("stagedoor_actor_crashes_total", "counter", "Actors that ended by a fault of ours", ("actor",)),
     Instrument("stagedoor_restarts_total", "counter", "Actors started again", ("actor",)),
     Instrument("stagedoor_scheduler_lag_seconds", "histogram", "How late the event loop runs a timer", (), SHORT),
-    Instrument("stagedoor_garbage_collection_seconds", "histogram", "Full garbage collections, as pauses", (), SHORT),
+    Instrument("stagedoor_garbage_collection_seconds", "histogram", "Garbage collections, as pauses", (), SHORT),
     # Store and cluster.
     Instrument("stagedoor_store_latency_seconds", "histogram", "Calls of the store", ("operation",), SHORT),
     Instrument("stagedoor_store_batch_size", "histogram", "Commands that went out together", (), SIZES),
