@@ -344,8 +344,8 @@ class Store(Protocol):
         FINISHED: it is finished there. One that is gone counts as opened at the epoch `opener` (0: not said)."""
 
     def heads(self, streams: Sequence[tuple[SessionKey, str]], done: Done) -> None:
-        """How far these streams are → list[Head | None] in their order; None: there is no such stream, or session.
-        AWAY."""
+        """How far these streams are → list[Head | None | Failed] in their order; None: there is no such stream, or
+        session. Each may be AWAY: not all need be in one place."""
 
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int

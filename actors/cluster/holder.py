@@ -599,12 +599,10 @@ class Holder:
             if feed.listener is not None:
                 feed.listener.let_go(int(RETRY_MS * (1 + self._services.jitter())))
 
-    def _heads_read(self, mids: tuple[int, ...], outcome: list[ports.Head | None] | Failed) -> None:
-        if isinstance(outcome, Failed):
-            return
+    def _heads_read(self, mids: tuple[int, ...], outcome: list[ports.Head | Failed | None]) -> None:
         for mid, head in zip(mids, outcome, strict=True):
             feed = self.feeds.get(mid)
-            if feed is None or feed.listener is None:
+            if feed is None or feed.listener is None or isinstance(head, Failed):
                 continue
             if head is None or head.owner != feed.owner:
                 self._lose(mid, feed)

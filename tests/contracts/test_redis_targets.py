@@ -131,6 +131,9 @@ async def test_a_primary_that_hangs_holds_up_nothing_that_goes_to_the_others(clu
         assert await done.wait(4) == [None] * 4
         for other in (1, 2):
             assert await data_of(store, of[other][0]) == [b"1", b"2", b"3"]
+        first, *others = await ask(store.heads, [(of[shard][0], "p1") for shard in range(3)])
+        assert refused(first) is Refused.AWAY
+        assert [head.seq for head in others] == [3, 3], "what the others know is said"
         assert stuck.all == []
         cluster_of_three.nodes[0].go_on()
         assert await stuck.wait(1) == [None]

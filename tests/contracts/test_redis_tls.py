@@ -145,6 +145,9 @@ def test_options_are_checked_before_anything_is_connected_to(scheme: str, tmp_pa
         (f"{place.replace('redis', 'rediss', 1)}?ssl_ca_certs={tmp_path}/none", "there is no"),
         (f"{place.replace('redis', 'rediss', 1)}?ssl_check_hostname=maybe", "neither true nor false"),
         (f"{place}?socket_timeout=soon", "could not convert"),
+        (f"{place}?socket_timeout=0.1", "0.2 s at least"),
+        (f"{place}?socket_timeout=nan", "0.2 s at least"),
+        (f"{place}?socket_connect_timeout=-1", "0.2 s at least"),
     ):
         with pytest.raises(StoreUrlError, match=why):
             parse(url)

@@ -3,10 +3,12 @@
 import socketserver
 import threading
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+from redis.exceptions import TryAgainError
 
 from actors.ports import Deltas, Failed, Refused
 from actors.protocol.table import Limits
@@ -16,7 +18,9 @@ from gateway.store.redis.errors import StoreLoading
 from gateway.store.redis.links import DirectLink, is_stuck
 from gateway.store.redis.loop_links import open_loop_link
 from gateway.store.redis.operations import Operation, Operations
+from gateway.store.redis.slots import SLOTS, Slots
 from gateway.store.redis.targets import parse
+from gateway.store.redis.writers import Shards, Writers
 from tests.support.store_calls import Lines, Outcomes, data_of, eventually, refused
 
 pytestmark = pytest.mark.redis
@@ -342,6 +346,55 @@ async def test_a_writer_that_is_cancelled_between_two_batches_tells_each_outcome
     assert outcomes[:-1] == [[None]] * writer.BATCH_OPERATIONS
     assert refused(outcomes[-1][0]) is Refused.AWAY
     assert operations[-1].tried
+
+
+class _Moving:
+    """A cluster with a slot on its way from one primary to another."""
+
+    def __init__(self) -> None:
+        self.asked = self.prepared = 0
+        self.there = False
+
+    async def exchange(self, commands: Any) -> Any:
+        self.asked += 1
+        await trio.lowlevel.checkpoint()
+        return [[b"OK"] if self.there else TryAgainError("TRYAGAIN")] * len(commands)
+
+    async def prepare(self) -> None:
+        self.prepared += 1
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_slot_on_its_way_is_asked_for_now_and_then_until_it_is_there():
+    link: Any = _Moving()
+    writing = writer.Writer(link, hold=PATIENT, queue_bytes=10_000, on_batch=lambda *_: None, on_error=pytest.fail)
+    done = Outcomes()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writing.run)
+        writing.submit(Operation("a", ("SET", "sd:a", 1), done))
+        await trio.sleep(6 * writer.MOVING_PAUSE)
+        assert link.asked == link.prepared <= 8
+        link.there = True
+        assert await done.wait(1) == [None]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_must_come_second_waits_in_a_cluster_whoever_writes_both():
+    """One writer may send them to two primaries."""
+    everything = Slots([(0, SLOTS - 1, ("h", 1))])
+    submitted: list[Operation] = []
+    sole: Any = SimpleNamespace(submit=submitted.append)
+    for slots, at_once in ((None, 2), (everything, 1)):
+        submitted.clear()
+        first = Operation("k", ("SADD", "sd:r:{i}:owned", "k"), lambda _: None)
+        second = Operation("k", ("SET", "sd:{k}:s", 1), lambda _: None)
+        Writers(Shards(slots), 1000, lambda *_: sole).submit_after(first, second)
+        assert submitted == [first, second][:at_once]
+        if at_once == 1:
+            first.done(None)
+            assert submitted == [first, second]
 
 
 def test_a_link_looks_for_the_primary_anew_when_it_has_become_a_replica(start_server):

@@ -246,8 +246,7 @@ class RedisStore:
         def came(place: int, outcome: Head | Failed | None) -> None:
             outcomes[place] = outcome
             if len(outcomes) == len(streams):
-                failed = next((one for one in outcomes.values() if isinstance(one, Failed)), None)
-                done(failed or [outcomes[n] for n in range(len(streams))])
+                done([outcomes[n] for n in range(len(streams))])
 
         for place, (key, stream) in enumerate(streams):
             self._writer.submit(self._operations.head(key, stream, partial(came, place)))

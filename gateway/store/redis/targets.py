@@ -6,12 +6,13 @@
 
 `rediss+sentinel` and `rediss+cluster` use TLS too, the former also to the sentinels. As a query may follow:
 
-    db  socket_timeout  socket_connect_timeout                                    (seconds)
+    db  socket_timeout  socket_connect_timeout                                    (seconds, 0.2 at least)
     ssl_ca_certs  ssl_ca_path  ssl_certfile  ssl_keyfile  ssl_password  ssl_check_hostname     (with TLS)
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -28,6 +29,9 @@ from gateway.store.redis.errors import StoreUrlError
 CONNECT_TIMEOUT = 1.0
 REPLY_TIMEOUT = 2.0
 """Seconds until a silent connection counts as broken."""
+
+LEAST_TIMEOUT = 0.2
+"""Of those that a URL can ask for: a reader of mail that waits for some is silent for half as long."""
 
 # redis-py's annotations stop short of it.
 _sentinel: Callable[..., Any] = Sentinel
@@ -49,12 +53,19 @@ def _yes_or_no(text: str) -> bool:
     return text == "true"
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not LEAST_TIMEOUT <= seconds < inf:
+        raise ValueError(f"a timeout of {text} s: it must be {LEAST_TIMEOUT} s at least")
+    return seconds
+
+
 _FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 
 _QUERY: dict[str, Callable[[str], Any]] = {
     "db": int,
-    "socket_timeout": float,
-    "socket_connect_timeout": float,
+    "socket_timeout": _seconds,
+    "socket_connect_timeout": _seconds,
     **dict.fromkeys((*_FILES, "ssl_password"), str),
     "ssl_check_hostname": _yes_or_no,
 }

@@ -34,6 +34,9 @@ BACKOFF_FIRST, BACKOFF_LAST = 0.02, 0.5
 FULL_PAUSE = 0.1
 """Seconds between two attempts of what Redis refuses for want of memory, unless more comes in."""
 
+MOVING_PAUSE = 0.05
+"""Seconds between two attempts of what is in no place yet, since its slot is on the way to another primary."""
+
 Settled: TypeAlias = list[tuple[Operation, Any]]
 State: TypeAlias = Literal["ok", "away", "full", "read-only", "denied", "loading"]
 """How Redis is: it does not answer, has no memory, takes no writes, refuses the user, or reads its file."""
@@ -72,6 +75,8 @@ class Writer:
         self._closing: float | None = None
         self._troubled_since: float | None = None
         self._backoff = BACKOFF_FIRST
+        self._lacked = False
+        """In the last round something was not where it was sent, and all was made ready since."""
         self._why = ""
         self.queued = 0
         """Bytes that wait or are under way."""
@@ -218,7 +223,9 @@ class Writer:
     async def _repair(self, reasons: Iterable[Reply]) -> float:
         """After a round in which Redis answered: what stands against the rest of it, and how long to wait."""
         worst = list(reasons)
-        if any(lacks_function(reason) for reason in worst):
+        lacking, lacked = any(lacks_function(reason) for reason in worst), self._lacked
+        self._lacked = lacking
+        if lacking:
             try:
                 await self._link.prepare()
             except LinkDown as error:
@@ -227,7 +234,7 @@ class Writer:
             self._trouble(_state(hard[0]) or "away", str(hard[0]))
             return FULL_PAUSE
         self.state, self._troubled_since, self._backoff = "ok", None, BACKOFF_FIRST
-        return 0.0
+        return MOVING_PAUSE if lacking and lacked else 0.0
 
     def _away(self, error: LinkDown) -> float:
         cause = error.__cause__

@@ -29,6 +29,11 @@ class Shards:
         self._numbers = {address: n % MOST for n, address in enumerate(slots.primaries)} if slots else {}
         self.count = max(self._numbers.values(), default=0) + 1
 
+    @property
+    def fixed(self) -> bool:
+        """Whether there is one primary whatever happens."""
+        return self._slots is None
+
     def of(self, key: object) -> int:
         """Its number."""
         primary = self._slots.primary_of(key) if self._slots is not None else None
@@ -54,7 +59,8 @@ class Writers:
 
     def submit_after(self, first: Operation, operation: Operation) -> None:
         """The second is executed after the first, and not at all if that fails."""
-        if self._of(first) is not self._of(operation):
+        if not self.shards.fixed:
+            # One writer keeps no order between two primaries, and its slots may come to be another's any time.
             done = first.done
 
             def settled(outcome: object) -> None:
