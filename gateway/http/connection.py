@@ -75,11 +75,14 @@ class Connection(TCPServer):
         """Ends the connection unless there is a request whose head has come, or one that nobody has read yet, or a last
         response to be read."""
         if (self._http is None or self._http.phase in {Phase.IDLE, Phase.HEAD}) and not self._has_input():
-            if self._tls is None:
-                with suppress(OSError):
-                    # Seen by the client before this task has its turn: it sends nothing more that would be lost.
-                    self._tcp.socket.shutdown(trio.socket.SHUT_WR)
+            self._say_closed()
             self._scope.cancel()
+
+    def _say_closed(self) -> None:
+        """Seen by the client before this task has its next turn: it sends nothing more that would be lost."""
+        if self._tls is None:
+            with suppress(OSError):
+                self._tcp.socket.shutdown(trio.socket.SHUT_WR)
 
     def _has_input(self) -> bool:
         place = self._tcp.socket.fileno()
@@ -155,9 +158,15 @@ class Connection(TCPServer):
                 return
             if trio.current_time() < self._deadline:
                 continue
-            if self._lingering or http.phase not in {Phase.HEAD, Phase.BODY}:
+            if self._lingering:
                 return
-            await http.refuse(408, "The request took too long to arrive")
+            if http.phase in {Phase.HEAD, Phase.BODY}:
+                await http.refuse(408, "The request took too long to arrive")
+            elif self._has_input():  # it came just now
+                self._wait_at_most(self.limits.head)
+            else:
+                self._say_closed()
+                return
 
     async def _read_on(self, http: Http1Protocol) -> None:
         while True:

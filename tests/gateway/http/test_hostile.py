@@ -1,6 +1,7 @@
 """Peers that misbehave, on real sockets: each gets its answer or its end, and nobody else notices."""
 
 import json
+import os
 import random
 import socket
 import struct
@@ -134,6 +135,24 @@ async def test_an_idle_connection_is_closed_without_a_word(make_app, running, re
         answer = await read.all(second)
     assert answer.count(b"HTTP/1.1") == 1
     assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_request_that_comes_as_its_connection_is_to_be_closed_is_answered(make_app, running, read, monkeypatch):
+    wait_readable = trio.lowlevel.wait_readable
+    late = [HEALTH]
+
+    async def overtaken(fd):
+        try:
+            await wait_readable(fd)
+        except trio.Cancelled:
+            if late:
+                os.write(stream.socket.fileno(), late.pop())
+            raise
+
+    monkeypatch.setattr("trio.lowlevel.wait_readable", overtaken)
+    async with running(make_app(), keep_alive=0.1) as server, await server.connect() as stream:
+        assert (await read.all(stream)).startswith(b"HTTP/1.1 200")
+        assert not late
 
 
 async def test_a_long_call_outlives_every_idle_deadline(door, make_app, running, read):
