@@ -13,7 +13,20 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from actors.ports import UNAVAILABLE, Deltas, Done, Failed, Grant, Incarnation, Record, Refused, SessionKey, ignore
+from actors.machines.session.record import reads
+from actors.ports import (
+    UNAVAILABLE,
+    Deltas,
+    Done,
+    Failed,
+    Grant,
+    Incarnation,
+    Record,
+    Refused,
+    Replica,
+    SessionKey,
+    ignore,
+)
 from actors.runtime import Context
 from actors.services import Services
 
@@ -47,11 +60,24 @@ def apply(table: dict[str, bytes], changes: Mapping[str, bytes | None]) -> None:
             table[name] = value
 
 
-class Stored(Struct, frozen=True):
-    """What came of a step with the store."""
+def reader(key: SessionKey, version: int, replicas: list[Replica] | Failed, me: Incarnation) -> Incarnation | None:
+    """Another replica that lives and can read a record of this version, the same each time; None if there is none, or
+    nobody can tell."""
+    known = [] if isinstance(replicas, Failed) else replicas
+    others = (one for one in known if one.alive and one.incarnation != me)
+    able = sorted(one.incarnation for one in others if reads(one.info.get("schema"), version))
+    return able[int(key[:8], 16) % len(able)] if able else None
 
-    step: Literal["create", "read", "claim", "reread", "reclaim", "restore", "save", "touch"]
+
+Step: TypeAlias = Literal["create", "read", "claim", "reread", "reclaim", "restore", "save", "touch"]
+
+
+class Stored(Struct, frozen=True):
+    """What came of a step with the store; `record`: whose, for an actor that had one before."""
+
+    step: Step
     outcome: Any
+    record: Any = None
 
 
 class SaveDue(Struct, frozen=True):
@@ -79,7 +105,7 @@ class OwnedRecord:
         """When the store last heard that this life goes on."""
         self.other: Incarnation | None = None
         """Who owned it when that was last known."""
-        self.content: Callable[[], Record] | None = None
+        self.content: Callable[[Grant], Record] | None = None
         """What is known here of the record besides its fields; None: it can't be restored."""
         self.surely_lost: Callable[[], bool] = lambda: False
         """Whether a record that is gone when it is claimed again was lost by the store, and did not end elsewhere."""
@@ -100,6 +126,11 @@ class OwnedRecord:
         self._names: set[str] = set()
         """Under which this process may have come to own it."""
 
+    def _told(self, step: Step) -> Done:
+        """Passes the outcome of a step on to the actor, which hands it over (`heard`)."""
+        ref = self._ctx.ref
+        return lambda out: ref.reply(Stored(step, out, self))
+
     # Coming to own it
 
     def own(self, grant: Grant, rev: int = 0, fields: Mapping[str, bytes] = NO_FIELDS) -> None:
@@ -113,19 +144,16 @@ class OwnedRecord:
         self._attempts = self._attempts + 1 if self.lost is None else 1
         self.lost, self.other = None, None
         self._fields = fields
-        ref = self._ctx.ref
-        self._services.store.create(self.key, fields, lambda out: ref.reply(Stored("create", out)))
+        self._services.store.create(self.key, fields, self._told("create"))
 
     def _acquired(self, grant: Grant, rev: int) -> None:
         self.own(grant, rev)
+        self.other = None
         self.change(dict(self._fields))
         self.flush()
 
     def _claim(self, record: Record) -> None:
-        ref = self._ctx.ref
-        self._services.store.claim(
-            self.key, record.owner, record.epoch, token_hex(8), lambda out: ref.reply(Stored("claim", out))
-        )
+        self._services.store.claim(self.key, record.owner, record.epoch, token_hex(8), self._told("claim"))
 
     def distrust(self) -> None:
         """It has to be claimed again, though no new term has begun."""
@@ -139,16 +167,14 @@ class OwnedRecord:
         self._claim_from(owner, self.grant.epoch)
 
     def _claim_from(self, owner: str | None, epoch: int) -> None:
-        ref = self._ctx.ref
-        self._services.store.claim(self.key, owner, epoch, self._nonce, lambda out: ref.reply(Stored("reclaim", out)))
+        self._services.store.claim(self.key, owner, epoch, self._nonce, self._told("reclaim"))
 
     def _reclaim_failed(self, failed: Failed) -> None:
         """It may be this process all the same, by a claim of which nothing was heard."""
         if failed.reason is Refused.FENCED:
-            ref = self._ctx.ref
-            self._services.store.read(self.key, lambda out: ref.reply(Stored("reread", out)))
+            self._services.store.read(self.key, self._told("reread"))
         elif failed.reason is Refused.GONE and self.content is not None and self.surely_lost():
-            self._write_whole(self.content())
+            self._write_whole(self.content(self.grant))
         elif failed.reason not in UNAVAILABLE:
             self.lost = failed.reason
 
@@ -156,9 +182,9 @@ class OwnedRecord:
         if record.owner in self._names and record.epoch > self.grant.epoch:
             self._claim_from(record.owner, record.epoch)
         elif record.epoch < self.grant.epoch and self.content is not None:
-            self._write_whole(self.content())  # the store has lost a claim of this process
+            self._write_whole(self.content(self.grant))  # the store has lost a claim of this process
         else:
-            self.lost = Refused.FENCED
+            self.lost, self.other = Refused.FENCED, record.owner
 
     def heard(self, message: Stored) -> None:
         """One step further."""
@@ -175,8 +201,7 @@ class OwnedRecord:
             case "create", Grant() as grant:
                 self._acquired(grant, 0)
             case "create", Failed(Refused.EXISTS):
-                ref = self._ctx.ref
-                self._services.store.read(self.key, lambda out: ref.reply(Stored("read", out)))
+                self._services.store.read(self.key, self._told("read"))
             case "read", Record() as record:
                 self.other = record.owner
                 self._claim(record)
@@ -194,6 +219,11 @@ class OwnedRecord:
                 self._written()
 
     # Writing
+
+    @property
+    def over(self) -> bool:
+        """Whether it is lost."""
+        return self.lost is not None
 
     @property
     def settled(self) -> bool:
@@ -240,10 +270,8 @@ class OwnedRecord:
     def write(self) -> None:
         """Once more, what is not known to be written. Had it been done after all, it counts as a repeat."""
         if self.owned and self._writing is not None:
-            ref, deltas = self._ctx.ref, Deltas(fields=self._writing)
-            self._services.store.save(
-                self.key, self.grant, self._rev, deltas, lambda out: ref.reply(Stored("save", out))
-            )
+            deltas = Deltas(fields=self._writing)
+            self._services.store.save(self.key, self.grant, self._rev, deltas, self._told("save"))
 
     def _written(self) -> None:
         self._writing = None
@@ -278,15 +306,13 @@ class OwnedRecord:
         if self.content is None or not self.owned or self.grant.owner != self._services.cluster.incarnation:
             self.lost = reason
         elif not self._restoring:
-            self._write_whole(self.content())
+            self._write_whole(self.content(self.grant))
         return self.lost is None
 
     def _write_whole(self, content: Record) -> None:
-        self._restoring, ref = True, self._ctx.ref
+        self._restoring = True
         record = replace(content, fields=dict(self._known))
-        self._services.store.restore(
-            self.key, self.grant, self._rev, record, lambda out: ref.reply(Stored("restore", out))
-        )
+        self._services.store.restore(self.key, self.grant, self._rev, record, self._told("restore"))
 
     def _restored(self, outcome: Failed | None) -> None:
         self._restoring = False
@@ -305,8 +331,7 @@ class OwnedRecord:
         """Keeps the record from expiring, if no write does."""
         if self.owned and self._writing is None:
             self.touched = self._ctx.now()
-            ref = self._ctx.ref
-            self._services.store.touch(self.key, self.grant, lambda out: ref.reply(Stored("touch", out)))
+            self._services.store.touch(self.key, self.grant, self._told("touch"))
 
     def release(self, last: Fields, done: Done = ignore, *, work: bool = False) -> None:
         """Gives the ownership back, after everything that has changed, and these fields. `work`: as in the store."""

@@ -8,6 +8,7 @@ from actors.machines.upstream.events import Wanted
 from actors.pools import letters
 from actors.pools import messages as pm
 from actors.pools.mail import Link, Outgoing
+from actors.ports import Incarnation
 from actors.protocol.table import Replaced
 from actors.runtime import Actor, Down, Exit, Ref
 from actors.services import DRAIN_MARGIN, Services
@@ -150,8 +151,8 @@ class Guest(Actor):
                 self._calls.difference_update(call.call for call in message.calls)
             case pm.Admitted():
                 self._out.say(letters.Entered())
-            case pm.NotHere():
-                self._end(letters.GONE)
+            case pm.NotHere(owner, unbegun):
+                self._end(letters.GONE, owner, unbegun)
             case _:
                 assert_never(message)
         self._close()
@@ -175,12 +176,12 @@ class Guest(Actor):
         if self._closing and not self._calls:
             self._end(letters.GONE)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, owner: Incarnation | None = None, unbegun: tuple[int, ...] = ()) -> None:
         """The other side hears what was said so far, and that nothing follows."""
         if not self._ended:
             self._ended = True
             self._pool.reply(um.Leave(self.ctx.ref))
-            self._out.say(letters.Ended(reason))
+            self._out.say(letters.Ended(reason, owner, unbegun))
 
     def _watch(self) -> None:
         self.ctx.set_timer("idle", min(SILENT, self._services.limits.broker_idle), pm.IdleDue())

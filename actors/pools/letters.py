@@ -145,9 +145,11 @@ class Closing(_Said, frozen=True):
 
 class Ended(_Said, frozen=True):
     """The last one: of what was said on this link, and not answered, nothing more will be heard. GONE: the pool is not
-    here, and may be had elsewhere."""
+    here, and may be had elsewhere, perhaps of `owner`. `unbegun`: calls that were read, and not begun."""
 
     reason: str
+    owner: str | None = None
+    unbegun: tuple[int, ...] = ()
 
 
 GONE: Final = "gone"

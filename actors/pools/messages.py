@@ -11,7 +11,9 @@ from msgspec import Raw, Struct
 from actors.machines.modern import suspended_calls as ev
 from actors.machines.modern.input_required import InputRequest
 from actors.ports import Incarnation
+from actors.protocol.errors import Executed
 from actors.runtime import Ref
+from actors.upstreams import messages as um
 
 # To and from its callers --------------------------------------------------------------------------------------
 
@@ -44,6 +46,15 @@ class Resume(Struct, frozen=True):
     level: str | None = None
 
 
+Asked: TypeAlias = um.Call | Resume
+"""What has an outcome."""
+
+
+def unbegun(asked: Asked) -> Executed:
+    """Whether it may have been executed though it was not begun here: a retry goes on with a call that was."""
+    return "unknown" if isinstance(asked, Resume) else "no"
+
+
 class Admit(Struct, frozen=True):
     """`Join` for a client in another process: `Admitted` follows if the connections are held here, else `NotHere`."""
 
@@ -55,7 +66,11 @@ class Admitted(Struct, frozen=True):
 
 
 class NotHere(Struct, frozen=True):
-    """They are not, and what was asked for was not begun."""
+    """They are not, or not any more. `owner`: who may have them. `unbegun`: calls of the receiver's that were not
+    begun."""
+
+    owner: Incarnation | None = None
+    unbegun: tuple[int, ...] = ()
 
 
 # Mail between the process that uses a pool and the one that owns it -------------------------------------------
@@ -115,6 +130,13 @@ class LateDue(Struct, frozen=True):
     """It was looked for long enough."""
 
 
+class ReadersKnown(Struct, frozen=True):
+    """Who is there, and may read a record of this version, which is too new here."""
+
+    version: int
+    outcome: Any
+
+
 class CallDue(Struct, frozen=True):
     """A clock of the machine."""
 
@@ -142,6 +164,16 @@ class DoubtDue(Struct, frozen=True):
 
 
 OwnMessage: TypeAlias = (
-    CallDue | IdleDue | StaleDue | RepliesDue | KeepDue | DoubtDue | PostDue | CheckDue | EnterDue | LateDue
+    CallDue
+    | IdleDue
+    | StaleDue
+    | RepliesDue
+    | KeepDue
+    | DoubtDue
+    | PostDue
+    | CheckDue
+    | EnterDue
+    | LateDue
+    | ReadersKnown
 )
-"""From its own clocks."""
+"""From its own clocks, and the directory."""

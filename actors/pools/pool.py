@@ -26,7 +26,7 @@ from actors.pools import letters
 from actors.pools import messages as pm
 from actors.pools.mail import WITHIN, Link
 from actors.pools.remote import RemotePool
-from actors.ports import Failed, Principal, Refused
+from actors.ports import UNAVAILABLE, Failed, Incarnation, Principal, Record, Refused
 from actors.protocol import capabilities, errors, meta, translate
 from actors.protocol import payload as json
 from actors.protocol.capabilities import LEVELS, ClientBits
@@ -35,7 +35,7 @@ from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.table import BackendSpec, Replaced, StdioTarget, same_server
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 from actors.quotas import PATIENCE, Evict, Evictable, SuspendedCalls
-from actors.record import RETRY, OwnedRecord, Renamed, SaveDue, Stored
+from actors.record import FINAL, RETRY, OwnedRecord, Renamed, SaveDue, Stored, reader
 from actors.runtime import NORMAL, SHUTDOWN, AtCapacity, Down, Exit, Ref, SystemClosed
 from actors.services import Services
 from actors.upstreams import messages as um
@@ -60,6 +60,8 @@ LINKS = count(-1, -1)
 """The numbers of the links of this process: none is that of another letter."""
 WAIT = 30.0
 """Seconds after which a call that waits for a connection looks whether there is any hope."""
+STORE_AWAY = ("store_away", "the session store is not available")
+"""Why something is not begun."""
 LENT = frozenset({"roots", *ASKABLE})
 """What a client can be asked in the course of a call."""
 
@@ -78,7 +80,9 @@ ConnectionMessage: TypeAlias = (
     | um.UpstreamPlaced
     | um.UpstreamAwaited
 )
-OwnDues: TypeAlias = pm.KeepDue | pm.DoubtDue | pm.StaleDue | pm.CallDue | pm.EnterDue | OwnDue | SaveDue
+OwnDues: TypeAlias = (
+    pm.ReadersKnown | pm.KeepDue | pm.DoubtDue | pm.StaleDue | pm.CallDue | pm.EnterDue | OwnDue | SaveDue
+)
 OfOwner: TypeAlias = ConnectionMessage | OwnDues | Renamed
 """What is of no meaning while another process owns it."""
 LifeMessage: TypeAlias = pm.OwnMessage | pm.LinkMessage | OwnDue | SaveDue | Renamed | Stored | Evict | Replaced | Down
@@ -169,6 +173,10 @@ class PoolActor(Evictable):
         """Another process is."""
         self._looking = False
         """Who is, is being found out; not for ever."""
+        self._hint: Incarnation | None = None
+        """Who may be, as another has said."""
+        self._guests: set[Ref] = set()
+        """Callers that stand for other processes."""
         self._named = ""
         """This life, in what its client holds."""
         self._stale = False
@@ -182,12 +190,15 @@ class PoolActor(Evictable):
 
     def started(self) -> None:
         self._own = OwnCalls(self.ctx, self._services.limits.request_deadline)
-        self._record = OwnedRecord(self._record_key, self._services, self.ctx)
         self._acquire()
         self._rests()
 
     def _acquire(self) -> None:
-        self._record.acquire({"kind": b"broker", "backend": self._backend.encode()})
+        """What it knows of its record is of no use to another life, nor what the store still says of that."""
+        record = self._record = OwnedRecord(self._record_key, self._services, self.ctx)
+        record.content = lambda grant: Record(grant.owner, grant.epoch)
+        record.surely_lost = lambda: True  # whoever else had the pool has ended it
+        record.acquire({"kind": b"broker", "backend": self._backend.encode()})
 
     def receive(self, message: PoolMessage) -> None:
         """Nothing is done before this life owns what it is about to hold, or while it can't be told whether it does."""
@@ -201,9 +212,9 @@ class PoolActor(Evictable):
         if self._record.owned and (cluster.doubtful or self._record.grant.term != cluster.term):
             standing = self._hold_still()
             if standing is Standing.OVER and isinstance(message, um.Call | pm.Resume):
-                self._turn_away([message], self._failure("store_away", "the session store is not available"))
+                self._turn_away([message], *STORE_AWAY)
                 return
-        if isinstance(message, Stored | pm.DoubtDue) or (self._record.owned and not self._held):
+        if isinstance(message, Stored | pm.DoubtDue | pm.ReadersKnown) or (self._record.owned and not self._held):
             self._handle(message)
         else:
             self.wait(message)
@@ -217,17 +228,21 @@ class PoolActor(Evictable):
             case pm.MailCame() | pm.Posted() | pm.Withdrawn() | pm.ProcessDown():
                 pass  # of a link that is over
             case pm.EnterDue():
-                self._acquire()
+                self._enter()
             case pm.LateDue():
                 self._not_owned()
             case um.Cancel() | um.Leave():
                 self.drop(message)
                 self._keep_of_a_user(message)
+            case Down(ref=ref):
+                self.drop(um.Leave(ref))
+                self._keep_of_a_user(message)
             case um.Call() | pm.Resume() | um.Join() | Wanted() if len(self._early) >= self.mailbox_size:
-                full = self._failure("overloaded", "too much waits for this client's connections")
-                self._turn_away([message], full)
+                self._turn_away([message], "overloaded", "too much waits for this client's connections")
             case um.UpstreamNotification() if len(self._early) >= self.mailbox_size:
                 self._drop("overflow")
+            case _ if not self._named and isinstance(message, OfOwner):
+                pass  # of a life that is over
             case _:
                 self._early.append(message)
 
@@ -240,10 +255,10 @@ class PoolActor(Evictable):
                     m for m in self._early if not (isinstance(m, calls) and m.caller is caller and m.call == call)
                 ]
             case um.Leave(caller=caller):
-                asked = um.Call | pm.Resume | um.Join
+                asked = um.Call | pm.Resume | um.Join | pm.Admit
                 self._early = [m for m in self._early if not (isinstance(m, asked) and m.caller is caller)]
 
-    def _keep_of_a_user(self, message: um.Cancel | um.Leave) -> None:
+    def _keep_of_a_user(self, message: um.Cancel | um.Leave | Down) -> None:
         """What it ends may have begun before."""
         if not self._unused:
             self._early.append(message)
@@ -280,6 +295,7 @@ class PoolActor(Evictable):
             case um.Join():
                 self._join(message)
             case pm.Admit(caller):
+                self._guests.add(caller)
                 caller.reply(pm.Admitted())
                 self._join(um.Join(caller))
             case um.Leave(caller=caller):
@@ -305,6 +321,8 @@ class PoolActor(Evictable):
                 self._record.keep()
             case pm.DoubtDue():
                 self._doubt_due()
+            case pm.ReadersKnown():
+                self._readers_known(message)
             case Renamed():
                 pass  # it is claimed again before any message
             case pm.MailCame() | pm.Posted() | pm.Withdrawn() | pm.ProcessDown():
@@ -332,17 +350,21 @@ class PoolActor(Evictable):
     def _stored(self, message: Stored) -> None:
         """The record is kept from expiring as long as this life goes on, and goes with it: it says nothing that would
         be needed again."""
-        owned = self._record.owned
-        self._record.heard(message)
-        if self._record.lost is not None:
-            if not self._follow(self._record.lost):
-                self._disowned(self._record.lost)
+        record, failed = self._record, isinstance(message.outcome, Failed)
+        if message.record is not record or record.over:
+            return  # of a life that is over
+        if failed and not record.owned and message.step in ("save", "touch"):
+            return  # it is claimed again, and that says what has become of it
+        owned = record.owned
+        record.heard(message)
+        if record.lost is not None:
+            self._lost(record.lost, message.outcome.head if failed else 0)
         elif owned:
-            away = message.step == "touch" and isinstance(message.outcome, Failed)
+            away = failed and message.step in ("touch", "restore")
             self.ctx.set_timer("keep", RETRY if away else self._services.limits.idle_ttl / 8, pm.KeepDue())
-        elif self._record.owned:
+        elif record.owned and self._hold_still() not in (Standing.HOLD, Standing.FORMER):
             self._go_on()
-        elif message.step in ("reclaim", "reread") and isinstance(message.outcome, Failed):
+        elif failed and message.step in ("reclaim", "reread", "restore"):
             self.ctx.set_timer("doubt", RETRY, pm.DoubtDue())
 
     def _go_on(self) -> None:
@@ -375,34 +397,128 @@ class PoolActor(Evictable):
         elif self._record.owned and not self._held:
             self._go_on()
 
-    def _disowned(self, reason: Refused) -> None:
-        """Another process holds this client's connections, or nobody can tell: what waits was not sent, what runs may
-        have been executed."""
-        self._services.log.warning("broker_not_owned", backend=self._backend, reason=reason.value)
+    def _lost(self, why: Refused, version: int) -> None:
+        """This life does not own the record, or not any more: what was not begun goes on where the pool is."""
+        for timer in ("keep", "save", "doubt"):
+            self.ctx.cancel_timer(timer)
+        owned = bool(self._named)
+        if owned:
+            self._disowned(why)
+        other, me = self._record.other, self._services.cluster.incarnation
+        if owned and (self._stale or (not self._early and self.ctx.idle)):
+            self._end(NORMAL)
+        elif why is Refused.TOO_NEW:
+            ref = self.ctx.ref
+            self._services.cluster.replicas(lambda out: ref.reply(pm.ReadersKnown(version, out)))
+        elif why is Refused.FENCED and other is not None and other != me:
+            self._follow(other)
+        elif why in FINAL or (why in UNAVAILABLE and self._looking):
+            self._seek()
+        elif why in UNAVAILABLE:
+            self._refuse(*STORE_AWAY)
+        else:
+            self._not_owned()
+
+    def _disowned(self, why: Refused) -> None:
+        """Another process has this client's connections now. What was sent may have been executed; of that only what
+        the server has answered is known. What is suspended is lost."""
+        self._services.log.warning("broker_not_owned", backend=self._backend, reason=why.value)
+        unsent = self._take_unsent()
+        for kept in self._early:
+            if isinstance(kept, um.UpstreamOutcome):
+                self._handle(kept)
         text = "another replica has this client's connections now"
         lost = errors.internal(text, reason="moved", executed="unknown", backend=self._backend).raw
         for call in self._calls.values():
             if call.owner is not None:
+                self._subscribers.subscribed(call.owner, False)
                 self._outcome(call.owner, False, lost)
-        self._not_owned()
+        self._let_go()
+        self.ctx.cancel_timer("idle")
+        self._early = [*unsent, *(kept for kept in self._early if not isinstance(kept, OfOwner))]
+        self._named, self._held = "", False
+        self._part_with_guests()
+        self._closed(text)
+
+    def _take_unsent(self) -> list[um.Call]:
+        """The calls that wait for their turn, as if they had not come yet."""
+        waiting = [number for number, held in self._state.held.items() if held.phase is ev.Phase.WAITING]
+        unsent = [self._calls[number].call for number in waiting]
+        for number in waiting:
+            self._step(ev.Cancelled(number, "not sent"))
+        return unsent
+
+    def _part_with_guests(self) -> None:
+        """Who comes from other processes looks for the pool itself."""
+        for guest in self._guests:
+            mine = [kept for kept in self._early if isinstance(kept, um.Call | pm.Resume) and kept.caller is guest]
+            guest.reply(pm.NotHere(self._record.other, tuple(kept.call for kept in mine)))
+            self.drop(um.Leave(guest))
+            self._subscribers.leave(guest)
+            self.ctx.demonitor(guest)
+        self._guests.clear()
+
+    def _let_go(self) -> None:
+        """Of all calls and connections; whoever is asked is told."""
+        for number, call in list(self._calls.items()):
+            self._step(ev.Cancelled(number, "the connection is closed") if call.owner else ev.Expired(number))
+        for number in list(self._connections):
+            self._leave(number)
+            self._step(ev.ConnectionGone(number))
 
     def _not_owned(self) -> None:
-        self._end(NORMAL, self._failure("not_owned", "the state of this client's connections can't be had"))
+        self._refuse("not_owned", "the state of this client's connections can't be had")
+
+    def _refuse(self, reason: str, text: str) -> None:
+        """All who wait. For those who come next it is looked for anew."""
+        self._services.log.warning("broker_not_owned", backend=self._backend, reason=reason)
+        early, self._early = self._early, []
+        self._turn_away(early, reason, text)
+        self.announce(um.UpstreamDown(self.ctx.ref, self._backend, text, self._failure(reason, text)))
+        if self.ctx.idle:
+            self._end(NORMAL)
+            return
+        if self._remote is not None:
+            self._remote.leave()
+        self._remote = None
+        self._found()
+        self._acquire()
 
     # Another process has the pool
 
-    def _follow(self, reason: Refused) -> bool:
-        """What its callers want is asked of the process that owns it; False if that is none that lives."""
-        owner, me, key = self._record.other, self._services.cluster.incarnation, self._key
-        if reason is not Refused.FENCED or owner in (None, me) or self._named or owner is None:
-            return False
+    def _seek(self) -> None:
+        """Looks for who has it, which may be itself, in a moment."""
+        self._look()
+        self.ctx.set_timer("enter", LOOK_AGAIN, pm.EnterDue())
+
+    def _look(self) -> None:
         if not self._looking:
             self._looking = True
             self.ctx.set_timer("late", WITHIN, pm.LateDue())
+
+    def _enter(self) -> None:
+        owner, self._hint = self._hint, None
+        if owner is not None and owner != self._services.cluster.incarnation:
+            self._follow(owner)
+        else:
+            self._acquire()
+
+    def _readers_known(self, found: pm.ReadersKnown) -> None:
+        """One that can read the record has the pool, or says who has."""
+        me = self._services.cluster.incarnation
+        able = reader(self._record_key, found.version, found.outcome, me)
+        if able is not None:
+            self._follow(able)
+        else:
+            self._refuse("too_new", "the record of this client's connections can't be read by this replica")
+
+    def _follow(self, owner: Incarnation) -> None:
+        """What its callers want is asked of this process."""
+        self._look()
+        me, key = self._services.cluster.incarnation, self._key
         link = Link(self._record_key, key.principal, me, owner, next(LINKS))
         enter = letters.Enter(self._backend, tuple(sorted(key.bits)), key.affinity)
         self._remote = RemotePool(self, link, enter, self._services, self._tree, self._subscribers)
-        return True
 
     def _found(self) -> None:
         self._looking = False
@@ -416,20 +532,16 @@ class PoolActor(Evictable):
         for kept in early:
             self.receive(kept)
 
-    def link_over(self, unbegun: list[um.Call | pm.Resume]) -> None:
+    def link_over(self, unbegun: list[pm.Asked], owner: Incarnation | None) -> None:
         """As in `RemoteHost`: with what is to be done it looks for the next owner, which it may be itself."""
-        self._remote, self._early = None, [*unbegun, *self._early]
+        self._remote, self._hint, self._early = None, owner, [*unbegun, *self._early]
         if not self._early and self.ctx.idle:
             self._end(NORMAL)
-            return
-        if not self._looking:
-            self._looking = True
-            self.ctx.set_timer("late", WITHIN, pm.LateDue())
-        self.ctx.set_timer("enter", LOOK_AGAIN, pm.EnterDue())
+        else:
+            self._seek()
 
-    def not_to_be_had(self, reason: str) -> None:
+    def not_to_be_had(self) -> None:
         """As in `RemoteHost`."""
-        self._services.log.warning("broker_not_owned", backend=self._backend, reason=reason)
         self._remote = None
         self._not_owned()
 
@@ -438,11 +550,13 @@ class PoolActor(Evictable):
         if self.ctx.idle and not self._early:
             self._end(NORMAL)
 
-    def _turn_away(self, messages: list[PoolMessage], error: Raw) -> None:
+    def _turn_away(self, messages: list[PoolMessage], reason: str, text: str) -> None:
         """Tells whoever waits for something that it was not done."""
+        error = self._failure(reason, text)
         for message in messages:
             if isinstance(message, um.Call | pm.Resume):
-                self._outcome((message.caller, message.call), False, error)
+                told = failure(reason, text, pm.unbegun(message), self._backend)
+                self._outcome((message.caller, message.call), False, told)
             elif isinstance(message, um.Join):
                 message.caller.reply(um.UpstreamDown(self.ctx.ref, self._backend, "not owned", error))
             elif isinstance(message, pm.Admit):
@@ -481,14 +595,11 @@ class PoolActor(Evictable):
     def drain(self, deadline: float) -> None:
         self._end(SHUTDOWN)  # whoever used it has ended
 
-    def _end(self, reason: Exit, error: Raw | None = None) -> None:
-        """Whoever is asked, or waits for an answer, is told; `error`: what was not begun gets."""
+    def _end(self, reason: Exit) -> None:
+        """Whoever is asked, or waits for an answer, is told."""
         early, self._early = self._early, []
-        self._turn_away(early, error or self._failure("link_ended", "the connection is closed"))
-        for number, call in list(self._calls.items()):
-            self._step(ev.Cancelled(number, "the connection is closed") if call.owner else ev.Expired(number))
-        for number in list(self._connections):
-            self._leave(number)
+        self._turn_away([*self._take_unsent(), *early], "link_ended", "the connection is closed")
+        self._let_go()
         self.ctx.stop(reason)
 
     def stopped(self, reason: Exit) -> None:
@@ -525,6 +636,7 @@ class PoolActor(Evictable):
 
     def _left(self, ref: Ref) -> None:
         """A caller is gone. What is suspended is its client's, and stays."""
+        self._guests.discard(ref)
         for owner in [call.owner for call in self._calls.values() if call.owner is not None]:
             if owner[0] is ref:
                 self._give_up(owner, "the client has disconnected")

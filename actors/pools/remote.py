@@ -18,7 +18,7 @@ from actors.machines.upstream.events import ServerInfo, Wanted
 from actors.pools import letters
 from actors.pools import messages as pm
 from actors.pools.mail import Link, Outgoing
-from actors.ports import Refused
+from actors.ports import Incarnation, Refused
 from actors.protocol import errors
 from actors.protocol import payload as json
 from actors.protocol.methods import SUBSCRIBE, UNSUBSCRIBE
@@ -36,8 +36,6 @@ UNANSWERED: Final = 2
 RARELY: Final = 4.0
 """Words that are asked for without calls, in the time after which the owner takes us for gone."""
 
-Asked: TypeAlias = um.Call | pm.Resume
-"""What has an outcome."""
 RemoteMessage: TypeAlias = (
     um.Join
     | um.Leave
@@ -87,10 +85,10 @@ class RemoteHost(Protocol):
     def announce(self, message: um.UpstreamReady | um.UpstreamDown) -> None:
         """All who have joined hear it."""
 
-    def link_over(self, unbegun: list[Asked]) -> None:
-        """This owner has the pool no more; these calls it has not begun."""
+    def link_over(self, unbegun: list[pm.Asked], owner: Incarnation | None) -> None:
+        """This owner has the pool no more; these calls it has not begun. It knows another `owner`, perhaps."""
 
-    def not_to_be_had(self, reason: str) -> None:
+    def not_to_be_had(self) -> None:
         """It can't be had there, and nowhere else."""
 
     def unused(self) -> None:
@@ -103,7 +101,7 @@ class Pending:
 
     caller: Ref
     call: int
-    asked: Asked | None
+    asked: pm.Asked | None
     """None for one of our own, whose outcome nobody waits for."""
 
 
@@ -136,6 +134,9 @@ class RemotePool:
         self._withdrawing: set[int] = set()
         self._unbegun: set[int] = set()
         """Letters that the owner has not read, and never will."""
+        self._returned: tuple[int, ...] = ()
+        """Calls that it has read, and given back."""
+        self._next_owner: Incarnation | None = None
         self._out = Outgoing(link, host.ctx, services, ToPool)
         self._out.say(enter)
         host.ctx.set_timer("check", CHECK, pm.CheckDue())
@@ -175,7 +176,7 @@ class RemotePool:
             case pm.IdleDue() | Evict():
                 self._settled()
             case pm.Admit(caller):
-                caller.reply(pm.NotHere())
+                caller.reply(pm.NotHere(self._link.peer))
             case Replaced(before):
                 self._replaced(before.backends.get(self._backend))
             case _:
@@ -183,7 +184,7 @@ class RemotePool:
 
     # Callers
 
-    def _of_caller(self, message: um.Join | um.Leave | um.Cancel | Wanted | Down | Asked) -> None:
+    def _of_caller(self, message: um.Join | um.Leave | um.Cancel | Wanted | Down | pm.Asked) -> None:
         """What the owner takes at present is said to it, all else waits."""
         taken: tuple[type, ...] = ()
         if self._phase is Phase.OPEN:
@@ -216,11 +217,12 @@ class RemotePool:
             case Wanted():
                 self._out.say(letters.Want())
 
-    def _call(self, message: Asked) -> None:
+    def _call(self, message: pm.Asked) -> None:
         owner = (message.caller, message.call)
         if self._out.stuck is not None:
             reason = "overloaded" if self._out.reason is Refused.INBOX_FULL else "store_away"
-            self._fail(owner, "the replica that has this client's connections can't be reached", reason, "no")
+            text = "the replica that has this client's connections can't be reached"
+            self._fail(owner, text, reason, pm.unbegun(message))
             return
         subscribes = isinstance(message, um.Call) and message.method in (SUBSCRIBE, UNSUBSCRIBE)
         if isinstance(message, um.Call) and subscribes and self._subscribers.settles(owner, message):
@@ -327,10 +329,11 @@ class RemotePool:
                 self._wrong_era(calls)
             case letters.Closing():
                 self._phase = Phase.CLOSING if self._phase is Phase.OPEN else self._phase
-            case letters.Ended(reason):
+            case letters.Ended(reason, owner, unbegun):
                 if self._phase is Phase.ENTERING and reason != letters.GONE:
-                    self._host.not_to_be_had(reason)
+                    self._host.not_to_be_had()
                     return
+                self._returned, self._next_owner = unbegun, owner
                 self._lose(seen)
             case letters.Here():
                 pass
@@ -455,7 +458,8 @@ class RemotePool:
         out = self._out
         posted = [*out.unread, *([out.under_way] if out.under_way is not None else [])]
         said = [one for sent in posted if sent.number in self._unbegun for one in sent.said] + [*out.waiting]
-        calls = [one.call for one in said if isinstance(one, letters.Call | letters.Resume)]
+        unread = [one.call for one in said if isinstance(one, letters.Call | letters.Resume)]
+        calls = [*self._returned, *unread]
         unbegun = [p.asked for n in calls if (p := self._over(n)) is not None and p.asked is not None]
         text = f"the replica that has this client's connections to server {self._backend!r} is gone"
         for pending in self._pending.values():
@@ -468,4 +472,4 @@ class RemotePool:
         self._host.announce(um.UpstreamDown(self._host.ctx.ref, self._backend, text, down))
         self._host.ctx.cancel_timer("check")
         self._host.ctx.cancel_timer("post")
-        self._host.link_over(unbegun)
+        self._host.link_over(unbegun, self._next_owner)

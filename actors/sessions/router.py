@@ -28,6 +28,7 @@ from actors.ports import (
 from actors.protocol import errors
 from actors.protocol.errors import ProtocolError
 from actors.quotas import Quotas
+from actors.record import reader
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, ExitKind, Ref, Reply, SystemClosed
 from actors.services import Services
 from actors.sessions.expiry import Overdue, end, remaining
@@ -421,12 +422,8 @@ class Router(Actor):
 
     def _hand_over(self, found: Readers) -> None:
         """To one that lives and can read it, the same for each message; who owns it says that one."""
-        replicas: list[Replica] = [] if isinstance(found.outcome, Failed) else found.outcome
-        me, version = self._services.cluster.incarnation, found.version
-        others = (one for one in replicas if one.alive and one.incarnation != me)
-        able = sorted(one.incarnation for one in others if session_record.reads(one.info.get("schema"), version))
-        to = Elsewhere(able[int(found.key[:8], 16) % len(able)]) if able else errors.too_new()
-        self._settle(found.key, to)
+        to = reader(found.key, found.version, found.outcome, self._services.cluster.incarnation)
+        self._settle(found.key, Elsewhere(to) if to is not None else errors.too_new())
 
     def _claimed(self, claimed: Claimed) -> None:
         key = claimed.key

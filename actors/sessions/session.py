@@ -758,9 +758,9 @@ class SessionActor(Actor):
                     self._stay()
                 self._compare()
 
-    def _content(self) -> Record:
+    def _content(self, grant: Grant) -> Record:
         """What the store had acknowledged of what is in flight: what is on its way goes there again."""
-        grant, recorder = self.record.grant, self.recorder
+        recorder = self.recorder
         heads = recorder.heads(self._heads())
         return Record(grant.owner, grant.epoch, requests=recorder.requests, asked=recorder.asked, streams=heads)
 

@@ -66,6 +66,10 @@ class Watched(MemoryStore):
         if not self._note("touch", key, rest[-1]):
             super().touch(key, *rest)
 
+    def restore(self, key: str, *rest: Any) -> None:
+        if not self._note("restore", key, rest[-1]):
+            super().restore(key, *rest)
+
     def release(self, key: str, *rest: Any) -> None:
         if not self._note("release", key, rest[-1]):
             super().release(key, *rest)
@@ -249,7 +253,7 @@ async def test_a_life_that_lost_its_record_ends_and_nothing_of_it_goes_on(autoju
         asked = request.ask("elicitation/create", FORM)
         suspended = await client.suspended(call)
         pool = client.pool
-        store.refuses = {"touch": Failed(Refused.FENCED)}
+        store.refuses = dict.fromkeys(("touch", "restore"), Failed(Refused.FENCED))  # another has it
         await trio.sleep(300)
         assert not pool.alive
         assert (await asked.outcome())["result"] == {"action": "cancel"}

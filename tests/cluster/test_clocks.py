@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from tests.actors.test_continued import back, begun
-from tests.cluster.test_pools import FORM, asker, client, retry, suspend, text
 from tests.support.harness import Gateway, open_replicas
 from tests.support.mcp_backend import Backend
 from tests.support.modern_backend import ModernBackend, needs
+from tests.support.pooled import FORM, asker, client, retry, suspend, text
 
 HOURS = 3 * 3600.0
 

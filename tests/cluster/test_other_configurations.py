@@ -9,11 +9,11 @@ import trio
 
 from tests.actors.test_table_replaced import each_once, told
 from tests.cluster.test_giving_back import answer, draining
-from tests.cluster.test_pools import client as modern
-from tests.cluster.test_pools import echo, error_of, executed, retry, suspend
 from tests.support.door_client import Client, Pending, RpcError
 from tests.support.harness import Gateway, open_replica_maker
 from tests.support.mcp_backend import Backend
+from tests.support.pooled import client as modern
+from tests.support.pooled import echo, error_of, executed, retry, suspend
 
 
 def http(name: str) -> Backend:

@@ -9,43 +9,11 @@ import trio
 
 from actors.cluster.letters import Letter, ToPool, encode
 from actors.pools import letters
-from actors.ports import ANONYMOUS, Failed, Principal, Refused
-from tests.support.harness import Gateway, open_replicas
-from tests.support.mcp_backend import Backend
-from tests.support.modern_client import VERSION, ModernClient
-from tests.support.schemas import assert_valid, definition_of_error
+from actors.ports import Failed, Principal, Refused
+from tests.support.harness import open_replicas
+from tests.support.pooled import FORM, asker, client, echo, error_of, executed, retry, suspend, text
 
-MAY_ALL = {"sampling": {}, "elicitation": {"form": {}}, "roots": {}}
-FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
-GIVEN = {"action": "accept", "content": {"name": "Ada"}}
 KINDS = pytest.mark.parametrize("kind", ["stdio", "http"])
-
-
-def asker(kind: str = "http", **more: Any) -> Backend:
-    return Backend("alpha", tools=("echo", "ask"), held={"ask"}, kind=kind, **more)
-
-
-def client(gateway: Gateway, principal: Principal = ANONYMOUS, **more: Any) -> ModernClient:
-    more.setdefault("capabilities", MAY_ALL)
-    return ModernClient(gateway.door, gateway.nursery, more.pop("endpoint", "alpha"), principal, **more)
-
-
-def text(result: Any) -> str:
-    return str(result["content"][0]["text"])
-
-
-async def echo(where: ModernClient, words: str = "hi") -> str:
-    return text(await where.call("tools/call", {"name": "echo", "arguments": {"text": words}}))
-
-
-def retry(asked: Any) -> dict[str, Any]:
-    """The params of a call that comes with answers to all that was asked."""
-    answers = dict.fromkeys(asked["inputRequests"], GIVEN)
-    return {"name": "ask", "inputResponses": answers, "requestState": asked["requestState"]}
-
-
-def executed(backend: Backend) -> int:
-    return len(backend.asked_for("tools/call"))
 
 
 @KINDS
@@ -82,21 +50,6 @@ async def test_a_suspended_call_goes_on_at_any_replica(autojump_clock: Any, kind
         request.text("done")
         assert text(await call.result()) == "done"
         assert executed(alpha) == before + 1
-
-
-async def suspend(where: ModernClient, alpha: Backend) -> tuple[Any, Any]:
-    """A call that waits for answers: what its client was asked, and the request at the server."""
-    call = where.begin("tools/call", {"name": "ask"})
-    request = [await alpha.next() for _ in range(executed(alpha) - alpha.taken["tools/call"] + 1)][-1]
-    request.ask("elicitation/create", FORM)
-    return await call.result(), request
-
-
-async def error_of(pending: Any) -> Any:
-    """What a request came to, if that is an error as the modern revision has them."""
-    response = await pending.response()
-    assert_valid(response, VERSION, "server", error=definition_of_error(response, VERSION))
-    return await pending.error()
 
 
 # What goes through it ------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cluster.test_pools import FORM, asker, client, retry
 from tests.support.door_client import Pending
 from tests.support.harness import Gateway, open_replica_maker
 from tests.support.mcp_backend import Backend, Request
+from tests.support.pooled import FORM, asker, client, retry
 
 IN_TIME = 15.0
 """Seconds that a call may take whose server answers at once, whatever happens."""
