@@ -18,6 +18,7 @@ OVERHEAD_MAX: Final = 64 * 1024
 
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
+_KEPT: Final = re.compile(rb"(?:^|[,;\s])timeout\s*=\s*\"?(\d{1,9})\b", re.IGNORECASE)
 
 
 def encode_headers(headers: Iterable[tuple[str, str]]) -> bytes:
@@ -41,6 +42,12 @@ def encode_request(method: bytes, request_line_end: bytes, headers: bytes, body:
     if body is None:
         return b"%b%b%b\r\n" % (method, request_line_end, headers)
     return b"%b%b%bContent-Length: %d\r\n\r\n%b" % (method, request_line_end, headers, len(body), body)
+
+
+def kept_alive(announced: bytes) -> int | None:
+    """Seconds for which a peer keeps an idle connection, by its Keep-Alive header; None if that does not say."""
+    found = _KEPT.search(announced)
+    return int(found[1]) if found is not None else None
 
 
 class ResponseParser:

@@ -19,6 +19,10 @@ class Pooled(Protocol):
 
     idle_since: float
 
+    @property
+    def idle_at_most(self) -> float:
+        """Seconds for which it can be idle and still be used again."""
+
     def is_usable(self) -> bool: ...
 
     def close(self) -> None: ...
@@ -56,9 +60,10 @@ class OriginPool(Generic[C]):
 
     def take_idle(self) -> C | None:
         """The connection used last that is still good; those found bad are closed."""
+        now = trio.current_time() if self.idle else 0.0
         while self.idle:
             connection = self.idle.pop()
-            if connection.is_usable():
+            if now - connection.idle_since < connection.idle_at_most and connection.is_usable():
                 return connection
             self.discard(connection)
         return None
@@ -76,9 +81,9 @@ class OriginPool(Generic[C]):
         return connection
 
     def take_in(self, connection: C) -> None:
-        """An idle connection that was another pool's."""
+        """An idle connection that was another pool's, and has been idle since then."""
         self.open += 1
-        self.release(connection)
+        self._put(connection)
 
     async def acquire(self, connect: Callable[[], Awaitable[C]]) -> C:
         """An idle connection, a fresh one, or one that came free while waiting for a place. Raises PoolFullError, and
@@ -115,15 +120,17 @@ class OriginPool(Generic[C]):
 
     def release(self, connection: C) -> None:
         """The connection can be used again."""
+        connection.idle_since = trio.current_time()
+        self._put(connection)
+
+    def _put(self, connection: C) -> None:
         if self._waiters:
             self._serve(connection)
             return
-        now = trio.current_time()
-        self.expire(now)
+        self.expire(connection.idle_since)
         if self._closed or len(self.idle) >= self._idle_max:
             self.discard(connection)
             return
-        connection.idle_since = now
         self.idle.append(connection)
 
     def discard(self, connection: C) -> None:

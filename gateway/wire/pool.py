@@ -3,8 +3,9 @@
 Guarantees:
 * A request is sent at most once. It is moved to another connection only when no byte of it was given to the first, and
   to a few at most, besides those that were idle.
-* A connection is used again only after a whole response on it that allows this, and if nothing came since. Whatever is
-  cancelled, half-read or broken closes its own connection and harms no other; the pool stays usable.
+* A connection is used again only after a whole response on it that allows this, if nothing came since, and not when the
+  peer is about to close it by what it said. Whatever is cancelled, half-read or broken closes its own connection and
+  harms no other; the pool stays usable.
 * Bounded: connections and waiting requests per origin, the time to wait, to connect, to write; the head of a response.
   The body comes at the caller's pace and is bounded by the caller.
 
@@ -27,7 +28,7 @@ import trio
 
 from actors.runtime.boundary import boundary, thread_boundary
 from gateway.wire.errors import DeadlineError, PeerError, SizeError, WireError
-from gateway.wire.http1_client import ResponseParser, encode_headers, encode_request
+from gateway.wire.http1_client import ResponseParser, encode_headers, encode_request, kept_alive
 from gateway.wire.origins import OriginPool
 from gateway.wire.streams import WireStream, dial
 from gateway.wire.url import Origin, Url, parse_url
@@ -38,6 +39,9 @@ OnCrash: TypeAlias = Callable[[BaseException], object]
 
 CHUNK, MORE = 65536, 262144
 """Bytes of one read; and of the next one, if that was full."""
+CLOSING: Final = 1.0
+"""Seconds before the end that a peer announced for an idle connection, in which nothing is sent on it any more: of a
+request that crosses with the end nobody knows whether it was executed."""
 TRIES: Final = 3
 """Connections that a request is given, one after the other, if they break before a byte of it went out."""
 
@@ -55,7 +59,8 @@ class PoolLimits:
     idle: int = 128
     """Idle connections to one origin that are kept."""
     idle_time: float = 30.0
-    """How long they are kept; they are closed at the next use of the origin after it, or by `expire`."""
+    """How long they are kept, unless the peer announced less; they are closed at the next use of the origin after it, or
+    by `expire`."""
     connect: float = 10.0
     """For name, TCP and TLS together."""
     write: float = 30.0
@@ -65,13 +70,14 @@ class PoolLimits:
 class Connection:
     """One connection and the parser of its responses."""
 
-    __slots__ = ("_at_most", "home", "idle_since", "parser", "stream", "worker")
+    __slots__ = ("_at_most", "home", "idle_at_most", "idle_since", "parser", "stream", "worker")
 
     def __init__(self, stream: WireStream, home: "OriginPool[Connection]") -> None:
         self.stream = stream
         self.home = home
         self.parser = ResponseParser()
         self.idle_since = -math.inf
+        self.idle_at_most = math.inf
         self._at_most = CHUNK
         self.worker: Worker | None = None
         """Who waits for what comes, if that is not the task that sent the request."""
@@ -133,6 +139,9 @@ class Connection:
         await self.receive()
         while not self.parser.status:
             await self.receive()
+        announced = self.parser.headers.get(b"keep-alive")
+        if announced is not None and (seconds := kept_alive(announced)) is not None:
+            self.idle_at_most = seconds - CLOSING
         if self.parser.headers.get(b"content-encoding", b"identity") != b"identity":
             raise PeerError("the answer is compressed, which was not offered", sent=True)
 

@@ -15,6 +15,7 @@ from gateway.wire.origins import OriginPool
 class Fake:
     def __init__(self) -> None:
         self.idle_since = 0.0
+        self.idle_at_most = 1000.0
         self.usable = True
         self.closed = False
 
@@ -71,6 +72,21 @@ async def test_a_connection_idle_for_too_long_is_closed(autojump_clock):
     await trio.sleep(31)
     pool.release(second)
     assert (first.closed, second.closed) == (True, False)
+
+
+async def test_a_connection_that_its_peer_is_about_to_close_is_not_used_again(autojump_clock):
+    pool, other = origin(), origin()
+    first, second = await pool.acquire(connect), await pool.acquire(connect)
+    first.idle_at_most, second.idle_at_most = 5, 4
+    for connection in (first, second):
+        pool.release(connection)
+    await trio.sleep(4)
+    assert pool.part_with_idle() is first
+    other.take_in(first)
+    await trio.sleep(1)  # in the other pool it has been idle no less
+    assert other.take_idle() is None
+    assert (first.closed, second.closed) == (True, True)
+    assert (repr(pool), repr(other)) == 2 * ("<open 0, idle 0, waiting 0>",)
 
 
 async def test_more_idle_connections_than_wanted_are_closed():

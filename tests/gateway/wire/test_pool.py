@@ -4,6 +4,7 @@ import gc
 import ipaddress
 import ssl
 import tracemalloc
+from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
@@ -17,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from gateway.wire.errors import ConnectError, DeadlineError, PeerError, PoolFullError, SizeError
 from gateway.wire.origins import OriginPool
-from gateway.wire.pool import CHUNK, MORE, Connection, Exchange, Pool, PoolLimits
+from gateway.wire.pool import CHUNK, MORE, Connection, Exchange, Pool, PoolLimits, Response
 from gateway.wire.streams import WireStream
 from gateway.wire.url import parse_url
 from tests.support.exchanges import Reading, answer_to
@@ -116,6 +117,28 @@ async def test_a_connection_that_is_not_clean_is_not_used_again(pool, serve, rep
             with await pool.request("GET", server.url) as response:
                 assert await response.read(10) == b"{}"
         assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("announced", "connections"),
+    [(b"timeout=1000", 1), (b"max=9; timeout=1", 2), (b"Timeout=0", 2), (b"timeout=", 1), (b"x-timeout=1, max=1", 1)],
+)
+async def test_a_connection_is_not_used_again_when_its_server_is_about_to_close_it(
+    serve, replies, nursery, announced, connections
+):
+    answer = OK.replace(b"\r\n\r\n", b"\r\nKeep-Alive: %b\r\n\r\n" % announced)
+    for ask in (answer_to, lambda pool, url, body: _body_of(pool.request("POST", url, body=body))):
+        pool = Pool(nursery=nursery)
+        async with serve(replies(answer, answer)) as server:
+            for _ in range(2):
+                assert await ask(pool, server.url, b"x") == b"{}"
+            assert server.connections == connections
+            pool.close()
+
+
+async def _body_of(request: Awaitable[Response]) -> bytes:
+    with await request as response:
+        return await response.read(10)
 
 
 async def test_bytes_that_come_unasked_spoil_an_idle_connection(pool, serve):

@@ -228,6 +228,6 @@ if __name__ == "__main__":
     if port is None:
         anyio.run(serve_stdio)
     else:
-        uvicorn.run(
-            of_era(make_server().streamable_http_app(), "modern"), host="127.0.0.1", port=port, log_level="warning"
-        )
+        # By itself it closes what was idle for 5 s, unannounced: a request may cross with that.
+        bounds = {"timeout_keep_alive": 3600, "log_level": "warning"}
+        uvicorn.run(of_era(make_server().streamable_http_app(), "modern"), host="127.0.0.1", port=port, **bounds)

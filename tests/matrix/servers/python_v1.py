@@ -263,7 +263,8 @@ def serve_http(port: int) -> None:
     server.create_initialization_options = options_of(server)
     manager = StreamableHTTPSessionManager(server)
     app = Starlette(routes=[Mount("/", app=manager.handle_request)], lifespan=lambda _: manager.run())
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+    # By itself it closes what was idle for 5 s, unannounced: a request may cross with that.
+    uvicorn.run(app, host="127.0.0.1", port=port, timeout_keep_alive=3600, log_level="warning")
 
 
 def options_of(served: Any) -> Any:
