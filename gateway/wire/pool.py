@@ -59,8 +59,8 @@ class PoolLimits:
     idle: int = 128
     """Idle connections to one origin that are kept."""
     idle_time: float = 30.0
-    """How long they are kept, unless the peer announced less; they are closed at the next use of the origin after it, or
-    by `expire`."""
+    """How long they are kept, unless the peer announced less. They are closed at the next use of the origin after it,
+    or by `expire`."""
     connect: float = 10.0
     """For name, TCP and TLS together."""
     write: float = 30.0
