@@ -5,6 +5,7 @@
 set -uo pipefail
 export PYTHON=$1
 shift
+unset PYTHONDONTWRITEBYTECODE # else every process that a test starts compiles the tree anew
 if [ $# -gt 0 ]; then
   exec "$PYTHON" -m pytest -m "not chaos" --durations=10 "$@"
 fi
