@@ -134,6 +134,8 @@ def _says_error(result: Raw) -> bool:
 class CallTimes:
     """The calls under way by their keys: when each began, its method (empty: none that is known) and its tool."""
 
+    __slots__ = ("running", "shown", "telemetry")
+
     def __init__(self, telemetry: Telemetry, shown: ShownTools) -> None:
         self.telemetry = telemetry
         self.shown = shown
@@ -149,15 +151,24 @@ class CallTimes:
 
     def forget(self, key: Hashable) -> None:
         """Nobody waits for it any more."""
-        self.running.pop(key, None)
+        self._over(key)
+
+    def _over(self, key: Hashable) -> tuple[float, str, str] | None:
+        """It is not under way any more."""
+        began = self.running.pop(key, None)
+        if not self.running:
+            self.running.clear()  # an emptied dict keeps its table
+        return began
 
 
 class Durations(CallTimes):
     """Of requests of clients."""
 
+    __slots__ = ()
+
     def ended(self, event: ev.CallEnded, now: float, version: str) -> None:
         """It has its outcome."""
-        began = self.running.pop(event.call, None)
+        began = self._over(event.call)
         if began is None:
             return
         at, method, tool = began
@@ -173,11 +184,13 @@ class Durations(CallTimes):
 class BackendDurations(CallTimes):
     """Of calls at one backend."""
 
+    __slots__ = ()
+
     def ended(
         self, key: Hashable, ok: bool, payload: Raw, now: float, *, backend: str, transport: str, version: str
     ) -> None:
         """The outcome of a call."""
-        began = self.running.pop(key, None)
+        began = self._over(key)
         if began is None:
             return
         at, method, tool = began

@@ -49,6 +49,7 @@ LOSSES = (Refused.FENCED, Refused.GONE, Refused.SEQ)
 """So too a write is refused if the store has lost the record, or something of it."""
 
 NO_FIELDS: Mapping[str, bytes] = {}
+NO_NAMES: frozenset[str] = frozenset()
 
 
 def apply(table: dict[str, bytes], changes: Mapping[str, bytes | None]) -> None:
@@ -91,6 +92,31 @@ class Renamed(Struct, frozen=True):
 class OwnedRecord:
     """The record of one life of one actor, which passes on Stored and SaveDue. All methods are synchronous."""
 
+    __slots__ = (
+        "_attempts",
+        "_ctx",
+        "_fields",
+        "_known",
+        "_later",
+        "_names",
+        "_nonce",
+        "_noted",
+        "_restoring",
+        "_rev",
+        "_services",
+        "_then",
+        "_writing",
+        "changed",
+        "content",
+        "grant",
+        "key",
+        "lost",
+        "other",
+        "owned",
+        "surely_lost",
+        "touched",
+    )
+
     grant: Grant
     """Once it is owned."""
 
@@ -123,7 +149,7 @@ class OwnedRecord:
         self._then: list[Callable[[], object]] = []
         self._writing: Fields | None = None
         self._nonce = ""
-        self._names: set[str] = set()
+        self._names = NO_NAMES
         """Under which this process may have come to own it."""
 
     def _told(self, step: Step) -> Done:

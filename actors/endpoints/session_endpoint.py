@@ -514,10 +514,12 @@ class SessionDialer:
     """How a session comes to its servers: over a connection of its own, over one that is shared, or over the one that
     everybody has to a modern server."""
 
+    __slots__ = ("_endpoint", "_name", "told")
+
     changes = True
 
     def __init__(self, endpoint: SessionEndpoint) -> None:
-        self.told: set[str] = set()
+        self.told: dict[str, None] = {}
         """Modern ones: their connections are everybody's."""
         self._endpoint = endpoint
         self._name: str | None = None
@@ -527,9 +529,9 @@ class SessionDialer:
         endpoint = self._endpoint
         tree, registry = endpoint.tree, endpoint.host.ctx.system.registry
         if tree.eras.legacy(spec) is False:
-            self.told.add(spec.name)
+            self.told[spec.name] = None
             return start_modern_upstream(spec, endpoint.services, tree.backends, tree.eras, registry, tree.upstreams)
-        self.told.discard(spec.name)
+        self.told.pop(spec.name, None)
         shared = spec.sharing == "shared"
         resume = endpoint.kept.take(spec) if endpoint.kept is not None and not shared else None
         level = None if shared else endpoint.host.level or None

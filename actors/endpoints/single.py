@@ -33,6 +33,8 @@ def shown(spec: BackendSpec, name: str) -> bool:
 class Single:
     """The naming of `/mcp/<server>`."""
 
+    __slots__ = ("_endpoint",)
+
     merges = False
 
     def __init__(self, endpoint: Endpoint) -> None:

@@ -43,6 +43,8 @@ class _Recorded(msgspec.Struct):
 class TaskRegistry:
     """Of one session."""
 
+    __slots__ = ("_endpoint", "_made", "_prefixed", "_ran")
+
     def __init__(self, endpoint: "SessionEndpoint") -> None:
         self._endpoint = endpoint
         self._prefixed = endpoint.naming.merges

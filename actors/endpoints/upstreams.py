@@ -78,6 +78,23 @@ class Owner(Protocol):
 class Upstreams:
     """`calls` maps each call to the server that runs it, `connections` and `server_infos` are what is connected."""
 
+    __slots__ = (
+        "_dialer",
+        "_endpoint",
+        "_ends",
+        "_host",
+        "_own",
+        "_owner",
+        "_services",
+        "_tree",
+        "_waiting",
+        "_wrong_era",
+        "calls",
+        "connections",
+        "server_infos",
+        "waiters",
+    )
+
     def __init__(self, host: Host, endpoint: str, services: Services, tree: Tree, dialer: Dialer, owner: Owner) -> None:
         self.connections: dict[str, Ref] = {}
         self.server_infos: dict[str, ServerInfo] = {}

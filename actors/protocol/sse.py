@@ -77,6 +77,20 @@ class SseDecoder:
     `limit` bounds, in bytes, one event and one line; it is checked on what was seen, also before a line is complete.
     """
 
+    __slots__ = (
+        "_after_cr",
+        "_data",
+        "_event",
+        "_head",
+        "_id",
+        "_overflow",
+        "_partial",
+        "_partial_size",
+        "_retry",
+        "_size",
+        "limit",
+    )
+
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._head: bytes | None = b""  # the first bytes, until they can't be the beginning of a BOM

@@ -52,6 +52,13 @@ class Actor:
     def stopped(self, reason: Exit) -> None:
         """Runs last, also after a crash, if `started` ran; calls that were taken may still be answered here."""
 
+    def drop_all(self) -> None:
+        """Lets go of whatever it holds. See `disposable`."""
+        slots = {name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())}
+        for name in [*slots, *getattr(self, "__dict__", ())]:
+            if hasattr(self, name):
+                delattr(self, name)
+
 
 class Context:
     """What an actor can do besides changing its state. Everything here ends with the actor."""

@@ -247,7 +247,13 @@ class Cell:
             self.system.dispatcher.schedule(self)
         else:
             self._scheduled = False
-            self.mailbox.rest()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Idle actors are many: what is empty gives back its memory."""
+        self.mailbox.rest()
+        if not self.pending:
+            self.pending.clear()  # an emptied dict keeps its table
 
     def callback_over(self, exit: Exit) -> None:
         """A callback that the actor had left somewhere ran; a crash in it is the actor's, or, if that has ended, only
@@ -328,7 +334,7 @@ class Cell:
     def _dispose(self) -> None:
         """See `Actor.disposable`; its tasks may use it as long as they clean up."""
         if self._gone is not None and not self.tasks:
-            vars(self._gone).clear()
+            self._gone.drop_all()
             self._gone.ctx = Context(self)
             self._gone = None
 

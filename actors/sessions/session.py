@@ -141,6 +141,41 @@ class Identity:
 class SessionActor(Actor):
     """One life of one session."""
 
+    __slots__ = (
+        "_active",
+        "_began",
+        "_bounded",
+        "_closing",
+        "_draining",
+        "_ending",
+        "_gets",
+        "_given_back",
+        "_goes_on",
+        "_grant",
+        "_kept",
+        "_late",
+        "_moved",
+        "_moving",
+        "_numbers",
+        "_parked",
+        "_posts",
+        "_quotas",
+        "_record",
+        "_recorded_on",
+        "_recovering",
+        "_releases",
+        "_state",
+        "_watching",
+        "endpoint",
+        "identity",
+        "principal",
+        "record",
+        "recorder",
+        "running",
+        "services",
+        "tree",
+    )
+
     mailbox_size = 256
     disposable = True
 

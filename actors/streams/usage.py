@@ -49,6 +49,8 @@ class Usage:
     """An estimate kept beside the store, which has the last word: it makes room by the same rule. A stream is finished
     here when its last event is in the log."""
 
+    __slots__ = ("_bytes", "_events", "_finished", "_limits", "_live", "_written")
+
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._live: dict[str, _Stream] = {}

@@ -88,6 +88,26 @@ def diagnosed(status: int | None, stderr: tuple[str, ...], detail: str) -> Diagn
 class Connection(Actor):
     """Temporary: it ends with those who joined it, and nobody restarts it."""
 
+    __slots__ = (
+        "_backend",
+        "_backends",
+        "_begun",
+        "_calls",
+        "_closing",
+        "_generation",
+        "_kept",
+        "_kind",
+        "_me",
+        "_phase",
+        "_services",
+        "_subscribers",
+        "_target",
+        "_tasks",
+        "_transport",
+        "_unreachable",
+        "_upstream",
+    )
+
     mailbox_size = 1024
     disposable = True
     modern: ClassVar[bool]

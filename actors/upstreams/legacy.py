@@ -64,6 +64,8 @@ class LegacyUpstream(Connection):
     another one left off.
     """
 
+    __slots__ = ("_driver", "_eras", "_own", "_profile")
+
     modern = False
     gone = "the session has ended"
 

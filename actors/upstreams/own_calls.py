@@ -33,6 +33,8 @@ class OwnCalls:
     The actor hands over what comes for them: outcomes to `outcome`, and the OwnDue of the deadline to `overdue`.
     """
 
+    __slots__ = ("_backend", "_ctx", "_deadline", "_last", "_waiting")
+
     def __init__(self, ctx: Context, deadline: float, backend: str | None = None) -> None:
         """`deadline` is in seconds, of those calls that bring none; `backend` is named when one passes, where a call
         names no other."""

@@ -83,6 +83,8 @@ def _context(key: SessionKey, spec: BackendSpec) -> bytes:
 class ResumableUpstreams:
     """Of one life of one session. `change` writes fields soon, `note` with whatever is written next."""
 
+    __slots__ = ("_change", "_key", "_note", "_sealer", "_taken", "_waiting", "_written")
+
     def __init__(
         self, key: SessionKey, sealer: Sealer, change: Callable[[Fields], object], note: Callable[[Fields], object]
     ) -> None:

@@ -46,6 +46,17 @@ class Subscribers:
     """The members of one connection, in the order in which they came. `dropped` counts what is told to nobody;
     `later` sees to it that `settle` is called after `REPLIES_AGAIN`, since somebody had no room."""
 
+    __slots__ = (
+        "_dropped",
+        "_interests",
+        "_later",
+        "_pending_replies",
+        "_settles",
+        "_subscribing",
+        "members",
+        "shared",
+    )
+
     def __init__(self, shared: bool, dropped: Callable[[str], object], later: Callable[[], object]) -> None:
         self.shared = shared
         self.members: dict[Ref, None] = {}
@@ -161,6 +172,8 @@ class Subscribers:
 class Subscriptions:
     """What one session is subscribed to, in the client's words; it is in the record, so a rebuilt session has it too.
     Changes with the outcomes of calls; `changed` is called when it has."""
+
+    __slots__ = ("_changed", "_noted", "uris")
 
     def __init__(self, changed: Callable[[tuple[str, ...]], object]) -> None:
         self.uris: tuple[str, ...] = ()

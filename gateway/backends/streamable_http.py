@@ -44,6 +44,28 @@ from gateway.wire.url import parse_url
 class StreamableHttpTransport:
     """See `actors.ports.Transport`."""
 
+    __slots__ = (
+        "_calls",
+        "_end",
+        "_ended",
+        "_ending",
+        "_heard",
+        "_listener",
+        "_log",
+        "_nursery",
+        "_opened",
+        "_posted",
+        "_posting",
+        "_posts",
+        "_session",
+        "_stays",
+        "_target",
+        "_told",
+        "_trail",
+        "_waiter",
+        "_waiting",
+    )
+
     kind: Literal["stdio", "http", "inproc"] = "http"
     warm = False
     """There is no process."""
@@ -77,7 +99,7 @@ class StreamableHttpTransport:
         """Whether it was ever open in this session."""
         self._trail = EventTrail()
         self._stays = False
-        self._posting = trio.CancelScope()
+        self._posting: trio.CancelScope | None = None
         self._ended: tuple[str, str] | None = None
         self._told = False
         self._ending = False
@@ -159,7 +181,8 @@ class StreamableHttpTransport:
         self._cancel_calls()
         self._waiting.clear()
         self._lost(self._posts.drop(), "the session was reset")
-        self._posting.cancel()
+        if self._posting is not None:
+            self._posting.cancel()
         if self._listener is not None:
             self._listener.cancel()
             self._listener = None
@@ -289,7 +312,7 @@ class StreamableHttpTransport:
                         if outgoing.tag is not None:
                             # The owner waits for it, and nothing else could tell it.
                             self._end_with("not_accepted", f"{self._end.name}: {without_addresses(trouble)}")
-        self._posted = None
+        self._posted = self._posting = None
         posted.set()
 
     async def _post(self, outgoing: Outgoing) -> str | None:

@@ -65,6 +65,22 @@ _CLOSED = Malformed(400, "closed")
 class RequestDecoder:
     """Turns bytes into `events`, in order; a Malformed is the last one. Whoever takes them calls `next_event`."""
 
+    __slots__ = (
+        "_deaf",
+        "_events_before",
+        "_fault",
+        "_headers",
+        "_in_body",
+        "_in_head",
+        "_length",
+        "_limits",
+        "_next",
+        "_parser",
+        "_target",
+        "_wire",
+        "events",
+    )
+
     def __init__(self, limits: RequestLimits) -> None:
         self.events: list[Event | bytearray] = []
         self._next = 0

@@ -1,6 +1,7 @@
 """URLs of HTTP origins, parsed once."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -36,6 +37,7 @@ class Url:
         return f"{self.origin}{self.target}"
 
 
+@lru_cache(256)
 def parse_url(text: str) -> Url:
     """ValueError, with a text for people, for anything but an absolute http or https URL without credentials."""
     try:

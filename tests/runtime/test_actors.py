@@ -363,6 +363,12 @@ class Whole(Actor):
         message(self)
 
 
+class Slotted(Whole):
+    """Whose parts are in slots: the more of them there are, the more a dict would weigh."""
+
+    __slots__ = ("cleaned", "part")
+
+
 async def clean_up(self: Whole) -> None:
     try:
         await trio.sleep_forever()
@@ -372,9 +378,10 @@ async def clean_up(self: Whole) -> None:
             self.cleaned.append("still mine")
 
 
+@pytest.mark.parametrize("kind", [Whole, Slotted])
 @pytest.mark.parametrize("how", ["stopped", "crashed", "with a task", "crashed with a task", "its task crashed"])
 async def test_a_disposable_actor_is_freed_at_once_with_all_that_it_is_made_of(
-    system: System, crashes: list[tuple[str, BaseException]], autojump_clock: Any, how: str
+    system: System, crashes: list[tuple[str, BaseException]], autojump_clock: Any, how: str, kind: type[Whole]
 ) -> None:
     async def crash(self: Whole) -> None:
         raise ZeroDivisionError
@@ -388,7 +395,7 @@ async def test_a_disposable_actor_is_freed_at_once_with_all_that_it_is_made_of(
             self.ctx.stop()
 
     with uncollected() as found:
-        ref = system.spawn(Whole())
+        ref = system.spawn(kind())
         ref.cast(lambda self: None)
         await settled()
         part = weakref.ref(ref.cell.actor.part)  # type: ignore[union-attr, attr-defined]

@@ -14,7 +14,7 @@ from actors.machines.session import events as ev
 from actors.machines.session import record as session_record
 from actors.machines.session import server_requests, streams
 from actors.machines.session.record import of_request, request_key
-from actors.machines.session.state import ClientRequest, Session
+from actors.machines.session.state import NOTHING, ClientRequest, Session
 from actors.protocol import capabilities, codec, errors, payload, tasks, translate
 from actors.protocol.capabilities import LEVELS, level_of
 from actors.protocol.filter import FLAGS
@@ -137,7 +137,7 @@ def settle(session: Session, entry: ClientRequest, frame: bytes) -> Step:
         effects.append(fx.StopDeadline(entry.call))
     requests, calls = session.requests.copy(), session.calls.copy()
     del requests[entry.id], calls[entry.call]
-    session = replace(session, requests=requests or {}, calls=calls or {})  # an emptied dict keeps its table
+    session = replace(session, requests=requests or NOTHING, calls=calls or NOTHING)  # an emptied dict keeps its table
     session, more = answer(session, entry.post, entry.id, frame)
     return session, effects + more
 
@@ -152,7 +152,7 @@ def answer(session: Session, post_id: ev.PostId, id: RequestId, frame: bytes) ->
         posts[post_id] = replace(post, open=rest, answers=kept)
     else:
         del posts[post_id]
-    session = replace(session, posts=posts or {})
+    session = replace(session, posts=posts or NOTHING)
     if post.stream is not None:
         return streams.put(session, post.stream, frame, finish=not rest, requests={request_key(id): None})
     if post.broken:

@@ -5,9 +5,9 @@ looks its phases up here, and the diagram is drawn from them.
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Literal
+from typing import Any, Final, Literal
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from actors.machines.session.events import CallId, ConnectionId, Place, PostId
@@ -173,6 +173,14 @@ class Rules(Struct, frozen=True):
     """Server requests that wait for an answer of the client."""
 
 
+NOTHING: Final[dict[Any, Any]] = {}
+"""Every empty table of a session: no table is ever changed in place."""
+
+
+def _nothing() -> dict[Any, Any]:
+    return NOTHING
+
+
 class Session(Struct, frozen=True):
     """One session. Tables are never changed in place."""
 
@@ -186,12 +194,12 @@ class Session(Struct, frozen=True):
     """The log level in force; None: none was chosen. One that is not of the protocol lets every message through, and is
     "" if it can't be told to a server again."""
     subscriptions: tuple[str, ...] = ()
-    requests: dict[RequestId, ClientRequest] = {}
-    calls: dict[CallId, RequestId] = {}
-    posts: dict[PostId, Post] = {}
-    streams: dict[str, Stream] = {}
-    asks: dict[str, ServerRequest] = {}
-    given: dict[str, CallId] = {}
+    requests: dict[RequestId, ClientRequest] = field(default_factory=_nothing)
+    calls: dict[CallId, RequestId] = field(default_factory=_nothing)
+    posts: dict[PostId, Post] = field(default_factory=_nothing)
+    streams: dict[str, Stream] = field(default_factory=_nothing)
+    asks: dict[str, ServerRequest] = field(default_factory=_nothing)
+    given: dict[str, CallId] = field(default_factory=_nothing)
     """Server requests whose answer is in the record, and the calls to which they belong: as long as these run, another
     life may have to give the answers to the backend again."""
     settled: tuple[str, ...] = ()

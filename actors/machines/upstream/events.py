@@ -23,6 +23,9 @@ UNSENT_BYTES: Final = 16 * 1024 * 1024
 """The same, in bytes; one alone may have more."""
 
 
+NO_MEMBERS: Final = Raw(b"{}")
+
+
 class ServerInfo(Struct, frozen=True):
     """What the backend said of itself: `result` is the whole answer to `initialize` or `server/discover`."""
 
@@ -35,7 +38,7 @@ class ServerInfo(Struct, frozen=True):
     @property
     def lasting(self) -> "ServerInfo":
         """What is needed of it past the handshake: the rest may be large."""
-        return ServerInfo(self.version, self.capabilities, Raw(b"{}"), None, Raw(b"{}"))
+        return ServerInfo(self.version, self.capabilities, NO_MEMBERS, None, NO_MEMBERS)
 
 
 # Events ------------------------------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ def _welcomed(upstream: Upstream, raw: Raw) -> Step:
     if version not in VERSIONS:
         return _fail(upstream, "version", f"{upstream.named} speaks only revision {without_addresses(version[:40])!r}")
     # Raw values of one message share its buffer; what is kept must not keep that alive.
-    info, whole = Raw(bytes(answer.serverInfo)), Raw(bytes(raw))
+    info, whole = payload.kept(answer.serverInfo), payload.kept(raw)
     server_info = ev.ServerInfo(version, payload.kept(declared), info, answer.instructions, whole)
     upstream = moved(_greeted(upstream, server_info), "initialize answered")
     upstream = replace(upstream, pending=PersistentMap(), tag=upstream.tag + 1)
