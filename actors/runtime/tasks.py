@@ -6,7 +6,7 @@ from typing import TypeVarTuple
 
 import trio
 
-from actors.runtime.boundary import boundary
+from actors.runtime.boundary import Boundary
 from actors.runtime.exits import Exit
 
 Ts = TypeVarTuple("Ts")
@@ -32,8 +32,8 @@ class Task:
         self, ended: Callable[["Task", Exit], object], fn: Callable[[*Ts], Awaitable[object]], *args: *Ts
     ) -> None:
         """Its body, inside the crash boundary."""
-        with self._scope:
-            await boundary(fn, *args, on_exit=lambda reason: ended(self, reason))
+        with self._scope, Boundary(lambda reason: ended(self, reason)):
+            await fn(*args)
 
 
 @dataclass(frozen=True, slots=True)

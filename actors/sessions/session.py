@@ -13,7 +13,7 @@ It does nothing while it can't be told whether the session is still this process
 backends' sessions are that one's then, and so is what is recorded.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeAlias, assert_never
@@ -322,10 +322,8 @@ class SessionActor(Actor):
         else:
             self.record.own(self._grant, 0, left)
         self.record.content = self._content
-        self.record.surely_lost = lambda: self.tree.doubt.lapse < REMEMBERED
-        self.recorder = Recorder(
-            self.record, self.services, self.ctx, self._quotas.streams, open_asks=lambda: self._state.asks
-        )
+        self.record.surely_lost = self._surely_lost
+        self.recorder = Recorder(self.record, self.services, self.ctx, self._quotas.streams, self._open_asks)
         self._began = self._active = self.ctx.now()
         if isinstance(left, Record):
             self._rebuild(left)
@@ -802,6 +800,14 @@ class SessionActor(Actor):
     def _heads(self) -> dict[str, StreamHead]:
         """Of the unfinished streams, with all that is on its way."""
         return {name: StreamHead(stream.seq, opener=stream.opener) for name, stream in self._state.streams.items()}
+
+    def _surely_lost(self) -> bool:
+        """See `OwnedRecord`."""
+        return self.tree.doubt.lapse < REMEMBERED
+
+    def _open_asks(self) -> Container[str]:
+        """The server requests that are open."""
+        return self._state.asks
 
     def _events_lost(self, stream: str) -> None:
         if stream.startswith("g"):

@@ -65,7 +65,11 @@ class McpApp:
         status = 200 if isinstance(reply, Streaming) else reply.status
         self._answered(scope["method"] if scope["method"] in _COUNTED else "other", status)
         if isinstance(reply, Streaming):
-            await self._stream(send, reply, extra)
+            self.streams += 1
+            try:
+                await send_stream(send, reply, self._limits.keep_alive, extra)
+            finally:
+                self.streams -= 1
         else:
             await send_answer(send, reply, extra, head_only=scope["method"] == "HEAD")
 
@@ -81,13 +85,6 @@ class McpApp:
         if scope["method"] == "OPTIONS":
             return Answer(204), preflight_headers(origin, headers.get("access-control-request-headers"))
         return await self._reply(scope, headers, receive), cors_headers(origin)
-
-    async def _stream(self, send: Send, reply: Streaming, cors: tuple[Header, ...]) -> None:
-        self.streams += 1
-        try:
-            await send_stream(send, reply, self._limits.keep_alive, cors)
-        finally:
-            self.streams -= 1
 
     async def _reply(self, scope: Scope, headers: Mapping[str, str], receive: Receive) -> Reply:
         target = route(scope["path"], scope.get("raw_path", b""))
