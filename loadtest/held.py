@@ -46,11 +46,11 @@ def serve(out: Path, rest: list[str]) -> None:
         part.write_text(json.dumps(lines))
         part.rename(out)
 
+    from gateway.cli import main as gateway  # before it is traced, which makes imports slow
+
     signal.signal(signal.SIGUSR1, write)
     tracemalloc.start()
     sys.argv = ["stagedoor", *rest]
-    from gateway.cli import main as gateway
-
     gateway()
 
 
@@ -82,8 +82,13 @@ async def measure(running: Running, out: Path, count: int, top: int) -> None:
     await client.end_clients(warm)
     await trio.sleep(REST)  # until the connections that these have left idle are closed
     empty = Look(running.pid, out)
+    began = trio.current_time()
     held = await client.open_clients(running.client, count, keep_connections=False)
     await trio.sleep(SETTLE)
+    if trio.current_time() - began > REST:
+        sys.exit(
+            f"the first sessions rest already: so many can't be opened within {REST:g} s here, give fewer --sessions"
+        )
     opened = Look(running.pid, out)
     opened.show("a session with a connection", empty, count, top)
     listening = [await session.listen() for session in held[: count // 2]]
