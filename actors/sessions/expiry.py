@@ -154,9 +154,9 @@ class Expiry(Actor):
         self.ctx.set_timer("look", LOOK * (0.5 + self._services.jitter()), _Look())
 
     def _look(self) -> None:
-        """What is in hand comes first."""
+        """Many that are in hand come first; a few always are, where somebody comes back late."""
         now = self._services.cluster.now()
-        for part in range(DUE_PARTS if not self._queue else 0):
+        for part in range(DUE_PARTS if len(self._queue) < AT_ONCE else 0):
             self._services.cluster.due(part, now, self._came)
         self._look_later()
 
