@@ -46,8 +46,9 @@ from actors.upstreams.subscribers import CHATTER, REPLIES_AGAIN, Subscribers
 
 IDLE_AGAIN = 1.0
 """Seconds after which a pool that was about to end, and found a message, looks again."""
-GATHER = 0.005
-"""Seconds for which further server requests are waited for after the first."""
+GATHER = 0.05
+"""Seconds for which further server requests are waited for after the first: nothing beside the time that a person or a
+model takes to answer, and enough for what a busy server asks at once."""
 INFO_BYTES = 16 * 1024
 """Of what a client says of itself; whoever says more is not introduced."""
 QUESTIONS_BYTES = 32 * 1024 * 1024
