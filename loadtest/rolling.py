@@ -90,6 +90,7 @@ async def rolling(options: argparse.Namespace) -> Found:
             return await _measured(bench, options)
         finally:
             if options.logs:
+                options.logs.mkdir(parents=True, exist_ok=True)
                 keep(Path(folder), options.logs)
             bench.end()
 
