@@ -449,6 +449,7 @@ class Router(Actor):
             self._services.telemetry.count("stagedoor_restarts_total", ("SessionActor",))
         identity = Identity(claimed.key, claimed.principal, claimed.endpoint)
         if record.tries >= 3:
+            self._services.log.warning("session_poisoned", session=handle(claimed.key), tries=record.tries)
             end(claimed.key, grant, record, "poisoned", self._services, self._tree.upstreams)
             self._settle(claimed.key, errors.session_not_found())
             return
