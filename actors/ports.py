@@ -273,9 +273,19 @@ class Store(Protocol):
     def read(self, key: SessionKey, done: Done) -> None:
         """→ Record; GONE or ENDED. Changes nothing."""
 
-    def claim(self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str, done: Done) -> None:
-        """Compare-and-set of the ownership → (Grant, Record) with `tries` + 1. FENCED if owner or epoch have moved on,
-        or while the expected owner is alive and is not this process; GONE, ENDED, TOO_NEW."""
+    def claim(
+        self,
+        key: SessionKey,
+        expect_owner: str | None,
+        expect_epoch: int,
+        nonce: str,
+        done: Done,
+        *,
+        lives: bool = False,
+    ) -> None:
+        """Compare-and-set of the ownership → (Grant, Record) with `tries` + 1; but what `lives` in this process, and is
+        claimed again, was not tried anew. FENCED if owner or epoch have moved on, or while the expected owner is alive
+        and is not this process; GONE, ENDED, TOO_NEW."""
 
     def open(
         self, key: SessionKey, grant: Grant, stream: str, requests: Mapping[str, bytes], first: bytes | None, done: Done

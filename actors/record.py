@@ -193,7 +193,7 @@ class OwnedRecord:
         self._claim_from(owner, self.grant.epoch)
 
     def _claim_from(self, owner: str | None, epoch: int) -> None:
-        self._services.store.claim(self.key, owner, epoch, self._nonce, self._told("reclaim"))
+        self._services.store.claim(self.key, owner, epoch, self._nonce, self._told("reclaim"), lives=True)
 
     def _reclaim_failed(self, failed: Failed) -> None:
         """It may be this process all the same, by a claim of which nothing was heard."""

@@ -16,6 +16,7 @@ from actors.machines.session import record as session_record
 from actors.ports import (
     ANONYMOUS,
     UNAVAILABLE,
+    Done,
     Failed,
     Grant,
     Incarnation,
@@ -42,6 +43,10 @@ MOVE_LOOK = 0.2
 """Seconds between two looks for who has taken it, while somebody waits for it."""
 ATTEMPTS = 3
 """Claims of a session that others claim too, before whoever waits for it is told to come back."""
+REBUILDS = 3
+"""Lives of a session that began, and ended before their first write: there is no fourth."""
+UNHEARD = 1000
+"""Claims of whose outcome nothing was heard that are remembered."""
 CRASH_WINDOW = 60.0
 """Seconds: a session that crashes twice within it ends for good."""
 
@@ -245,6 +250,8 @@ class Router(Actor):
         self._activating: dict[SessionKey, list[Activate]] = {}
         self._fenced: Counter[SessionKey] = Counter()
         """Claims that failed since another owns the session."""
+        self._unheard: OrderedDict[SessionKey, str] = OrderedDict()
+        """The nonces of claims of whose outcome nothing was heard. Made once more, each counts as the same."""
         self.crashed: dict[SessionKey, float] = {}
         """When each of those that crashed lately did so last."""
         self._moving: dict[SessionKey, float] = {}
@@ -412,13 +419,19 @@ class Router(Actor):
             self._settle(key, no_room)
             return
         self._quotas.sessions.add(mine[0].principal)
-        self._services.store.claim(
-            key,
-            outcome.owner,
-            outcome.epoch,
-            secrets.token_hex(8),
-            lambda out: self.ctx.ref.reply(Claimed(key, mine[0].principal, endpoint, out)),
-        )
+        self._claim(key, outcome, lambda out: self.ctx.ref.reply(Claimed(key, mine[0].principal, endpoint, out)))
+
+    def _claim(self, key: SessionKey, found: Record, done: Done) -> None:
+        nonce = self._unheard.pop(key, None) or secrets.token_hex(8)
+
+        def claimed(outcome: Any) -> None:
+            if isinstance(outcome, Failed) and outcome.reason in UNAVAILABLE:
+                self._unheard[key] = nonce
+                if len(self._unheard) > UNHEARD:
+                    self._unheard.popitem(last=False)
+            done(outcome)
+
+        self._services.store.claim(key, found.owner, found.epoch, nonce, claimed)
 
     def _hand_over(self, found: Readers) -> None:
         """To one that lives and can read it, the same for each message; who owns it says that one."""
@@ -448,7 +461,7 @@ class Router(Actor):
         if reason == "crash":
             self._services.telemetry.count("stagedoor_restarts_total", ("SessionActor",))
         identity = Identity(claimed.key, claimed.principal, claimed.endpoint)
-        if record.tries >= 3:
+        if record.tries > REBUILDS:
             self._services.log.warning("session_poisoned", session=handle(claimed.key), tries=record.tries)
             end(claimed.key, grant, record, "poisoned", self._services, self._tree.upstreams)
             self._settle(claimed.key, errors.session_not_found())
@@ -468,7 +481,7 @@ class Router(Actor):
         def claimed(out: Any) -> None:
             self.ctx.ref.reply(TakenOver(Claimed(key, principal, endpoint, out), message.dead))
 
-        self._services.store.claim(key, found.owner, found.epoch, secrets.token_hex(8), claimed)
+        self._claim(key, found, claimed)
 
     def _taken_over(self, claimed: Claimed, dead: Incarnation) -> None:
         """Whoever waits for the session here has asked for it too."""
@@ -557,7 +570,7 @@ class Router(Actor):
 
         def read(outcome: Any) -> None:
             if not isinstance(outcome, Failed):
-                self._services.store.claim(key, outcome.owner, outcome.epoch, secrets.token_hex(8), claimed)
+                self._claim(key, outcome, claimed)
 
         self._services.store.read(key, read)
 

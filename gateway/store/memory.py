@@ -305,8 +305,17 @@ class MemoryStore:
         session = self._find(key, now)
         done(session if isinstance(session, Failed) else session.record(now))
 
-    def claim(self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str, done: Done) -> None:
-        done(self._claim(key, expect_owner, expect_epoch, nonce))
+    def claim(
+        self,
+        key: SessionKey,
+        expect_owner: str | None,
+        expect_epoch: int,
+        nonce: str,
+        done: Done,
+        *,
+        lives: bool = False,
+    ) -> None:
+        done(self._claim(key, expect_owner, expect_epoch, nonce, lives))
 
     def save(self, key: SessionKey, grant: Grant, rev: int, deltas: Deltas, done: Done) -> None:
         done(self._save(key, grant, rev, deltas))
@@ -464,7 +473,7 @@ class MemoryStore:
         return Grant(self.owner, session.epoch, self.term)
 
     def _claim(
-        self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str
+        self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str, lives: bool
     ) -> tuple[Grant, Record] | Failed:
         now = self._now()
         if expect_owner is not None and not self.replica.mine(expect_owner) and self.replica.lives(expect_owner):
@@ -476,7 +485,7 @@ class MemoryStore:
             if session.owner != expect_owner or session.epoch != expect_epoch:
                 return _FENCED
             session.owner, session.epoch, session.nonce = self.owner, next_epoch(session.epoch, now), nonce
-            session.tries += 1
+            session.tries += not lives
             if session.live:
                 session.expires = now + self._keep.session
         return Grant(self.owner, session.epoch, self.term), session.record(now)

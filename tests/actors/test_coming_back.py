@@ -159,11 +159,11 @@ class SlowStore(MemoryStore):
 
         super().release(key, grant, later, **more)
 
-    def claim(self, key: Any, expect_owner: Any, expect_epoch: Any, nonce: Any, done: Any) -> None:
+    def claim(self, *args: Any, **more: Any) -> None:
         if self.away:
-            done(Failed(Refused.AWAY))
+            args[-1](Failed(Refused.AWAY))
         else:
-            super().claim(key, expect_owner, expect_epoch, nonce, done)
+            super().claim(*args, **more)
 
 
 async def test_a_message_as_it_leaves_and_the_store_goes_away_costs_neither_it_nor_its_backends_sessions(

@@ -52,9 +52,9 @@ class Watched(MemoryStore):
         if not self._note("read", key, rest[-1]):
             super().read(key, *rest)
 
-    def claim(self, key: str, *rest: Any) -> None:
+    def claim(self, key: str, *rest: Any, **more: Any) -> None:
         if not self._note("claim", key, rest[-1]):
-            super().claim(key, *rest)
+            super().claim(key, *rest, **more)
 
     def save(self, key: str, *rest: Any) -> None:
         if self.holds is not None:

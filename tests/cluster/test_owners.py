@@ -133,10 +133,10 @@ class Unsaid(MemoryStore):
         super().append(*rest, outcome.append, **more)
         done(Failed(Refused.AWAY) if self.silent else outcome[0])
 
-    def claim(self, *args: Any) -> None:
+    def claim(self, *args: Any, **more: Any) -> None:
         *rest, done = args
         outcome: list[Any] = []
-        super().claim(*rest, outcome.append)
+        super().claim(*rest, outcome.append, **more)
         done(Failed(Refused.AWAY) if self.silent else outcome[0])
 
 

@@ -146,6 +146,14 @@ async def test_tries_count_claims_without_a_save(world, ask):
         assert record.tries == tries
 
 
+async def test_a_session_that_lives_in_the_process_is_claimed_again_without_a_try(world, ask):
+    store, key, grant = world.store, world.key, world.grant
+    grant, record = await ask(store.claim, key, grant.owner, grant.epoch, "n1")
+    for n in range(3):
+        grant, record = await ask(store.claim, key, grant.owner, grant.epoch, f"lives{n}", lives=True)
+    assert (record.epoch, record.tries) == (grant.epoch, 1)
+
+
 async def test_a_released_session_keeps_its_record_and_is_claimed_as_free(world, ask):
     store, key, grant = world.store, world.key, world.grant
     assert await ask(store.release, key, grant) is None

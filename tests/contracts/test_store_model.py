@@ -155,11 +155,11 @@ class StoreMachine(RuleBasedStateMachine):
             self.model[key] = Session(outcome.owner, outcome.epoch, dict(fields))
             self.grants[key].append(outcome)
 
-    @rule(key=keys, back=backs, nonce=st.integers(1, 20).map(str), wrong=seldom)
-    def claim(self, key: str, back: int, nonce: str, wrong: bool) -> None:
+    @rule(key=keys, back=backs, nonce=st.integers(1, 20).map(str), wrong=seldom, lives=st.booleans())
+    def claim(self, key: str, back: int, nonce: str, wrong: bool, lives: bool) -> None:
         expect, session = self.grant(key, back), self.model.get(key)
         owner = session.owner if session and not wrong else None
-        outcome = self.ask(self.store.claim, self.names[key], owner, expect.epoch, nonce)
+        outcome = self.ask(self.store.claim, self.names[key], owner, expect.epoch, nonce, lives=lives)
         if session is None or session.ended:
             self.agree(outcome, Refused.ENDED if session else Refused.GONE)
         elif session.nonce == nonce and session.owner is not None:
@@ -170,7 +170,7 @@ class StoreMachine(RuleBasedStateMachine):
             grant, record = outcome
             assert grant.epoch > session.epoch
             session.owner, session.epoch, session.nonce = grant.owner, grant.epoch, nonce
-            session.tries += 1
+            session.tries += not lives
             self.grants[key].append(grant)
             assert record == session.record()
 

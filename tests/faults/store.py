@@ -88,8 +88,18 @@ class FaultyStore:
     def read(self, key: SessionKey, done: Done) -> None:
         self._call("read", key, partial(self.inner.read, key), done)
 
-    def claim(self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str, done: Done) -> None:
-        self._call("claim", key, partial(self.inner.claim, key, expect_owner, expect_epoch, nonce), done)
+    def claim(
+        self,
+        key: SessionKey,
+        expect_owner: str | None,
+        expect_epoch: int,
+        nonce: str,
+        done: Done,
+        *,
+        lives: bool = False,
+    ) -> None:
+        do = partial(self.inner.claim, key, expect_owner, expect_epoch, nonce, lives=lives)
+        self._call("claim", key, do, done)
 
     def open(
         self, key: SessionKey, grant: Grant, stream: str, requests: Mapping[str, bytes], first: bytes | None, done: Done

@@ -153,13 +153,15 @@ class Operations:
         command = ("HMGET", record_key(key), "state", "owner", f"h:{stream}")
         return Query(key, command, done, _read_head, waits=False, when_full=True)
 
-    def claim(self, key: SessionKey, owner: str, expect: tuple[str | None, int], nonce: str, done: Done) -> Operation:
+    def claim(
+        self, key: SessionKey, owner: str, expect: tuple[str | None, int], nonce: str, done: Done, *, lives: bool
+    ) -> Operation:
         """→ (Grant, Record)."""
 
         def claimed(reply: list[Any]) -> tuple[Grant, Record]:
             return Grant(owner, int(reply[1])), decode_record(reply[2], reply[3])
 
-        args = (owner, nonce, expect[0] or "", expect[1], READS[1], self._ttl, self._eighth())
+        args = (owner, nonce, expect[0] or "", expect[1], READS[1], self._ttl, self._eighth(), int(not lives))
         return Operation(key, ("EVALSHA", SHA["claim"], 1, record_key(key), *args), done, claimed, waits=False)
 
     def open(

@@ -167,7 +167,16 @@ class RedisStore:
     def read(self, key: SessionKey, done: Done) -> None:
         self._writer.submit(self._operations.read(key, done))
 
-    def claim(self, key: SessionKey, expect_owner: str | None, expect_epoch: int, nonce: str, done: Done) -> None:
+    def claim(
+        self,
+        key: SessionKey,
+        expect_owner: str | None,
+        expect_epoch: int,
+        nonce: str,
+        done: Done,
+        *,
+        lives: bool = False,
+    ) -> None:
         def judged(alive: bool | None) -> None:
             if alive is None:
                 done(Failed(Refused.AWAY, "whether the owner lives can't be asked"))
@@ -175,7 +184,7 @@ class RedisStore:
                 done(Failed(Refused.FENCED, "the owner is alive"))
             else:
                 expected, claimed = (expect_owner, expect_epoch), partial(self._claimed, key, self.term, done)
-                claim = self._operations.claim(key, self.owner, expected, nonce, claimed)
+                claim = self._operations.claim(key, self.owner, expected, nonce, claimed, lives=lives)
                 self._writer.submit_after(self._owned_by(self.owner, "SADD", key), claim)
 
         if expect_owner is None or self.directory.mine(expect_owner):

@@ -2,7 +2,8 @@
 -- claim: compare-and-set of the ownership, at a new epoch.
 --
 -- KEYS  record
--- ARGV  me, nonce, expected owner ('' for none), expected epoch, schema that I read, ttl (ms), eighth
+-- ARGV  me, nonce, expected owner ('' for none), expected epoch, schema that I read, ttl (ms), eighth,
+--       1 if it is to be rebuilt, 0 if it lives in my process
 -- OK epoch, time (ms), the record flat; the same owner and nonce again get the same grant.
 -- GONE, ENDED, FENCED; TOO_NEW schema.
 local row = redis.call('HMGET', KEYS[1], 'state', 'v', 'owner', 'epoch', 'nonce')
@@ -15,7 +16,7 @@ if not (row[3] == ARGV[1] and row[5] == ARGV[2]) then
   if row[3] ~= ARGV[3] or row[4] ~= ARGV[4] then return {'FENCED'} end
   epoch = math.max(row[4] + 1, time)
   redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'epoch', epoch, 'nonce', ARGV[2])
-  redis.call('HINCRBY', KEYS[1], 'tries', 1)
+  redis.call('HINCRBY', KEYS[1], 'tries', ARGV[8])
   keep(row[1], nil, ARGV[7], ARGV[6])
 end
 return {'OK', epoch, time, redis.call('HGETALL', KEYS[1])}
