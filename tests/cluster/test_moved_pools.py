@@ -149,7 +149,7 @@ async def test_a_call_whose_replica_died_while_it_waited_is_not_made(
         await echo(client(two))
         claims: list[Callable[[], object]] = []
         claim = one.store.claim
-        monkeypatch.setattr(one.store, "claim", lambda *given: claims.append(lambda: claim(*given)))
+        monkeypatch.setattr(one.store, "claim", lambda *given, **more: claims.append(lambda: claim(*given, **more)))
         memory(one).replica.find_loss()
         begin_echo(two, "waits")
         await one.settle()

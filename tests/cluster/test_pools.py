@@ -554,7 +554,7 @@ async def test_what_a_server_says_while_its_owner_is_unknown_has_a_bound(
     async with open_replicas(2, alpha) as (one, _):
         await echo(client(one))
         upstream = (await alpha.next()).upstream
-        monkeypatch.setattr(one.store, "claim", lambda *words: words[-1](Failed(Refused.AWAY)))
+        monkeypatch.setattr(one.store, "claim", lambda *words, **more: words[-1](Failed(Refused.AWAY)))
         await one.pause()
         await trio.sleep(5)
         await one.resume()  # under another name, by which it can't claim anything
