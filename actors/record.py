@@ -328,8 +328,11 @@ class OwnedRecord:
 
     def restore(self, reason: Refused) -> bool:
         """A write was refused for this reason. It may be that the store has lost the record, or what was written to it
-        last, which is then written again; False, and it is `lost`, where that can't be: it is another's, or gone."""
-        if self.content is None or not self.owned or self.grant.owner != self._services.cluster.incarnation:
+        last, which is then written again; False, and it is `lost`, where that can't be: it is another's, or gone. Where
+        it is claimed again, or is about to be, that says what has become of it."""
+        if not self.owned or self.grant.owner != self._services.cluster.incarnation:
+            return True
+        if self.content is None:
             self.lost = reason
         elif not self._restoring:
             self._write_whole(self.content(self.grant))

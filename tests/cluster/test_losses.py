@@ -3,6 +3,8 @@ else, and what is missing is said."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,6 +45,14 @@ def state(gateway: Gateway) -> Any:
 
 def back_to(gateway: Gateway, before: Any) -> None:
     memory(gateway).lose(before)
+
+
+def held(gateway: Gateway, name: str, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """What is asked of its store by this call from now on, to be passed on."""
+    found: list[Callable[[], None]] = []
+    call = getattr(gateway.store, name)
+    monkeypatch.setattr(gateway.store, name, lambda *args, **more: found.append(partial(call, *args, **more)))
+    return found
 
 
 async def streaming(client: Client, alpha: Backend) -> tuple[Pending, Request]:
@@ -391,6 +401,26 @@ async def test_a_session_whose_claim_was_lost_is_claimed_again_at_once(autojump_
         request.text("done")
         await call.result()
         assert len(set(ids(call))) == len(ids(call))
+
+
+async def test_a_write_that_is_refused_while_the_session_is_claimed_again_does_not_end_it(autojump_clock, monkeypatch):
+    """Its claim says what has become of it."""
+    async with open_replicas(2, http()) as (one, _):
+        client = await one.connect("alpha", capabilities={})
+        saves, claims = held(one, "save", monkeypatch), held(one, "claim", monkeypatch)
+        call = client.begin("logging/setLevel", {"level": "error"})
+        await one.settle()
+        flush(one)
+        one.store.replica.find_loss()
+        await one.settle()
+        monkeypatch.undo()
+        for write in (*saves, *claims):
+            write()
+            await one.settle()
+        await call.result()
+        assert await client.tool("echo") == "alpha: echo"
+        [record] = one.store.records().values()
+        assert record.owner == one.services.cluster.incarnation
 
 
 async def test_who_has_lost_a_session_in_a_loss_serves_it_no_more(autojump_clock):
