@@ -636,8 +636,9 @@ class SessionActor(Actor):
         match effect:
             case fx.StopDeadline():
                 self.ctx.cancel_timer(("deadline", effect.call))
-            case fx.Accept():
-                self._answer_post(effect.post, Answer(202))
+            case fx.Accept(post):
+                # Whoever is told so may count on it: from `notifications/initialized` on there is a session.
+                self.record.then(lambda: self._answer_post(post, Answer(202)))
             case fx.RefusePost():
                 self._answer_post(effect.post, Answer.refusing(effect.error, effect.id))
             case fx.OpenStream():

@@ -81,8 +81,12 @@ class Soak:
         assert gateway.life is not None
         gateway.life.store.replica.post_office = post_office
 
-    async def stand_still(self, gateway: Gateway, seconds: float) -> None:
+    def pause(self, nursery: trio.Nursery, gateway: Gateway, seconds: float) -> None:
+        """It counts as still from now on, and not only when its task has begun."""
         self.still.add(id(gateway))
+        nursery.start_soon(self._stand_still, gateway, seconds)
+
+    async def _stand_still(self, gateway: Gateway, seconds: float) -> None:
         await gateway.pause()
         await trio.sleep(seconds)
         await gateway.resume()
@@ -114,7 +118,7 @@ async def test_each_call_has_one_outcome_in_time(autojump_clock: Any, seed: int,
             if what < 0.1:
                 soak.mail(random.choice(whole))
             elif what < 0.12 and len(whole) > 2:
-                nursery.start_soon(soak.stand_still, random.choice(whole), random.choice((1.0, 2.5, 5.0)))
+                soak.pause(nursery, random.choice(whole), random.choice((1.0, 2.5, 5.0)))
             elif what < 0.14 and len(whole) > 2:
                 soak.kill(random.choice(whole))
                 soak.replicas.append(await start())

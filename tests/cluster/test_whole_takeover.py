@@ -73,3 +73,24 @@ async def test_a_process_is_started_anew_and_what_may_have_changed_is_said_once(
         assert len(stdio.upstreams) == 2
         assert stdio.upstream.params_of("logging/setLevel") == [{"level": "error"}]
         assert stdio.upstream.params_of("resources/subscribe") == [{"uri": "test:///a"}]
+
+
+async def test_a_handshake_is_not_over_before_the_store_has_it(autojump_clock, monkeypatch):
+    """Whoever got its 202 has a session that outlives its owner."""
+    async with open_replicas(2, Backend("alpha", kind="http")) as (one, two):
+        client = one.client()
+        save, held = one.store.save, []
+        monkeypatch.setattr(one.store, "save", lambda *operation: held.append(operation))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.initialize)
+            await trio.sleep(1)
+            assert held
+            confirmed = client.post({"method": "notifications/initialized"})
+            await trio.sleep(1)
+            assert confirmed.status is None
+            save(*held.pop())
+            await trio.sleep(0.1)
+            assert confirmed.status == 202
+        one.kill()
+        client.to(two)
+        assert await client.call("ping") == {}
