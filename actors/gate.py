@@ -337,12 +337,10 @@ class Gate:
         begun = False
         try:
             failed = await follower.begin()
-            begun = failed is None and follower.hole is None
+            begun = failed is None
         finally:
             if not begun:
                 follower.close()
-        if failed is None and not begun:
-            failed = Failed(Refused.SEQ, "events were lost")
         if failed is None:
             self._services.telemetry.count("stagedoor_resumes_total", ("hit",))
             self._services.telemetry.count("stagedoor_events_replayed_total", (), follower.replayed)

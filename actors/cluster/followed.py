@@ -70,8 +70,6 @@ class FollowedStream:
         self.stream = stream
         self.gap: dict[str, Any] | None = None
         """What answers say is missing."""
-        self.hole: tuple[int, int] | None = None
-        """Events that are missing, and about which nothing can be said in the stream."""
         self.replayed = 0
         """Events that came from the log so far."""
         self.comes_back = False
@@ -305,8 +303,8 @@ class FollowedStream:
                     self._wake()
                 case fl.AskHead():
                     self._wants_head = True
-                case fl.Gap(after, resumed):
-                    self._miss(after, resumed)
+                case fl.Gap(after, resumed, known):
+                    self._miss(after, resumed, "trimmed" if known else "lost")
                 case fl.Finish(whole):
                     self._finish(whole=whole)
                 case fl.Detach():
@@ -329,13 +327,13 @@ class FollowedStream:
         self._bytes += len(data)
         self._wake()
 
-    def _miss(self, after: int, resumed: int | None) -> None:
+    def _miss(self, after: int, resumed: int | None, reason: str) -> None:
         if resumed is None:
             self._failed = self._failed or Failed(Refused.SEQ, "the stream was lost before its end")
         elif self.stream.startswith("p"):
-            self.gap = {"after": after, "resumed": resumed, "reason": "trimmed"}
-        else:
-            self.hole = (after, resumed)
+            self.gap = self.gap or {"after": after, "resumed": resumed, "reason": reason}
+        elif self._unwritten:
+            self._failed = Failed(Refused.GONE, "events were lost, and nobody is left to say so")
             self._step(fl.Superseded())
 
     def _finish(self, *, whole: bool) -> None:

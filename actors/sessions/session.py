@@ -59,6 +59,7 @@ from actors.streams.follower import Follower
 from actors.streams.recorder import (
     AnswerRecorded,
     EventsLost,
+    EventsMissed,
     LogDue,
     Recorder,
     handle,
@@ -115,6 +116,7 @@ OwnMessage: TypeAlias = (
     | SaveDue
     | LogDue
     | EventsLost
+    | EventsMissed
     | AnswerRecorded
     | ChangeDue
     | GatherDue
@@ -486,8 +488,8 @@ class SessionActor(Actor):
                 self._answer_post(message.post, Answer(202))
             case sm.NoteDue():
                 self._answer_post(message.post, Answer.refusing(errors.store_away()))
-            case EventsLost():
-                self._events_lost(message.stream)
+            case EventsLost() | EventsMissed():
+                self._events_missing(message)
             case sm.Released():
                 self._released(message.outcome)
             case sm.DoubtDue():
@@ -810,10 +812,11 @@ class SessionActor(Actor):
         """The server requests that are open."""
         return self._state.asks
 
-    def _events_lost(self, stream: str) -> None:
-        if stream.startswith("g"):
+    def _events_missing(self, message: EventsLost | EventsMissed) -> None:
+        if isinstance(message, EventsMissed) or message.stream.startswith("g"):
             self.endpoint.announce_all()
-        self._compare()
+        if isinstance(message, EventsLost):
+            self._compare()
 
     def _compare(self) -> None:
         """The store has lost something: what its record lacks, or says too much, is put right."""

@@ -25,8 +25,9 @@ _MESSAGE = re.compile(rb"^data: (\{.*)$", re.MULTILINE)
 class Follower:
     """An `EventSource`. `begin` must be awaited first: it says whether the cursor is one that can be followed.
 
-    The stream of a POST is also followed from a cursor that was trimmed, from what is left: no other connection could
-    bring its answers. They say then what is missing.
+    A stream is also followed from a cursor that was trimmed, from what is left. On that of a POST, for no other
+    connection could bring its answers, they say what is missing; on a live GET stream the session says what may have
+    changed.
     """
 
     def __init__(
@@ -53,8 +54,6 @@ class Follower:
         self._more = True
         self.gap: dict[str, Any] | None = None
         """What answers say is missing."""
-        self.hole: tuple[int, int] | None = None
-        """Events that are missing, and about which nothing can be said in the stream."""
         self.replayed = 0
         """Events that came from the log so far."""
 
@@ -75,7 +74,7 @@ class Follower:
         failed = await self._read()
         if failed is not None:
             self.close()
-        elif self.connection is not None and self.hole is None:
+        elif self.connection is not None:
             self.connection.written = cursor  # its client has it
         return failed
 
@@ -96,7 +95,7 @@ class Follower:
             if not self._more:
                 return await self.connection.receive() if self.connection is not None else None
             failed = await self._read()
-            if failed is not None or self.hole is not None:
+            if failed is not None:
                 self.close()
                 return None
 
@@ -104,6 +103,8 @@ class Follower:
         outcome = await self._store.replay(self._key, self.stream, self._epoch, self._seq, PAGE)
         if isinstance(outcome, Failed):
             return outcome
+        if self.connection is None and outcome.lost is not None and not self._answers:
+            return Failed(Refused.GONE, "events were lost, and nobody is left to say so")
         self._take(outcome)
         if self.connection is None and not self._more and not outcome.finished:
             # Nobody will go on with it: its log was lost to the session while it ran.
@@ -128,10 +129,13 @@ class Follower:
             self._seq = target
 
     def _missing(self, hole: tuple[int, int] | None, reason: str) -> None:
-        if hole is not None and self.stream.startswith("p"):
+        if hole is not None and self._answers:
             self.gap = self.gap or {"after": hole[0], "resumed": hole[1], "reason": reason}
-        else:
-            self.hole = self.hole or hole
+
+    @property
+    def _answers(self) -> bool:
+        """Whether it brings answers, which can say what is missing."""
+        return self.stream.startswith("p")
 
     def close(self) -> None:
         """The reader is gone."""

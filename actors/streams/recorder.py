@@ -59,8 +59,19 @@ class EventsLost(Struct, frozen=True):
     stream: str
 
 
+class EventsMissed(Struct, frozen=True):
+    """A client has come back too late for some events of a GET stream, which goes on behind them."""
+
+
 StreamMessage: TypeAlias = (
-    ev.StreamFailed | ev.Detached | ev.CallCleared | ev.ServerRequestExpired | LogDue | EventsLost | AnswerRecorded
+    ev.StreamFailed
+    | ev.Detached
+    | ev.CallCleared
+    | ev.ServerRequestExpired
+    | LogDue
+    | EventsLost
+    | EventsMissed
+    | AnswerRecorded
 )
 """What the recorder tells its actor: what happens to the session, and LogDue, which goes back to `retry`."""
 
@@ -334,6 +345,9 @@ class Recorder:
         # A client may claim more than was ever acknowledged, or than Redis still knows of: all that comes is new to it.
         slot = self._connect(connection, effect.stream, reader, min(effect.seq, track.acked) if effect.seq else None)
         track.connection, track.leaving = slot, None
+        if kind_of(effect.stream) == "get" and self._usage.missed(effect.stream, effect.seq):
+            self._telemetry.count("stagedoor_gaps_total", ("trimmed",))
+            self._tell(EventsMissed())
         track.pending_replies = dict.fromkeys(pending_replies)  # of who comes back with an id, none
         return slot, track.acked
 
@@ -608,6 +622,7 @@ class Recorder:
             return
         if not isinstance(outcome, Failed):
             self._telemetry.count("stagedoor_gaps_total", ("lost",))
+            self._usage.lose(stream, track.acked)
             track.stalled = False
             self._tell(EventsLost(stream))
             self._again(track)

@@ -88,6 +88,20 @@ class Usage:
         self._bytes += size
         return self._events > self._limits.log_events or self._bytes > self._limits.log_bytes
 
+    def lose(self, stream: str, seq: int) -> None:
+        """The store has lost what it had of a live one up to this event, or most of it."""
+        entry = self._live.get(stream)
+        if entry is not None and seq > entry.floor:
+            gone = seq - entry.floor
+            self._count(entry, -min(gone, entry.events), -sum(entry.sizes[:gone]))
+            del entry.sizes[:gone]
+            entry.floor = seq
+
+    def missed(self, stream: str, seq: int) -> bool:
+        """Whether something is missing, as far as can be told, behind this event of a live one."""
+        entry = self._live.get(stream)
+        return entry is not None and seq <= entry.floor and entry.floor > 0
+
     def take_back(self, stream: str, size: int) -> None:
         """It did not get there."""
         entry = self._live.get(stream)

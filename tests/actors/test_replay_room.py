@@ -298,41 +298,96 @@ async def test_after_a_long_time_the_newest_events_can_still_be_resumed_without_
             await gateway.settle()
 
 
-async def test_a_resume_from_before_what_was_trimmed_is_told_of_the_gap(autojump_clock):
+ALL_CHANGED = {
+    "notifications/tools/list_changed",
+    "notifications/resources/list_changed",
+    "notifications/prompts/list_changed",
+    "notifications/resources/updated",
+}
+
+
+def changed(pending: Pending) -> set[str]:
+    """What was said to have changed."""
+    return {m["method"] for m in pending.messages} & ALL_CHANGED
+
+
+async def test_a_resume_from_before_what_was_trimmed_is_told_what_may_have_changed(autojump_clock):
+    """The stream goes on behind the hole, from every cursor that ever was one of its events."""
     backend = Backend("alpha")
     async with (
         open_gateway(backend, log_events=1_000) as gateway,
         read_long(gateway, backend, 1_500) as (client, events),
     ):
-        statuses = []
-        for event in events.events[::20]:
-            again = client.listen(event.id)
-            statuses.append(await again.head())
-            if statuses[-1] == 400:
-                assert "no longer kept" in again.messages[0]["error"]["message"]
-                continue
+        await client.call("resources/subscribe", {"uri": "test:///a"})
+        cursors = [event.id for event in events.events if event.id]
+        for times, cursor in enumerate([cursors[0], cursors[1], cursors[400], cursors[900]], 1):
+            again = client.listen(cursor)
+            assert await again.head() == 200
             await gateway.settle()
-            assert numbers(again) == [*range(1_500 - len(numbers(again)), 1_500)]
+            seen = numbers(again)
+            assert seen == [*range(1_500 - len(seen), 1_500)]
+            assert changed(again) == ALL_CHANGED
+            assert {m["params"]["uri"] for m in again.seen("notifications/resources/updated")} == {"test:///a"}
+            assert gateway.telemetry.total("stagedoor_gaps_total", "trimmed") == times
             again.drop()
             await gateway.settle()
-        assert statuses == sorted(statuses, reverse=True), "too old, then not"
-        assert set(statuses) == {400, 200}
 
 
-async def test_a_client_that_came_too_late_and_begins_anew_gets_all_its_logs(autojump_clock):
-    """What it has left behind makes room."""
+async def test_a_resume_without_a_hole_is_told_of_no_changes(autojump_clock):
+    backend = Backend("alpha")
+    async with (
+        open_gateway(backend, log_events=1_000) as gateway,
+        read_long(gateway, backend, 1_500) as (client, events),
+    ):
+        again = client.listen(events.events[-240].id)
+        await gateway.settle()
+        assert not changed(again)
+        assert gateway.telemetry.total("stagedoor_gaps_total") == 0
+
+
+async def test_a_stream_that_was_resumed_too_late_gets_all_that_follows(autojump_clock):
     backend = Backend("alpha")
     async with (
         open_gateway(backend, log_events=1_000) as gateway,
         read_long(gateway, backend, 1_000) as (client, events),
     ):
-        assert await client.listen(events.events[5].id).head() == 400
+        again = client.listen(events.events[5].id)
+        await gateway.settle()
+        await talk(backend, 1_000, 4_000)
+        await gateway.settle()
+        seen = numbers(again)
+        assert seen == [*range(4_000 - len(seen), 4_000)]
+        assert len(seen) >= 3_000 + 240
+        assert shed(gateway) == 0
+
+
+async def test_what_a_client_that_begins_anew_has_left_behind_makes_room(autojump_clock):
+    backend = Backend("alpha")
+    async with (
+        open_gateway(backend, log_events=1_000) as gateway,
+        read_long(gateway, backend, 1_000) as (client, _),
+    ):
         fresh = client.listen()
         await gateway.settle()
         await talk(backend, 1_000, 4_000)
         await gateway.settle()
         assert numbers(fresh) == [*range(1_000, 4_000)]
         assert shed(gateway) == 0
+
+
+async def test_a_get_stream_that_gave_up_its_place_has_nobody_to_tell_of_its_hole(autojump_clock):
+    """Four that are read, and it is over: who comes back for what was trimmed of it is refused."""
+    backend = Backend("alpha")
+    async with (
+        open_gateway(backend, log_events=1_000) as gateway,
+        read_long(gateway, backend, 600) as (client, events),
+    ):
+        fresh = [client.listen() for _ in range(4)]
+        await gateway.settle()
+        assert [await one.head() for one in fresh] == [200] * 4
+        again = client.listen(events.events[5].id)
+        assert await again.head() == 400
+        assert "no longer kept" in again.messages[0]["error"]["message"]
 
 
 async def test_what_was_not_written_is_never_trimmed(autojump_clock):

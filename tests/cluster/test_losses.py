@@ -97,9 +97,10 @@ async def test_a_stream_goes_on_behind_what_was_lost_and_says_the_hole(autojump_
         assert gateway.telemetry.total("stagedoor_gaps_total", "lost") == 1
 
 
-async def test_whoever_resumes_before_the_owner_has_found_that_out_is_told_too(autojump_clock):
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["at the owner", "elsewhere"])
+async def test_whoever_resumes_before_the_owner_has_found_that_out_is_told_too(autojump_clock, elsewhere):
     alpha = http()
-    async with open_gateway(alpha) as gateway:
+    async with open_replicas(2, alpha) as (gateway, other):
         client = await gateway.connect("alpha")
         call, request = await streaming(client, alpha)
         before = state(gateway)
@@ -107,8 +108,9 @@ async def test_whoever_resumes_before_the_owner_has_found_that_out_is_told_too(a
             request.progress(n)
         await gateway.settle()
         back_to(gateway, before)
+        client.to(other if elsewhere else gateway)
         rest = resumed(client, call, 1)
-        await gateway.settle()
+        await trio.sleep(0.1)
         request.progress(4)
         request.text("done")
         meta = (await rest.result())["_meta"]["stagedoor/gap"]

@@ -145,10 +145,11 @@ class Reattach(Struct, frozen=True):
 
 class Gap(Struct, frozen=True):
     """The events after `after` and before `resumed` are lost; None: all that would have followed, as far as this
-    connection can tell."""
+    connection can tell. `known`: the log knows of it, for they were trimmed, or it was put right."""
 
     after: int
     resumed: int | None
+    known: bool = True
 
 
 class Finish(Struct, frozen=True):
@@ -205,14 +206,17 @@ class Phase(Enum):
 
 class Follow(Struct, frozen=True):
     """One followed stream. (`epoch`, `seq`): the last event that was written, or that its client said it has. `known`:
-    the highest event that was heard of. `owned`: whether somebody sends frames. `asked`: at which event the head was
-    asked for, and how often in vain. `waiting`: a question is put again when the clock rings."""
+    the highest event that was heard of; `sought`: the highest one when the log was last asked. `behind`: who
+    sends frames has said that it goes on behind this event. `owned`: whether somebody does. `asked`: at which event
+    the head was asked for, and how often in vain. `waiting`: a question is put again when the clock rings."""
 
     epoch: int
     seq: int
     recorded: bool = True
     phase: Phase = Phase.LIVE
     known: int = 0
+    sought: int = 0
+    behind: int = 0
     owned: bool = True
     asked: int | None = None
     unanswered: int = 0
@@ -225,7 +229,7 @@ Step: TypeAlias = tuple[Follow, Effects]
 def begin(epoch: int, seq: int, *, recorded: bool = True, head: int = 0) -> Step:
     """Follows a stream from an event on, of which the owner has said that it sends what comes after `head`. Whether the
     cursor of a client that comes back is one of its events, the log says."""
-    follow = Follow(epoch, seq, recorded, known=head)
+    follow = Follow(epoch, seq, recorded, known=head, behind=head)
     follow, effects = _read(follow) if recorded and max(head, seq) > 0 else (follow, [])
     return follow, [StartCheckClock(), *effects]
 
@@ -284,7 +288,7 @@ def _head_said(follow: Follow, event: HeadSaid) -> Step:
 
 
 def _read(follow: Follow) -> Step:
-    return replace(follow, phase=Phase.READING), [ReadLog(follow.epoch, follow.seq)]
+    return replace(follow, phase=Phase.READING, sought=follow.known), [ReadLog(follow.epoch, follow.seq)]
 
 
 def _page(follow: Follow, event: Page) -> Step:
@@ -307,14 +311,20 @@ def _page(follow: Follow, event: Page) -> Step:
 def _after_page(follow: Follow, event: Page, *, read: bool) -> Step:
     if event.finished and follow.seq >= event.head:
         return _over(follow, whole=True)
-    if read and follow.seq < max(event.head, follow.known):
+    if follow.seq < max(event.head, follow.known) and (read or follow.known > follow.sought):
         return _read(follow)
     if follow.known > max(event.head, follow.seq):
         # What is mailed was acknowledged before: if the log does not have it, the store has lost it.
-        return _broken(follow)
+        return _lost(follow) if follow.owned and follow.known == follow.behind else _broken(follow)
     if not follow.owned:
         return _reattach(follow)
     return replace(follow, phase=Phase.LIVE, known=follow.seq), []
+
+
+def _lost(follow: Follow) -> Step:
+    """Its owner goes on behind it, with an end that is still to come, and finds that out as well."""
+    gap = Gap(follow.seq, follow.known + 1, known=False)
+    return replace(follow, phase=Phase.LIVE, seq=follow.known), [gap]
 
 
 def _no_page(follow: Follow, event: NoPage) -> Step:
@@ -344,7 +354,7 @@ def _attached(follow: Follow, event: Attached) -> Step:
     if follow.phase is not Phase.REATTACHING:
         return follow, []
     # The log is read even if there is nothing new: after a loss it may be another stream by the same name.
-    return _read(replace(follow, owned=True, known=max(follow.seq, event.head)))
+    return _read(replace(follow, owned=True, known=max(follow.seq, event.head), behind=event.head))
 
 
 def _not_attached(follow: Follow, event: NotAttached) -> Step:

@@ -110,6 +110,28 @@ def test_what_was_heard_of_and_is_not_in_the_log_is_lost_for_good() -> None:
         assert run(LIVE, told, empty)[1] == [ReadLog(E, 10), Gap(10, None), StopClocks(), Finish(False)]
 
 
+def test_an_owner_that_goes_on_behind_what_is_lost_is_followed_there() -> None:
+    """It has said so as it took the reader on: the end of the stream is not among what is missing."""
+    for follow in (begin(E, 10, head=12)[0], run(LIVE, OwnerLost(), Page((), 10, False), Attached(12))[0]):
+        follow, effects = run(follow, Page((), 10, False))
+        assert effects == [Gap(10, 13, known=False)]
+        assert (follow.seq, follow.phase) == (12, Phase.LIVE)
+        assert run(follow, frame(13))[1] == [Write(b"mail 13")]
+        broken = [ReadLog(E, 10), Gap(10, None), StopClocks(), Finish(False)]
+        began = begin(E, 10, head=12)[0]
+        assert run(began, HeadSaid(0, 13, True), Page((), 10, False), Page((), 10, False))[1] == broken
+
+
+def test_what_comes_while_the_log_is_read_may_be_written_after_it_was_read() -> None:
+    """A page on its way says nothing of it."""
+    follow, effects = run(LIVE, frame(12), frame(13), Page((entry(11),), 11, False))
+    assert effects[-1] == ReadLog(E, 11)
+    follow, effects = run(follow, frame(14), Page((), 11, False))
+    assert effects == [ReadLog(E, 11)]
+    page = Page((entry(12), entry(13), entry(14)), 14, False)
+    assert run(follow, page)[1] == [WriteEntries(page.entries)]
+
+
 def test_a_hole_in_the_log_is_said_before_what_follows_it() -> None:
     page = Page((entry(15, 8), entry(16, 8)), 16, False, lost=(10, 15))
     follow, effects = run(LIVE, frame(15, epoch=8), page)
