@@ -40,8 +40,11 @@ OnCrash: TypeAlias = Callable[[BaseException], object]
 CHUNK, MORE = 65536, 262144
 """Bytes of one read; and of the next one, if that was full."""
 CLOSING: Final = 1.0
-"""Seconds before the end that a peer announced for an idle connection, in which nothing is sent on it any more: of a
-request that crosses with the end nobody knows whether it was executed."""
+"""Seconds before the end that is expected of an idle connection, in which nothing is sent on it any more: of a request
+that crosses with the end nobody knows whether it was executed."""
+UNANNOUNCED: Final = 5.0
+"""Seconds after which a peer may close an idle connection without having announced it: uvicorn, under most servers
+written in Python, does so after five."""
 TRIES: Final = 3
 """Connections that a request is given, one after the other, if they break before a byte of it went out."""
 
@@ -59,8 +62,8 @@ class PoolLimits:
     idle: int = 128
     """Idle connections to one origin that are kept."""
     idle_time: float = 30.0
-    """How long they are kept, unless the peer announced less. They are closed at the next use of the origin after it,
-    or by `expire`."""
+    """How long they are kept, of which they are used as long as the peer announced, else for a moment (`UNANNOUNCED`).
+    They are closed at the next use of the origin after it, or by `expire`."""
     connect: float = 10.0
     """For name, TCP and TLS together."""
     write: float = 30.0
@@ -77,7 +80,7 @@ class Connection:
         self.home = home
         self.parser = ResponseParser()
         self.idle_since = -math.inf
-        self.idle_at_most = math.inf
+        self.idle_at_most = UNANNOUNCED - CLOSING
         self._at_most = CHUNK
         self.worker: Worker | None = None
         """Who waits for what comes, if that is not the task that sent the request."""

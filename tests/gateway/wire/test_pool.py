@@ -136,6 +136,23 @@ async def test_a_connection_is_not_used_again_when_its_server_is_about_to_close_
             pool.close()
 
 
+@pytest.mark.parametrize(
+    ("announced", "seconds", "connections"),
+    [(b"", 3.9, 1), (b"", 4.1, 2), (b"Keep-Alive: max=9\r\n", 4.1, 2), (b"Keep-Alive: timeout=20\r\n", 18.9, 1)],
+)
+async def test_nor_when_its_server_may_close_it_without_a_word(
+    serve, replies, nursery, mock_clock, announced, seconds, connections
+):
+    answer = OK.replace(b"\r\n\r\n", b"\r\n%b\r\n" % announced)
+    pool = Pool(nursery=nursery)
+    async with serve(replies(answer, answer)) as server:
+        assert await answer_to(pool, server.url, b"x") == b"{}"
+        mock_clock.jump(seconds)
+        assert await answer_to(pool, server.url, b"x") == b"{}"
+        assert server.connections == connections
+        pool.close()
+
+
 async def _body_of(request: Awaitable[Response]) -> bytes:
     with await request as response:
         return await response.read(10)
