@@ -161,19 +161,3 @@ class KeepDue(Struct, frozen=True):
 
 class DoubtDue(Struct, frozen=True):
     """Time to look whether it can be told who owns the connections."""
-
-
-OwnMessage: TypeAlias = (
-    CallDue
-    | IdleDue
-    | StaleDue
-    | RepliesDue
-    | KeepDue
-    | DoubtDue
-    | PostDue
-    | CheckDue
-    | EnterDue
-    | LateDue
-    | ReadersKnown
-)
-"""From its own clocks, and the directory."""

@@ -3,19 +3,17 @@
 To those who call it, it is a connection; besides, it suspends calls whose server asks something, and goes on with
 them when the client comes with answers. Which call goes over which connection, and what becomes of it, is decided
 by the machine of `machines/modern/suspended_calls`. A pool lives as long as it is used: what its server remembers
-is there for the next request. The connections hold a server's hidden state, so they are owned like sessions are: by
-one life at a time, the one that its record in the store names.
+is there for the next request. The connections hold a server's hidden state, so they are owned like sessions are; all
+that comes goes through `Ownership`, which knows whether it is for this process.
 """
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, TypeAlias, assert_never
 
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.doubt import AGAIN, Standing
 from actors.endpoints.host import ASKABLE, Tree, profile_of
 from actors.machines.modern import request_state
 from actors.machines.modern import suspended_calls as ev
@@ -24,9 +22,8 @@ from actors.machines.upstream.legacy_calls import failure
 from actors.machines.upstream.legacy_state import Profile
 from actors.pools import letters
 from actors.pools import messages as pm
-from actors.pools.mail import WITHIN, Link
-from actors.pools.remote import RemotePool
-from actors.ports import UNAVAILABLE, Failed, Incarnation, Principal, Record, Refused
+from actors.pools.ownership import LifeMessage, LocalMessage, OfOwner, Ownership, PoolMessage, without
+from actors.ports import Incarnation, Principal
 from actors.protocol import capabilities, errors, meta, translate
 from actors.protocol import payload as json
 from actors.protocol.capabilities import LEVELS, ClientBits
@@ -35,7 +32,6 @@ from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.table import BackendSpec, Replaced, StdioTarget, same_server
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 from actors.quotas import PATIENCE, Evict, Evictable, SuspendedCalls
-from actors.record import FINAL, RETRY, OwnedRecord, Renamed, SaveDue, Stored, reader
 from actors.runtime import NORMAL, SHUTDOWN, AtCapacity, Down, Exit, Ref, SystemClosed
 from actors.services import Services
 from actors.upstreams import messages as um
@@ -55,39 +51,13 @@ QUESTIONS_BYTES = 32 * 1024 * 1024
 """Of the params of all server requests that have no answer; a further one is refused."""
 GRACE = 5.0
 """Seconds within which a server must answer a ping after a call was given up."""
-LOOK_AGAIN = 0.25
-"""Seconds after which the owner of a pool is looked for again."""
-LINKS = count(-1, -1)
-"""The numbers of the links of this process: none is that of another letter."""
 WAIT = 30.0
 """Seconds after which a call that waits for a connection looks whether there is any hope."""
-STORE_AWAY = ("store_away", "the session store is not available")
-"""Why something is not begun."""
 LENT = frozenset({"roots", *ASKABLE})
 """What a client can be asked in the course of a call."""
 
 Owner: TypeAlias = tuple[Ref, int]
 """A caller, and its number of the call."""
-
-CallerMessage: TypeAlias = um.Join | um.Leave | um.Call | um.Cancel | Wanted | pm.Resume | pm.Admit
-ConnectionMessage: TypeAlias = (
-    um.UpstreamReady
-    | um.UpstreamDown
-    | um.UpstreamWrongEra
-    | um.UpstreamOutcome
-    | um.UpstreamRequest
-    | um.UpstreamWithdrew
-    | um.UpstreamNotification
-    | um.UpstreamPlaced
-    | um.UpstreamAwaited
-)
-OwnDues: TypeAlias = (
-    pm.ReadersKnown | pm.KeepDue | pm.DoubtDue | pm.StaleDue | pm.CallDue | pm.EnterDue | OwnDue | SaveDue
-)
-OfOwner: TypeAlias = ConnectionMessage | OwnDues | Renamed
-"""What is of no meaning while another process owns it."""
-LifeMessage: TypeAlias = pm.OwnMessage | pm.LinkMessage | OwnDue | SaveDue | Renamed | Stored | Evict | Replaced | Down
-PoolMessage: TypeAlias = CallerMessage | ConnectionMessage | LifeMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +101,7 @@ class PoolActor(Evictable):
     disposable = True
 
     _own: OwnCalls
-    _record: OwnedRecord
+    _ownership: Ownership
 
     def __init__(
         self,
@@ -166,21 +136,9 @@ class PoolActor(Evictable):
         self._resuming: pm.Resume | None = None
         self._todo: list[ev.SuspensionEvent] = []
         self._stepping = False
-        self._early: list[PoolMessage] = []
-        """What came before this life owned its record."""
-        self._held = False
-        """It can't be told whether it is still the owner."""
-        self._remote: RemotePool | None = None
-        """Another process is."""
-        self._looking = False
-        """Who is, is being found out; not for ever."""
-        self._hint: Incarnation | None = None
-        """Who may be, as another has said."""
         self._guests: set[Ref] = set()
         """Callers that stand for other processes."""
-        self._named = ""
-        """This life, in what its client holds."""
-        self._stale = False
+        self.stale = False
         self._used = 0.0
         """When the last use of the connections ended, as far as that is known."""
 
@@ -191,80 +149,17 @@ class PoolActor(Evictable):
 
     def started(self) -> None:
         self._own = OwnCalls(self.ctx, self._services.limits.request_deadline)
-        self._acquire()
+        enter = letters.Enter(self._backend, tuple(sorted(self._key.bits)), self._key.affinity)
+        self._ownership = Ownership(
+            self, self._record_key, self._key.principal, enter, self._services, self._tree, self._subscribers
+        )
         self._rests()
 
-    def _acquire(self) -> None:
-        """What it knows of its record is of no use to another life, nor what the store still says of that."""
-        record = self._record = OwnedRecord(self._record_key, self._services, self.ctx)
-        record.content = lambda grant: Record(grant.owner, grant.epoch)
-        record.surely_lost = lambda: True  # whoever else had the pool has ended it
-        record.acquire({"kind": b"broker", "backend": self._backend.encode()})
-
     def receive(self, message: PoolMessage) -> None:
-        """Nothing is done before this life owns what it is about to hold, or while it can't be told whether it does."""
-        if self._remote is not None and not isinstance(message, Stored):
-            if isinstance(message, pm.LateDue):
-                self._not_owned()
-            elif not isinstance(message, OfOwner):
-                self._remote.receive(message)
-            return
-        cluster = self._services.cluster
-        if self._record.owned and (cluster.doubtful or self._record.grant.term != cluster.term):
-            standing = self._hold_still()
-            if standing is Standing.OVER and isinstance(message, um.Call | pm.Resume):
-                self._turn_away([message], *STORE_AWAY)
-                return
-        if isinstance(message, Stored | pm.DoubtDue | pm.ReadersKnown) or (self._record.owned and not self._held):
-            self._handle(message)
-        else:
-            self.wait(message)
+        """What is for the pool itself comes back, as soon as this process owns it."""
+        self._ownership.receive(message)
 
-    def wait(self, message: PoolMessage) -> None:
-        """Keeps what came before this life owns its record, at most as much as a mailbox holds: nothing was done yet,
-        so that whoever gives up has asked for nothing."""
-        match message:
-            case Evict() | pm.IdleDue() | pm.CheckDue() | pm.PostDue():
-                pass  # when it is owned it is idle anew
-            case pm.MailCame() | pm.Posted() | pm.Withdrawn() | pm.ProcessDown():
-                pass  # of a link that is over
-            case pm.EnterDue():
-                self._enter()
-            case pm.LateDue():
-                self._not_owned()
-            case um.Cancel() | um.Leave():
-                self.drop(message)
-                self._keep_of_a_user(message)
-            case Down(ref=ref):
-                self.drop(um.Leave(ref))
-                self._keep_of_a_user(message)
-            case um.Call() | pm.Resume() | um.Join() | Wanted() if len(self._early) >= self.mailbox_size:
-                self._turn_away([message], "overloaded", "too much waits for this client's connections")
-            case um.UpstreamNotification() if len(self._early) >= self.mailbox_size:
-                self._drop("overflow")
-            case _ if not self._named and isinstance(message, OfOwner):
-                pass  # of a life that is over
-            case _:
-                self._early.append(message)
-
-    def drop(self, message: um.Cancel | um.Leave) -> None:
-        """Nobody wants this any more of what was kept."""
-        match message:
-            case um.Cancel(caller=caller, call=call):
-                calls = um.Call | pm.Resume
-                self._early = [
-                    m for m in self._early if not (isinstance(m, calls) and m.caller is caller and m.call == call)
-                ]
-            case um.Leave(caller=caller):
-                asked = um.Call | pm.Resume | um.Join | pm.Admit
-                self._early = [m for m in self._early if not (isinstance(m, asked) and m.caller is caller)]
-
-    def _keep_of_a_user(self, message: um.Cancel | um.Leave | Down) -> None:
-        """What it ends may have begun before."""
-        if not self._unused:
-            self._early.append(message)
-
-    def _handle(self, message: PoolMessage) -> None:
+    def handle(self, message: LocalMessage) -> None:
         """What callers and connections say; an outcome and a call are all that a plain call needs."""
         if type(message) is um.UpstreamOutcome:
             if message.call > 0:
@@ -308,39 +203,23 @@ class PoolActor(Evictable):
                 self._handle_life(message)
 
     def _handle_life(self, message: LifeMessage) -> None:
-        """Clocks, outcomes of the store, and what becomes of others."""
+        """Clocks, and what becomes of others."""
         match message:
             case pm.CallDue(event=event):
                 self._call_due(event)
             case OwnDue(call=call):
                 self._own.overdue(call)
-            case Stored():
-                self._stored(message)
-            case SaveDue():
-                self._record.write()
-            case pm.KeepDue():
-                self._record.keep()
-            case pm.DoubtDue():
-                self._doubt_due()
-            case pm.ReadersKnown():
-                self._readers_known(message)
-            case Renamed():
-                pass  # it is claimed again before any message
-            case pm.MailCame() | pm.Posted() | pm.Withdrawn() | pm.ProcessDown():
-                pass  # of a link that is over
-            case pm.PostDue() | pm.CheckDue() | pm.EnterDue() | pm.LateDue():
-                pass
             case pm.RepliesDue():
                 self._subscribers.settle()
             case pm.IdleDue():
-                if self._unused and not self._ended_unused():
+                if self.unused and not self._ended_unused():
                     self.ctx.set_timer("idle", IDLE_AGAIN, pm.IdleDue())
             case Evict():
-                if self._unused and not self._ended_unused():
+                if self.unused and not self._ended_unused():
                     self.idle()
             case pm.StaleDue():
                 if not self._calls:
-                    self._end(NORMAL)
+                    self.end()
             case Replaced():
                 self._replaced(message)
             case Down():
@@ -348,86 +227,13 @@ class PoolActor(Evictable):
             case _:
                 assert_never(message)
 
-    def _stored(self, message: Stored) -> None:
-        """The record is kept from expiring as long as this life goes on, and goes with it: it says nothing that would
-        be needed again."""
-        record, failed = self._record, isinstance(message.outcome, Failed)
-        if message.record is not record or record.over:
-            return  # of a life that is over
-        if failed and not record.owned and message.step in ("save", "touch"):
-            return  # it is claimed again, and that says what has become of it
-        owned = record.owned
-        record.heard(message)
-        if record.lost is not None:
-            self._lost(record.lost, message.outcome.head if failed else 0)
-        elif owned:
-            away = failed and message.step in ("touch", "restore")
-            self.ctx.set_timer("keep", RETRY if away else self._services.limits.idle_ttl / 8, pm.KeepDue())
-        elif record.owned and self._hold_still() not in (Standing.HOLD, Standing.FORMER):
-            self._go_on()
-        elif failed and message.step in ("reclaim", "reread", "restore"):
-            self.ctx.set_timer("doubt", RETRY, pm.DoubtDue())
-
-    def _go_on(self) -> None:
-        """With what came meanwhile."""
-        self._held = False
-        self._found()
-        grant = self._record.grant
-        self._named = self._named or f"{grant.owner}.{base36(grant.epoch)}"
-        early, self._early = self._early, []
-        for kept in early:
-            self._handle(kept)
-        self._settled()
-
-    def _hold_still(self) -> Standing:
-        """What may be done at present; what comes meanwhile waits."""
-        standing = self._tree.doubt.standing(self._record.grant, self.ctx.now())
-        if standing is Standing.FORMER:
-            self._record.reclaim(self._record.grant.owner)
-        elif standing is Standing.HOLD:
-            self._held = True
-            self.ctx.set_timer("doubt", AGAIN, pm.DoubtDue())
-        return standing
-
-    def _doubt_due(self) -> None:
-        """Without the store it goes on with what it has."""
-        self._held = False
-        self._hold_still()
-        if not self._record.owned and self._services.cluster.doubtful:
-            self.ctx.set_timer("doubt", RETRY, pm.DoubtDue())
-        elif self._record.owned and not self._held:
-            self._go_on()
-
-    def _lost(self, why: Refused, version: int) -> None:
-        """This life does not own the record, or not any more: what was not begun goes on where the pool is."""
-        for timer in ("keep", "save", "doubt"):
-            self.ctx.cancel_timer(timer)
-        owned = bool(self._named)
-        if owned:
-            self._disowned(why)
-        other, me = self._record.other, self._services.cluster.incarnation
-        if owned and (self._stale or (not self._early and self.ctx.idle)):
-            self._end(NORMAL)
-        elif why is Refused.TOO_NEW:
-            ref = self.ctx.ref
-            self._services.cluster.replicas(lambda out: ref.reply(pm.ReadersKnown(version, out)))
-        elif why is Refused.FENCED and other is not None and other != me:
-            self._follow(other)
-        elif why in FINAL or (why in UNAVAILABLE and self._looking):
-            self._seek()
-        elif why in UNAVAILABLE:
-            self._refuse(*STORE_AWAY)
-        else:
-            self._not_owned()
-
-    def _disowned(self, why: Refused) -> None:
-        """Another process has this client's connections now. What was sent may have been executed; of that only what
-        the server has answered is known. What is suspended is lost."""
-        self._services.log.warning("broker_not_owned", backend=self._backend, reason=why.value)
+    def disowned(self, waiting: list[PoolMessage], owner: Incarnation | None) -> list[PoolMessage]:
+        """As in `LocalPool`. What was sent may have been executed; of that only what the server has answered is known.
+        What is suspended is lost."""
         unsent = self._take_unsent()
-        for kept in self._early:
+        for kept in waiting:
             if isinstance(kept, um.UpstreamOutcome):
-                self._handle(kept)
+                self.handle(kept)
         text = "another replica has this client's connections now"
         lost = errors.internal(text, reason="moved", executed="unknown", backend=self._backend).raw
         for call in self._calls.values():
@@ -436,10 +242,9 @@ class PoolActor(Evictable):
                 self._outcome(call.owner, False, lost)
         self._let_go()
         self.ctx.cancel_timer("idle")
-        self._early = [*unsent, *(kept for kept in self._early if not isinstance(kept, OfOwner))]
-        self._named, self._held = "", False
-        self._part_with_guests()
+        undone = self._part_with_guests([*unsent, *(m for m in waiting if not isinstance(m, OfOwner))], owner)
         self._closed(text)
+        return undone
 
     def _take_unsent(self) -> list[um.Call]:
         """The calls that wait for their turn, as if they had not come yet."""
@@ -449,15 +254,16 @@ class PoolActor(Evictable):
             self._step(ev.Cancelled(number, "not sent"))
         return unsent
 
-    def _part_with_guests(self) -> None:
-        """Who comes from other processes looks for the pool itself."""
+    def _part_with_guests(self, undone: list[PoolMessage], owner: Incarnation | None) -> list[PoolMessage]:
+        """Who comes from other processes looks for the pool itself; returns what others want."""
         for guest in self._guests:
-            mine = [kept for kept in self._early if isinstance(kept, um.Call | pm.Resume) and kept.caller is guest]
-            guest.reply(pm.NotHere(self._record.other, tuple(kept.call for kept in mine)))
-            self.drop(um.Leave(guest))
+            mine = (m.call for m in undone if isinstance(m, um.Call | pm.Resume) and m.caller is guest)
+            guest.reply(pm.NotHere(owner, tuple(mine)))
+            undone = without(undone, um.Leave(guest))
             self._subscribers.leave(guest)
             self.ctx.demonitor(guest)
         self._guests.clear()
+        return undone
 
     def _let_go(self) -> None:
         """Of all calls and connections; whoever is asked is told."""
@@ -467,121 +273,25 @@ class PoolActor(Evictable):
             self._leave(number)
             self._step(ev.ConnectionGone(number))
 
-    def _not_owned(self) -> None:
-        self._refuse("not_owned", "the state of this client's connections can't be had")
-
-    def _refuse(self, reason: str, text: str) -> None:
-        """All who wait. For those who come next it is looked for anew."""
-        self._services.log.warning("broker_not_owned", backend=self._backend, reason=reason)
-        early, self._early = self._early, []
-        self._turn_away(early, reason, text)
-        self.announce(um.UpstreamDown(self.ctx.ref, self._backend, text, self._failure(reason, text)))
-        if self.ctx.idle:
-            self._end(NORMAL)
-            return
-        if self._remote is not None:
-            self._remote.leave()
-        self._remote = None
-        self._found()
-        self._acquire()
-
-    # Another process has the pool
-
-    def _seek(self) -> None:
-        """Looks for who has it, which may be itself, in a moment."""
-        self._look()
-        self.ctx.set_timer("enter", LOOK_AGAIN, pm.EnterDue())
-
-    def _look(self) -> None:
-        if not self._looking:
-            self._looking = True
-            self.ctx.set_timer("late", WITHIN, pm.LateDue())
-
-    def _enter(self) -> None:
-        owner, self._hint = self._hint, None
-        if owner is not None and owner != self._services.cluster.incarnation:
-            self._follow(owner)
-        else:
-            self._acquire()
-
-    def _readers_known(self, found: pm.ReadersKnown) -> None:
-        """One that can read the record has the pool, or says who has."""
-        me = self._services.cluster.incarnation
-        able = reader(self._record_key, found.version, found.outcome, me)
-        if able is not None:
-            self._follow(able)
-        else:
-            self._refuse("too_new", "the record of this client's connections can't be read by this replica")
-
-    def _follow(self, owner: Incarnation) -> None:
-        """What its callers want is asked of this process."""
-        self._look()
-        me, key = self._services.cluster.incarnation, self._key
-        link = Link(self._record_key, key.principal, me, owner, next(LINKS))
-        enter = letters.Enter(self._backend, tuple(sorted(key.bits)), key.affinity)
-        self._remote = RemotePool(self, link, enter, self._services, self._tree, self._subscribers)
-
-    def _found(self) -> None:
-        self._looking = False
-        self.ctx.cancel_timer("late")
-
-    def entered(self) -> None:
-        """As in `RemoteHost`."""
-        self._found()
-        self.busy()
-        early, self._early = self._early, []
-        for kept in early:
-            self.receive(kept)
-
-    def link_over(self, unbegun: list[pm.Asked], owner: Incarnation | None) -> None:
-        """As in `RemoteHost`: with what is to be done it looks for the next owner, which it may be itself."""
-        self._remote, self._hint, self._early = None, owner, [*unbegun, *self._early]
-        if not self._early and self.ctx.idle:
-            self._end(NORMAL)
-        else:
-            self._seek()
-
-    def not_to_be_had(self) -> None:
-        """As in `RemoteHost`."""
-        self._remote = None
-        self._not_owned()
-
-    def unused(self) -> None:
-        """As in `RemoteHost`."""
-        if self.ctx.idle and not self._early:
-            self._end(NORMAL)
-
-    def _turn_away(self, messages: list[PoolMessage], reason: str, text: str) -> None:
-        """Tells whoever waits for something that it was not done."""
-        error = self._failure(reason, text)
-        for message in messages:
-            if isinstance(message, um.Call | pm.Resume):
-                told = failure(reason, text, pm.unbegun(message), self._backend)
-                self._outcome((message.caller, message.call), False, told)
-            elif isinstance(message, um.Join):
-                message.caller.reply(um.UpstreamDown(self.ctx.ref, self._backend, "not owned", error))
-            elif isinstance(message, pm.Admit):
-                message.caller.reply(pm.NotHere())
-
     def _outcome(self, owner: Owner, ok: bool, payload: Raw) -> None:
         caller, call = owner
         caller.reply(um.UpstreamOutcome(self._backend, call, ok, payload))
 
     @property
-    def _unused(self) -> bool:
+    def unused(self) -> bool:
         """Whether nobody needs the connections at present."""
         return not self._calls and not self._subscribers.members
 
     def _rests(self) -> None:
         """No call is left."""
         self._used = self.ctx.now()
-        self._settled()
+        self.settled()
 
-    def _settled(self) -> None:
+    def settled(self) -> None:
         """Something is over: if nobody needs the connections any more, they are kept for a while."""
-        if self._stale:
+        if self.stale:
             self.ctx.set_timer("stale", 0.0, pm.StaleDue())
-        elif self._unused:
+        elif self.unused:
             self.idle()
             left = self._used + self._services.limits.broker_idle - self.ctx.now()
             self.ctx.set_timer("idle", max(0.0, left), pm.IdleDue())
@@ -590,35 +300,33 @@ class PoolActor(Evictable):
         """Ends, unless somebody has just come."""
         nobody = self.ctx.idle
         if nobody:
-            self._end(NORMAL)
+            self.end()
         return nobody
 
     def drain(self, deadline: float) -> None:
-        self._end(SHUTDOWN)  # whoever used it has ended
+        self.end(SHUTDOWN)  # whoever used it has ended
 
-    def _end(self, reason: Exit) -> None:
+    def end(self, reason: Exit = NORMAL) -> None:
         """Whoever is asked, or waits for an answer, is told."""
-        early, self._early = self._early, []
-        self._turn_away([*self._take_unsent(), *early], "link_ended", "the connection is closed")
+        undone = [*self._take_unsent(), *self._ownership.take_early()]
+        self._ownership.turn_away(undone, "link_ended", "the connection is closed")
         self._let_go()
         self.ctx.stop(reason)
 
     def stopped(self, reason: Exit) -> None:
         """After a crash too: what was suspended is not there any more, and the next life may begin anywhere."""
         self._connected.discard(self._record_key)
-        if self._remote is not None:
-            self._remote.leave()
         for number in self._calls:
             self._suspended.remove((self, number))
-        self._record.delete()
+        self._ownership.leave()
 
     def _replaced(self, message: Replaced) -> None:
         """How calls are told apart depends on the server: for another one there is another pool, as soon as the
         connections have said that theirs are over."""
         was, spec = (t.backends.get(self._backend) for t in (message.before, self._services.table.value))
         if not same_server(was, spec):
-            self._stale = True
-            self._settled()
+            self.stale = True
+            self.settled()
 
     def _failure(self, reason: str, message: str) -> Raw:
         """Of what was not executed."""
@@ -647,7 +355,7 @@ class PoolActor(Evictable):
                 self._request(first, UNSUBSCRIBE, json.dumps({"uri": uri}), lambda ok, payload: None)
         # Whoever has nothing in hand leaves after `link_idle`; until then it may have had a subscription here.
         self._used = max(self._used, self.ctx.now() - self._services.limits.link_idle)
-        self._settled()
+        self.settled()
 
     def _call(self, message: um.Call) -> None:
         owner, client = (message.caller, message.call), message.client
@@ -656,7 +364,7 @@ class PoolActor(Evictable):
         if refusal is not None:  # between the eras only what is known
             self._outcome(owner, False, refusal.raw)
             return
-        if self._unused:
+        if self.unused:
             self.busy()
         if message.method in (SUBSCRIBE, UNSUBSCRIBE) and self._subscribers.settles(owner, message):
             self._outcome(owner, True, json.dumps({}))
@@ -673,7 +381,7 @@ class PoolActor(Evictable):
     def _resume(self, message: pm.Resume) -> None:
         """A client has come with answers."""
         owner, refusal = (message.caller, message.call), meta.unknown_level(message.level)
-        if message.incarnation != self._named or not message.suspend.isdecimal():
+        if message.incarnation != self._ownership.named or not message.suspend.isdecimal():
             refusal = request_state.invalid()
         if refusal is not None:
             self._outcome(owner, False, refusal.raw)
@@ -736,7 +444,7 @@ class PoolActor(Evictable):
 
     def _profile(self, spec: BackendSpec) -> Profile:
         """The gateway, with the client's name in its title; and what exactly this kind of client can be asked."""
-        bits, epoch = self._key.bits, self._record.grant.epoch
+        bits, epoch = self._key.bits, self._ownership.epoch
         if spec.sharing == "shared":
             return profile_of(None, frozenset(), epoch, self._services.identity)
         return Profile(capabilities.declare(bits), self._introduced(), serialized(spec, bits), base36(epoch))
@@ -985,7 +693,7 @@ class PoolActor(Evictable):
         self._suspended.add(self._key.principal, (self, number), pooled.since, lambda: ref.reply(expired))
         self.ctx.set_timer(("park", number), self._services.limits.park_ttl, expired)
         caller, call = _owner(effect.owner)
-        place = (self._named, str(number), effect.round)
+        place = (self._ownership.named, str(number), effect.round)
         caller.reply(pm.UpstreamSuspended(self._backend, call, *place, effect.questions))
 
     def _unsuspend(self, effect: ev.Unsuspend) -> None:
