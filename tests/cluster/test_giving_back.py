@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from actors.sessions.router import MoveSession
+from tests.support.calls import reached
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_replicas
 from tests.support.mcp_backend import Backend, Request
@@ -81,8 +82,7 @@ async def test_what_comes_on_a_kept_connection_is_done_by_another(autojump_clock
     alpha = lasting()
     async with open_replicas(2, alpha) as (one, two):
         client, busy = await one.connect("alpha"), await one.connect("alpha")
-        call = busy.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(busy, alpha)
         async with draining(one):
             assert await client.tool("echo") == "alpha: echo"
             assert await client.tool("echo") == "alpha: echo"
@@ -99,8 +99,7 @@ async def test_what_comes_while_its_session_is_being_given_back_waits_for_that(a
     alpha = lasting()
     async with open_replicas(2, alpha) as (one, two):
         client, busy = await one.connect("alpha"), await one.connect("alpha")
-        call = busy.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(busy, alpha)
         released = one.services.store.release
 
         def late(*arguments: Any, **more: Any) -> None:
@@ -124,8 +123,7 @@ async def test_a_process_that_drains_alone_refuses_what_it_gave_back(autojump_cl
     alpha = lasting()
     async with open_replicas(2, alpha) as (one, two):
         client, busy = await one.connect("alpha"), await one.connect("alpha")
-        call = busy.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(busy, alpha)
         async with draining(two):
             pass
         await trio.sleep(5)
@@ -141,8 +139,7 @@ async def test_what_comes_while_something_runs_is_done_too(autojump_clock):
     alpha = lasting()
     async with open_replicas(2, alpha) as (one, _):
         client = await one.connect("alpha")
-        call = client.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(client, alpha)
         async with draining(one):
             assert await client.tool("echo") == "alpha: echo"
             request.text("done")
@@ -161,8 +158,7 @@ async def test_an_answer_that_comes_while_its_stream_is_opened_is_brought(autoju
         if where == "by mail":
             client.to(two)
         acknowledged_late(one, monkeypatch, "open", 1.0)
-        call = client.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(client, alpha)
         await trio.sleep(0.3)
         if how == "moved":
             one.nursery.start_soon(move, one)
@@ -173,6 +169,7 @@ async def test_an_answer_that_comes_while_its_stream_is_opened_is_brought(autoju
             async with draining(one):
                 request.text("done")
                 assert (await call.result())["content"][0]["text"] == "done"
+        await one.settle()
         assert not in_memory(one)
 
 
@@ -193,8 +190,7 @@ async def test_what_comes_too_late_is_not_begun_but_by_the_next_owner(autojump_c
     alpha = lasting()
     async with open_replicas(replicas, alpha) as (one, *others):
         client = await one.connect("alpha", capabilities={"roots": {}})
-        call = client.begin("tools/call", {"name": "slow"}, progress="mine")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="mine")
         asked = request.ask("roots/list", {})
         question = await call.next("roots/list")
         async with draining(one):

@@ -13,6 +13,7 @@ from actors.cluster import owner
 from actors.cluster.owner import RETRY
 from actors.ports import Failed, Refused
 from tests.cluster.test_mail import elsewhere, http, numbers, pair
+from tests.support.calls import reached, streaming
 from tests.support.harness import Gateway
 from tests.support.mcp_backend import Backend
 
@@ -78,10 +79,7 @@ async def test_events_come_in_their_order_whatever_was_refused_when(autojump_clo
     alpha = slow()
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two, version=version)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
-        request.progress(0)
-        await call.next()
+        call, request = await streaming(client, alpha, 0)
         office = Office(one, reason)
         office.shut = True
         for step in range(1, 10):
@@ -100,10 +98,7 @@ async def test_what_was_refused_late_goes_before_what_was_held_back_meanwhile(au
     alpha = slow()
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
-        request.progress(0)
-        await call.next()
+        call, request = await streaming(client, alpha, 0)
         office = Office(one, Refused.INBOX_FULL)
         post, late = one.store.post, []  # type: ignore[attr-defined]
 
@@ -137,8 +132,7 @@ async def test_what_had_come_in_all_the_same_is_heard_once(autojump_clock):
         client = await elsewhere(one, two)
         office = Office(one, Refused.AWAY)
         office.comes_in = lambda _: True
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         for step in range(10):
             office.shut = step % 2 == 0
             request.progress(step)
@@ -156,10 +150,7 @@ async def test_more_than_has_room_is_dropped_and_found_in_the_log(autojump_clock
     alpha = slow()
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
-        request.progress(0)
-        await call.next()
+        call, request = await streaming(client, alpha, 0)
         office = Office(one, Refused.INBOX_FULL)
         office.shut = True
         for step in range(1, 10):
@@ -197,10 +188,7 @@ async def test_a_holder_that_is_found_dead_by_a_letter_is_sent_no_more(autojump_
     alpha = slow()
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
-        request.progress(0)
-        await call.next()
+        _, request = await streaming(client, alpha, 0)
         office = Office(one, Refused.DEAD)
         office.shut = True
         request.progress(1)

@@ -13,9 +13,10 @@ import trio
 from actors.doubt import REMEMBERED
 from actors.ports import Grant
 from gateway.store.memory import MemoryStore
+from tests.support.calls import reached, streaming
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_gateway, open_replicas
-from tests.support.mcp_backend import Backend, Request
+from tests.support.mcp_backend import Backend
 
 CHANGES = [
     "notifications/prompts/list_changed",
@@ -53,14 +54,6 @@ def held(gateway: Gateway, name: str, monkeypatch: pytest.MonkeyPatch) -> list[C
     call = getattr(gateway.store, name)
     monkeypatch.setattr(gateway.store, name, lambda *args, **more: found.append(partial(call, *args, **more)))
     return found
-
-
-async def streaming(client: Client, alpha: Backend) -> tuple[Pending, Request]:
-    call = client.begin("tools/call", {"name": "slow"}, progress="mine")
-    request = await alpha.next()
-    request.progress(1)
-    await call.next()
-    return call, request
 
 
 def ids(call: Pending) -> list[str]:
@@ -488,8 +481,7 @@ async def test_an_event_of_a_lost_stream_is_none_of_a_later_one_that_has_lost_it
         back_to(one, before)
         one.kill(at_once=True)
         client.to(two)
-        call = client.begin("tools/call", {"name": "slow"}, progress="mine")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="mine")
         before = state(two)
         for n in (1, 2, 3):
             request.progress(n)

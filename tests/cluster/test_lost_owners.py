@@ -17,6 +17,7 @@ from actors.sessions.router import MoveSession
 from gateway.store.memory import MemoryStore
 from tests.actors.test_continued import Story, begun
 from tests.cluster.test_mail import elsewhere, http, numbers, owners, pair
+from tests.support.calls import reached
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway
 from tests.support.mcp_backend import Backend
@@ -90,8 +91,7 @@ async def test_a_stream_that_was_open_goes_on_and_ends_with_one_outcome(autojump
     alpha = slow()
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two, version=version)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         for step in range(progress):
             request.progress(step)
         await trio.sleep(1)
@@ -190,8 +190,7 @@ async def test_the_next_owner_may_be_a_third_replica(autojump_clock):
     async with pair(alpha, 3) as replicas:
         one, two, three = replicas
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         request.progress(1)
         await trio.sleep(1)
         one.kill(at_once=True)
@@ -246,8 +245,7 @@ async def test_an_answer_to_a_question_that_got_its_202_is_not_lost_or_its_call_
     alpha = slow()
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two, capabilities={"elicitation": {}})
-        call = client.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(client, alpha)
         request.ask("elicitation/create", {"message": "?", "requestedSchema": {"type": "object"}})
         question = await call.next("elicitation/create")
         await client.respond(question, {"action": "accept", "content": {}})
@@ -260,8 +258,7 @@ async def test_the_holder_is_lost_and_the_stream_is_resumed_at_the_owner(autojum
     alpha = slow()
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         request.progress(1)
         await trio.sleep(1)
         two.kill()
@@ -314,8 +311,7 @@ async def test_a_stream_goes_on_when_the_mailer_of_either_side_crashes(autojump_
     async with pair(alpha) as replicas:
         one, two = replicas
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         request.progress(1)
         await trio.sleep(1)
         await crash(replicas[side])
@@ -346,8 +342,7 @@ async def test_nothing_is_left_of_a_call_here_that_the_mailer_had_when_it_crashe
         client = await one.connect("alpha")
         [key] = one.actors.sessions.table
         one.actors.sessions.under_way[key] += 1
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         await crash(one)
         assert unknown(await outcome(call))
         request.progress(1)
@@ -364,8 +359,7 @@ async def test_an_owner_that_stood_still_never_answers_twice(autojump_clock, sec
     alpha = slow()
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         request.progress(1)
         await trio.sleep(1)
         await one.pause()
@@ -407,8 +401,7 @@ async def test_a_holder_that_stood_still_gets_what_it_missed(autojump_clock, sec
     alpha = slow()
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         if opened:
             request.progress(1)
             await trio.sleep(1)
@@ -494,8 +487,7 @@ async def test_a_call_of_which_no_word_came_is_never_denied_for_what_ended_meanw
         client = await elsewhere(one, two)
         await client.tool("echo")
         Post(one, (), ())
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         request.progress(1)
         await trio.sleep(5)
         if ended == "session":
@@ -545,8 +537,7 @@ async def test_a_double_of_a_call_whose_client_is_gone_does_not_run_either(autoj
             post(to, letter, done)
 
         two.store.post = noted  # type: ignore[method-assign]
-        call = client.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(client, alpha)
         call.drop()
         await trio.sleep(1)
         request.text("done")
@@ -577,8 +568,7 @@ async def test_a_stream_that_misses_its_mail_finds_what_it_missed_in_the_log(aut
     alpha = slow()
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         await trio.sleep(1)
         Post(one, *[()] * 50)  # not one more letter of the owner arrives
         request.progress(1)
@@ -631,8 +621,7 @@ async def test_streams_by_mail_are_let_go_by_a_process_that_drains(autojump_cloc
         client = await elsewhere(one, two)
         stream = client.listen()
         await stream.head()
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         request.progress(1)
         await trio.sleep(1)
         two.nursery.start_soon(two.system.drain, 20.0)
@@ -648,8 +637,7 @@ async def test_a_process_that_drains_still_finds_the_sessions_of_others(autojump
     alpha = slow()
     async with pair(alpha) as (one, two):
         busy = await two.connect("alpha")
-        call = busy.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(busy, alpha)
         client = await elsewhere(one, two)
         two.nursery.start_soon(two.system.drain, 20.0)
         await two.settle()
@@ -767,8 +755,7 @@ async def test_a_call_whose_holder_is_renamed_gets_its_answer_under_the_new_name
         former = two.store.incarnation
         two.life.store.replica.cut_off()
         await trio.sleep(lease.TTL - (0.1 if lost == "the stream" else 0.6))
-        call = client.begin("tools/call", {"name": "slow"}, progress="t" if progress else None)
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t" if progress else None)
         await trio.sleep(0.3)
         if progress:
             request.progress(1)
@@ -825,8 +812,7 @@ async def test_a_call_that_comes_twice_under_two_names_of_its_holder_runs_once(a
             post(to, letter, done)
 
         monkeypatch.setattr(two.services.cluster, "post", note)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t" if progress else None)
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t" if progress else None)
         if progress:
             request.progress(1)
         await trio.sleep(1)

@@ -13,6 +13,7 @@ from actors.cluster import letters
 from actors.cluster import owner as owner_side
 from actors.cluster.mailer import DrainDue, Postman
 from actors.ports import Principal
+from tests.support.calls import reached
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_replicas
 from tests.support.mcp_backend import Backend
@@ -80,8 +81,7 @@ async def test_progress_and_the_answer_come_as_a_stream(autojump_clock, version)
     alpha = http(tools=("slow",), held={"slow"})
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two, version=version)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         for step in range(5):
             request.progress(step)
             await two.settle()
@@ -99,8 +99,7 @@ async def test_a_slow_answer_without_a_word_before_it_comes_as_a_stream_too(auto
     alpha = http(tools=("slow",), held={"slow"})
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(client, alpha)
         await trio.sleep(60)
         assert call.streaming
         request.text("done")
@@ -130,8 +129,7 @@ async def test_a_stream_is_resumed_on_any_replica_without_a_hole_or_a_double(aut
     alpha = http(tools=("slow",), held={"slow"})
     async with pair(alpha, 3) as replicas:
         client = await elsewhere(replicas[0], replicas[1])
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         request.progress(1)
         request.progress(2)
         await replicas[1].settle()
@@ -155,8 +153,7 @@ async def test_a_finished_stream_is_replayed_on_another_replica(autojump_clock):
     alpha = http(tools=("slow",), held={"slow"})
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         request.progress(1)
         request.text("done")
         await call.end()
@@ -170,8 +167,7 @@ async def test_nothing_is_kept_of_a_finished_stream_that_was_replayed(autojump_c
     alpha = http(tools=("slow",), held={"slow"})
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         request.progress(1)
         request.text("done")
         await call.end()
@@ -199,8 +195,7 @@ async def test_the_newest_attach_wins_wherever_it_comes(autojump_clock):
     alpha = http(tools=("slow",), held={"slow"})
     async with pair(alpha, 3) as replicas:
         client = await elsewhere(replicas[0], replicas[1])
-        call = client.begin("tools/call", {"name": "slow"}, progress="t")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="t")
         request.progress(1)
         await replicas[1].settle()
         client.to(replicas[2])
@@ -220,8 +215,7 @@ async def test_a_call_is_cancelled_by_a_notification_at_another_replica(autojump
     alpha = http(tools=("slow",), held={"slow"})
     async with pair(alpha, 3) as replicas:
         client = await elsewhere(replicas[0], replicas[1])
-        call = client.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(client, alpha)
         client.to(replicas[2])
         await client.cancel(call)
         with trio.fail_after(50):
@@ -234,8 +228,7 @@ async def test_a_call_whose_connection_broke_before_it_had_an_id_goes_on_as_at_h
     alpha = http(tools=("slow",), held={"slow"})
     async with pair(alpha) as (one, two):
         client = await elsewhere(one, two)
-        call = client.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(client, alpha)
         call.drop()
         await trio.sleep(1)
         assert not request.cancelled.is_set()
@@ -259,8 +252,7 @@ async def test_a_question_is_asked_and_answered_by_mail(autojump_clock, method, 
     async with pair(alpha, 3) as replicas:
         capabilities = {"sampling": {}, "elicitation": {}, "roots": {}}
         client = await elsewhere(replicas[0], replicas[1], capabilities=capabilities)
-        call = client.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(client, alpha)
         asked = request.ask(method, params)
         question = await call.next(method)
         client.to(replicas[2])

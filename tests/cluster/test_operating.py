@@ -10,6 +10,7 @@ import trio
 from actors.ports import Principal
 from gateway.operating import Operator, Told
 from gateway.store.memory import MemoryStore
+from tests.support.calls import reached
 from tests.support.harness import Gateway, open_gateway, open_replicas
 from tests.support.mcp_backend import Backend
 
@@ -45,8 +46,7 @@ async def test_a_session_is_listed_with_what_it_does(autojump_clock):
         idle = await gateway.connect("alpha")
         await trio.sleep(7)
         busy = await gateway.connect("alpha", principal=Principal("ada"))
-        call = busy.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(busy, alpha)
         await trio.sleep(1)
         replicas, entries = await listed(gateway)
         [replica] = replicas

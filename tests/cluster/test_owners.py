@@ -16,6 +16,7 @@ from actors.sessions import messages as sm
 from actors.sessions.session import SessionActor
 from actors.streams.follower import Follower
 from gateway.store.memory import MemoryStore
+from tests.support.calls import reached, streaming
 from tests.support.door_client import Client, parse_events
 from tests.support.harness import Gateway, open_gateway, open_replicas
 from tests.support.mcp_backend import Backend
@@ -56,8 +57,7 @@ async def test_what_nobody_took_is_claimed_again_and_goes_on(autojump_clock):
     alpha = http()
     async with open_replicas(1, alpha) as (one,):
         client = await one.connect("alpha", capabilities={"roots": {}})
-        call = client.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(client, alpha)
         await trio.sleep(1)  # it is a stream
         before = session(one).epoch
         asked = request.ask("roots/list", {})
@@ -108,8 +108,7 @@ async def test_it_may_lapse_again_and_again(autojump_clock):
     alpha = http()
     async with open_replicas(1, alpha) as (one,):
         client = await one.connect("alpha")
-        call = client.begin("tools/call", {"name": "slow"}, progress="mine")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="mine")
         for n in range(5):
             request.progress(n + 1)
             await trio.sleep(1)
@@ -145,8 +144,7 @@ async def test_an_event_keeps_the_id_under_which_it_came_into_the_log(autojump_c
     async with open_gateway(alpha, store=store) as gateway:
         gateway.nursery.start_soon(store.replica.run)
         client = await gateway.connect("alpha")
-        call = client.begin("tools/call", {"name": "slow"}, progress="mine")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="mine")
         await trio.sleep(0.5)
         store.silent = True
         request.progress(1)
@@ -200,8 +198,7 @@ async def test_an_unrecorded_request_hears_that_it_may_have_run_and_its_server_h
     alpha = http()
     async with open_replicas(2, alpha) as (one, two):
         client = await one.connect("alpha")
-        call = client.begin("tools/call", {"name": "slow"})
-        request = await alpha.next()
+        call, request = await reached(client, alpha)
         await moved(one, two, client)
         error = await call.error()
         assert (error.code, error.data["reason"], error.data["executed"]) == (-32603, "moved", "unknown")
@@ -212,8 +209,7 @@ async def test_a_recorded_request_is_answered_by_the_next_owner_alone(autojump_c
     alpha = http()
     async with open_replicas(2, alpha) as (one, two):
         client = await one.connect("alpha", capabilities={"roots": {}})
-        call = client.begin("tools/call", {"name": "slow"}, progress="mine")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="mine")
         alpha.upstream.transport.prime("c0", request.id)
         alpha.upstream.notify(
             "notifications/progress", {"progressToken": request.token, "progress": 1}, related=request.id, cursor="c1"
@@ -284,8 +280,7 @@ async def test_a_refused_write_ends_it_in_the_same_way(autojump_clock):
         await client.tool("echo")
         await alpha.next()
         own = alpha.upstream
-        call = client.begin("tools/call", {"name": "slow"}, progress="mine")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="mine")
         await trio.sleep(1)
         one.life.store.replica.cut_off()
         await trio.sleep(LONG)
@@ -442,10 +437,7 @@ async def test_what_an_earlier_life_has_recorded_is_had_from_its_beginning(autoj
     alpha = http()
     async with open_replicas(2, alpha) as (one, two):
         client = await one.connect("alpha")
-        call = client.begin("tools/call", {"name": "slow"}, progress="mine")
-        request = await alpha.next()
-        request.progress(1)
-        await call.next()
+        call, _ = await streaming(client, alpha)
         quick = client.begin("tools/call", {"name": "slow"})
         await alpha.next()
         one.kill(at_once=True)
@@ -471,8 +463,7 @@ async def test_a_call_that_goes_on_is_recovered_with_its_answer(autojump_clock):
     alpha = http()
     async with open_replicas(2, alpha) as (one, two):
         client = await one.connect("alpha")
-        call = client.begin("tools/call", {"name": "slow"}, progress="mine")
-        request = await alpha.next()
+        call, request = await reached(client, alpha, progress="mine")
         alpha.upstream.transport.prime("c0", request.id)
         alpha.upstream.notify(
             "notifications/progress", {"progressToken": request.token, "progress": 1}, related=request.id, cursor="c1"

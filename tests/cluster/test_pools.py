@@ -11,7 +11,7 @@ from actors.cluster.letters import Letter, ToPool, encode
 from actors.pools import letters
 from actors.ports import Failed, Principal, Refused
 from tests.support.harness import open_replicas
-from tests.support.pooled import FORM, asker, client, echo, error_of, executed, retry, suspend, text
+from tests.support.pooled import FORM, asker, client, echo, error_of, executed, reached_from, retry, suspend, text
 
 KINDS = pytest.mark.parametrize("kind", ["stdio", "http"])
 
@@ -100,10 +100,7 @@ async def test_who_subscribes_elsewhere_and_leaves_is_unsubscribed_when_nobody_e
 async def test_a_client_that_leaves_has_its_call_cancelled_there(autojump_clock: Any, kind: str) -> None:
     alpha = asker(kind)
     async with open_replicas(2, alpha) as (one, two):
-        await echo(client(one))
-        await alpha.next()
-        call = client(two).begin("tools/call", {"name": "ask"})
-        request = await alpha.next()
+        call, request = await reached_from(two, one, alpha)
         call.drop()
         with trio.fail_after(5):
             await request.cancelled.wait()
@@ -169,10 +166,7 @@ async def test_what_was_in_flight_as_its_owner_died_may_have_been_executed(
 ) -> None:
     alpha = asker(kind)
     async with open_replicas(2, alpha) as (one, two):
-        await echo(client(one))
-        await alpha.next()
-        call = client(two).begin("tools/call", {"name": "ask"})
-        await alpha.next()
+        call, _ = await reached_from(two, one, alpha)
         one.kill(at_once=at_once)
         before = trio.current_time()
         error = await error_of(call)
@@ -229,10 +223,7 @@ async def test_what_a_dead_owner_never_read_is_done_elsewhere(autojump_clock: An
 async def test_an_owner_that_stood_still_answers_nothing_and_executes_nothing_twice(autojump_clock: Any) -> None:
     alpha = asker()
     async with open_replicas(2, alpha) as (one, two):
-        await echo(client(one))
-        await alpha.next()
-        call = client(two).begin("tools/call", {"name": "ask"})
-        request = await alpha.next()
+        call, request = await reached_from(two, one, alpha)
         await one.pause()
         error = await error_of(call)
         assert error.data["executed"] == "unknown"
@@ -294,10 +285,7 @@ async def test_the_next_use_after_a_pool_has_ended_makes_another_one_anywhere(au
 async def test_a_pool_that_crashed_is_another_one_the_next_time(autojump_clock: Any) -> None:
     alpha = asker()
     async with open_replicas(2, alpha) as (one, two):
-        await echo(client(one))
-        await alpha.next()
-        call = client(two).begin("tools/call", {"name": "ask"})
-        await alpha.next()
+        call, _ = await reached_from(two, one, alpha)
         (pool,) = one.actors.pools.children()
         pool.cell.actor.receive = None
         pool.reply(None)
@@ -377,10 +365,7 @@ async def test_a_call_that_can_not_be_posted_is_told_so_at_once(
 async def test_a_drain_lets_calls_of_others_end_and_new_ones_wait_for_the_next_owner(autojump_clock: Any) -> None:
     alpha = asker()
     async with open_replicas(2, alpha) as (one, two):
-        await echo(client(one))
-        await alpha.next()
-        running = client(two).begin("tools/call", {"name": "ask"})
-        request = await alpha.next()
+        running, request = await reached_from(two, one, alpha)
         one.nursery.start_soon(one.system.drain, 8.0)
         await two.settle()
         waiting = client(two).begin("tools/call", {"name": "echo", "arguments": {"text": "next"}})
@@ -394,10 +379,7 @@ async def test_a_drain_lets_calls_of_others_end_and_new_ones_wait_for_the_next_o
 async def test_what_does_not_end_before_the_drain_does_may_have_been_executed(autojump_clock: Any) -> None:
     alpha = asker()
     async with open_replicas(2, alpha) as (one, two):
-        await echo(client(one))
-        await alpha.next()
-        running = client(two).begin("tools/call", {"name": "ask"})
-        request = await alpha.next()
+        running, request = await reached_from(two, one, alpha)
         before = trio.current_time()
         one.nursery.start_soon(one.system.drain, 8.0)
         error = await error_of(running)
@@ -411,10 +393,7 @@ async def test_what_does_not_end_before_the_drain_does_may_have_been_executed(au
 async def test_nothing_is_left_of_a_user_that_is_not_heard_of(autojump_clock: Any, how: str) -> None:
     alpha = asker()
     async with open_replicas(2, alpha) as (one, two):
-        await echo(client(one))
-        await alpha.next()
-        call = client(two).begin("tools/call", {"name": "ask"})
-        request = await alpha.next()
+        call, request = await reached_from(two, one, alpha)
         if how == "crashed":
             (pool,) = two.actors.pools.children()
             pool.cell.actor.receive = None
@@ -526,10 +505,7 @@ async def test_what_comes_with_the_end_of_the_last_call_of_a_draining_owner_is_d
 ) -> None:
     alpha = asker()
     async with open_replicas(2, alpha) as (one, two):
-        await echo(client(one))
-        await alpha.next()
-        running = client(two).begin("tools/call", {"name": "ask"})
-        await alpha.next()
+        running, _ = await reached_from(two, one, alpha)
         post, held = two.services.cluster.post, []
         monkeypatch.setattr(two.services.cluster, "post", lambda *words: held.append(words))
         noted = client(two).begin("tools/call", {"name": "ask"})  # its letter is long on its way

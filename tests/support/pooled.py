@@ -49,6 +49,14 @@ def executed(backend: Backend) -> int:
     return len(backend.asked_for("tools/call"))
 
 
+async def reached_from(where: Gateway, owner: Gateway, alpha: Backend) -> tuple[Any, Any]:
+    """A call by way of one replica of a client whose pool another one has: it, and the request at the server."""
+    await echo(client(owner))
+    await alpha.next()
+    call = client(where).begin("tools/call", {"name": "ask"})
+    return call, await alpha.next()
+
+
 async def suspend(where: ModernClient, alpha: Backend) -> tuple[Any, Any]:
     """A call that waits for answers: what its client was asked, and the request at the server."""
     call = where.begin("tools/call", {"name": "ask"})
