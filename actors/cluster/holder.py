@@ -37,8 +37,6 @@ MOST = 10_000
 """Letters of one session, and in all, that are under way; a further one is refused at once."""
 REMEMBERED = 1_000
 """Of the dead."""
-GIVEN_BACK = 0.1
-"""Seconds between two looks whether a session is given back."""
 CHECK = fl.CHECK
 """Seconds between two looks at the heads of streams that come by mail."""
 
@@ -252,7 +250,7 @@ class Holder:
             case ReplicasRead(where, outcome):
                 self._pass_on(where, outcome)
             case LookDue(where):
-                self._look(where)
+                self._resolve(where, None)
             case HeadsRead(mids, outcome):
                 self._heads_read(mids, outcome)
             case _:
@@ -320,6 +318,8 @@ class Holder:
                 self._accept(mid)
             case rt.Fail(mid, why, reason):
                 self._fail(mid, why, reason)
+            case rt.Resolve(after=after) if after:
+                self._ctx.set_timer(("look", where), after, LookDue(where))
             case rt.Resolve(claim_from):
                 self._resolve(where, claim_from)
             case rt.GiveHere(mid):
@@ -390,7 +390,7 @@ class Holder:
         if isinstance(outcome, Failed) or (streams and outcome.owner in (None, me)):
             self._step(where, rt.Unresolved(errors.draining()))  # whoever wants a stream comes back elsewhere
         elif outcome.owner == me:
-            self._ctx.set_timer(("look", where), GIVEN_BACK, LookDue(where))
+            self._ctx.set_timer(("look", where), rt.LEAVING, LookDue(where))
         elif outcome.owner is not None:
             self._step(where, rt.Resolved(outcome.owner))
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -75,6 +76,27 @@ async def test_a_session_without_work_is_given_back_at_once_and_goes_on_elsewher
             client.to(two)
             assert await client.tool("echo") == "alpha: echo"
         assert alpha.methods.count("initialize") == 1
+
+
+async def test_what_comes_before_the_store_says_that_it_was_given_back_waits_for_that(autojump_clock, monkeypatch):
+    """On a cluster letters are in other hands than records."""
+    alpha = lasting()
+    async with open_replicas(2, alpha) as (one, two):
+        client = await one.connect("alpha")
+        await client.tool("echo")
+        given_back: list[Callable[[], None]] = []
+        release = one.store.release
+        monkeypatch.setattr(
+            one.store, "release", lambda *what, **more: given_back.append(partial(release, *what, **more))
+        )
+        async with draining(one):
+            client.to(two)
+            calls = [client.begin("tools/call", {"name": "echo"}) for _ in range(2)]
+            await trio.sleep(1)
+            for do in given_back:
+                do()
+            for call in calls:
+                assert (await call.result())["content"][0]["text"] == "alpha: echo"
 
 
 async def test_what_comes_on_a_kept_connection_is_done_by_another(autojump_clock):

@@ -360,6 +360,8 @@ class Replica(Process):
 
     def _routed(self, way: Any, key: str, effect: ro.RouteEffect) -> None:
         match effect:
+            case ro.Resolve(after=after) if after:
+                self.later(after, lambda: self._routed(way, key, ro.Resolve()))
             case ro.Resolve(claim_from):
                 self._suspects.add(claim_from or "")
                 self._resolve(key, lambda out: self._route(

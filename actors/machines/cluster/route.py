@@ -28,6 +28,8 @@ LATE: Final = 10.0
 """Seconds after which a letter is given up, if it can be withdrawn."""
 GRACE: Final = 5.0
 """Further seconds for those that can't be."""
+LEAVING: Final = 0.1
+"""Seconds between two looks whether the store says what a former owner has said: that it is not the owner any more."""
 HOPS: Final = 3
 """Owners that a letter is sent to, one after the other."""
 LETTERS: Final = 1024
@@ -213,9 +215,10 @@ RouteEvent: TypeAlias = (
 
 class Resolve(Struct, frozen=True):
     """Find out who owns the session, and claim it if nobody does or `claim_from`, which is dead: `Resolved` or
-    `Unresolved` follows."""
+    `Unresolved` follows. `after`: seconds to wait before."""
 
     claim_from: str | None = None
+    after: float = 0.0
 
 
 @final
@@ -338,12 +341,13 @@ class Letter(Struct, frozen=True):
 
 class Route(Struct, frozen=True):
     """The letters of one session, in their order. `owner`: where they go; None: not known. `fallen`: the last owner
-    that was found dead."""
+    that was found dead. `former`: the last one that gave a letter back, until the store names another."""
 
     owner: str | None = None
     letters: tuple[Letter, ...] = ()
     resolving: bool = False
     fallen: str | None = None
+    former: str | None = None
 
     @property
     def idle(self) -> bool:
@@ -427,9 +431,13 @@ def _sent(route: Route, event: Sent) -> Step:
 
 
 def _resolved(route: Route, event: Resolved) -> Step:
+    """A session may be given back a moment after that was said: on a cluster the store keeps no order between the two,
+    and letters would go to and fro."""
     if not route.resolving:
         return route, []
-    return replace(route, owner=event.owner, resolving=False, fallen=None), []
+    if event.owner == route.former and route.letters:
+        return route, [Resolve(after=LEAVING)]
+    return replace(route, owner=event.owner, resolving=False, fallen=None, former=None), []
 
 
 def _unresolved(route: Route, event: Unresolved) -> Step:
@@ -453,7 +461,7 @@ def _moved(route: Route, event: Moved) -> Step:
         return route, []
     if route.owner == event.by:
         known = event.owner if event.owner != event.by else None
-        route = replace(route, owner=known)
+        route = replace(route, owner=known, former=event.by if event.by != HERE else None)
     phase = Phase.TAKEN if letter.phase is Phase.RECOVERING else Phase.WAITING
     return _again(route, letter, phase)
 
@@ -482,6 +490,8 @@ def _down(route: Route, incarnation: str) -> Step:
     """What it has not read is taken back; what it was only asked is asked of the next."""
     if route.owner == incarnation:
         route = replace(route, owner=None, fallen=incarnation)
+    if route.former == incarnation:
+        route = replace(route, former=None)
     effects: Effects = []
     for letter in route.letters:
         if letter.to != incarnation or letter.down:

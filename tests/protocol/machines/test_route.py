@@ -9,6 +9,7 @@ from actors.machines.cluster.route import (
     HERE,
     HOPS,
     LATE,
+    LEAVING,
     LETTERS,
     QUIET,
     Abandoned,
@@ -130,6 +131,16 @@ def test_a_cancel_never_overtakes_its_request() -> None:
     route, effects = run(posted(REQUESTS, NOTE), Moved(1, "a", "b"), Sent(3, NOTE))
     assert effects == [Post(1, "b")], "the third waits behind the second, which is still there"
     assert run(route, Moved(2, "a", "b"))[1] == [Post(2, "b"), Post(3, "b")]
+
+
+def test_a_letter_does_not_go_back_to_who_gave_it_back_before_the_store_names_another() -> None:
+    route, effects = run(posted(REQUESTS), Moved(1, "a"), *[Resolved("a")] * 20)
+    assert effects == [Resolve(), *[Resolve(after=LEAVING)] * 20]
+    assert run(route, Resolved("b"))[1] == [Post(1, "b")]
+    assert run(route, LateDue(1), Resolved("a"))[0].idle
+    dead, effects = run(route, OwnerDown("a"), Resolved("a"), NotPosted(1, "a", Unposted.DEAD), Resolved("b"))
+    assert effects == [Post(1, "a"), Resolve("a"), Post(1, "b")], "it claims it from the dead one"
+    assert dead.former is None
 
 
 def test_after_three_owners_it_is_enough() -> None:
