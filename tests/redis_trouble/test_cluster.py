@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from redis.crc import key_slot
 
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import MISSING, installed
@@ -57,3 +58,33 @@ def test_sessions_go_on_while_nodes_and_replicas_die(cluster: RedisCluster, open
         two.quick(session)
         assert session.end() == 200
     assert len(one.backend.executions) == 3 * len(sessions)
+
+
+def test_a_session_goes_on_while_its_slot_moves(cluster: RedisCluster, open_door: Any) -> None:
+    """What needs the store waits: its keys are in two places for a moment."""
+    one, two = open_door(cluster.url), open_door(cluster.url)
+    session = one.session()
+    stream, call = one.steps(session)
+    call.say("1")
+    stream.wait("1")
+    with cluster.client() as client:
+        [log] = [key.decode() for key in client.keys("sd:*:l:*")]
+    record = f"{log.partition(':l:')[0]}:s"
+    with cluster.moving(key_slot(record.encode())) as move:
+        move(log)
+        call.say("2")
+        one.quick(session)
+        move(record)
+        call.say("3")
+        one.quick(session)
+        assert stream.said == ["1"], "nothing is shown that is not in the log"
+    stream.wait("1", "2", "3")
+    call.finish()
+    stream.wait_over()
+    rest = two.resume(session, stream.ids[0])
+    rest.wait_over()
+    assert rest.ids == stream.ids[1:]
+    assert rest.said == ["1", "2", "3", f"done {one.last_stream}"]
+    session.go_to(two.gateway.endpoint("alpha"))
+    two.quick(session)
+    assert len(one.backend.executions) == 4

@@ -1,7 +1,8 @@
 """A real Redis Cluster for tests: primaries that share the slots, and replicas of the first one."""
 
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import product
 from typing import Any
 
@@ -66,6 +67,19 @@ class RedisCluster:
             and len(shares) == len(self.nodes)
             and sum(len(share) - 3 for share in shares) == len(self.replicas)
         )
+
+    @contextmanager
+    def moving(self, slot: int) -> Iterator[Callable[[str], None]]:
+        """Its slot is on the way from one primary to the next meanwhile, a key after the other, by what is yielded."""
+        share = -(-SLOTS // len(self.nodes))
+        former = self.nodes[slot // share]
+        following = self.nodes[(slot // share + 1) % len(self.nodes)]
+        names = [self._tell(node, "CLUSTER", "MYID").decode() for node in (former, following)]
+        self._tell(following, "CLUSTER", "SETSLOT", slot, "IMPORTING", names[0])
+        self._tell(former, "CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
+        yield lambda key: self._tell(former, "MIGRATE", "127.0.0.1", following.port, key, 0, 5000)
+        for node in (following, *(node for node in self.nodes if node is not following)):
+            self._tell(node, "CLUSTER", "SETSLOT", slot, "NODE", names[1])
 
     def client(self) -> Any:
         """A client of the whole to look and meddle with; close it."""
