@@ -526,12 +526,20 @@ class Recorder:
                     slot.close()  # nobody was given it
                 return
             self._go_unrecorded(effect.stream, track)
+            if outcome.reason is Refused.AWAY and self._record.owned:
+                self._take_back(effect)
         else:
             self.requests.update(effect.requests)
             if effect.first is not None:
                 self._advance(effect.stream, track, (epoch, 1), effect.first)
         if opened is not None:
             opened()
+
+    def _take_back(self, effect: fx.OpenStream) -> None:
+        """It may be in the log all the same, where it would stay for as long as the session, with its requests."""
+        seq = 1 if effect.first is None else 2
+        deltas = Deltas(requests=dict.fromkeys(effect.requests))
+        self._store.append(self.key, self._record.grant, effect.stream, seq, [], ignore, finish=True, deltas=deltas)
 
     def _go_unrecorded(self, stream: str, track: Track) -> None:
         self._telemetry.count("stagedoor_streams_unrecorded_total")

@@ -3,11 +3,14 @@ what is new and may be missed."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 
-from actors.ports import ANONYMOUS, Get, Streaming
+from actors.ports import ANONYMOUS, Failed, Get, Refused, Streaming
+from actors.protocol.table import Limits
+from gateway.store.memory import MemoryStore
 from tests.support.door_client import Client, Pending, parse_events
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, Request
@@ -407,3 +410,30 @@ async def test_what_was_not_written_is_never_trimmed(autojump_clock):
         kept = [e.message["params"]["data"] for e in parse_events(chunk or b"") if e.message is not None]
         assert kept == [*range(len(kept))]
         assert 195 <= len(kept) <= 200
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
+async def test_a_stream_that_was_opened_and_nobody_heard_of_it_is_not_left_behind(autojump_clock, revision):
+    """Its request was answered past the log, and nobody ever comes for it."""
+    alpha = Backend("alpha", kind="http", tools=("slow",), held={"slow"})
+    store = MemoryStore(Limits(), trio.current_time)
+    async with open_gateway(alpha, store=store) as gateway:
+        client = await gateway.connect("alpha", version=revision)
+        store_open = store.open
+
+        def unheard(*args: Any) -> None:
+            store_open(*args[:-1], lambda _: args[-1](Failed(Refused.AWAY)))
+
+        store.open = unheard  # type: ignore[method-assign]
+        call = client.begin("tools/call", {"name": "slow"}, progress="mine")
+        request = await alpha.next()
+        request.progress(1)
+        request.text("done")
+        assert (await call.result())["content"][0]["text"] == "done"
+        await gateway.settle()
+        [record] = store.records().values()
+        assert not record.requests
+        assert all(head.finished for head in record.streams.values())
+        await trio.sleep(Limits().replay_ttl + 1)
+        [record] = store.records().values()
+        assert not record.streams
