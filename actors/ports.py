@@ -38,8 +38,7 @@ from actors.protocol.transport import (
 # Identity
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(Struct, frozen=True):
     """Who speaks. Two principals never see each other's sessions."""
 
     name: str
