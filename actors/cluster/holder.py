@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from secrets import randbits
 from typing import Any, Final, TypeAlias, assert_never
 
@@ -37,6 +38,8 @@ MOST = 10_000
 """Letters of one session, and in all, that are under way; a further one is refused at once."""
 REMEMBERED = 1_000
 """Of the dead."""
+MOMENT = 0.001
+"""Seconds from one look at the clocks of letters to the next, at least."""
 CHECK = fl.CHECK
 """Seconds between two looks at the heads of streams that come by mail."""
 
@@ -99,11 +102,8 @@ class GivenHere(Struct, frozen=True):
     recover: bool
 
 
-class ClockDue(Struct, frozen=True):
-    """A clock of the route has run out."""
-
-    mid: int
-    clock: rt.Clock
+class ClocksDue(Struct, frozen=True):
+    """Time to look whether clocks of letters have run out."""
 
 
 class FeedClosed(Struct, frozen=True):
@@ -162,7 +162,7 @@ HolderMessage: TypeAlias = (
     | WithdrawDone
     | AliveSaid
     | GivenHere
-    | ClockDue
+    | ClocksDue
     | FeedClosed
     | FeedWritten
     | CheckDue
@@ -176,7 +176,7 @@ HolderMessage: TypeAlias = (
 
 @dataclass(slots=True)
 class Pending:
-    """One letter under way. `heard`: what was said of it last."""
+    """One letter under way. `heard`: what was said of it last; `quiet`, `late`: when its clocks run out."""
 
     where: Where
     send: Send
@@ -185,6 +185,8 @@ class Pending:
     since: float
     heard: Any = None
     given: Reply | None = None
+    quiet: float = inf
+    late: float = inf
 
     @property
     def ids(self) -> tuple[RequestId, ...]:
@@ -209,6 +211,8 @@ class Holder:
         # A mailer that was restarted must not be told what its predecessor asked for.
         self._mids = count(randbits(48))
         self._dead: OrderedDict[Incarnation, None] = OrderedDict()
+        self._looks_at = inf
+        """When it is looked at the clocks of all letters."""
 
     @property
     def idle(self) -> bool:
@@ -224,8 +228,8 @@ class Holder:
                 self._step_of(mid, rt.NotPosted(mid, to, _unposted(reason)))
             case PostDone(mid, to, entry):
                 self._step_of(mid, rt.Posted(mid, to, entry))
-            case ClockDue(mid, clock):
-                self._step_of(mid, rt.QuietDue(mid) if clock is rt.Clock.QUIET else rt.LateDue(mid))
+            case ClocksDue():
+                self._clocks_due()
             case Gone(mid):
                 self._gone(mid)
             case Found(where, outcome):
@@ -310,10 +314,10 @@ class Holder:
             case rt.Post(mid, to):
                 self._post(to, mid, self._pending[mid].ask)
             case rt.StartClock(mid, clock, seconds):
-                self._ctx.set_timer((clock, mid), seconds, ClockDue(mid, clock))
+                self._start_clock(self._pending[mid], clock, seconds)
             case rt.StopClocks(mid):
-                for clock in rt.Clock:
-                    self._ctx.cancel_timer((clock, mid))
+                pending = self._pending[mid]
+                pending.quiet = pending.late = inf
             case rt.Accept(mid):
                 self._accept(mid)
             case rt.Fail(mid, why, reason):
@@ -334,6 +338,33 @@ class Holder:
                 self._detach(mid, to)
             case _:
                 assert_never(effect)
+
+    # The clocks of letters. One timer is set for the first that runs out: nearly all are stopped long before they do,
+    # and what was stopped is seen when that one is due.
+
+    def _start_clock(self, pending: Pending, clock: rt.Clock, seconds: float) -> None:
+        due = self._ctx.now() + seconds
+        if clock is rt.Clock.QUIET:
+            pending.quiet = due
+        else:
+            pending.late = due
+        self._look_at_clocks(due)
+
+    def _look_at_clocks(self, due: float) -> None:
+        if due < self._looks_at:
+            self._looks_at = due
+            self._ctx.set_timer("clocks", max(MOMENT, due - self._ctx.now()), ClocksDue())
+
+    def _clocks_due(self) -> None:
+        now, self._looks_at = self._ctx.now(), inf
+        for mid, pending in list(self._pending.items()):
+            if pending.quiet <= now:
+                pending.quiet = inf
+                self._step_of(mid, rt.QuietDue(mid))
+            if pending.late <= now:
+                pending.late = inf
+                self._step_of(mid, rt.LateDue(mid))
+        self._look_at_clocks(min((min(one.quiet, one.late) for one in self._pending.values()), default=inf))
 
     def _post(self, to: Incarnation, mid: int, body: lt.ToOwner) -> None:
         ref = self._ctx.ref
