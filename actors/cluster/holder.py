@@ -176,7 +176,8 @@ HolderMessage: TypeAlias = (
 
 @dataclass(slots=True)
 class Pending:
-    """One letter under way. `heard`: what was said of it last; `quiet`, `late`: when its clocks run out."""
+    """One letter under way. `heard`: what was said of it last; `quiet`, `late`: when its clocks run out; `posted`: what
+    became of its post, while its route need not know; `plain`: nothing has happened to it but that."""
 
     where: Where
     send: Send
@@ -187,6 +188,8 @@ class Pending:
     given: Reply | None = None
     quiet: float = inf
     late: float = inf
+    posted: "PostDone | None" = None
+    plain: bool = True
 
     @property
     def ids(self) -> tuple[RequestId, ...]:
@@ -285,6 +288,9 @@ class Holder:
 
     def _step(self, where: Where, event: rt.RouteEvent) -> None:
         before = self._routes.get(where)
+        if before is not None and not isinstance(event, rt.Sent | rt.Posted | rt.Heard):
+            self._catch_up(before)
+            before = self._routes[where]
         if before is None:
             before = rt.Route(self._known(where[0]))
             self._sessions.under_way[where[0]] += 1
@@ -367,8 +373,26 @@ class Holder:
         self._look_at_clocks(min((min(one.quiet, one.late) for one in self._pending.values()), default=inf))
 
     def _post(self, to: Incarnation, mid: int, body: lt.ToOwner) -> None:
-        ref = self._ctx.ref
-        self._mail(to, self._pending[mid].where, mid, body, lambda out: ref.reply(PostDone(mid, to, out)))
+        ref, pending = self._ctx.ref, self._pending[mid]
+
+        def done(outcome: Any) -> None:
+            posted = PostDone(mid, to, outcome)
+            if pending.plain and not isinstance(outcome, Failed):
+                pending.posted = posted
+            else:
+                ref.reply(posted)
+
+        self._mail(to, pending.where, mid, body, done)
+
+    def _catch_up(self, route: rt.Route) -> None:
+        """Nearly all letters are answered before their names are of use: a route is told of them before whatever else
+        happens to it, and at once from then on."""
+        for letter in route.letters:
+            pending = self._pending[letter.mid]
+            pending.plain = False
+            if pending.posted is not None:
+                posted, pending.posted = pending.posted, None
+                self.receive(posted)
 
     def _mail(self, to: Incarnation, where: Where, mid: int, body: lt.ToOwner, done: ports.Done = ignore) -> None:
         key, principal, endpoint = where
