@@ -28,6 +28,9 @@ BACKOFF_FIRST, BACKOFF_LAST = 0.02, 0.5
 SENDERS: Final = 4096
 """Senders of which the last letter is remembered; those not heard of for longest are forgotten."""
 
+TRIM: Final = 64
+"""Letters handed over that are removed from the inbox together, or as soon as none comes."""
+
 _BEGIN: Final = "0-0"
 
 Row: TypeAlias = tuple[bytes, Sequence[bytes]]
@@ -52,8 +55,12 @@ class Inbox:
         self._mark = _BEGIN
         """The last letter that was handed over."""
         self._resumed = False
-        self._spent: list[Command] = []
-        """What removes the letters that were handed over."""
+        self._spent = 0
+        """Letters that were handed over and are in the inbox still."""
+        self._large: list[bytes] = []
+        """Of these the large ones."""
+        self._quiet = False
+        """None came of late."""
         self._last: dict[bytes, int] = {}
 
     def open(self) -> None:
@@ -95,7 +102,8 @@ class Inbox:
         return self._begin(current) if current != self._reading else None
 
     def _begin(self, incarnation: Incarnation) -> None:
-        self._reading, self._mark, self._resumed, self._spent = incarnation, _BEGIN, False, []
+        self._reading, self._mark, self._resumed = incarnation, _BEGIN, False
+        self._spent, self._large = 0, []
 
     async def _resume(self) -> bool:
         """Sets the mark to where this reader is. False: there is no such inbox."""
@@ -104,42 +112,52 @@ class Inbox:
         return self._resumed
 
     async def _read(self, *, waits: bool) -> list[Row]:
-        """The next letters; what was handed over before is removed on the way."""
+        """The next letters; those that were handed over are removed on the way, many at a time."""
         block = ("BLOCK", BLOCK) if waits and not self._stopped.is_set() else ()
         key = inbox_key(self._reading)
         read = ("XREADGROUP", "GROUP", "g", "g", "COUNT", BATCH, *block, "NOACK", "STREAMS", key, ">")
         # Behind the read, for then Redis answers all at once: a reply that comes before it would wake the loop.
-        reply, *_, length = await self._link.exchange([read, *self._spent, ("XLEN", key)])
-        self._spent = []
+        removal = self._removal(key)
+        reply, *_, length = await self._link.exchange([read, *removal, ("XLEN", key)])
         if isinstance(reply, Exception):
             if lacks_function(reply):
                 await self._link.prepare()
             raise LinkDown(str(reply)) from reply
         rows: list[Row] = reply[key.encode()] if reply else []
-        self.depth = length - len(rows) if isinstance(length, int) else 0
+        self._quiet = not rows
+        if removal:
+            self._spent, self._large = 0, []
+        self.depth = length - self._spent - len(rows) if isinstance(length, int) else 0
         return rows
+
+    def _removal(self, key: str) -> list[Command]:
+        """What removes the letters that were handed over, if it is time for it."""
+        if not (self._spent >= TRIM or self._large or (self._spent and self._quiet)):
+            return []
+        time, _, number = self._mark.partition("-")
+        removal: list[Command] = [("XTRIM", key, "MINID", f"{time}-{int(number) + 1}")]
+        if self._large:
+            removal.append(("HDEL", large_key(self._reading), *self._large))
+        return removal
 
     async def _take(self, rows: list[Row]) -> None:
         """Hands over what was read. A large letter is fetched when those before it are, so that a connection that
         breaks costs none of them."""
         letters: list[bytes] = []
-        large: list[bytes] = []
-        try:
-            for entry, fields in rows:
-                sender, number, letter = _parse(fields)
-                if sender and number <= self._last.get(sender, 0):
-                    continue
-                if not letter:
-                    self._hand_over(letters)
-                    letters, letter = [], await self._fetch(entry)
-                    large.append(entry)
-                self._remember(sender, number)
-                letters.append(letter)
-                self._mark = entry.decode()
-            self._hand_over(letters)
-            self._mark = rows[-1][0].decode()
-        finally:
-            self._spend(large)
+        for entry, fields in rows:
+            sender, number, letter = _parse(fields)
+            if sender and number <= self._last.get(sender, 0):
+                continue
+            if not letter:
+                self._hand_over(letters)
+                letters, letter = [], await self._fetch(entry)
+                self._large.append(entry)
+            self._remember(sender, number)
+            letters.append(letter)
+            self._mark = entry.decode()
+        self._hand_over(letters)
+        self._mark = rows[-1][0].decode()
+        self._spent += len(rows)
 
     def _hand_over(self, letters: list[bytes]) -> None:
         if letters:
@@ -155,12 +173,6 @@ class Inbox:
         self._last[sender] = number
         if len(self._last) > SENDERS:
             del self._last[next(iter(self._last))]
-
-    def _spend(self, large: list[bytes]) -> None:
-        time, _, number = self._mark.partition("-")
-        self._spent = [("XTRIM", inbox_key(self._reading), "MINID", f"{time}-{int(number) + 1}")]
-        if large:
-            self._spent.append(("HDEL", large_key(self._reading), *large))
 
 
 def _parse(fields: Sequence[bytes]) -> tuple[bytes, int, bytes]:

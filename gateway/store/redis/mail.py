@@ -1,6 +1,7 @@
 """The sender's side of mail: what goes into other replicas' inboxes, with the writer's group commit."""
 
 from dataclasses import replace
+from functools import lru_cache
 from itertools import count
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ class Mail:
 
     def post(self, to: Incarnation, letter: bytes, done: Done) -> None:
         """See `Cluster.post`."""
-        keys = (alive_key(to), inbox_key(to), seen_key(to), large_key(to))
+        keys = _keys_of(to)
         args = (self._sender, next(self._numbers), INBOX, SEEN_TTL, letter)
         more = (LARGE_MOST, LARGE_TTL) if len(letter) > LARGE else ()
         began = boottime()
@@ -64,6 +65,12 @@ class Mail:
         keys = (inbox_key(to), large_key(to), withdrawn_key(to))
         command = ("EVALSHA", SHA["withdraw"], len(keys), *keys, entry, WITHDRAWN_TTL)
         self._writer.submit(Operation(to, command, done, _unread, when_full=True))
+
+
+@lru_cache(maxsize=256)
+def _keys_of(to: Incarnation) -> tuple[str, str, str, str]:
+    """What a post to a replica needs."""
+    return alive_key(to), inbox_key(to), seen_key(to), large_key(to)
 
 
 def _entry(reply: list[Any]) -> str:

@@ -92,4 +92,4 @@ class Writers:
             writer.close(within)
 
     def _of(self, operation: Operation) -> Writer:
-        return self.all[self.shards.of(key_of(operation.command))]
+        return self.all[self.shards.of(key_of(operation.command)) if len(self.all) > 1 else 0]
