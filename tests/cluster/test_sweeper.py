@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actors.ports import Failed, Refused
+from actors.ports import Failed, Principal, Refused
 from tests.actors.test_continued import back, begun
 from tests.support.door_client import Client
 from tests.support.harness import Gateway, open_replicas
@@ -40,6 +40,22 @@ async def test_work_in_flight_is_taken_over_though_nobody_asks_for_it(autojump_c
         answer = await back(client, call).response()
         assert answer["result"]["content"][0]["text"] == "done"
         assert len(alpha.asked_for("tools/call")) == 1
+
+
+async def test_work_for_which_there_is_no_room_waits_for_its_client_and_no_connection_waits_for_it(autojump_clock):
+    alpha, me = working(), Principal("me")
+    async with open_replicas(2, alpha, sessions_per_principal=1) as (one, two):
+        client = await one.connect("alpha", me)
+        client.to(two)
+        call, _ = await begun(client, alpha, "work")
+        other = await two.connect("alpha", me)
+        one.kill()
+        with trio.fail_after(15):
+            await call.end()
+        assert await back(client, call).head() == 429
+        assert await other.delete() == 200
+        answer = await back(client, call).response()
+        assert "result" in answer or answer["error"]["data"]["executed"] == "unknown"
 
 
 @pytest.mark.parametrize("done_all_the_same", [False, True])
