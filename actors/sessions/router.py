@@ -15,8 +15,8 @@ from actors.endpoints.host import Tree
 from actors.machines.session import record as session_record
 from actors.ports import (
     ANONYMOUS,
+    NO_DELTAS,
     UNAVAILABLE,
-    Done,
     Failed,
     Grant,
     Incarnation,
@@ -25,6 +25,7 @@ from actors.ports import (
     Refused,
     Replica,
     SessionKey,
+    ignore,
 )
 from actors.protocol import errors
 from actors.protocol.errors import ProtocolError
@@ -421,7 +422,8 @@ class Router(Actor):
         self._quotas.sessions.add(mine[0].principal)
         self._claim(key, outcome, lambda out: self.ctx.ref.reply(Claimed(key, mine[0].principal, endpoint, out)))
 
-    def _claim(self, key: SessionKey, found: Record, done: Done) -> None:
+    def _claim(self, key: SessionKey, found: Record, done: Callable[[Any], bool]) -> None:
+        """`done` says whether anybody lives up to the claim."""
         nonce = self._unheard.pop(key, None) or secrets.token_hex(8)
 
         def claimed(outcome: Any) -> None:
@@ -429,9 +431,15 @@ class Router(Actor):
                 self._unheard[key] = nonce
                 if len(self._unheard) > UNHEARD:
                     self._unheard.popitem(last=False)
-            done(outcome)
+            if not done(outcome) and not isinstance(outcome, Failed):
+                self._give_back(key, *outcome)
 
         self._services.store.claim(key, found.owner, found.epoch, nonce, claimed)
+
+    def _give_back(self, key: SessionKey, grant: Grant, record: Record) -> None:
+        """The router has ended since it was claimed: whoever comes finds it free, and not tried."""
+        self._services.store.save(key, grant, record.rev, NO_DELTAS, ignore)
+        self._services.store.release(key, grant, ignore, work=bool(record.requests or record.asked))
 
     def _hand_over(self, found: Readers) -> None:
         """To one that lives and can read it, the same for each message; who owns it says that one."""
@@ -478,8 +486,8 @@ class Router(Actor):
             return  # its next message finds it, or another replica
         self._quotas.sessions.add(principal)
 
-        def claimed(out: Any) -> None:
-            self.ctx.ref.reply(TakenOver(Claimed(key, principal, endpoint, out), message.dead))
+        def claimed(out: Any) -> bool:
+            return self.ctx.ref.reply(TakenOver(Claimed(key, principal, endpoint, out), message.dead))
 
         self._claim(key, found, claimed)
 
@@ -563,10 +571,11 @@ class Router(Actor):
         if before is None or now - before >= CRASH_WINDOW:
             return
 
-        def claimed(outcome: Any) -> None:
+        def claimed(outcome: Any) -> bool:
             if not isinstance(outcome, Failed):
                 grant, record = outcome
                 end(key, grant, record, "poisoned", self._services, self._tree.upstreams)
+            return True
 
         def read(outcome: Any) -> None:
             if not isinstance(outcome, Failed):

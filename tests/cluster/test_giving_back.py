@@ -99,6 +99,30 @@ async def test_what_comes_before_the_store_says_that_it_was_given_back_waits_for
                 assert (await call.result())["content"][0]["text"] == "alpha: echo"
 
 
+async def test_a_session_that_was_being_claimed_as_the_drain_began_is_given_back(autojump_clock, monkeypatch):
+    alpha = lasting()
+    async with open_replicas(3, alpha) as (one, two, three):
+        client, busy = await one.connect("alpha"), await two.connect("alpha")
+        await client.tool("echo")
+        busy.begin("tools/call", {"name": "slow"})
+        await alpha.next()
+        one.kill(at_once=True)
+        claims: list[Callable[[], None]] = []
+        claim = two.store.claim
+        monkeypatch.setattr(two.store, "claim", lambda *what, **more: claims.append(partial(claim, *what, **more)))
+        client.to(two)
+        refused = client.begin("tools/call", {"name": "echo"})
+        await two.settle()
+        async with draining(two):
+            assert await refused.head() == 503
+            for do in claims:
+                do()
+            assert [record.tries for record in three.store.records().values()] == [0, 0]  # type: ignore[attr-defined]
+            client.to(three)
+            assert await client.tool("echo") == "alpha: echo"
+            assert in_memory(three) == 1
+
+
 async def test_what_comes_on_a_kept_connection_is_done_by_another(autojump_clock):
     """Something else is in flight there, so that the process, and its clients' connections, last for a while."""
     alpha = lasting()
