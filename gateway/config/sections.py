@@ -8,6 +8,7 @@ import ast
 import inspect
 import re
 import textwrap
+from functools import cache
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -21,6 +22,12 @@ class Section(BaseModel):
     """A named part of a configuration: known keys only, written in camel case."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, use_attribute_docstrings=True)
+
+
+class LimitSection(Section):
+    """One whose sentences are those of `Limits`."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)  # it has no source in which they would be looked for
 
 
 class Place(NamedTuple):
@@ -69,8 +76,10 @@ def limits_from(sections: dict[str, Section]) -> Limits:
     return Limits(**{place.limit: getattr(sections[place.section], place.key) for place in PLACES})
 
 
+@cache
 def _sentences() -> dict[str, str]:
     """The docstring under each field of `Limits`: Python keeps it in the source only."""
+    keys = {place.limit: to_camel(place.key) for place in PLACES}
     body = ast.parse(textwrap.dedent(inspect.getsource(Limits))).body[0]
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
@@ -78,13 +87,12 @@ def _sentences() -> dict[str, str]:
         if isinstance(declared, ast.AnnAssign) and isinstance(declared.target, ast.Name):
             assert isinstance(after, ast.Expr)
             assert isinstance(after.value, ast.Constant)
-            found[declared.target.id] = _as_written(inspect.cleandoc(str(after.value.value)).replace("\n", " "))
+            found[declared.target.id] = _as_written(inspect.cleandoc(str(after.value.value)).replace("\n", " "), keys)
     return found
 
 
-def _as_written(sentence: str) -> str:
+def _as_written(sentence: str, keys: dict[str, str]) -> str:
     """The sentence with the names of other limits as they stand in a file."""
-    keys = {place.limit: to_camel(place.key) for place in PLACES}
     return re.sub(r"`(\w+)`", lambda match: f"`{keys.get(match[1], match[1])}`", sentence)
 
 
@@ -103,4 +111,4 @@ def section(name: str, doc: str) -> type[Section]:
             default = getattr(defaults, place.limit)
             kind = _kind(place.limit, default)
             fields[place.key] = (kind, Field(default, description=sentences[place.limit]))
-    return create_model(name.capitalize() + "Section", __base__=Section, __doc__=doc, **fields)
+    return create_model(name.capitalize() + "Section", __base__=LimitSection, __doc__=doc, **fields)

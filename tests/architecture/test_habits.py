@@ -30,6 +30,7 @@ def test_nothing_but_the_crash_boundary_which_needs_no_except_catches_broadly() 
 OF_LIBRARIES = {
     "os._exit",  # public, whatever its name
     "_run._r",  # trio's order of tasks, which only its module gives away
+    "self.scope._cancel_status",  # whether a scope of trio is entered
     "connection._sock",  # redis-py gives its socket, which the loop writes and reads, no public name
     "self.session._request_id",  # the SDK tells nobody the id of a request that is to be cancelled
 }
