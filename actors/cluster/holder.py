@@ -38,8 +38,9 @@ MOST = 10_000
 """Letters of one session, and in all, that are under way; a further one is refused at once."""
 REMEMBERED = 1_000
 """Of the dead."""
-MOMENT = 0.001
-"""Seconds from one look at the clocks of letters to the next, at least."""
+MOMENT = 0.05
+"""Seconds from one look at the clocks of all letters to the next, at least: ten thousand that nobody answers must not
+be looked through for each of them."""
 CHECK = fl.CHECK
 """Seconds between two looks at the heads of streams that come by mail."""
 
