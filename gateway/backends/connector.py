@@ -27,6 +27,7 @@ from gateway.wire.errors import NoRoomError, PoolFullError
 from gateway.wire.pool import Pool, PoolLimits
 from gateway.wire.streams import WireStream, dial
 from gateway.wire.url import Origin
+from gateway.wire.watch import Watch
 
 CONNECTIONS: Final = 16_384
 """To all servers together, calls and streams."""
@@ -139,6 +140,7 @@ class HttpConnector:
         self._pool_limits = pool_limits
         self._tls = tls
         self._pools: dict[str, _Pools] = {}
+        self._watch = Watch(nursery)
 
     def __repr__(self) -> str:
         return f"<HttpConnector {self._pools!r}>"
@@ -170,11 +172,19 @@ class HttpConnector:
             crashed = partial(self._crashed, spec.name)
             pools = _Pools(
                 spec.target,
-                Pool(calls, nursery=self._nursery, on_crash=crashed, tls=self._tls, connect=self._dial),
+                Pool(
+                    calls,
+                    nursery=self._nursery,
+                    on_crash=crashed,
+                    watch=self._watch,
+                    tls=self._tls,
+                    connect=self._dial,
+                ),
                 Pool(
                     streams,
                     nursery=self._nursery,
                     on_crash=crashed,
+                    watch=self._watch,
                     tls=self._tls,
                     connect=self._dial_stream,
                     has_room=self._has_room_for_stream,

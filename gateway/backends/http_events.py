@@ -60,27 +60,43 @@ async def read_events(
 ) -> bool:
     """Reads until `take` says True of the data of an event, or the connection ends; whether it was the former.
 
-    `moved` is called for an event that brings an id and no message. A connection that breaks is one that ends. Raises
-    SizeError for an event over the decoder's limit. Events that came together with the one that ended it are taken too.
+    A connection that breaks is one that ends. Events that came together with the one that ended it are taken too. As to
+    the rest, see `take_events`.
     """
     began = trio.current_time()
     try:
         while chunk := await response.receive_some():
-            done = False
-            for n, event in enumerate(decoder.feed(chunk), 1):
-                trail.note(event)
-                if event.data and event.event == "message":
-                    done = take(event.data) or done
-                elif event.id is not None:
-                    moved()
-                if n % FRAMES_PER_TURN == 0:
-                    await trio.lowlevel.checkpoint()
-            if done:
+            if await take_events(chunk, decoder, trail, take, moved):
                 return True
-    except SseTooLargeError as error:
-        raise SizeError(str(error), sent=True) from error
     except PeerError:
         pass
     if trio.current_time() - began >= STEADY:
         trail.failures = 0
     return False
+
+
+async def take_events(
+    chunk: bytes,
+    decoder: SseDecoder,
+    trail: EventTrail,
+    take: Callable[[bytes], bool],
+    moved: Callable[[], object],
+) -> bool:
+    """Takes the events that are whole with this chunk; whether `take` said True of the data of any.
+
+    `moved` is called for an event that brings an id and no message. Raises SizeError for an event over the decoder's
+    limit.
+    """
+    done = False
+    try:
+        for n, event in enumerate(decoder.feed(chunk), 1):
+            trail.note(event)
+            if event.data and event.event == "message":
+                done = take(event.data) or done
+            elif event.id is not None:
+                moved()
+            if n % FRAMES_PER_TURN == 0:
+                await trio.lowlevel.checkpoint()
+    except SseTooLargeError as error:
+        raise SizeError(str(error), sent=True) from error
+    return done

@@ -7,38 +7,34 @@ whose acceptance the owner waits for is refused. Nothing of a client's headers e
 credentials and are not logged.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, TypeVarTuple
 
 import trio
 
 from actors.ports import (
-    EventsMissed,
-    FrameReceived,
     Headers,
-    Listening,
     Log,
-    Positioned,
     RequestFailed,
     Resumable,
-    SessionLost,
     TransportClosed,
     TransportEvent,
 )
 from actors.protocol.diagnostics import without_addresses
 from actors.protocol.messages import RequestId
-from actors.protocol.sse import SseDecoder
 from actors.protocol.table import HttpTarget
 from actors.runtime.boundary import Boundary, boundary
 from gateway.backends.http_call import Endpoint, HttpCall, HttpExchange, HttpLimits, HttpPost
-from gateway.backends.http_events import EventTrail, read_events
-from gateway.backends.http_rules import PASSING, Kind, kind_of
+from gateway.backends.http_events import EventTrail
+from gateway.backends.http_listener import Listener
 from gateway.backends.http_session import HttpSession
 from gateway.backends.outbox import Outbox, Outgoing
-from gateway.wire.errors import SizeError, WireError
-from gateway.wire.pool import Pool, Response
+from gateway.wire.errors import WireError
+from gateway.wire.pool import Pool
 from gateway.wire.url import parse_url
+
+Ts = TypeVarTuple("Ts")
 
 
 class StreamableHttpTransport:
@@ -49,17 +45,17 @@ class StreamableHttpTransport:
         "_end",
         "_ended",
         "_ending",
-        "_heard",
         "_listener",
         "_log",
         "_nursery",
-        "_opened",
-        "_posted",
+        "_post_scope",
         "_posting",
         "_posts",
+        "_running",
         "_session",
         "_stays",
         "_target",
+        "_tasks",
         "_told",
         "_trail",
         "_waiter",
@@ -87,24 +83,25 @@ class StreamableHttpTransport:
         self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit)
         self._session = HttpSession(target.headers)
         self._nursery: trio.Nursery | None = None
+        """Of tasks besides that of `run`, while there are any."""
+        self._tasks = 0
         self._calls: dict[RequestId, HttpCall] = {}
         self._waiting: list[Outgoing] = []
         self._posts = Outbox(limits.waiting, limits.waiting_bytes)
-        self._posted: trio.Event | None = None
-        """There while what waits in order is being sent; set when all of it is."""
-        self._listener: trio.CancelScope | None = None
-        self._heard = False
-        """Whether it was said that the GET stream is open, or is not to be had."""
-        self._opened = False
-        """Whether it was ever open in this session."""
+        self._posting = False
+        """Whether what waits in order is being sent."""
+        self._post_scope: trio.CancelScope | None = None
+        """Of the one that is."""
+        self._listener: Listener | None = None
         self._trail = EventTrail()
         self._stays = False
-        self._posting: trio.CancelScope | None = None
         self._ended: tuple[str, str] | None = None
         self._told = False
         self._ending = False
+        self._running = False
+        """Whether requests are sent: from the start of `run` until it is to end."""
         self._waiter: trio.lowlevel.Task | None = None
-        """The task of `run`, while it has nothing to listen to."""
+        """The task of `run`, while there is nothing to do."""
 
     def __repr__(self) -> str:
         session = "session" if self._session.id else "no session"
@@ -135,7 +132,7 @@ class StreamableHttpTransport:
         if id is not None:
             self._request(id, Outgoing(frame, id, tag))
         elif self._posts.put(Outgoing(frame, id, tag)):
-            self._start_posting()
+            self._begin()
         elif not self._ending:
             self._log.warning("backend_message_dropped", backend=self._end.name, why="outbox full")
 
@@ -149,10 +146,9 @@ class StreamableHttpTransport:
         if self._ending or len(self._waiting) >= self._end.limits.waiting:
             executed: Literal["no", "unknown"] = "no" if outgoing.after is None else "unknown"
             self._end.emit(RequestFailed(id, "not_sent", f"{self._end.name} takes no more requests", executed))
-        elif self._nursery is None or len(self._calls) >= self._end.limits.concurrent:
-            self._waiting.append(outgoing)
         else:
-            self._start(self._nursery, outgoing)
+            self._waiting.append(outgoing)
+            self._start_waiting()
 
     def negotiated(self, version: str) -> None:
         """From the next message on the revision is named."""
@@ -160,9 +156,14 @@ class StreamableHttpTransport:
 
     def listen(self) -> None:
         """Keeps a GET stream open from now on, if the backend offers one."""
-        if self._listener is None:
-            self._listener = trio.CancelScope()
-            self._wake()
+        if self._listener is None and not self._ending:
+            self._listener = Listener(self._end, self._session, self._trail, self._log, self._begin)
+            self._begin()
+
+    def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
 
     def forget(self, id: RequestId) -> None:
         """Gives the request up, its connection included if its answer has not come whole."""
@@ -181,12 +182,9 @@ class StreamableHttpTransport:
         self._cancel_calls()
         self._waiting.clear()
         self._lost(self._posts.drop(), "the session was reset")
-        if self._posting is not None:
-            self._posting.cancel()
-        if self._listener is not None:
-            self._listener.cancel()
-            self._listener = None
-        self._heard = self._opened = False
+        if self._post_scope is not None:
+            self._post_scope.cancel()
+        self._stop_listening()
         self._trail = EventTrail()
         self._session = HttpSession(self._target.headers, guessed_lost=self._session.guessed_lost)
 
@@ -219,12 +217,19 @@ class StreamableHttpTransport:
         """Works until the end. See the port."""
         end = ("aborted", f"the connection to {self._end.name} was aborted")
         try:
-            await self._work()
+            self._running = not self._ending
+            self._start_waiting()
+            # One task for each connection, and no more while nothing goes on: idle ones are many.
+            while not self._ending:
+                await (self._work() if self._has_work else self._changed())
+            if self._posts:
+                await self._work()
+            self._cancel_calls()
             await self._delete()
             end = self._ended or end
         finally:
-            self._nursery = None
-            self._ending = True
+            self._ending, self._running = True, False
+            self._stop_listening()
             self._cancel_calls()
             self._lost(self._posts.clear(), end[1])
             while self._waiting:
@@ -235,29 +240,55 @@ class StreamableHttpTransport:
             self._end.emit(TransportClosed(*end))
             self._told = True
 
+    @property
+    def _has_work(self) -> bool:
+        """Whether there is something to do that needs a task of its own."""
+        listener = self._listener
+        return bool(self._posts or (listener is not None and listener.due) or (self._waiting and self._has_room))
+
     async def _work(self) -> None:
-        # One task for each connection: idle ones are many. Whatever else there is to do has a task while it is done.
+        """Does what there is to do, and what is added to it meanwhile."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self._start_posting()
-            self._start_waiting()
-            while not self._ending:
-                if self._listener is None:
-                    await self._changed()
-                else:
-                    with self._listener:
-                        await self._listen(self._session, self._trail)
-                        await self._changed()
-            self._posts.close()
-            if self._posted is not None:
-                with trio.move_on_after(self._end.limits.flush):
-                    await self._posted.wait()
-            self._cancel_calls()
-            nursery.cancel_scope.cancel()
-        self._nursery = None
+            self._begin()
+            if not self._tasks:
+                self._nursery = None
+            if self._ending:
+                self._finish(nursery)
+        if nursery.cancel_scope.cancelled_caught:
+            self._lost(self._posts.clear(), f"{self._end.name} did not take it in time")
+
+    def _begin(self) -> None:
+        """Starts what is due; where there is no nursery for it, `run` opens one."""
+        if self._nursery is None:
+            self._wake()
+            return
+        if self._posts and not self._posting:
+            self._posting = True
+            self._start_task(self._nursery, self._post_in_order)
+        if self._listener is not None and self._listener.due:
+            self._listener.due = False
+            self._start_task(self._nursery, self._listener.run)
+        self._start_waiting()
+
+    def _finish(self, nursery: trio.Nursery) -> None:
+        """What waits in order is still sent; the rest ends."""
+        nursery.cancel_scope.deadline = trio.current_time() + (self._end.limits.flush if self._posting else 0)
+
+    def _start_task(self, nursery: trio.Nursery, fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
+        self._tasks += 1
+        nursery.start_soon(self._run_task, fn, *args)
+
+    async def _run_task(self, fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
+        try:
+            await fn(*args)
+        finally:
+            self._tasks -= 1
+            if not self._tasks:
+                self._nursery = None  # which takes nobody in any more
 
     async def _changed(self) -> None:
-        """Waits for `listen`, or the end."""
+        """Waits until there is something to do, or for the end."""
         self._waiter = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._wait_no_more)
 
@@ -270,25 +301,29 @@ class StreamableHttpTransport:
         if task is not None:
             trio.lowlevel.reschedule(task)
 
-    def _start(self, nursery: trio.Nursery, outgoing: Outgoing) -> None:
-        assert outgoing.id is not None
-        call = self._calls[outgoing.id] = HttpCall(self._end, self._session, outgoing, self._call_over)
-        if outgoing.after is not None:
-            nursery.start_soon(self._pick_up, call)
-        elif (error := call.start()) is not None:
-            self._calls.pop(outgoing.id, None)
-            if not isinstance(error, WireError):
-                self._crashed("call", error)
+    @property
+    def _has_room(self) -> bool:
+        return len(self._calls) < self._end.limits.concurrent
+
+    def _start_waiting(self) -> None:
+        while self._waiting and self._has_room and self._running:
+            nursery, outgoing = self._nursery, self._waiting[0]
+            if outgoing.after is not None and nursery is None:
+                self._wake()
+                return
+            del self._waiting[0]
+            assert outgoing.id is not None
+            call = self._calls[outgoing.id] = HttpCall(self._end, self._session, outgoing, self._call_over)
+            if outgoing.after is not None and nursery is not None:
+                self._start_task(nursery, self._pick_up, call)
+            elif (error := call.start()) is not None:
+                self._calls.pop(outgoing.id, None)
+                if not isinstance(error, WireError):
+                    self._crashed("call", error)
 
     async def _pick_up(self, call: HttpCall) -> None:
         if (crash := (await boundary(call.pick_up)).error) is not None:
             self._crashed("call", crash)
-
-    def _start_waiting(self) -> None:
-        if self._nursery is None or self._ending:
-            return
-        while self._waiting and len(self._calls) < self._end.limits.concurrent:
-            self._start(self._nursery, self._waiting.pop(0))
 
     def _call_over(self, call: HttpExchange, crash: BaseException | None) -> None:
         if crash is not None:
@@ -297,23 +332,20 @@ class StreamableHttpTransport:
             del self._calls[call.id]
             self._start_waiting()
 
-    def _start_posting(self) -> None:
-        if self._nursery is not None and self._posted is None and self._posts:
-            self._posted = trio.Event()
-            self._nursery.start_soon(self._post_in_order, self._posted)
-
-    async def _post_in_order(self, posted: trio.Event) -> None:
+    async def _post_in_order(self) -> None:
         while self._posts:
             for outgoing in await self._posts.take(1):
-                with trio.CancelScope() as self._posting:
+                with trio.CancelScope() as self._post_scope:
                     trouble = await self._post(outgoing)
                     if trouble is not None:
                         self._log.warning("backend_post_refused", backend=self._end.name, why=trouble)
                         if outgoing.tag is not None:
                             # The owner waits for it, and nothing else could tell it.
                             self._end_with("not_accepted", f"{self._end.name}: {without_addresses(trouble)}")
-        self._posted = self._posting = None
-        posted.set()
+        self._posting = False
+        self._post_scope = None
+        if self._ending and self._nursery is not None:
+            self._finish(self._nursery)
 
     async def _post(self, outgoing: Outgoing) -> str | None:
         """What kept the backend from accepting a notification or a response, if anything did."""
@@ -330,9 +362,11 @@ class StreamableHttpTransport:
     def _end_with(self, reason: str, message: str) -> None:
         if self._ended is None:
             self._ended = (reason, message)
-        self._ending = True
-        if self._listener is not None:
-            self._listener.cancel()
+        self._ending, self._running = True, False
+        self._posts.close()
+        self._stop_listening()
+        if self._nursery is not None:
+            self._finish(self._nursery)
         self._wake()
 
     async def _delete(self) -> None:
@@ -342,76 +376,3 @@ class StreamableHttpTransport:
         with trio.move_on_after(self._end.limits.delete), suppress(WireError):
             response = await self._end.calls.request("DELETE", self._end.url, self._session.delete_headers())
             response.close()
-
-    # The GET stream
-
-    async def _listen(self, session: HttpSession, trail: EventTrail) -> None:
-        while True:
-            again = True
-            with Boundary() as inside:
-                again = await self._listen_once(session, trail)
-            if inside.exit.error is not None:
-                self._crashed("stream", inside.exit.error)
-                self._miss(trail)
-            if not again:
-                return
-            await trio.sleep(trail.wait())
-
-    async def _listen_once(self, session: HttpSession, trail: EventTrail) -> bool:
-        """Whether to try again, after a while."""
-        # The connection of the handshake is there already, and calls wait for this stream.
-        self._end.streams.take_idle_of(self._end.calls, self._end.url)
-        try:
-            response = await self._end.streams.request("GET", self._end.url, session.get_headers(trail.last_id))
-        except WireError as error:
-            self._log.debug("backend_stream_failed", backend=self._end.name, why=error.detail)
-            self._hears(session)
-            return True
-        with response:
-            if kind_of(response.status, response.header(b"content-type")) is Kind.EVENTS:
-                if self._heard and not self._opened and trail.last_id is None:
-                    self._miss(trail)  # calls did not wait for it to be there after all
-                self._opened = True
-                self._hears(session)
-                await self._take_events(response, trail)
-                return True
-            again = self._no_stream(response.status, session, trail)
-        self._end.calls.take_idle_of(self._end.streams, self._end.url)  # calls have use for it
-        return again
-
-    def _hears(self, session: HttpSession) -> None:
-        if session is self._session and not self._heard:
-            self._heard = True
-            self._end.emit(Listening())
-
-    async def _take_events(self, response: Response, trail: EventTrail) -> None:
-        decoder = SseDecoder(self._end.limits.message_bytes)
-
-        def take(frame: bytes) -> bool:
-            self._end.emit(FrameReceived(frame, None, trail.last_id))
-            return False
-
-        try:
-            await read_events(response, decoder, trail, take, lambda: self._end.emit(Positioned(None, trail.last_id)))
-        except SizeError as error:
-            # To go on after it would be to meet it again.
-            self._miss(trail)
-            self._log.warning("backend_stream_failed", backend=self._end.name, why=str(error))
-
-    def _miss(self, trail: EventTrail) -> None:
-        """What comes from now on is heard again; of what came meanwhile nobody knows."""
-        trail.last_id = None
-        self._end.emit(EventsMissed())
-
-    def _no_stream(self, status: int, session: HttpSession, trail: EventTrail) -> bool:
-        if status == 404 and session.id is not None:
-            self._end.emit(SessionLost(None))
-            return False
-        if trail.last_id is not None and 400 <= status < 500 and status not in PASSING:
-            self._miss(trail)  # it no longer has that event
-            return True  # what is said from here on comes on the next one
-        self._hears(session)
-        again = status in PASSING or (status >= 500 and status != 501)
-        level = self._log.debug if again or status == 405 else self._log.warning
-        level("backend_stream_refused", backend=self._end.name, status=status, again=again)
-        return again

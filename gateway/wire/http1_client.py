@@ -125,6 +125,11 @@ class ResponseParser:
             raise PeerError("the connection was closed in the middle of a response", sent=True)
         self.complete = True
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to take than was taken, or the response is whole."""
+        return self.complete or bool(self._body)
+
     def take_body(self) -> bytes:
         """What has come of the body since the last call."""
         body = self._body

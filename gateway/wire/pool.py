@@ -32,6 +32,7 @@ from gateway.wire.http1_client import ResponseParser, encode_headers, encode_req
 from gateway.wire.origins import OriginPool
 from gateway.wire.streams import WireStream, dial
 from gateway.wire.url import Origin, Url, parse_url
+from gateway.wire.watch import Wake, Watch
 
 Dial: TypeAlias = Callable[[Origin, ssl.SSLContext | None, float], Awaitable[WireStream]]
 Acquire: TypeAlias = Callable[[], Awaitable["Connection"]]
@@ -73,11 +74,12 @@ class PoolLimits:
 class Connection:
     """One connection and the parser of its responses."""
 
-    __slots__ = ("_at_most", "home", "idle_at_most", "idle_since", "parser", "stream", "worker")
+    __slots__ = ("_at_most", "_watch", "home", "idle_at_most", "idle_since", "parser", "stream", "worker")
 
-    def __init__(self, stream: WireStream, home: "OriginPool[Connection]") -> None:
+    def __init__(self, stream: WireStream, home: "OriginPool[Connection]", watch: Watch | None = None) -> None:
         self.stream = stream
         self.home = home
+        self._watch = watch
         self.parser = ResponseParser()
         self.idle_since = -math.inf
         self.idle_at_most = UNANNOUNCED - CLOSING
@@ -94,8 +96,18 @@ class Connection:
     def is_usable(self) -> bool:
         return self.parser.reusable and self.stream.is_quiet()
 
+    def rest(self, wake: Wake) -> bool:
+        """See `Response.rest`."""
+        assert self._watch is not None
+        if self.parser.has_more or not self.stream.is_quiet():
+            return False
+        self._watch.start(self.stream.fileno(), wake)
+        return True
+
     def close(self) -> None:
         self.give_to(None)
+        if self._watch is not None:
+            self._watch.stop(self.stream.fileno())
         self.stream.close()
         self.parser.close()
 
@@ -201,6 +213,11 @@ class Response:
         if parser.complete:
             self._let_go()
         return data
+
+    def rest(self, wake: Wake) -> bool:
+        """Whether nothing more has come for now. Then `wake` is called once, when something does or the connection
+        ends; until then nobody reads. For those who read without an end, of whom many wait."""
+        return self._connection is not None and self._connection.rest(wake)
 
     async def read(self, limit: int) -> bytes:
         """The rest of the body, of at most `limit` bytes. Raises SizeError, PeerError."""
@@ -377,8 +394,8 @@ def _raised(error: BaseException) -> object:
 
 class Pool:
     """See the module. `nursery` is where workers live, for `start`, and `on_crash` hears of their faults that belong to
-    no exchange; `tls` replaces the system's authorities, `connect` the way to a stream; `has_room` says whether a
-    connection may be taken over from another pool, where `connect` is not asked."""
+    no exchange; `watch` waits for responses that rest; `tls` replaces the system's authorities, `connect` the way to a
+    stream; `has_room` says whether a connection may be taken over from another pool, where `connect` is not asked."""
 
     def __init__(
         self,
@@ -386,6 +403,7 @@ class Pool:
         *,
         nursery: trio.Nursery | None = None,
         on_crash: OnCrash = _raised,
+        watch: Watch | None = None,
         tls: ssl.SSLContext | None = None,
         connect: Dial = dial,
         has_room: Callable[[], bool] = lambda: True,
@@ -393,6 +411,7 @@ class Pool:
         self._limits = limits or PoolLimits()
         self._nursery = nursery
         self._on_crash = on_crash
+        self._watch = watch
         self._tls = tls
         self._dial = connect
         self._has_room = has_room
@@ -505,7 +524,8 @@ class Pool:
         return Response(connection)
 
     async def _connect(self, origin: Origin, home: OriginPool[Connection]) -> Connection:
-        return Connection(await self._dial(origin, self._context(origin), self._limits.connect), home)
+        stream = await self._dial(origin, self._context(origin), self._limits.connect)
+        return Connection(stream, home, self._watch)
 
     def _context(self, origin: Origin) -> ssl.SSLContext | None:
         if origin.scheme != "https":

@@ -42,6 +42,9 @@ class WireStream(Protocol):
     async def wait_readable(self) -> None:
         """Until there is something to receive, or the end; nothing is taken, so that `is_quiet` still sees it."""
 
+    def fileno(self) -> int:
+        """Of its socket, which becomes readable when a quiet connection is quiet no more; -1 once it is closed."""
+
     def is_quiet(self) -> bool:
         """Whether an idle connection is as it was: not closed by the peer, and nothing has come unasked."""
 
@@ -87,6 +90,9 @@ class TcpStream:
             await trio.lowlevel.wait_readable(self._sock)
         except OSError as error:
             raise trio.BrokenResourceError(error.strerror) from error
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
 
     def is_quiet(self) -> bool:
         try:
@@ -188,6 +194,9 @@ class TlsStream:
     async def wait_readable(self) -> None:
         # Of the socket: the pieces of a record that were decrypted here would be seen by nobody until it is whole.
         await self._tcp.wait_readable()
+
+    def fileno(self) -> int:
+        return self._tcp.fileno()
 
     def is_quiet(self) -> bool:
         return not self._incoming.pending and not self._tls.pending() and self._tcp.is_quiet()

@@ -20,6 +20,7 @@ from actors.ports import (
 )
 from actors.protocol.codec import decode_frame
 from actors.protocol.table import BackendSpec, HttpTarget
+from gateway.backends import http_listener
 from gateway.backends.connector import HttpConnector
 from gateway.backends.http_call import HttpLimits
 from gateway.backends.outbox import FRAMES_PER_TURN
@@ -689,6 +690,18 @@ async def test_close_sends_what_waits_and_gives_up_on_a_backend_that_stalls(conn
 # The GET stream
 
 
+@pytest.fixture
+def quickly_quiet(monkeypatch):
+    monkeypatch.setattr(http_listener, "QUIET", 0.01)
+
+
+async def at_rest(task: trio.lowlevel.Task) -> None:
+    """Until a connection has no task but its own."""
+    await trio.testing.wait_all_tasks_blocked()
+    while task.child_nurseries:
+        await trio.sleep(0.001)
+
+
 async def test_the_get_stream_brings_unrelated_frames_and_comes_back_with_its_last_event_id(connect, backend, events):
     async def first(request):
         await request.events()
@@ -707,6 +720,70 @@ async def test_the_get_stream_brings_unrelated_frames_and_comes_back_with_its_la
     transport.listen()
     assert [await events.next(), await events.next()] == [received(PING, None, "g-1")] * 2
     assert [request.headers.get("last-event-id") for request in backend.requests] == [None, "g-1"]
+
+
+async def test_a_get_stream_on_which_nothing_is_said_has_no_task(connect, backend, events, quickly_quiet):
+    said = [trio.Event() for _ in range(3)]
+
+    async def handle(request):
+        await request.events()
+        for event in said:
+            await event.wait()
+            await request.event(PING, id="g")
+        await request.stream.receive_some()  # until the connection is closed
+        return "cut"
+
+    transport = connect(handler=handle, session="s", run=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.run)
+        [task] = nursery.child_tasks
+        transport.listen()
+        await backend.wait_requests()
+        for event in said:
+            await at_rest(task)
+            event.set()
+            assert await events.next() == received(PING, None, "g")
+        await at_rest(task)
+        nursery.cancel_scope.cancel()
+    await backend.wait_closed()
+
+
+@pytest.mark.parametrize("rests", [True, False])
+@pytest.mark.parametrize("end", ["close", "restart"])
+async def test_a_get_stream_is_given_up_with_its_session(connect, backend, events, nursery, quickly_quiet, end, rests):
+    async def handle(request):
+        if request.method == "GET":
+            await request.events()
+            await request.stream.receive_some()  # until the connection is closed
+            return "cut"
+        return await request.accepted()
+
+    transport = connect(handler=handle, session="s", emit=events, run=False)
+    nursery.start_soon(transport.run)
+    [task] = [task for task in nursery.child_tasks if task.name.endswith("StreamableHttpTransport.run")]
+    transport.listen()
+    assert await events.next() == Listening()
+    if rests:
+        await at_rest(task)
+    getattr(transport, end)()
+    await backend.wait_closed()
+    if end == "restart":
+        transport.listen()
+        assert await events.next() == Listening()
+        transport.close()
+    assert isinstance(await events.next(), TransportClosed)
+
+
+async def test_a_flood_on_the_get_stream_lets_every_other_task_have_its_turn(connect, backend, events, quickly_quiet):
+    async def handle(request):
+        await request.events()
+        await trio.sleep(0.1)  # the stream rests meanwhile
+        flood = 2000 * (b"data: " + PING + b"\n\n")
+        await request.raw(b"%x\r\n%b\r\n" % (len(flood), flood))
+        await trio.sleep_forever()
+
+    connect(handler=handle, session="s").listen()
+    assert await events.longest_run(2000) <= 2 * FRAMES_PER_TURN
 
 
 async def test_that_it_listens_is_said_when_the_head_of_the_stream_has_come(connect, backend, events):

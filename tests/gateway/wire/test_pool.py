@@ -21,6 +21,7 @@ from gateway.wire.origins import OriginPool
 from gateway.wire.pool import CHUNK, MORE, Connection, Exchange, Pool, PoolLimits, Response
 from gateway.wire.streams import WireStream
 from gateway.wire.url import parse_url
+from gateway.wire.watch import Watch
 from tests.support.exchanges import Reading, answer_to
 from tests.support.garbage import uncollected
 from tests.support.patience import PATIENCE
@@ -640,6 +641,61 @@ async def test_a_part_of_an_unasked_record_is_no_beginning_of_an_answer(serve, t
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert await answer_to(pool, url, b"two") == b"{}"
         assert server.connections == 2
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_a_response_that_rests_is_gone_on_with_when_more_comes(serve, tls, nursery, secure):
+    server_context, client_context = tls("127.0.0.1") if secure else (None, None)
+    going = [trio.Event(), trio.Event()]
+
+    async def handler(server, stream):
+        await server.read_request(stream)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n-\r\n")
+        for event in going:
+            await event.wait()
+            await stream.send_all(b"3\r\nabc\r\n")
+        await stream.receive_some()  # until the connection is closed
+
+    async with serve(handler, tls=server_context) as server, trio.open_nursery() as watching:
+        pool = Pool(tls=client_context, watch=Watch(watching))
+        url = server.url.replace("http:", "https:") if secure else server.url
+        with trio.fail_after(PATIENCE):
+            response = await pool.request("GET", url)
+            data = b""
+            for count, event in enumerate(going, 1):
+                woken = trio.Event()
+                while not response.rest(woken.set):
+                    data += await response.receive_some()
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                assert not woken.is_set()
+                event.set()
+                await woken.wait()
+                while data != b"-" + b"abc" * count:
+                    data += await response.receive_some()
+            while not response.rest(woken.set):
+                await response.receive_some()
+            response.close()
+            await server.wait_closed()
+        # `watching` ends by itself: nobody waits any more.
+
+
+async def test_a_response_that_rests_hears_of_the_end_and_a_whole_one_never_rests(serve, nursery):
+    async def handler(server, stream):
+        await server.read_request(stream)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked(0.05)
+
+    pool = Pool(watch=Watch(nursery))
+    async with serve(handler) as server:
+        with trio.fail_after(PATIENCE):
+            response = await pool.request("GET", server.url)
+            woken = trio.Event()
+            assert response.rest(woken.set)
+            await woken.wait()
+            assert not response.rest(woken.set)
+            with pytest.raises(PeerError):
+                await response.receive_some()
+            assert not response.rest(woken.set)
 
 
 async def test_for_a_request_that_was_cancelled_before_it_began_nobody_connects(nursery):
