@@ -85,13 +85,16 @@ class SessionEndpoint(Endpoint):
         self.merged = Merged(self, Source(self)) if merged else None
         self.naming = self.merged if self.merged is not None else Single(self)
         self.tasks = TaskRegistry(self)
-        self.subscriptions = Subscriptions(lambda uris: host.save(session_record.subscriptions(uris)))
+        self.subscriptions = Subscriptions(self._save_subscriptions)
         self._questions: dict[tuple[str, RequestId], str] = {}
 
     def statistics(self) -> dict[str, int]:
         """As in `Endpoint`."""
         own = {"questions": len(self._questions), "subscribing": self.subscriptions.pending}
         return super().statistics() | own
+
+    def _save_subscriptions(self, uris: tuple[str, ...]) -> None:
+        self.host.save(session_record.subscriptions(uris))
 
     # What the client is
 

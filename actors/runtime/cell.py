@@ -137,7 +137,7 @@ class Cell:
         self.reason: Exit | None = None
         self.pending: dict[Reply, None] = {}
         self.timers: dict[Hashable, _TimerPlace] = {}
-        self.tasks: dict[Task, None] = {}
+        self.tasks: tuple[Task, ...] = ()
         self.monitors: dict[Ref, Monitor] = {}
         self.watchers: dict[Monitor, None] = {}
         """Others' monitors of this actor, in the order in which they were set."""
@@ -373,15 +373,15 @@ class Cell:
 
     def start_task(self, name: str, fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> Task:
         """See Context."""
-        task = Task(name)
-        self.tasks[task] = None
+        task = Task(name, self._task_ended)
+        self.tasks = (*self.tasks, task)
         if self.reason is not None:
             task.cancel()
-        self.system.nursery.start_soon(task.run, self._task_ended, fn, *args, name=f"{self.ref.name}/{name}")
+        self.system.nursery.start_soon(task.run, fn, *args, name=f"{self.ref.name}/{name}")
         return task
 
     def _task_ended(self, task: Task, reason: Exit) -> None:
-        del self.tasks[task]
+        self.tasks = tuple(other for other in self.tasks if other is not task)
         if reason.error is not None:
             self.system.report(f"{self.ref.name}/{task.name}", reason.error)
         self.put(TaskEnded(task.name, reason, task))

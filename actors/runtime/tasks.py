@@ -13,12 +13,13 @@ Ts = TypeVarTuple("Ts")
 
 
 class Task:
-    """A running task of an actor."""
+    """A running task of an actor; `ended` is told of its end."""
 
-    __slots__ = ("_scope", "name")
+    __slots__ = ("_ended", "_scope", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, ended: Callable[["Task", Exit], object]) -> None:
         self.name = name
+        self._ended = ended
         self._scope = trio.CancelScope()
 
     def __repr__(self) -> str:
@@ -28,12 +29,13 @@ class Task:
         """Cancels it; its end still comes as TaskEnded, once it has cleaned up."""
         self._scope.cancel()
 
-    async def run(
-        self, ended: Callable[["Task", Exit], object], fn: Callable[[*Ts], Awaitable[object]], *args: *Ts
-    ) -> None:
+    async def run(self, fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
         """Its body, inside the crash boundary."""
-        with self._scope, Boundary(lambda reason: ended(self, reason)):
+        with self._scope, Boundary(self._over):
             await fn(*args)
+
+    def _over(self, reason: Exit) -> None:
+        self._ended(self, reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,19 @@ class FromTransport(NamedTuple):
     event: ports.TransportEvent
 
 
+class Emit:
+    """What a transport is given to say things by, to the actor `ref`."""
+
+    __slots__ = ("_generation", "_ref")
+
+    def __init__(self, ref: Ref, generation: int) -> None:
+        self._ref = ref
+        self._generation = generation
+
+    def __call__(self, event: ports.TransportEvent) -> None:
+        self._ref.reply(FromTransport(self._generation, event))
+
+
 class Due(Enum):
     """A clock of a connection."""
 
@@ -337,18 +350,14 @@ class Connection(Actor):
     def _open(self, spec: BackendSpec) -> bool:
         """Makes a transport and runs it in a task; whether it goes on with the session that was kept."""
         self._generation += 1
-        generation, ref = self._generation, self._me
-
-        def emit(event: ports.TransportEvent) -> None:
-            ref.reply(FromTransport(generation, event))
-
+        emit = Emit(self._me, self._generation)
         transport = self._transport = self._services.connector.connect(spec, emit, self.modern)
         self._kind = transport.kind
         kept, self._kept = self._kept, None
         resumes = kept is not None and spec.target == self._target
         if kept is not None and resumes:
             transport.resume(kept)
-        self.ctx.start_task(f"transport-{generation}", transport.run)
+        self.ctx.start_task(f"transport-{self._generation}", transport.run)
         self._tasks += 1
         return resumes
 

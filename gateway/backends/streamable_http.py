@@ -221,7 +221,11 @@ class StreamableHttpTransport:
             self._start_waiting()
             # One task for each connection, and no more while nothing goes on: idle ones are many.
             while not self._ending:
-                await (self._work() if self._has_work else self._changed())
+                if self._has_work:
+                    await self._work()
+                else:
+                    self._waiter = trio.lowlevel.current_task()
+                    await trio.lowlevel.wait_task_rescheduled(self._wait_no_more)
             if self._posts:
                 await self._work()
             self._cancel_calls()
@@ -286,11 +290,6 @@ class StreamableHttpTransport:
             self._tasks -= 1
             if not self._tasks:
                 self._nursery = None  # which takes nobody in any more
-
-    async def _changed(self) -> None:
-        """Waits until there is something to do, or for the end."""
-        self._waiter = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._wait_no_more)
 
     def _wait_no_more(self, _: object) -> trio.lowlevel.Abort:
         self._waiter = None

@@ -6,7 +6,7 @@ Methods whose responses are framed differently (HEAD, CONNECT) are not offered, 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import httptools
@@ -59,6 +59,7 @@ class ResponseParser:
     __slots__ = (
         "_body",
         "_expecting",
+        "_framed",
         "_headers",
         "_overhead",
         "_parser",
@@ -78,9 +79,11 @@ class ResponseParser:
 
     def _reset(self) -> None:
         self.status = 0
-        self.headers: dict[bytes, bytes] = {}
+        self.headers: Mapping[bytes, bytes] = {}
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
+        self._framed = False
+        """Whether the end of the body is known before the connection ends."""
         self._overhead = 0
         self._progress = False
 
@@ -121,7 +124,7 @@ class ResponseParser:
             return
         if not self.status:
             raise PeerError("the connection was closed before a response", sent=True)
-        if b"content-length" in self.headers or b"transfer-encoding" in self.headers:
+        if self._framed:
             raise PeerError("the connection was closed in the middle of a response", sent=True)
         self.complete = True
 
@@ -162,6 +165,7 @@ class ResponseParser:
         for name, value in headers:
             folded[name] = folded[name] + b", " + value if name in folded else value
         self.headers = folded
+        self._framed = b"content-length" in folded or b"transfer-encoding" in folded
         self.status = status
 
     def on_body(self, body: bytes) -> None:

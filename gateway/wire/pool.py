@@ -18,7 +18,7 @@ Not here: redirects, compression, cookies, HTTP proxies, retries. Their absence 
 import math
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from types import TracebackType
@@ -38,6 +38,7 @@ Dial: TypeAlias = Callable[[Origin, ssl.SSLContext | None, float], Awaitable[Wir
 Acquire: TypeAlias = Callable[[], Awaitable["Connection"]]
 OnCrash: TypeAlias = Callable[[BaseException], object]
 
+NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
 CHUNK, MORE = 65536, 262144
 """Bytes of one read; and of the next one, if that was full."""
 CLOSING: Final = 1.0
@@ -102,6 +103,7 @@ class Connection:
         if self.parser.has_more or not self.stream.is_quiet():
             return False
         self._watch.start(self.stream.fileno(), wake)
+        self.parser.headers = NO_HEADERS
         return True
 
     def close(self) -> None:
@@ -216,8 +218,12 @@ class Response:
 
     def rest(self, wake: Wake) -> bool:
         """Whether nothing more has come for now. Then `wake` is called once, when something does or the connection
-        ends; until then nobody reads. For those who read without an end, of whom many wait."""
-        return self._connection is not None and self._connection.rest(wake)
+        ends; until then nobody reads. For those who read without an end, of whom many wait: the headers are forgotten.
+        """
+        if self._connection is None or not self._connection.rest(wake):
+            return False
+        self.headers = NO_HEADERS
+        return True
 
     async def read(self, limit: int) -> bytes:
         """The rest of the body, of at most `limit` bytes. Raises SizeError, PeerError."""
