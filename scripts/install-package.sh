@@ -10,6 +10,8 @@ may_be_root() { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; }
 # The lists of names are split on purpose.
 # shellcheck disable=SC2086
 if command -v apt-get >/dev/null && may_be_root; then
+  exec 9<"$0"
+  flock 9 # apt itself gives up where another one runs
   as_root apt-get update -qq
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $apt
 elif command -v brew >/dev/null; then
