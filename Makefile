@@ -78,16 +78,16 @@ clean: ## Remove everything that the other targets made.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.venv-servers/.stamp: tests/servers/requirements.lock scripts/make-venv.sh
-	scripts/make-venv.sh .venv-servers tests/servers/requirements.lock
+.venv-servers/.stamp: tests/servers/requirements.lock scripts/make-venv.sh | .venv/.stamp
+	scripts/make-venv.sh .venv-servers tests/servers/requirements.lock $(BIN)/python
 	@touch $@
 
-.venv-sdks/%/.stamp: tests/sdks/%.lock scripts/make-venv.sh
-	scripts/make-venv.sh .venv-sdks/$* tests/sdks/$*.lock
+.venv-sdks/%/.stamp: tests/sdks/%.lock scripts/make-venv.sh | .venv/.stamp
+	scripts/make-venv.sh .venv-sdks/$* tests/sdks/$*.lock $(BIN)/python
 	@touch $@
 
-.venv-peers/%/.stamp: loadtest/peers/%.lock scripts/make-venv.sh
-	scripts/make-venv.sh .venv-peers/$* loadtest/peers/$*.lock
+.venv-peers/%/.stamp: loadtest/peers/%.lock scripts/make-venv.sh | .venv/.stamp
+	scripts/make-venv.sh .venv-peers/$* loadtest/peers/$*.lock $(BIN)/python
 	@touch $@
 
 .SECONDEXPANSION:

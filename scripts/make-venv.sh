@@ -1,8 +1,14 @@
 #!/usr/bin/env bash
-# Usage: make-venv.sh DIR LOCK. Makes the virtual environment DIR hold the packages of the hashed LOCK.
-# An environment that is there already is kept and brought up to the lock.
+# Usage: make-venv.sh DIR LOCK [PYTHON]. Makes the virtual environment DIR hold the packages of the hashed LOCK.
+# An environment that is there already is kept and brought up to the lock. With PYTHON, the pip of that one fills it, for
+# most of the time that an empty environment takes goes into a pip of its own.
 set -euo pipefail
 dir=$1 lock=$2
+if [ $# -gt 2 ]; then
+  pip=("$3" -m pip --python "$dir/bin/python") kind=--without-pip
+else
+  pip=("$dir/bin/python" -m pip) kind=--clear
+fi
 
 new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
@@ -19,15 +25,15 @@ find_python() {
   return 1
 }
 
-if ! { [ -x "$dir/bin/python" ] && new_enough "$dir/bin/python" && "$dir/bin/python" -m pip --version >/dev/null 2>&1; }; then
+if ! { [ -x "$dir/bin/python" ] && new_enough "$dir/bin/python" && "${pip[@]}" --version >/dev/null 2>&1; }; then
   python=$(find_python)
   echo "making $dir with $("$python" --version)"
-  "$python" -m venv --clear "$dir" || {
+  "$python" -m venv --clear $kind "$dir" || {
     echo "$python cannot make virtual environments: install its venv package (Debian, Ubuntu: apt-get install python3-venv)" >&2
     exit 1
   }
 fi
 echo "installing the $(grep -c '==' "$lock") packages of $lock into $dir"
 # What is there already is no news; what is fetched and installed shows that it goes on.
-"$dir/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
+"${pip[@]}" install --disable-pip-version-check --no-input --progress-bar off \
   --require-hashes --requirement "$lock" | { grep -v -e 'already satisfied' -e '^Ignoring ' -e '^  ' || true; }
