@@ -948,7 +948,9 @@ class SessionActor(Actor):
             self.ctx.stop(SHUTDOWN)
         elif isinstance(outcome, Failed) and outcome.reason in LOSSES:
             # What is parked waits until it is known whether another has it, or the store has lost it.
-            if not self.record.restore(outcome.reason):
+            if self.record.grant.term != self.services.cluster.term:
+                self._hold_still()
+            elif not self.record.restore(outcome.reason):
                 self._lose(outcome.reason)
         elif isinstance(outcome, Failed):
             self._stay()

@@ -418,6 +418,27 @@ async def test_a_write_that_is_refused_while_the_session_is_claimed_again_does_n
         assert record.owner == one.services.cluster.incarnation
 
 
+async def test_a_session_whose_rest_is_refused_since_it_was_taken_over_is_mailed_to_its_owner(
+    autojump_clock, monkeypatch
+):
+    """It was given back under a name that the process has no more, which says nothing of who has it."""
+    async with open_replicas(2, http()) as (one, two):
+        client = await one.connect("alpha")
+        releases = held(one, "release", monkeypatch)
+        await trio.sleep(65)
+        await one.pause()
+        await trio.sleep(6)
+        client.to(two)
+        assert await client.tool("echo") == "alpha: echo"
+        await one.resume()
+        [release] = releases
+        release()
+        client.to(one)
+        with trio.fail_after(10):
+            assert await client.tool("echo") == "alpha: echo"
+        assert not one.actors.sessions.table
+
+
 async def test_who_has_lost_a_session_in_a_loss_serves_it_no_more(autojump_clock):
     """Though all that it does there are quick calls, which write nothing."""
     alpha = http()
