@@ -31,7 +31,7 @@ from actors.protocol import errors
 from actors.protocol.errors import ProtocolError
 from actors.quotas import Quotas
 from actors.record import reader
-from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, ExitKind, Ref, Reply, SystemClosed
+from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Exit, ExitKind, Ref, Reply, SystemClosed
 from actors.services import Services
 from actors.sessions.expiry import Overdue, end, remaining
 from actors.sessions.messages import Move
@@ -253,6 +253,8 @@ class Router(Actor):
         """Claims that failed since another owns the session."""
         self._unheard: OrderedDict[SessionKey, str] = OrderedDict()
         """The nonces of claims of whose outcome nothing was heard. Made once more, each counts as the same."""
+        self._granted: dict[SessionKey, tuple[Grant, Record]] = {}
+        """What was claimed, and nobody lives up to yet."""
         self.crashed: dict[SessionKey, float] = {}
         """When each of those that crashed lately did so last."""
         self._moving: dict[SessionKey, float] = {}
@@ -301,6 +303,10 @@ class Router(Actor):
         for tell in self._sessions.on_drain:
             tell()
         super().drain(deadline)
+
+    def stopped(self, reason: Exit) -> None:
+        """What it was still to hear of claims nobody hears."""
+        self._give_back()
 
     # New sessions
 
@@ -423,23 +429,27 @@ class Router(Actor):
         self._claim(key, outcome, lambda out: self.ctx.ref.reply(Claimed(key, mine[0].principal, endpoint, out)))
 
     def _claim(self, key: SessionKey, found: Record, done: Callable[[Any], bool]) -> None:
-        """`done` says whether anybody lives up to the claim."""
+        """`done` says whether anybody hears of it."""
         nonce = self._unheard.pop(key, None) or secrets.token_hex(8)
 
         def claimed(outcome: Any) -> None:
-            if isinstance(outcome, Failed) and outcome.reason in UNAVAILABLE:
+            if not isinstance(outcome, Failed):
+                self._granted[key] = outcome
+            elif outcome.reason in UNAVAILABLE:
                 self._unheard[key] = nonce
                 if len(self._unheard) > UNHEARD:
                     self._unheard.popitem(last=False)
-            if not done(outcome) and not isinstance(outcome, Failed):
-                self._give_back(key, *outcome)
+            if not done(outcome):
+                self._give_back()
 
         self._services.store.claim(key, found.owner, found.epoch, nonce, claimed)
 
-    def _give_back(self, key: SessionKey, grant: Grant, record: Record) -> None:
-        """The router has ended since it was claimed: whoever comes finds it free, and not tried."""
-        self._services.store.save(key, grant, record.rev, NO_DELTAS, ignore)
-        self._services.store.release(key, grant, ignore, work=bool(record.requests or record.asked))
+    def _give_back(self) -> None:
+        """The router has ended: whoever comes finds what it had claimed free, and not tried."""
+        granted, self._granted = self._granted, {}
+        for key, (grant, record) in granted.items():
+            self._services.store.save(key, grant, record.rev, NO_DELTAS, ignore)
+            self._services.store.release(key, grant, ignore, work=bool(record.requests or record.asked))
 
     def _hand_over(self, found: Readers) -> None:
         """To one that lives and can read it, the same for each message; who owns it says that one."""
@@ -465,6 +475,7 @@ class Router(Actor):
     def _rebuild(self, claimed: Claimed, reason: str) -> None:
         """It is owned here from now on."""
         grant, record = claimed.outcome
+        self._granted.pop(claimed.key, None)
         self._services.telemetry.count("stagedoor_takeovers_total", (reason,))
         if reason == "crash":
             self._services.telemetry.count("stagedoor_restarts_total", ("SessionActor",))
@@ -573,7 +584,7 @@ class Router(Actor):
 
         def claimed(outcome: Any) -> bool:
             if not isinstance(outcome, Failed):
-                grant, record = outcome
+                grant, record = self._granted.pop(key)
                 end(key, grant, record, "poisoned", self._services, self._tree.upstreams)
             return True
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from actors.sessions.router import MoveSession
+from actors.sessions.router import MoveSession, Router
 from tests.support.calls import reached
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_replicas
@@ -121,6 +121,35 @@ async def test_a_session_that_was_being_claimed_as_the_drain_began_is_given_back
             client.to(three)
             assert await client.tool("echo") == "alpha: echo"
             assert in_memory(three) == 1
+
+
+async def test_a_claim_of_which_the_store_tells_a_router_that_ends_is_given_back(autojump_clock, monkeypatch):
+    """It is told in time, and has no time to read it."""
+    alpha = lasting()
+    async with open_replicas(3, alpha) as (one, two, three):
+        client, busy = await one.connect("alpha"), await two.connect("alpha")
+        await client.tool("echo")
+        busy.begin("tools/call", {"name": "slow"})
+        await alpha.next()
+        one.kill(at_once=True)
+        claims: list[Callable[[], None]] = []
+        claim, drain = two.store.claim, Router.drain
+        monkeypatch.setattr(two.store, "claim", lambda *what, **more: claims.append(partial(claim, *what, **more)))
+
+        def drain_late(router: Router, deadline: float) -> None:
+            while claims:
+                claims.pop()()
+            drain(router, deadline)
+
+        monkeypatch.setattr(Router, "drain", drain_late)
+        client.to(two)
+        passed_on = client.begin("tools/call", {"name": "echo"})
+        await two.settle()
+        async with draining(two):
+            assert (await passed_on.result())["content"][0]["text"] == "alpha: echo"
+            assert in_memory(three) == 1
+            client.to(three)
+            assert await client.tool("echo") == "alpha: echo"
 
 
 async def test_what_comes_on_a_kept_connection_is_done_by_another(autojump_clock):
