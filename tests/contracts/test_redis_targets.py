@@ -1,13 +1,14 @@
 """The other shapes of Redis: a cluster, and a primary that a sentinel names."""
 
 import itertools
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
+import trio
 from redis.crc import key_slot
 
-from actors.ports import Grant, Refused
+from actors.ports import NO_DELTAS, Grant, Record, Refused, StreamHead
 from gateway.store.redis import StoreDenied, StoreUnreachable, StoreUrlError, targets, writer
 from gateway.store.redis.checks import CLUSTER_RIGHTS, RIGHTS
 from gateway.store.redis.targets import parse
@@ -77,6 +78,78 @@ async def test_a_slot_that_moved_is_followed(nodes, opened, ask, new_key, lives_
         await lives_through(store, ask, key)
         with nodes[1].client() as two:
             assert two.exists(f"sd:{{{key}}}:s")
+
+
+def keys_of(cluster, pattern):
+    """Those on any of the primaries."""
+    found = []
+    for node in cluster.nodes:
+        with node.client() as client:
+            found += client.keys(pattern)
+    return found
+
+
+MOVING = {
+    "touch": lambda store, key, grant, done: store.touch(key, grant, done),
+    "claim": lambda store, key, grant, done: store.claim(key, grant.owner, grant.epoch, "n", done),
+    "append": lambda store, key, grant, done: store.append(key, grant, "p2", 2, [b"2"], done, finish=True),
+    "save": lambda store, key, grant, done: store.save(key, grant, 2, NO_DELTAS, done),
+    "release": lambda store, key, grant, done: store.release(key, grant, done),
+    "end": lambda store, key, grant, done: store.end(key, grant, "closed", done),
+    "delete": lambda store, key, grant, done: store.delete(key, grant, done),
+}
+
+
+@pytest.mark.parametrize("call", MOVING)
+async def test_what_a_function_needs_of_a_log_that_has_moved_is_waited_for(call, cluster, opened, ask, session):
+    """The record is still where it was, so Redis begins the function, and breaks it off at the log."""
+    async with opened(cluster.url) as store:
+        key, grant = await session(store)
+        assert await ask(store.open, key, grant, "p2", {}, b"1") is None
+        record, outcomes = f"sd:{{{key}}}:s", Outcomes()
+        with closing(cluster.client()) as client:
+            client.hset(record, "kept", "an eighth ago")
+        with cluster.moving(key_slot(record.encode())) as move:
+            move(f"sd:{{{key}}}:l:p1")
+            MOVING[call](store, key, grant, outcomes)
+            await trio.sleep(0.3)
+            # What these two are about comes first, so that they find it done when they are made again.
+            assert outcomes.all == [] or call in ("claim", "release")
+            move(f"sd:{{{key}}}:l:p2")
+            move(record)
+        [outcome] = await outcomes.wait(1)
+        assert outcome is None or call == "claim"
+        found = await ask(store.read, key)
+        match call:
+            case "end" | "delete":
+                assert refused(found) is {"end": Refused.ENDED, "delete": Refused.GONE}[call]
+                assert keys_of(cluster, f"sd:{{{key}}}:l:*") == []
+            case "append":
+                assert (found.streams["p2"].seq, found.streams["p2"].finished) == (2, True)
+            case "save":
+                assert found.rev == 2
+            case "claim":
+                assert (found.owner, found.epoch, found.tries) == (store.owner, outcome[0].epoch, 1)
+            case "release":
+                assert found.owner is None
+
+
+async def test_a_record_restored_while_its_slot_moves_is_restored_whole(cluster, opened, ask, session):
+    async with opened(cluster.url) as store:
+        key, grant = await session(store)
+        head = StreamHead(5, opener=grant.epoch)
+        mine = Record(grant.owner, grant.epoch, 4, 0, {"state": b"kept"}, {"q": b"kept"}, {}, {"p3": head})
+        outcomes = Outcomes()
+        with cluster.moving(key_slot(f"sd:{{{key}}}:s".encode())) as move:
+            store.restore(key, grant, 4, mine, outcomes)
+            await trio.sleep(0.3)
+            assert outcomes.all == []
+            move(f"sd:{{{key}}}:l:p1")
+            move(f"sd:{{{key}}}:s")
+        assert await outcomes.wait(1) == [None]
+        found = await ask(store.read, key)
+        assert (found.rev, found.fields, found.requests) == (4, mine.fields, mine.requests)
+        assert found.streams["p3"].seq == 5
 
 
 async def test_a_primary_of_a_cluster_that_dies_is_followed_to_its_replica(opened, ask, session):

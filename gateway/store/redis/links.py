@@ -106,8 +106,11 @@ def down(error: Exception) -> LinkDown:
 
 
 def lacks_function(reply: Reply) -> bool:
-    """Whether the command was not executed because the function is not loaded, or the key has another node."""
-    return isinstance(reply, NoScriptError | AskError | TryAgainError)
+    """Whether the command was not executed because the function is not loaded, or the key has another node; or was
+    broken off where it came to a key that has."""
+    return isinstance(reply, NoScriptError | AskError | TryAgainError) or (
+        isinstance(reply, ResponseError) and "non local key" in str(reply)
+    )
 
 
 def is_full(reply: Reply) -> bool:

@@ -1,6 +1,8 @@
 -- What the session functions share. It is put before each of them when they are loaded.
 --
 -- KEYS[1] is the record. Replies are OK, or arrays that begin with OK or with the reason of the refusal.
+-- A log that is no key of the call may be on another node, while its slot moves: there the call is broken off, and made
+-- again. So what a log needs comes before what says in the record that it was done.
 -- A head (`h:<stream>`) is the text
 --   seq bytes epoch till floor opener print [w]
 -- where `bytes` is what the log holds, `epoch` that of the last event, `till` the time in ms at which a finished stream
@@ -69,8 +71,8 @@ local function purge(time)
     if string.sub(row[i], 1, 2) == 'h:' then
       local head = parse(row[i + 1])
       if head.finished and head.till <= time then
-        redis.call('HDEL', KEYS[1], row[i])
         redis.call('UNLINK', log_of(string.sub(row[i], 3)))
+        redis.call('HDEL', KEYS[1], row[i])
       else
         events, bytes = events + head.seq - head.floor, bytes + head.bytes
         if head.finished and (due == 0 or head.till < due) then due = head.till end
@@ -107,10 +109,8 @@ local function room(events, bytes, most, most_bytes, held, held_bytes)
     held, held_bytes = held - done[gone].seq + done[gone].floor, held_bytes - done[gone].bytes
   end
   if held + events > most or held_bytes + bytes > most_bytes then return nil end
-  for i = 1, gone do
-    redis.call('HDEL', KEYS[1], done[i].field)
-    redis.call('UNLINK', log_of(string.sub(done[i].field, 3)))
-  end
+  for i = 1, gone do redis.call('UNLINK', log_of(string.sub(done[i].field, 3))) end
+  for i = 1, gone do redis.call('HDEL', KEYS[1], done[i].field) end
   redis.call('HSET', KEYS[1], 'events', held, 'bytes', held_bytes)
   return held, held_bytes
 end

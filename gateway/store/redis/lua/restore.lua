@@ -25,9 +25,9 @@ if own then
 else
   wipe()
   redis.call('HSET', KEYS[1], 'v', ARGV[4], 'owner', ARGV[1], 'epoch', ARGV[2], 'nonce', '', 'events', '0',
-    'bytes', '0', 'due', '0')
+    'bytes', '0', 'due', '0', 'rev', '-1')
 end
-redis.call('HSET', KEYS[1], 'rev', ARGV[3], 'tries', '0', 'state', 'live')
+redis.call('HSET', KEYS[1], 'tries', '0', 'state', 'live')
 for i = 9, pairs_at - 1, 4 do
   if not heads['h:' .. ARGV[i]] then
     local till = ARGV[i + 2] == '1' and now() + ARGV[7] or 0
@@ -42,4 +42,5 @@ end
 apply(pairs_at, math.floor((#ARGV - pairs_at + 1) / 2))
 purge(now())
 keep('live', nil, ARGV[6], ARGV[5])
+redis.call('HSET', KEYS[1], 'rev', ARGV[3])
 return 'OK'
