@@ -216,7 +216,7 @@ class Cluster:
                 raise Breach("liveness", f"{key} has {session.requests} in flight")
             owners = [r for r in self.slots if not r.dead and key in r.lives]
             if len(owners) > 1:
-                raise Breach("leases", f"{key} has {len(owners)} owners")
+                raise Breach("law 4", f"{key} has {len(owners)} owners")
 
     def _check_listeners(self) -> None:
         for listener in self.clients.listeners:

@@ -147,7 +147,7 @@ class Life:
         session = store.data.sessions.get(self.key)
         mine = session is not None and (session.owner, session.epoch) == (self.grant.owner, self.grant.epoch)
         if body[0] in ("deliver", "note") and not mine and not store.lossy:
-            raise Breach("leases", f"{self} takes {body}, and is not the owner")
+            raise Breach("law 4", f"{self} takes {body}, and is not the owner")
         if body[0] == "deliver" and isinstance(body[1], Request):
             self.replica.world.note(self, "takes", body[1].id)
             if (body[1].id, target.holder) in self.replica.cancels.taken:

@@ -25,9 +25,9 @@ class Bug(Enum):
     WITHDRAW_AFTER_LOSS = auto()
     """A store that may have lost the mark of what was taken is asked for it (law 2)."""
     DOUBLED_MAIL = auto()
-    """A letter that came twice is taken twice (law 2)."""
+    """A letter that came twice is taken twice (law 1)."""
     UNFENCED_APPEND = auto()
-    """Appends are not held against the epoch (law 2)."""
+    """Appends are not held against the epoch (law 1)."""
     CLAIM_WITHOUT_COMPARE = auto()
     """Whoever finds the owner dead has the session (law 4)."""
     SAME_EPOCH = auto()
@@ -39,15 +39,15 @@ class Bug(Enum):
     WRITE_TWICE = auto()
     """Doubled frames are written (law 3)."""
     NO_HEAD = auto()
-    """The head is never asked for (law 3)."""
+    """The head is never asked for (liveness)."""
     SAVE_RAISES_THE_DEAD = auto()
     """A save makes a record where there is none (law 5)."""
     NO_DOUBT = auto()
-    """A replica in doubt goes on (leases)."""
+    """A replica in doubt goes on (law 4)."""
     DOUBT_BY_FLAG = auto()
-    """A replica that wakes up is not in doubt before its next beat (leases)."""
+    """A replica that wakes up is not in doubt before its next beat (law 4)."""
     NO_VERIFY = auto()
-    """After a lapse, sessions are not claimed anew (leases)."""
+    """After a lapse, sessions are not claimed anew (law 4)."""
     OVERTAKING = auto()
     """Letters don't wait for those before them (one queue)."""
     TWO_HOMES = auto()
@@ -55,15 +55,15 @@ class Bug(Enum):
     NOT_RECORDED = auto()
     """A stream is written before its `open` is acknowledged (law 1)."""
     LOST_NOTE = auto()
-    """Notes that a dead owner took are not sent again."""
+    """Notes that a dead owner took are not sent again (notes)."""
     LOSS_UNNOTICED = auto()
-    """Nobody looks whether the store is another than it was (leases, after a loss)."""
+    """Nobody looks whether the store is another than it was (law 4, after a loss)."""
     NO_SWEEP = auto()
-    """Nobody looks after what a dead owner had in flight."""
+    """Nobody looks after what a dead owner had in flight (liveness)."""
     NO_REATTACH = auto()
-    """A followed stream whose owner is lost is left alone."""
+    """A followed stream whose owner is lost is left alone (liveness)."""
     BY_NAME = auto()
-    """A stream of which nothing was written is looked for by its name alone (ids, after a loss)."""
+    """A stream of which nothing was written is looked for by its name alone (sessions, after a loss)."""
     SILENT_GAP = auto()
     """A hole in the log is passed over (law 3)."""
 
