@@ -40,11 +40,15 @@ async def test_nothing_but_create_makes_a_session(world, ask, new_key):
         await ask(store.save, key, grant, 1, NO_DELTAS),
         await ask(store.touch, key, grant),
         await ask(store.drop, key, grant, "p1"),
+        await ask(store.trim, key, grant, "p1", 1),
+        await ask(store.mend, key, grant, "p1", 1),
         await ask(store.release, key, grant),
         await ask(store.end, key, grant, "why"),
         await store.replay(key, "p1", 0, 0, 10),
     ]
     assert {refused(outcome) for outcome in outcomes} == {Refused.GONE}
+    store.written(key, grant, "p1")
+    assert await ask(store.delete, key, grant) is None
     assert refused(await ask(store.read, key)) is Refused.GONE
 
 
@@ -178,6 +182,8 @@ async def test_an_ended_session_refuses_everything_for_good(world, ask):
         await ask(store.save, key, grant, 2, NO_DELTAS),
         await ask(store.touch, key, grant),
         await ask(store.drop, key, grant, "p1"),
+        await ask(store.trim, key, grant, "p1", 1),
+        await ask(store.mend, key, grant, "p1", 9),
         await ask(store.release, key, grant),
         await ask(store.end, key, Grant("0" * 16, grant.epoch), "again"),
         await ask(store.delete, key, grant),
