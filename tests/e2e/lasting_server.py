@@ -1,7 +1,7 @@
 """A server on the official SDK that keeps the events of its answers: `python -m tests.e2e.lasting_server PORT FILE`.
 
-Its tool `work` says `steps` times how far it is, `pause` seconds apart, and answers; each execution is a line in FILE,
-and so is each session that begins or is ended.
+Its tool `work` says `steps` times how far it is, `pause` seconds apart, waits for the file `until` if it is given one,
+and answers; each execution is a line in FILE, and so is each session that begins or is ended.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ async def call_tool(ctx: Any, params: t.CallToolRequestParams) -> t.CallToolResu
     for step in range(arguments.get("steps", 0)):
         await ctx.session.send_log_message("info", f"step {step}", related_request_id=ctx.request_id)
         await anyio.sleep(arguments.get("pause", 0))
+    while "until" in arguments and not Path(arguments["until"]).exists():
+        await anyio.sleep(0.05)
     return t.CallToolResult(content=[t.TextContent(type="text", text="the real answer")])
 
 
