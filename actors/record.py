@@ -203,6 +203,8 @@ class OwnedRecord:
             self._write_whole(self.content(self.grant))
         elif failed.reason not in UNAVAILABLE:
             self.lost = failed.reason
+        else:
+            self._act_unwritten()
 
     def _reread(self, record: Record) -> None:
         if record.owner in self._names and record.epoch > self.grant.epoch:
@@ -223,7 +225,7 @@ class OwnedRecord:
             case "reread", Record() as record:
                 self._reread(record)
             case "reread", Failed(reason) if reason in UNAVAILABLE:
-                pass
+                self._act_unwritten()
             case "create", Grant() as grant:
                 self._acquired(grant, 0)
             case "create", Failed(Refused.EXISTS):
@@ -273,7 +275,9 @@ class OwnedRecord:
 
     def then(self, act: Callable[[], object]) -> None:
         """Acts when all that has changed so far is written, or can't be since the store is away."""
-        if self.changed:
+        if not self.owned:
+            act()
+        elif self.changed:
             self._later.append(act)
         elif self._writing is not None:
             self._then.append(act)
@@ -315,9 +319,13 @@ class OwnedRecord:
             self.lost = reason
         elif step == "save":
             self._ctx.set_timer("save", RETRY, SaveDue())
-            self._then += self._later
-            self._later = []
-            self._act()
+            self._act_unwritten()
+
+    def _act_unwritten(self) -> None:
+        """The store is away."""
+        self._then += self._later
+        self._later = []
+        self._act()
 
     def _act(self) -> None:
         then, self._then = self._then, []
@@ -351,6 +359,7 @@ class OwnedRecord:
             self.write()
         elif outcome.reason in UNAVAILABLE:
             self._ctx.set_timer("save", RETRY, SaveDue())
+            self._act_unwritten()
         else:
             self.lost = outcome.reason
 

@@ -415,6 +415,35 @@ async def test_the_only_replica_bears_it_for_ever(autojump_clock):
             assert await client.tool("echo") == "alpha: echo"
 
 
+async def test_what_is_to_be_written_first_is_not_waited_for_where_the_store_is_away_from_a_new_name(
+    autojump_clock, monkeypatch
+):
+    """Claimed again it can't be, and what it changes is for when it is."""
+    alpha = http()
+    async with open_replicas(1, alpha) as (one,):
+        client = await one.connect("alpha")
+        with monkeypatch.context() as store:
+            store.setattr(one.store, "save", lambda *what: None)
+            before = client.begin("logging/setLevel", {"level": "error"})
+            await one.settle()
+            await one.pause()
+            await trio.sleep(LONG)
+            for name in ("claim", "read", "save"):
+                store.setattr(one.store, name, lambda *what, **more: what[-1](Failed(Refused.AWAY)))
+            await one.resume()
+            one.life.store.replica.cut_off()
+            with trio.fail_after(15):
+                assert await before.result() == {}
+                await trio.sleep(5)  # it goes on without the store
+                assert await client.tool("echo") == "alpha: echo"
+                assert await client.call("logging/setLevel", {"level": "debug"}) == {}
+                assert await client.post({"method": "notifications/roots/list_changed"}).head() == 202
+        one.life.store.replica.resume()
+        await trio.sleep(5)
+        [record] = one.store.records().values()
+        assert (record.owner, record.fields["level"]) == (one.services.cluster.incarnation, b"debug")
+
+
 async def test_who_else_is_there_is_known_from_the_last_look(autojump_clock):
     async with open_replicas(2, http()) as (one, two):
         doubt = one.actors.doubt
