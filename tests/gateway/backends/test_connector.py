@@ -8,6 +8,7 @@ import trio.testing
 
 from actors.ports import FrameReceived, Listening, RequestFailed
 from actors.protocol.table import BackendSpec, HttpTarget
+from gateway.backends import http_listener
 from gateway.backends.connector import HttpConnector
 from gateway.wire.pool import PoolLimits
 from tests.support.patience import PATIENCE
@@ -85,7 +86,10 @@ async def test_where_all_places_are_taken_idle_connections_give_way_and_then_nob
     connector.close()
 
 
-async def test_streams_of_many_sessions_leave_connections_for_calls(backend, events, log, nursery):
+@pytest.mark.parametrize("rest", [False, True])
+async def test_streams_of_many_sessions_leave_connections_for_calls(backend, events, log, nursery, monkeypatch, rest):
+    """Those on which nothing is said too."""
+    monkeypatch.setattr(http_listener, "QUIET", 0.0 if rest else PATIENCE)
     connector = HttpConnector(log, nursery, connections=4)
 
     async def answer(request) -> None:
@@ -103,6 +107,7 @@ async def test_streams_of_many_sessions_leave_connections_for_calls(backend, eve
             await events.next(FrameReceived)
             transport.listen()
             await events.next(Listening)  # the stream is there, or is not to be had now
+            await trio.testing.wait_all_tasks_blocked()
         transport.send(FRAME, id=1)
         await events.next(FrameReceived)
     assert not events.of(RequestFailed)

@@ -786,6 +786,65 @@ async def test_a_flood_on_the_get_stream_lets_every_other_task_have_its_turn(con
     assert await events.longest_run(2000) <= 2 * FRAMES_PER_TURN
 
 
+async def test_a_stream_that_rests_is_woken_by_comments_and_goes_on_to_rest(connect, backend, events, quickly_quiet):
+    said = trio.Event()
+
+    async def handle(request):
+        await request.events()
+        for _ in range(3):
+            await trio.sleep(0.05)
+            await request.raw(b"5\r\n: k\n\n\r\n")
+        said.set()
+        await request.stream.receive_some()  # until the connection is closed
+        return "cut"
+
+    transport = connect(handler=handle, session="s", run=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.run)
+        [task] = nursery.child_tasks
+        transport.listen()
+        await said.wait()
+        await at_rest(task)
+        assert not events.all
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_fault_of_ours_as_a_stream_wakes_up_is_told_and_the_stream_comes_back(
+    connect, backend, events, log, nursery, quickly_quiet, monkeypatch
+):
+    said = trio.Event()
+
+    async def handle(request):
+        if request.method != "GET":
+            return await request.accepted()
+        await request.events()
+        await said.wait()
+        await request.event(PING, id="g")
+        await request.stream.receive_some()  # until the connection is closed
+        return "cut"
+
+    transport = connect(handler=handle, session="s", emit=events, run=False)
+    nursery.start_soon(transport.run)
+    [task] = [task for task in nursery.child_tasks if task.name.endswith("StreamableHttpTransport.run")]
+    transport.listen()
+    assert await events.next() == Listening()
+    await at_rest(task)
+
+    take_events = http_listener.take_events
+
+    async def broken(*_):
+        monkeypatch.setattr(http_listener, "take_events", take_events)
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(http_listener, "take_events", broken)
+    said.set()
+    assert await events.next() == EventsMissed()
+    assert [line["what"] for line in log.of("backend_exchange_crashed")] == ["stream"]
+    assert await events.next() == received(PING, None, "g")
+    transport.close()
+    assert isinstance(await events.next(), TransportClosed)
+
+
 async def test_that_it_listens_is_said_when_the_head_of_the_stream_has_come(connect, backend, events):
     head = trio.Event()
 
