@@ -30,6 +30,8 @@ GRACE: Final = 5.0
 """Further seconds for those that can't be."""
 LEAVING: Final = 0.1
 """Seconds between two looks whether the store says what a former owner has said: that it is not the owner any more."""
+LOOKS: Final = 30
+"""Looks after which the store is right: it may own the session again, or still."""
 HOPS: Final = 3
 """Owners that a letter is sent to, one after the other."""
 LETTERS: Final = 1024
@@ -341,13 +343,15 @@ class Letter(Struct, frozen=True):
 
 class Route(Struct, frozen=True):
     """The letters of one session, in their order. `owner`: where they go; None: not known. `fallen`: the last owner
-    that was found dead. `former`: the last one that gave a letter back, until the store names another."""
+    that was found dead. `former`: the last one that gave a letter back and named nobody else, until the store does;
+    `looks`: how often it has been asked."""
 
     owner: str | None = None
     letters: tuple[Letter, ...] = ()
     resolving: bool = False
     fallen: str | None = None
     former: str | None = None
+    looks: int = 0
 
     @property
     def idle(self) -> bool:
@@ -435,9 +439,9 @@ def _resolved(route: Route, event: Resolved) -> Step:
     and letters would go to and fro."""
     if not route.resolving:
         return route, []
-    if event.owner == route.former and route.letters:
-        return route, [Resolve(after=LEAVING)]
-    return replace(route, owner=event.owner, resolving=False, fallen=None, former=None), []
+    if event.owner == route.former and route.letters and route.looks < LOOKS:
+        return replace(route, looks=route.looks + 1), [Resolve(after=LEAVING)]
+    return replace(route, owner=event.owner, resolving=False, fallen=None, former=None, looks=0), []
 
 
 def _unresolved(route: Route, event: Unresolved) -> Step:
@@ -461,7 +465,8 @@ def _moved(route: Route, event: Moved) -> Step:
         return route, []
     if route.owner == event.by:
         known = event.owner if event.owner != event.by else None
-        route = replace(route, owner=known, former=event.by if event.by != HERE else None)
+        former = event.by if known is None and event.by != HERE else None
+        route = replace(route, owner=known, former=former, looks=0)
     phase = Phase.TAKEN if letter.phase is Phase.RECOVERING else Phase.WAITING
     return _again(route, letter, phase)
 

@@ -11,6 +11,7 @@ from actors.machines.cluster.route import (
     LATE,
     LEAVING,
     LETTERS,
+    LOOKS,
     QUIET,
     Abandoned,
     Accept,
@@ -141,6 +142,22 @@ def test_a_letter_does_not_go_back_to_who_gave_it_back_before_the_store_names_an
     dead, effects = run(route, OwnerDown("a"), Resolved("a"), NotPosted(1, "a", Unposted.DEAD), Resolved("b"))
     assert effects == [Post(1, "a"), Resolve("a"), Post(1, "b")], "it claims it from the dead one"
     assert dead.former is None
+
+
+def test_who_gave_a_letter_back_gets_it_again_if_the_store_insists() -> None:
+    """Its mailer ended with the letter in hand, say, and a next one reads there; more letters come all the time."""
+    route, _ = run(posted(REQUESTS), Moved(1, "a"))
+    for mid in range(2, 2 + LOOKS):
+        route, effects = run(route, Sent(mid, REQUESTS), Resolved("a"))
+        assert effects == [Resolve(after=LEAVING)]
+    route, effects = run(route, Resolved("a"))
+    assert effects == [Post(mid, "a") for mid in range(1, 2 + LOOKS)]
+    assert LOOKS * LEAVING < LATE
+
+
+def test_who_gave_a_letter_back_may_have_taken_the_session_from_whom_it_named() -> None:
+    _, effects = run(posted(REQUESTS), Moved(1, "a", "b"), NotPosted(1, "b", Unposted.DEAD), Resolved("a"))
+    assert effects == [Post(1, "b"), Resolve("b"), Post(1, "a")]
 
 
 def test_after_three_owners_it_is_enough() -> None:
