@@ -119,7 +119,10 @@ class OriginPool(Generic[C]):
                 self._give_up_place()
 
     def release(self, connection: C) -> None:
-        """The connection can be used again."""
+        """The connection can be used again, if its peer keeps it at all."""
+        if connection.idle_at_most <= 0:
+            self.discard(connection)
+            return
         connection.idle_since = trio.current_time()
         self._put(connection)
 

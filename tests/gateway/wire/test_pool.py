@@ -137,6 +137,19 @@ async def test_a_connection_is_not_used_again_when_its_server_is_about_to_close_
             pool.close()
 
 
+@pytest.mark.parametrize("announced", [b"timeout=0", b"timeout=1"])
+async def test_nor_by_a_request_that_waits_for_it(serve, replies, nursery, announced):
+    """Of which nobody would know whether it was executed, as it would cross with the end."""
+    answer = OK.replace(b"\r\n\r\n", b"\r\nKeep-Alive: %b\r\n\r\n" % announced)
+    pool = Pool(PoolLimits(connections=1), nursery=nursery)
+    async with serve(replies(*3 * [answer])) as server:
+        async with trio.open_nursery() as asking:
+            for _ in range(3):
+                asking.start_soon(answer_to, pool, server.url, b"x")
+        assert server.connections == 3
+    assert pool.open == 0
+
+
 @pytest.mark.parametrize(
     ("announced", "seconds", "connections"),
     [(b"", 3.9, 1), (b"", 4.1, 2), (b"Keep-Alive: max=9\r\n", 4.1, 2), (b"Keep-Alive: timeout=20\r\n", 18.9, 1)],
