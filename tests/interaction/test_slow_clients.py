@@ -104,8 +104,10 @@ async def test_chatter_past_the_caps_of_the_log_is_left_out_and_the_answer_is_no
         call = client.start_call(route.name("many"), token=1)
         assert await call.result() == text("done")
         seen += len(call.messages) - 1
-    # How many fit depends on how quickly they are written; those that don't are counted.
-    assert stage.telemetry.total("stagedoor_events_shed_total") == 3 * 400 - seen > 0
+    # How many fit depends on how quickly they are written, and how many find room in the session's mailbox on how long
+    # its turns are; those that don't are counted.
+    refused = stage.telemetry.total("stagedoor_messages_dropped_total", "notification_refused")
+    assert stage.telemetry.total("stagedoor_events_shed_total") == 3 * 400 - refused - seen > 0
 
 
 # Everything at once ------------------------------------------------------------------------------------------
