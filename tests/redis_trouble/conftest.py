@@ -52,11 +52,14 @@ class Call:
 
 
 class Backend:
-    """Tools: `quick` answers at once, `steps` when it is told to. `executions` are counted by the call's key."""
+    """Tools: `quick` answers at once, `steps` when it is told to. `executions` are counted by the call's key;
+    `sessions` are the ids that it gave out, `credentials` what it was shown."""
 
     def __init__(self) -> None:
         self.calls: dict[str, Call] = {}
         self.executions: list[str] = []
+        self.sessions: list[str] = []
+        self.credentials: set[str | None] = set()
         backend = self
 
         class Handler(_Handler):
@@ -87,6 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.owner.credentials.add(self.headers["Authorization"])
         params = message.get("params", {})
         if "id" not in message or "method" not in message:
             self._whole(202, b"")
@@ -122,7 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _whole(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Mcp-Session-Id", uuid.uuid4().hex)
+        self.owner.sessions.append(uuid.uuid4().hex)
+        self.send_header("Mcp-Session-Id", self.owner.sessions[-1])
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
