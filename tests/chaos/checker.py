@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from tests.chaos.story import Call, Exchange, Loss, Message, Story, is_answer
+from tests.chaos.story import Call, Exchange, Loss, Message, SdkCall, Story, is_answer
 
 HUNG = 15.0
 """Seconds that nothing may take, beyond what the tool and its user take."""
@@ -171,23 +171,33 @@ def executions(story: Story) -> Iterator[str]:
 
 def hangs(story: Story) -> Iterator[str]:
     """Nothing takes longer than `HUNG` seconds. Time does not count in which the process that held the connection was
-    stopped; it is counted anew when a further replica is lost."""
+    stopped; it is counted anew when a further replica is lost. (Who held that of an SDK is not known; what one of them
+    waits for in vain is a matter of `one_answer`.)"""
     for call in story.calls:
         took, most = waited(call, story), (HUNG + call.takes) * story.slowness
         if took > most:
             yield f"{about(call)} took {took:.1f} s, of at most {most:.1f}"
+    paused = [(loss.began, loss.until) for loss in story.losses if loss.kind == "pause"]
+    for sdk in story.sdk_calls:
+        took, most = _counted(sdk, story, paused), (HUNG + sdk.takes) * story.slowness
+        if sdk.outcome != "timeout" and took > most:
+            yield f"{sdk.key} took {took:.1f} s, of at most {most:.1f}"
 
 
 def waited(call: Call, story: Story) -> float:
     """How long it took, as far as that counts."""
-    lost = (at for loss in story.losses for at in (loss.began, loss.left) if at < call.ended)
-    since = max([call.began, *lost])
     stopped = [
         (max(loss.began, exchange.began), min(loss.until, exchange.ended))
         for exchange in call.exchanges
         for loss in story.losses
         if loss.kind == "pause" and loss.replica == exchange.holder
     ]
+    return _counted(call, story, stopped)
+
+
+def _counted(call: Call | SdkCall, story: Story, stopped: Sequence[tuple[float, float]]) -> float:
+    lost = (at for loss in story.losses for at in (loss.began, loss.left) if at < call.ended)
+    since = max([call.began, *lost])
     return call.ended - since - covered([*stopped, *story.stalls], since, call.ended)
 
 
@@ -216,6 +226,8 @@ def sessions(story: Story) -> Iterator[str]:
         if statuses:
             yield f"the stream of {listening.who} could not be resumed: {statuses}"
     yield from (f"{who} was not served again" for who in story.unserved)
+    served = {sdk.key.rpartition(".")[0] for sdk in story.sdk_calls if sdk.outcome == "result"}
+    yield from (f"{who} was never served" for who in story.sdks if who not in served)
 
 
 def enough_results(story: Story) -> Iterator[str]:

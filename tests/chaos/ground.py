@@ -125,11 +125,10 @@ class Ground:
         url, slowness = f"http://127.0.0.1:{port}/mcp", f"{self.story.slowness:.1f}"
         started = []
         for number, (python, mode, names) in enumerate(SDKS):
-            if not python.exists():
-                continue
             token = list(TOKENS.values())[number % 2]
             command = [python, sdk, mode, url, token, log, str(seed), slowness, *names]
             started.append(self._programs.start(f"sdk-{mode}", command))
+            self.story.sdks += names
         return started
 
     def sdk_calls(self) -> list[SdkCall]:

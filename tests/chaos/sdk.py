@@ -30,6 +30,8 @@ MODE, URL, TOKEN, LOG, SEED, SLOWNESS, *NAMES = sys.argv[1:]
 FILE = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 WAITS = 40.0 * float(SLOWNESS)
 """Seconds for an answer."""
+THINKS = 0.1
+"""Seconds that its user takes for a form."""
 TOOLS = {"quick": 4, "work": 2, "ask": 1}
 SdkError: Any = getattr(exceptions, "MCPError", None) or exceptions.McpError
 timeout: Any = WAITS if hasattr(exceptions, "MCPError") else timedelta(seconds=WAITS)
@@ -41,7 +43,7 @@ def write(**line: Any) -> None:
 
 
 async def elicit(_context: Any, params: Any) -> t.ElicitResult:
-    await anyio.sleep(0.1)
+    await anyio.sleep(THINKS)
     return t.ElicitResult(action="accept", content={"key": params.message.split()[-1]})
 
 
@@ -85,17 +87,19 @@ async def call(session: Any, key: str, chance: random.Random) -> bool:
     tool = chance.choices(tuple(TOOLS), tuple(TOOLS.values()))[0]
     steps = 0 if tool == "quick" else chance.randint(1, 4)
     backend = chance.choice(("ids", "plain"))
+    pause = chance.choice((0.02, 0.2))
     told: list[tuple[str, int]] = []
 
     async def progressed(value: float, _total: Any, message: str | None) -> None:
         told.append((message or "", int(value)))
 
     began = {"key": key, "who": key.partition(".")[0], "steps": steps, "tool": tool, "began": time.monotonic()}
+    began["takes"] = steps * pause + (THINKS if tool == "ask" else 0.0)
     write(**began)
     end: dict[str, Any] = {"outcome": "timeout"}
     with anyio.move_on_after(WAITS):
         try:
-            arguments = {"key": key, "steps": steps, "pause": chance.choice((0.02, 0.2))}
+            arguments = {"key": key, "steps": steps, "pause": pause}
             result = await session.call_tool(f"{backend}__{tool}", arguments, timeout, progress_callback=progressed)
             text = " ".join(block.text for block in result.content)
             end = {"outcome": "error" if "error" in text.lower() else "result", "text": text}

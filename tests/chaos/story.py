@@ -123,6 +123,8 @@ class SdkCall:
     tool: str = ""
     executed: str = ""
     """What an error said of it."""
+    takes: float = 0.0
+    """Seconds that the tool and its user take."""
 
 
 Kind = Literal["kill", "pause", "drain"]
@@ -154,11 +156,12 @@ class Note:
 @dataclass
 class Story:
     """A whole run. `stalls`: when the clients' own process stood still. `slowness`: how many times slower the machine
-    is than the usual one. `deleted`: sessions that their clients ended, and when. `unserved`: who was not served again
-    after all trouble."""
+    is than the usual one. `deleted`: sessions that their clients ended, and when. `sdks`: who calls on an SDK.
+    `unserved`: who was not served again after all trouble."""
 
     calls: list[Call] = field(default_factory=list)
     sdk_calls: list[SdkCall] = field(default_factory=list)
+    sdks: list[str] = field(default_factory=list)
     listenings: list[Listening] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)

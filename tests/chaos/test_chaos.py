@@ -17,7 +17,7 @@ import trio
 
 from tests.chaos import checker, plan
 from tests.chaos.client import Client, manners
-from tests.chaos.ground import TOKENS, Ground
+from tests.chaos.ground import SDKS, TOKENS, Ground
 from tests.chaos.nginx import executable
 from tests.chaos.plan import Trouble
 from tests.chaos.story import Story
@@ -87,6 +87,7 @@ async def run(ground: Ground, troubles: Sequence[Trouble], seed: int) -> None:
 def play(programs: Programs, folder: Path, troubles: Sequence[Trouble], seed: int) -> None:
     need(installed(), "redis-server is")
     need(executable() is not None, "nginx is")
+    need(all(python.exists() for python, *_ in SDKS), "the SDKs of tests/sdks are")
     story = Story()
     began = time.monotonic()
     with RedisServer(aof=True) as redis:

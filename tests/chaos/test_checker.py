@@ -96,6 +96,12 @@ FINE: dict[str, Story] = {
             s.notes.clear(),
         )
     ),
+    "long on an SDK, but some replica was stopped": changed(
+        lambda s: (
+            s.sdk_calls.append(SdkCall("sdk", "sdk.2", 200.0, 230.0, "result")),
+            s.losses.append(Loss(A, "pause", 201.0, until=221.0)),
+        )
+    ),
     "an SDK gave up when a replica was lost": changed(
         lambda s: s.sdk_calls.append(SdkCall("sdk", "sdk.2", 101.0, 140.0, "timeout"))
     ),
@@ -213,6 +219,11 @@ WRONG: dict[str, tuple[str, Story]] = {
         changed(lambda s: s.listenings[0].exchanges.append(exchange(status=400, end="whole"))),
     ),
     "not served any more": ("sessions", changed(lambda s: s.unserved.append("ann"))),
+    "nobody on an SDK": ("sessions", changed(lambda s: setattr(s, "sdks", ["sdk", "another"]))),
+    "too long on an SDK": (
+        "hangs",
+        changed(lambda s: s.sdk_calls.append(SdkCall("sdk", "sdk.2", 200.0, 216.0, "result"))),
+    ),
     "hardly any results": ("enough_results", changed(lambda s: s.calls.extend(with_steps(answer=UNKNOWN).calls))),
 }
 
