@@ -54,6 +54,8 @@ class Gateway:
         self.metrics = Metrics()
         self.lag = lag
         self.stopping = trio.Event()
+        self.closing = trio.Event()
+        """The grace is over: the drain takes its first step."""
         self.opening = trio.CancelScope()
         self.drained = trio.Event()
         self.listen = ""
@@ -178,10 +180,11 @@ class Gateway:
         limits = self.settings.limits
         self.log.info("draining", reason=self.reason)
         lifecycle.start_watchdog(lifecycle.longest_drain(limits, self.role.farewell), self.log)
+        await trio.sleep(limits.drain_grace if not self.failed else 0.0)
+        self.closing.set()
         await trio.sleep(self.role.farewell)
         if self.actors is not None:
             self.actors.sessions.draining = True
-        await trio.sleep(limits.drain_grace)
         await system.drain(limits.drain_deadline)
         self.drained.set()
 
@@ -212,7 +215,7 @@ class Gateway:
         )
         tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None
         config = replace(ServeConfig.within(settings.limits, tls, connections), farewell=self.role.farewell)
-        await serve(app, listeners, config, stop=self.stopping, log=self.log, connections=self.public)
+        await serve(app, listeners, config, stop=self.closing, log=self.log, connections=self.public)
 
 
 def run(settings: Settings, announce: Callable[[Settings], None] = lambda settings: None) -> int:

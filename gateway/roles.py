@@ -26,7 +26,7 @@ class Role(Protocol):
     """Used once, in this order."""
 
     farewell: float
-    """Seconds from the beginning of the drain in which connections without a request stay open, and new sessions are
+    """Seconds from the first step of the drain in which connections without a request stay open, and new sessions are
     served on them: where others accept, their clients find those at the next connection."""
 
     def listeners(self) -> list[socket]:

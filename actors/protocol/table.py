@@ -153,7 +153,7 @@ class Limits:
     write: float = 30.0
     """One write to a client; a client that takes nothing for this long is cut."""
     drain_grace: float = 0.0
-    """From 'not ready' to the first step of the drain."""
+    """From 'not ready' to the first step of the drain: so long everybody is served, and balancers may notice."""
     drain_deadline: float = 8.0
     """From the first step of the drain to its end."""
 

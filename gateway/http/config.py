@@ -53,8 +53,7 @@ class ServeConfig:
     def within(cls, limits: Limits, tls: ssl.SSLContext | None = None, connections: int = 25_000) -> "ServeConfig":
         """The bounds that follow from the gateway's. (Chunked framing may double a message.)"""
         request = RequestLimits(body=2 * limits.message_bytes + 64 * 1024)
-        stop = limits.drain_grace + limits.drain_deadline
-        return cls(tls=tls, write=limits.write, stop=stop, connections=connections, request=request)
+        return cls(tls=tls, write=limits.write, stop=limits.drain_deadline, connections=connections, request=request)
 
 
 class _Silent:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -92,6 +93,24 @@ def test_a_signal_ends_it_with_status_0_and_no_child_left(number: signal.Signals
         assert len(gateway.program.family()) > 1, "the backend's process was never seen"
     assert gateway.program.stop(number) == 0, gateway.program.story()
     gateway.program.wait_alone()
+
+
+def graceful(programs: Programs, seconds: float) -> Gateway:
+    return programs.gateway({"mcpServers": {}, "gateway": {"drain": {"grace": seconds}}})
+
+
+def test_until_the_grace_is_over_it_is_not_ready_and_serves_everybody(programs: Programs) -> None:
+    gateway = graceful(programs, 3600)
+    gateway.program.send(signal.SIGTERM)
+    gateway.program.wait_output('"draining"')
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        get(f"{gateway.admin}/readyz")
+    assert RawSession(gateway.endpoint()).end() == 200
+    assert gateway.program.stop() == 1, "a second signal waits for nothing"
+
+
+def test_when_the_grace_is_over_it_ends(programs: Programs) -> None:
+    assert graceful(programs, 0.5).program.stop() == 0
 
 
 def test_it_ends_in_time_with_calls_running_and_a_reader_that_is_stuck(programs: Programs) -> None:
