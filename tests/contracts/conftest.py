@@ -183,6 +183,9 @@ async def lives_through(store: Store, ask: Any, key: str) -> None:
     assert await ask(store.release, key, grant) is None
     again, record = await ask(store.claim, key, None, grant.epoch, "n")
     assert record.fields == {"state": b"new", "a": b"1"}
+    store.due_at(key, 1.0)
+    assert key in await ask(store.due, int(key[0], 16), 2.0)
+    store.due_at(key, None)
     assert await ask(store.end, key, again, "why") is None
 
 

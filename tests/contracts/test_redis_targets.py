@@ -1,6 +1,7 @@
 """The other shapes of Redis: a cluster, and a primary that a sentinel names."""
 
 import itertools
+import re
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from redis.crc import key_slot
 from actors.ports import NO_DELTAS, Grant, Record, Refused, StreamHead
 from gateway.store.redis import StoreDenied, StoreUnreachable, StoreUrlError, targets, writer
 from gateway.store.redis.checks import CLUSTER_RIGHTS, RIGHTS
+from gateway.store.redis.scripts import SCRIPTS
 from gateway.store.redis.targets import parse
 from tests.support.redis_cluster import SLOTS, RedisCluster
 from tests.support.redis_server import MISSING, installed
@@ -284,6 +286,14 @@ async def test_a_user_with_no_more_than_the_listed_rights_will_do(
         assert [event for event, _ in lines.events] == ["store_not_persistent"]
         # redis-py tells its name to a Redis that takes it, and does without.
         assert {entry["object"] for entry in client.acl_log()} <= {"client|setinfo"}
+
+
+def test_the_functions_use_no_command_whose_right_is_not_listed():
+    """What a test happens to call is one thing, what a function may need another."""
+    used = {match for script in SCRIPTS.values() for match in re.findall(r"call\('(\w+)'(?:, '(\w+)')?", script.text)}
+    rights = {f"+{name}|{more}" if more and name in ("XGROUP", "XINFO") else f"+{name}" for name, more in used}
+    assert {right.lower() for right in rights} <= {*RIGHTS}
+    assert len(rights) > 20
 
 
 async def test_on_a_cluster_a_user_needs_to_ask_for_the_slots_too(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from actors.sessions.router import session_key
+from gateway.store.redis.checks import RIGHTS
 from tests.redis_trouble.conftest import Backend, Door, eventually
 from tests.support.patience import PATIENCE
 from tests.support.processes import Programs
@@ -21,6 +22,7 @@ from tests.support.redis_server import MISSING, RedisServer, installed
 pytestmark = [pytest.mark.e2e, pytest.mark.redis]
 
 TOKEN, CREDENTIAL, KEY = "ann-and-nobody-else", "of-the-gateway-alone", "5e" * 32
+PASSWORD = "between-the-gateway-and-redis"
 OVER = b"nothing-comes-after-this"
 PAGES = ("/metrics", "/readyz?verbose", "/api/servers", "/api/sessions")
 
@@ -49,7 +51,8 @@ class Monitor:
 def server() -> Iterator[RedisServer]:
     if not installed():
         pytest.skip(MISSING)
-    with RedisServer() as running:
+    with RedisServer() as running, running.client() as client:
+        client.execute_command("ACL", "SETUSER", "door", "on", f">{PASSWORD}", *RIGHTS)
         yield running
 
 
@@ -58,9 +61,9 @@ def test_ids_of_sessions_tokens_and_credentials_are_seen_nowhere(
 ) -> None:
     backend.config["mcpServers"]["alpha"]["headers"] = {"Authorization": f"Bearer {CREDENTIAL}"}
     gateway = {"keys": [KEY], "auth": {"tokens": {"ann": TOKEN}}, "log": {"level": "debug"}}
-    monitor = Monitor(server)
+    monitor, store = Monitor(server), server.url.replace("//", f"//door:{PASSWORD}@")
     one, two = (
-        Door(programs.gateway({**backend.config, "gateway": gateway}, "--store", server.url), backend) for _ in range(2)
+        Door(programs.gateway({**backend.config, "gateway": gateway}, "--store", store), backend) for _ in range(2)
     )
     session = RawSession(one.gateway.endpoint("alpha"), TOKEN)
     one.quick(session)
@@ -82,6 +85,7 @@ def test_ids_of_sessions_tokens_and_credentials_are_seen_nowhere(
     assert two.gateway.program.stop() == 0
     with server.client() as client:
         client.set("sd:over", OVER)
+        assert {entry["object"] for entry in client.acl_log()} <= {"client|setinfo"}, "it may do all that it does"
     told = monitor.end()
     logged = "".join(door.gateway.program.output() for door in (one, two)).encode()
 
@@ -89,7 +93,7 @@ def test_ids_of_sessions_tokens_and_credentials_are_seen_nowhere(
     assert session_key(id).encode() in told
     assert b"quick" in told, "what was mailed"
     assert backend.credentials == {f"Bearer {CREDENTIAL}"}
-    for secret in (id, TOKEN, CREDENTIAL, KEY, *backend.sessions):
+    for secret in (id, TOKEN, CREDENTIAL, KEY, PASSWORD, *backend.sessions):
         for where, text in {"Redis": told, "the log": logged, "the admin listener": shown}.items():
             assert secret.encode() not in text, f"{secret} is in {where}"
 

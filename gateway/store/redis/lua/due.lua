@@ -4,4 +4,4 @@
 -- KEYS  due
 -- ARGV  before (s), at most so many
 -- OK, the keys of sessions, the longest overdue first.
-return {'OK', redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1], 'LIMIT', 0, ARGV[2])}
+return {'OK', redis.call('ZRANGE', KEYS[1], '-inf', '(' .. ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[2])}
