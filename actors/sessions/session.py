@@ -878,10 +878,11 @@ class SessionActor(Actor):
         self.event(ev.Ended(reason.value))
 
     def _stay(self) -> None:
-        """It lives on, in the store too, which a first write says."""
+        """It lives on, in the store too, which a first write says; unless it is in doubt again whose it is."""
         self._given_back = False
         self.save(last_activity(None))
-        self._go_on()
+        if self._hold_still() not in (Standing.FORMER, Standing.HOLD):
+            self._go_on()
 
     def _go_on(self) -> None:
         """With what was parked. As in a mailbox: a request whose client is gone by now was never begun."""
@@ -940,17 +941,16 @@ class SessionActor(Actor):
 
     def _released(self, outcome: Any) -> None:
         """Given back. If nothing came meanwhile the object goes; else the session is claimed again."""
+        term = self.services.cluster.term
         if self._moving:
             away = isinstance(outcome, Failed)
             rests(self.identity.key, self.services.limits.idle_ttl, self.services)
             for reply in self._moving:
                 reply.answer(Answer.refusing(errors.store_away()) if away else True)
             self.ctx.stop(SHUTDOWN)
-        elif isinstance(outcome, Failed) and outcome.reason in LOSSES:
+        elif isinstance(outcome, Failed) and outcome.reason in LOSSES and self.record.grant.term == term:
             # What is parked waits until it is known whether another has it, or the store has lost it.
-            if self.record.grant.term != self.services.cluster.term:
-                self._hold_still()
-            elif not self.record.restore(outcome.reason):
+            if not self.record.restore(outcome.reason):
                 self._lose(outcome.reason)
         elif isinstance(outcome, Failed):
             self._stay()

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from actors.doubt import REMEMBERED
-from actors.ports import Grant
+from actors.ports import Failed, Grant, Refused
 from gateway.store.memory import MemoryStore
 from tests.support.calls import reached, streaming
 from tests.support.door_client import Client, Pending
@@ -418,11 +418,14 @@ async def test_a_write_that_is_refused_while_the_session_is_claimed_again_does_n
         assert record.owner == one.services.cluster.incarnation
 
 
-async def test_a_session_whose_rest_is_refused_since_it_was_taken_over_is_mailed_to_its_owner(
-    autojump_clock, monkeypatch
+@pytest.mark.parametrize("why", [None, Refused.AWAY])
+async def test_a_session_that_was_taken_over_as_it_was_put_to_rest_is_mailed_to_its_owner(
+    autojump_clock, monkeypatch, why
 ):
-    """It was given back under a name that the process has no more, which says nothing of who has it."""
-    async with open_replicas(2, http()) as (one, two):
+    """It was given back under a name that the process has no more, and what is heard of that (that it is another's,
+    or nothing) says not whose it is now."""
+    alpha = http()
+    async with open_replicas(2, alpha) as (one, two):
         client = await one.connect("alpha")
         releases = held(one, "release", monkeypatch)
         await trio.sleep(65)
@@ -431,11 +434,19 @@ async def test_a_session_whose_rest_is_refused_since_it_was_taken_over_is_mailed
         client.to(two)
         assert await client.tool("echo") == "alpha: echo"
         await one.resume()
-        [release] = releases
-        release()
         client.to(one)
+        early = client.begin("tools/call", {"name": "echo"})
+        await one.settle()
+        [release] = releases
+        if why is None:
+            release()
+        else:
+            release.args[2](Failed(why))  # type: ignore[attr-defined]
         with trio.fail_after(10):
+            await early.result()
             assert await client.tool("echo") == "alpha: echo"
+        first, second = alpha.upstreams
+        assert (len(first.params_of("tools/call")), len(second.params_of("tools/call"))) == (0, 3)
         assert not one.actors.sessions.table
 
 
