@@ -89,7 +89,7 @@ async def test_where_all_places_are_taken_idle_connections_give_way_and_then_nob
 @pytest.mark.parametrize("rest", [False, True])
 async def test_streams_of_many_sessions_leave_connections_for_calls(backend, events, log, nursery, monkeypatch, rest):
     """Those on which nothing is said too."""
-    monkeypatch.setattr(http_listener, "QUIET", 0.0 if rest else PATIENCE)
+    monkeypatch.setattr(http_listener, "QUIET", 0.01 if rest else PATIENCE)
     connector = HttpConnector(log, nursery, connections=4)
 
     async def answer(request) -> None:
@@ -107,7 +107,7 @@ async def test_streams_of_many_sessions_leave_connections_for_calls(backend, eve
             await events.next(FrameReceived)
             transport.listen()
             await events.next(Listening)  # the stream is there, or is not to be had now
-            await trio.testing.wait_all_tasks_blocked()
+            await trio.testing.wait_all_tasks_blocked(0.05)
         transport.send(FRAME, id=1)
         await events.next(FrameReceived)
     assert not events.of(RequestFailed)
