@@ -1,5 +1,6 @@
 """The other shapes of Redis: a cluster, and a primary that a sentinel names."""
 
+import inspect
 import itertools
 import re
 from contextlib import AsyncExitStack, closing
@@ -12,6 +13,9 @@ from redis.crc import key_slot
 from actors.ports import NO_DELTAS, Grant, Record, Refused, StreamHead
 from gateway.store.redis import StoreDenied, StoreUnreachable, StoreUrlError, targets, writer
 from gateway.store.redis.checks import CLUSTER_RIGHTS, RIGHTS
+from gateway.store.redis.errors import LinkDown
+from gateway.store.redis.links import open_link
+from gateway.store.redis.loop_links import open_loop_link
 from gateway.store.redis.scripts import SCRIPTS
 from gateway.store.redis.targets import parse
 from tests.support.redis_cluster import SLOTS, RedisCluster
@@ -80,6 +84,25 @@ async def test_a_slot_that_moved_is_followed(nodes, opened, ask, new_key, lives_
         await lives_through(store, ask, key)
         with nodes[1].client() as two:
             assert two.exists(f"sd:{{{key}}}:s")
+
+
+@pytest.mark.parametrize("open_one", [open_link, open_loop_link])
+async def test_a_node_that_is_no_more_is_not_asked_for_when_functions_are_loaded(nodes, monkeypatch, open_one):
+    """Its address may be one where nothing answers, and functions are loaded every moment while a slot moves."""
+    link = open_one(parse(f"redis+cluster://127.0.0.1:{nodes[0].port}"))
+
+    async def settled(call):
+        return await call if inspect.isawaitable(call) else call
+
+    everywhere = [("GET", f"sd:{number}") for number in range(8)]
+    assert await settled(link.exchange(everywhere)) == 8 * [None]
+    nodes[1].kill()
+    with pytest.raises(LinkDown):
+        await settled(link.exchange(everywhere))
+    with monkeypatch.context() as patch:
+        patch.setattr(targets.Target, "connection", lambda self, address: pytest.fail(f"{address} was dialled"))
+        await settled(link.prepare())
+    link.close()
 
 
 def keys_of(cluster, pattern):

@@ -169,8 +169,9 @@ class DirectLink:
             raise down(error) from error
 
     def prepare(self) -> None:
-        """See `Link`."""
-        self.exchange(loads())
+        """See `Link`. One that is not connected does this when it connects."""
+        if self._connection is not None:
+            self.exchange(loads())
 
     def histories(self) -> Mapping[str, History]:
         """See `Link`."""
@@ -293,7 +294,6 @@ class ClusterLink:
         """See `Link`."""
         self.primaries.forget()
         for link in self._links.values():
-            # One that is no more has nothing to prepare; any other does this when it connects.
             with suppress(LinkDown):
                 link.prepare()
 

@@ -96,8 +96,9 @@ class DirectLoopLink:
         return replies
 
     async def prepare(self) -> None:
-        """See `LoopLink`."""
-        await self.exchange(loads())
+        """See `LoopLink`. One that is not connected does this when it connects."""
+        if self._wire is not None:
+            await self.exchange(loads())
 
     def close(self) -> None:
         """See `LoopLink`."""
@@ -135,7 +136,6 @@ class ClusterLoopLink:
         """See `LoopLink`."""
         self._primaries.forget()
         for link in self._links.values():
-            # One that is no more has nothing to prepare; any other does this when it connects.
             with suppress(LinkDown):
                 await link.prepare()
 
