@@ -159,6 +159,19 @@ async def test_what_a_function_needs_of_a_log_that_has_moved_is_waited_for(call,
                 assert found.owner is None
 
 
+async def test_what_was_read_before_its_slot_moved_is_read_again_after(cluster, opened, session):
+    """Whoever reads logs has asked for the slots before."""
+    async with opened(cluster.url) as store:
+        key, _ = await session(store)
+        assert await data_of(store, key) == [b"1"]
+        record = f"sd:{{{key}}}:s"
+        with cluster.moving(key_slot(record.encode())) as move:
+            for moved in (f"sd:{{{key}}}:l:p1", record):
+                move(moved)
+                assert refused(await store.replay(key, "p1", 0, 0, 10)) is Refused.AWAY
+        assert await data_of(store, key) == [b"1"]
+
+
 async def test_a_record_restored_while_its_slot_moves_is_restored_whole(cluster, opened, ask, session):
     async with opened(cluster.url) as store:
         key, grant = await session(store)

@@ -7,7 +7,7 @@ from redis.exceptions import TimeoutError
 
 from actors.ports import Failed, LogEntry, Refused, Replay, SessionKey
 from gateway.store.redis.errors import LinkDown
-from gateway.store.redis.links import Command, Link, Reply
+from gateway.store.redis.links import Command, Link, Reply, lacks_function
 from gateway.store.redis.operations import decode_head, log_key, record_key
 from gateway.store.rules import replay_after
 
@@ -51,13 +51,18 @@ class Reader:
         return _replay_of(replies, after)
 
     def _exchange(self, commands: list[Command]) -> list[Reply]:
-        """Once more where the connection broke at once: it may be one to a Redis that has been restarted since."""
+        """Once more where the connection broke at once: it may be one to a Redis that has been restarted since; and
+        where the keys have moved."""
         try:
-            return self._link.exchange(commands)
+            replies = self._link.exchange(commands)
         except LinkDown as error:
             if isinstance(error.__cause__, TimeoutError):
                 raise
-            return self._link.exchange(commands)
+            replies = self._link.exchange(commands)
+        if any(lacks_function(reply) for reply in replies):
+            self._link.prepare()
+            replies = self._link.exchange(commands)
+        return replies
 
 
 def _commands(key: SessionKey, stream: str, after: tuple[int, int], limit: int) -> list[Command]:
