@@ -23,10 +23,12 @@ from actors.runtime.ref import Ref, Registry
 from actors.runtime.reply import Reply
 from actors.runtime.supervisor import Child, DynamicSupervisor, Supervisor
 from actors.runtime.system import System, SystemStatistics, open_system
+from actors.runtime.tables import EMPTY_TABLE, put
 from actors.runtime.tasks import Task, TaskEnded
 
 __all__ = [
     "CANCELLED",
+    "EMPTY_TABLE",
     "NORMAL",
     "SHUTDOWN",
     "Actor",
@@ -56,5 +58,6 @@ __all__ = [
     "boundary",
     "crashed",
     "open_system",
+    "put",
     "thread_boundary",
 ]

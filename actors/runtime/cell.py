@@ -16,6 +16,7 @@ from actors.runtime.boundary import Boundary
 from actors.runtime.exits import Exit, ExitKind
 from actors.runtime.mailbox import Mailbox, MailboxStatistics, Place
 from actors.runtime.ref import Ended, Ref
+from actors.runtime.tables import EMPTY_TABLE, put
 from actors.runtime.tasks import Task, TaskEnded
 from actors.runtime.timers import Timer
 
@@ -39,7 +40,8 @@ class Down:
 
 
 class Monitor(Place):
-    """One actor's interest in the end of another, and the place of the Down that ends it."""
+    """One actor's interest in the end of another, and the place of the Down that ends it. Both have it among their
+    `monitors`: the watcher by the address of the other, the other by itself."""
 
     __slots__ = ("_ref", "_watcher")
 
@@ -56,7 +58,7 @@ class Monitor(Place):
     def drop(self) -> None:
         """Nobody is to be told any more."""
         if isinstance(self._ref.cell, Cell):
-            self._ref.cell.watchers.pop(self, None)
+            self._ref.cell.monitors.pop(self, None)
 
 
 class Owner(Protocol):
@@ -123,7 +125,6 @@ class Cell:
         "system",
         "tasks",
         "timers",
-        "watchers",
     )
 
     def __init__(self, system: "System", actor: Actor, name: str, owner: Owner) -> None:
@@ -135,12 +136,11 @@ class Cell:
         self.ref = Ref(name, self)
         self.mailbox = Mailbox(actor.mailbox_size)
         self.reason: Exit | None = None
-        self.pending: dict[Reply, None] = {}
-        self.timers: dict[Hashable, _TimerPlace] = {}
+        self.pending: dict[Reply, None] = EMPTY_TABLE
+        self.timers: dict[Hashable, _TimerPlace] = EMPTY_TABLE
         self.tasks: tuple[Task, ...] = ()
-        self.monitors: dict[Ref, Monitor] = {}
-        self.watchers: dict[Monitor, None] = {}
-        """Others' monitors of this actor, in the order in which they were set."""
+        self.monitors: dict[Ref | Monitor, Monitor] = EMPTY_TABLE
+        """Its own, by whom it watches, and others' of it, in the order in which they were set."""
         self._fresh = True
         self._running = False
         self._scheduled = False
@@ -252,8 +252,7 @@ class Cell:
     def _rest(self) -> None:
         """Idle actors are many: what is empty gives back its memory."""
         self.mailbox.rest()
-        if not self.pending:
-            self.pending.clear()  # an emptied dict keeps its table
+        self.pending, self.timers = self.pending or EMPTY_TABLE, self.timers or EMPTY_TABLE
 
     def callback_over(self, exit: Exit) -> None:
         """A callback that the actor had left somewhere ran; a crash in it is the actor's, or, if that has ended, only
@@ -289,9 +288,9 @@ class Cell:
         self._drop_possessions()
         if reason.error is not None:
             self.system.report(self.ref.name, reason.error)
-        for monitor in self.watchers:
+        for monitor in self.monitors.values():
             monitor.down(reason)
-        self.watchers.clear()
+        self.monitors = EMPTY_TABLE
         if self._ended is not None:
             self._ended.set()
         self.owner.child_ended(self.ref, reason)
@@ -315,12 +314,11 @@ class Cell:
     def _drop_possessions(self) -> None:
         for place in self.timers.values():
             self.system.timers.cancel(place.timer)
-        self.timers.clear()
+        self.timers = EMPTY_TABLE
         for task in self.tasks:
             task.cancel()
-        for monitor in self.monitors.values():
-            monitor.drop()
-        self.monitors.clear()
+        for key in [key for key in self.monitors if isinstance(key, Ref)]:
+            self.monitors.pop(key).drop()
 
     @property
     def crowded(self) -> bool:
@@ -359,7 +357,7 @@ class Cell:
                 return
             self.cancel_timer(key)
         if self.reason is None:
-            self.timers[key] = _TimerPlace(self, key, seconds, message)
+            self.timers = put(self.timers, key, _TimerPlace(self, key, seconds, message))
 
     def cancel_timer(self, key: Hashable) -> None:
         """See Context."""
@@ -392,12 +390,12 @@ class Cell:
         """See Context."""
         if ref in self.monitors or self.reason is not None:
             return
-        monitor = self.monitors[ref] = Monitor(self, ref)
-        cell = ref.cell
+        monitor, cell = Monitor(self, ref), ref.cell
+        self.monitors = put(self.monitors, ref, monitor)
         if cell.reason is not None:
             monitor.down(cell.reason)
         elif isinstance(cell, Cell):
-            cell.watchers[monitor] = None
+            cell.monitors = put(cell.monitors, monitor, monitor)
 
     def demonitor(self, ref: Ref) -> None:
         """See Context."""

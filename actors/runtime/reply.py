@@ -13,6 +13,7 @@ import trio
 from actors.runtime.boundary import Boundary
 from actors.runtime.exits import ActorDown, Exit, MailboxFull, NotTaken
 from actors.runtime.mailbox import Place
+from actors.runtime.tables import put
 
 if TYPE_CHECKING:
     from actors.runtime.cell import Cell
@@ -70,7 +71,7 @@ class Reply(Place):
         self._disarm()
         if self._state is _State.QUEUED:
             self._state = _State.TAKEN
-            self._cell.pending[self] = None
+            self._cell.pending = put(self._cell.pending, self, None)
 
     def closed(self, name: str, reason: Exit) -> None:
         """The actor ended, with the call queued or taken."""
