@@ -1,7 +1,7 @@
 """A mapping that is a value, and whose changed copies cost the same however large it is."""
 
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -34,8 +34,8 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
     def having(self, key: K, value: V) -> "PersistentMap[K, V]":
         """With this member; one that was there keeps its place."""
         members = self._dict
-        if members is None:
-            return PersistentMap({**self._copied(), key: value})
+        if not members:  # an earlier value, or an empty one, which many may share
+            return PersistentMap({**self._copied(), key: value} if members is None else {key: value})
         other: PersistentMap[K, V] = PersistentMap.__new__(PersistentMap)
         self._dict, self._next, self._key, self._value = None, other, key, members.get(key, _MISSING)
         members[key] = value
@@ -50,6 +50,8 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
             return PersistentMap({k: v for k, v in self._copied().items() if k != key})
         if key not in members:
             return self
+        if len(members) == 1:
+            return EMPTY_MAP
         other: PersistentMap[K, V] = PersistentMap.__new__(PersistentMap)
         self._dict, self._next, self._key, self._value = None, other, key, members.pop(key)
         other._dict, other.get = members, self.get
@@ -99,3 +101,7 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
 
     def __repr__(self) -> str:
         return repr(self._dict if self._dict is not None else self._copied())
+
+
+EMPTY_MAP: Final[PersistentMap[Any, Any]] = PersistentMap()
+"""Most are empty most of the time."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.machines.modern import input_required, request_state
@@ -28,7 +28,7 @@ from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import METHODS
 from actors.protocol.outcomes import CANCELLED
-from actors.protocol.persistent import PersistentMap
+from actors.protocol.persistent import EMPTY_MAP, PersistentMap
 from actors.protocol.versions import MODERN
 
 Owner: TypeAlias = Hashable
@@ -379,7 +379,7 @@ class Calls(Struct, frozen=True):
     one, in order."""
 
     rules: Rules
-    held: PersistentMap[int, Held] = field(default_factory=PersistentMap)
+    held: PersistentMap[int, Held] = EMPTY_MAP
     lines: dict[int, int | None] = {}
     waiting: tuple[int, ...] = ()
     opened: int = 0

@@ -174,10 +174,10 @@ class Rules(Struct, frozen=True):
 
 
 NOTHING: Final[dict[Any, Any]] = {}
-"""Every empty table of a session: no table is ever changed in place."""
+"""Every empty table of a machine: none is ever changed in place."""
 
 
-def _nothing() -> dict[Any, Any]:
+def nothing() -> dict[Any, Any]:
     return NOTHING
 
 
@@ -194,12 +194,12 @@ class Session(Struct, frozen=True):
     """The log level in force; None: none was chosen. One that is not of the protocol lets every message through, and is
     "" if it can't be told to a server again."""
     subscriptions: tuple[str, ...] = ()
-    requests: dict[RequestId, ClientRequest] = field(default_factory=_nothing)
-    calls: dict[CallId, RequestId] = field(default_factory=_nothing)
-    posts: dict[PostId, Post] = field(default_factory=_nothing)
-    streams: dict[str, Stream] = field(default_factory=_nothing)
-    asks: dict[str, ServerRequest] = field(default_factory=_nothing)
-    given: dict[str, CallId] = field(default_factory=_nothing)
+    requests: dict[RequestId, ClientRequest] = field(default_factory=nothing)
+    calls: dict[CallId, RequestId] = field(default_factory=nothing)
+    posts: dict[PostId, Post] = field(default_factory=nothing)
+    streams: dict[str, Stream] = field(default_factory=nothing)
+    asks: dict[str, ServerRequest] = field(default_factory=nothing)
+    given: dict[str, CallId] = field(default_factory=nothing)
     """Server requests whose answer is in the record, and the calls to which they belong: as long as these run, another
     life may have to give the answers to the backend again."""
     settled: tuple[str, ...] = ()

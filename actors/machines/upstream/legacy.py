@@ -21,6 +21,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.machines.session.events import Place
+from actors.machines.session.state import NOTHING
 from actors.machines.upstream import events as ev
 from actors.machines.upstream import legacy_calls as calls
 from actors.machines.upstream.events import UNSENT_BYTES, UNSENT_MAX
@@ -39,7 +40,7 @@ from actors.protocol import capabilities, codec, errors, payload, tasks, transpo
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics, reason_of, refusal_of, told_by, without_addresses
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
 from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
-from actors.protocol.persistent import PersistentMap
+from actors.protocol.persistent import EMPTY_MAP, PersistentMap
 from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
 
 SERVER_INFO_BYTES: Final = 1024 * 1024
@@ -190,7 +191,7 @@ def _welcomed(upstream: Upstream, raw: Raw) -> Step:
     info, whole = payload.kept(answer.serverInfo), payload.kept(raw)
     server_info = ev.ServerInfo(version, payload.kept(declared), info, answer.instructions, whole)
     upstream = moved(_greeted(upstream, server_info), "initialize answered")
-    upstream = replace(upstream, pending=PersistentMap(), tag=upstream.tag + 1)
+    upstream = replace(upstream, pending=EMPTY_MAP, tag=upstream.tag + 1)
     frame = codec.encode_notification("notifications/initialized", EMPTY)
     return upstream, [ev.UseVersion(version), ev.Send(frame, tag=upstream.tag)]
 
@@ -343,7 +344,7 @@ def _end_calls(upstream: Upstream, reason: str, message: str, diagnostics: Diagn
                 effects.append(ev.Finish(call.call, False, error))
     effects += [ev.Withdraw(id) for id in upstream.asked]
     effects += [ev.Count("unsaid") for _ in upstream.unsent]
-    upstream = replace(upstream, pending=PersistentMap(), waiting=(), asked={}, unsent=(), settling=None)
+    upstream = replace(upstream, pending=EMPTY_MAP, waiting=(), asked=NOTHING, unsent=(), settling=None)
     return replace(upstream, grace_over=False), effects
 
 
@@ -375,7 +376,7 @@ def _closed(upstream: Upstream, event: ev.Closed) -> Step:
     """The transport has ended. A process that was handed over may have ended for the probe that it refused: another one
     is started."""
     if upstream.phase is Phase.INITIALIZING and upstream.warm and event.counts:
-        return replace(moved(upstream, "ended after a probe"), pending=PersistentMap(), warm=False), [ev.Connect()]
+        return replace(moved(upstream, "ended after a probe"), pending=EMPTY_MAP, warm=False), [ev.Connect()]
     return _fail(upstream, event.reason, event.message, counts=event.counts, diagnostics=event.diagnostics)
 
 

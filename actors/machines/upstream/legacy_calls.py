@@ -21,6 +21,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.machines.session.events import Place
+from actors.machines.session.state import NOTHING
 from actors.machines.upstream import events as ev
 from actors.machines.upstream.legacy_state import Phase, Step, Upstream
 from actors.protocol import capabilities, codec, errors, payload, tasks, translate
@@ -327,7 +328,8 @@ def _settle_asked(upstream: Upstream, call: ev.CallKey) -> Step:
 
 def _unasked(upstream: Upstream, ids: list[RequestId]) -> Upstream:
     """These server requests have an answer, or want none any more."""
-    return replace(upstream, asked={id: call for id, call in upstream.asked.items() if id not in ids})
+    asked = {id: call for id, call in upstream.asked.items() if id not in ids}
+    return replace(upstream, asked=asked or NOTHING)
 
 
 def refuse(request: Request, error: errors.ProtocolError) -> ev.Send:

@@ -9,9 +9,10 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from actors.machines.session.events import Place
+from actors.machines.session.state import nothing
 from actors.machines.upstream.events import Called, CallKey, Effects, Send, ServerInfo
 from actors.protocol.messages import RequestId
-from actors.protocol.persistent import PersistentMap
+from actors.protocol.persistent import EMPTY_MAP, PersistentMap
 
 
 class Phase(Enum):
@@ -87,9 +88,9 @@ class Upstream(Struct, frozen=True):
     attempt: int = 0
     next_id: int = 1
     tag: int = 0
-    pending: PersistentMap[RequestId, Called] = field(default_factory=PersistentMap)
+    pending: PersistentMap[RequestId, Called] = EMPTY_MAP
     waiting: tuple[Called, ...] = ()
-    asked: dict[RequestId, CallKey | None] = {}
+    asked: dict[RequestId, CallKey | None] = field(default_factory=nothing)
     level: str | None = None
     subscriptions: tuple[str, ...] = ()
     kept: bool = False

@@ -31,7 +31,7 @@ from actors.machines.upstream.modern_state import Phase, Probe, Running, Step, U
 from actors.protocol import capabilities, errors, meta, payload
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics, reason_of, refusal_of, without_addresses
 from actors.protocol.messages import EMPTY, RequestId
-from actors.protocol.persistent import PersistentMap
+from actors.protocol.persistent import EMPTY_MAP, PersistentMap
 from actors.protocol.versions import MODERN
 
 PROBES: Final = 2
@@ -151,7 +151,7 @@ def probe_closed(upstream: Upstream, event: ev.Closed) -> Step:
     if not event.counts:
         return lost(upstream, event)
     if upstream.warm:
-        upstream = replace(moved(upstream, "ended after initialize"), pending=PersistentMap(), warm=False)
+        upstream = replace(moved(upstream, "ended after initialize"), pending=EMPTY_MAP, warm=False)
         return upstream, [StopTimer(PROBE_CLOCK), ev.Connect()]
     pending = PersistentMap({id: p for id, p in upstream.pending.items() if not isinstance(p, Probe)})
     case = era.of_failure(event.reason)
@@ -193,7 +193,7 @@ def _end_sent(upstream: Upstream, reason: str, message: str, diagnostics: Diagno
     upstream, changes = listens.take_changes(upstream)
     effects += [_finish(called, error) for called in changes]
     upstream, more = listens.lose_all(upstream, error)
-    return replace(upstream, pending=PersistentMap()), effects + more
+    return replace(upstream, pending=EMPTY_MAP), effects + more
 
 
 def _end_waiting(upstream: Upstream, error: Raw) -> Step:
@@ -267,7 +267,7 @@ def wrong_era(upstream: Upstream, case: Case, said: str) -> Step:
     upstream, more = listens.end_all(upstream, error)
     upstream, sent = _end_sent(upstream, reason, message)
     leave = ev.HandOver() if case in REFUSALS and upstream.server_info is None else ev.Hang()
-    upstream = replace(moved(upstream, "other era"), lost=PersistentMap(), wishes=PersistentMap(), server_info=None)
+    upstream = replace(moved(upstream, "other era"), lost=EMPTY_MAP, wishes=EMPTY_MAP, server_info=None)
     judged = Judged(False, sure=case is not Case.SILENT, said=said)
     before: Effects = [ev.StopClock(), StopTimer(PROBE_CLOCK), leave, judged]
     return upstream, [*before, *effects, *ended, *more, *sent, WrongEra(tuple(returned))]
@@ -280,7 +280,7 @@ def end_courses(upstream: Upstream, error: Raw) -> Step:
         effects += [Withdraw(asking.running.called.caller, id) for id in asking.open]
         effects.append(_finish(asking.running, error))
     effects += [_finish(running, error) for running in upstream.pausing.values()]
-    return replace(upstream, asking=PersistentMap(), pausing=PersistentMap()), effects
+    return replace(upstream, asking=EMPTY_MAP, pausing=EMPTY_MAP), effects
 
 
 def called_wrong_era(upstream: Upstream, event: Called) -> Step:
@@ -309,7 +309,7 @@ def shut(upstream: Upstream, event: ev.Shut) -> Step:
     upstream, sent = _end_sent(upstream, "closed", message)
     upstream, waiting = _end_waiting(upstream, failure("closed", message, "no", upstream.server))
     upstream, ended = end_courses(upstream, unknown)
-    upstream = replace(moved(upstream, "shut"), lost=PersistentMap(), wishes=PersistentMap())
+    upstream = replace(moved(upstream, "shut"), lost=EMPTY_MAP, wishes=EMPTY_MAP)
     return upstream, [ev.StopClock(), StopTimer(PROBE_CLOCK), ev.Hang(), *effects, *sent, *waiting, *ended]
 
 

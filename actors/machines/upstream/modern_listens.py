@@ -45,7 +45,7 @@ from actors.protocol import filter as filters
 from actors.protocol.filter import Filter
 from actors.protocol.messages import RequestId
 from actors.protocol.methods import ACKNOWLEDGED, LIST_CHANGED, SUBSCRIBE, UPDATED
-from actors.protocol.persistent import PersistentMap
+from actors.protocol.persistent import EMPTY_MAP, PersistentMap
 
 LISTEN: Final = "subscriptions/listen"
 ACK_WITHIN: Final = 10.0
@@ -85,7 +85,7 @@ def _open(upstream: Upstream, listen: Listen) -> Step:
 def restore(upstream: Upstream) -> Step:
     """READY: opens what was lost, and what everybody of the other era hears of."""
     effects: Effects = []
-    lost, upstream = upstream.lost, replace(upstream, lost=PersistentMap())
+    lost, upstream = upstream.lost, replace(upstream, lost=EMPTY_MAP)
     for number, listen in lost.items():
         effects.append(StopTimer(("listen", number)))
         upstream, more = _open(upstream, listen)

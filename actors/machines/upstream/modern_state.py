@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 from enum import Enum
 from typing import Final, TypeAlias
 
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.machines.upstream import events as ev
@@ -17,7 +17,7 @@ from actors.protocol.capabilities import NOTHING, Capabilities
 from actors.protocol.filter import Filter
 from actors.protocol.headers import Mirrored
 from actors.protocol.messages import EMPTY, RequestId
-from actors.protocol.persistent import PersistentMap
+from actors.protocol.persistent import EMPTY_MAP, PersistentMap
 
 
 class Phase(Enum):
@@ -190,16 +190,16 @@ class Upstream(Struct, frozen=True):
     attempt: int = 0
     probes: int = 0
     next_id: int = 1
-    pending: PersistentMap[RequestId, Pending] = field(default_factory=PersistentMap)
+    pending: PersistentMap[RequestId, Pending] = EMPTY_MAP
     """All callers' calls: as many as there may be at once."""
     waiting: tuple[Called | Running, ...] = ()
     unsent: tuple[Notified, ...] = ()
     """Notifications of clients that wait for the connection."""
-    asking: PersistentMap[CallKey, Asking] = field(default_factory=PersistentMap)
-    pausing: PersistentMap[CallKey, Running] = field(default_factory=PersistentMap)
+    asking: PersistentMap[CallKey, Asking] = EMPTY_MAP
+    pausing: PersistentMap[CallKey, Running] = EMPTY_MAP
     rebuilding: tuple[Running, ...] = ()
-    lost: PersistentMap[int, Listen] = field(default_factory=PersistentMap)
-    wishes: PersistentMap[Hashable, Wish] = field(default_factory=PersistentMap)
+    lost: PersistentMap[int, Listen] = EMPTY_MAP
+    wishes: PersistentMap[Hashable, Wish] = EMPTY_MAP
     mirrors: dict[str, tuple[Mirrored, ...]] = {}
     """By tool: the arguments that go into headers."""
     principal: str | None = None
