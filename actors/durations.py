@@ -20,6 +20,7 @@ from actors.protocol.methods import METHODS
 from actors.protocol.naming import build_names
 from actors.protocol.payload import BROKEN
 from actors.protocol.table import Table
+from actors.runtime import EMPTY_TABLE, put
 
 if TYPE_CHECKING:
     from actors.services import TableCell
@@ -139,7 +140,7 @@ class CallTimes:
     def __init__(self, telemetry: Telemetry, shown: ShownTools) -> None:
         self.telemetry = telemetry
         self.shown = shown
-        self.running: dict[Hashable, tuple[float, str, str]] = {}
+        self.running: dict[Hashable, tuple[float, str, str]] = EMPTY_TABLE
 
     def __len__(self) -> int:
         return len(self.running)
@@ -147,7 +148,7 @@ class CallTimes:
     def began(self, key: Hashable, method: str, params: Raw, now: float) -> None:
         """A call came."""
         tool = tool_name(params) if method == "tools/call" else ""
-        self.running[key] = (now, method if method in METHODS else "", tool)
+        self.running = put(self.running, key, (now, method if method in METHODS else "", tool))
 
     def forget(self, key: Hashable) -> None:
         """Nobody waits for it any more."""
@@ -156,8 +157,7 @@ class CallTimes:
     def _over(self, key: Hashable) -> tuple[float, str, str] | None:
         """It is not under way any more."""
         began = self.running.pop(key, None)
-        if not self.running:
-            self.running.clear()  # an emptied dict keeps its table
+        self.running = self.running or EMPTY_TABLE
         return began
 
 

@@ -9,7 +9,7 @@ gives it up. Nothing waits for the store but what says so (`then`).
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from secrets import token_hex
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -27,7 +27,7 @@ from actors.ports import (
     SessionKey,
     ignore,
 )
-from actors.runtime import Context
+from actors.runtime import EMPTY_TABLE, Context, put
 from actors.services import Services
 
 Fields: TypeAlias = dict[str, bytes | None]
@@ -52,13 +52,14 @@ NO_FIELDS: Mapping[str, bytes] = {}
 NO_NAMES: frozenset[str] = frozenset()
 
 
-def apply(table: dict[str, bytes], changes: Mapping[str, bytes | None]) -> None:
-    """Makes changes of a part of a record."""
+def apply(table: dict[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
+    """A part of a record with these changes, made in place if that can be (see `put`)."""
     for name, value in changes.items():
         if value is None:
             table.pop(name, None)
         else:
-            table[name] = value
+            table = put(table, name, value)
+    return table
 
 
 def reader(key: SessionKey, version: int, replicas: list[Replica] | Failed, me: Incarnation) -> Incarnation | None:
@@ -89,6 +90,16 @@ class Renamed(Struct, frozen=True):
     """A new term has begun, perhaps under another name: what the process owns is to be claimed again."""
 
 
+class Life(Protocol):
+    """Whose record it is, as far as the store may lose it."""
+
+    def content(self, grant: Grant) -> Record:
+        """What is known of the record besides its fields."""
+
+    def surely_lost(self) -> bool:
+        """Whether a record that is gone when it is claimed again was lost by the store, and did not end elsewhere."""
+
+
 class OwnedRecord:
     """The record of one life of one actor, which passes on Stored and SaveDue. All methods are synchronous."""
 
@@ -107,13 +118,12 @@ class OwnedRecord:
         "_then",
         "_writing",
         "changed",
-        "content",
         "grant",
         "key",
+        "life",
         "lost",
         "other",
         "owned",
-        "surely_lost",
         "touched",
     )
 
@@ -125,28 +135,26 @@ class OwnedRecord:
         """Whether it may be written. (While it is claimed again, it may not.)"""
         self.lost: Refused | None = None
         """Why it can't be owned, or is not any more."""
-        self.changed: Fields = {}
+        self.changed: Fields = EMPTY_TABLE
         """What is to be written."""
         self.touched = ctx.now()
         """When the store last heard that this life goes on."""
         self.other: Incarnation | None = None
         """Who owned it when that was last known."""
-        self.content: Callable[[Grant], Record] | None = None
-        """What is known here of the record besides its fields; None: it can't be restored."""
-        self.surely_lost: Callable[[], bool] = lambda: False
-        """Whether a record that is gone when it is claimed again was lost by the store, and did not end elsewhere."""
+        self.life: Life | None = None
+        """None: it can't be restored."""
         self.key = key
         self._services = services
-        self._known: dict[str, bytes] = {}
+        self._known: dict[str, bytes] = EMPTY_TABLE
         """The fields as they are, or are about to be, in the store."""
         self._restoring = False
         self._ctx = ctx
         self._rev = 0
         self._attempts = 0
-        self._fields: dict[str, bytes] = {}
-        self._noted: Fields = {}
-        self._later: list[Callable[[], object]] = []
-        self._then: list[Callable[[], object]] = []
+        self._fields: dict[str, bytes] = EMPTY_TABLE
+        self._noted: Fields = EMPTY_TABLE
+        self._later: tuple[Callable[[], object], ...] = ()
+        self._then: tuple[Callable[[], object], ...] = ()
         self._writing: Fields | None = None
         self._nonce = ""
         self._names = NO_NAMES
@@ -199,8 +207,8 @@ class OwnedRecord:
         """It may be this process all the same, by a claim of which nothing was heard."""
         if failed.reason is Refused.FENCED:
             self._services.store.read(self.key, self._told("reread"))
-        elif failed.reason is Refused.GONE and self.content is not None and self.surely_lost():
-            self._write_whole(self.content(self.grant))
+        elif failed.reason is Refused.GONE and self.life is not None and self.life.surely_lost():
+            self._write_whole(self.life.content(self.grant))
         elif failed.reason not in UNAVAILABLE:
             self.lost = failed.reason
         else:
@@ -209,8 +217,8 @@ class OwnedRecord:
     def _reread(self, record: Record) -> None:
         if record.owner in self._names and record.epoch > self.grant.epoch:
             self._claim_from(record.owner, record.epoch)
-        elif record.epoch < self.grant.epoch and self.content is not None:
-            self._write_whole(self.content(self.grant))  # the store has lost a claim of this process
+        elif record.epoch < self.grant.epoch and self.life is not None:
+            self._write_whole(self.life.content(self.grant))  # the store has lost a claim of this process
         else:
             self.lost, self.other = Refused.FENCED, record.owner
 
@@ -260,17 +268,18 @@ class OwnedRecord:
 
     def change(self, fields: Fields) -> None:
         """Fields to write, with the next `flush`."""
-        self.changed.update(fields)
-        self._noted = {name: value for name, value in self._noted.items() if name not in fields}
+        self.changed = {**self.changed, **fields}
+        if self._noted:
+            self._noted = {name: value for name, value in self._noted.items() if name not in fields}
 
     def note(self, fields: Fields) -> None:
         """Fields that are written with whatever is written next, for which alone nothing is written."""
-        self._noted.update(fields)
+        self._noted = {**self._noted, **fields}
 
     def take_noted(self) -> Fields:
         """The caller writes them."""
-        noted, self._noted = self._noted, {}
-        apply(self._known, noted)
+        noted, self._noted = self._noted, EMPTY_TABLE
+        self._known = apply(self._known, noted)
         return noted
 
     def then(self, act: Callable[[], object]) -> None:
@@ -278,9 +287,9 @@ class OwnedRecord:
         if not self.owned:
             act()
         elif self.changed:
-            self._later.append(act)
+            self._later += (act,)
         elif self._writing is not None:
-            self._then.append(act)
+            self._then += (act,)
         else:
             act()
 
@@ -290,10 +299,11 @@ class OwnedRecord:
             self._write_all()
 
     def _write_all(self) -> None:
-        self._writing, self.changed, self._noted = {**(self._writing or {}), **self._noted, **self.changed}, {}, {}
-        apply(self._known, self._writing)
+        self._writing = {**(self._writing or {}), **self._noted, **self.changed}
+        self.changed = self._noted = EMPTY_TABLE
+        self._known = apply(self._known, self._writing)
         self._then += self._later
-        self._later = []
+        self._later = ()
         self._rev += 1
         self.write()
 
@@ -324,11 +334,11 @@ class OwnedRecord:
     def _act_unwritten(self) -> None:
         """The store is away."""
         self._then += self._later
-        self._later = []
+        self._later = ()
         self._act()
 
     def _act(self) -> None:
-        then, self._then = self._then, []
+        then, self._then = self._then, ()
         for act in then:
             act()
 
@@ -340,10 +350,10 @@ class OwnedRecord:
         it is claimed again, or is about to be, that says what has become of it."""
         if not self.owned or self.grant.owner != self._services.cluster.incarnation:
             return True
-        if self.content is None:
+        if self.life is None:
             self.lost = reason
         elif not self._restoring:
-            self._write_whole(self.content(self.grant))
+            self._write_whole(self.life.content(self.grant))
         return self.lost is None
 
     def _write_whole(self, content: Record) -> None:

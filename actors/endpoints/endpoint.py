@@ -70,10 +70,14 @@ class Endpoint(ABC):
         self.services = services
         self.tree = tree
         self.upstreams = Upstreams(host, name, services, tree, dialer, self)
-        self.calls = self.upstreams.calls
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}: {self.statistics()}>"
+
+    @property
+    def calls(self) -> dict[int, str]:
+        """Those that are under way, and the servers that run them."""
+        return self.upstreams.calls
 
     def statistics(self) -> dict[str, int]:
         """How much it remembers of what is under way."""
@@ -137,7 +141,7 @@ class Endpoint(ABC):
         if self.merged is not None:
             message = self.merged.exposed(message)
         call = message.call
-        self.calls.pop(call, None)
+        self.upstreams.over(call)
         if call < 0 or call in self.upstreams.waiters:
             self.upstreams.settle(message)
         else:

@@ -30,7 +30,7 @@ from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.protocol.table import BackendSpec, Table
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, can_use
-from actors.runtime import Ref
+from actors.runtime import EMPTY_TABLE, Ref, put
 from actors.services import Services
 from actors.upstreams.legacy import LegacyUpstream
 from actors.upstreams.messages import (
@@ -78,15 +78,15 @@ class SessionEndpoint(Endpoint):
     kept: ResumableUpstreams | None = None
 
     def __init__(self, host: SessionHost, name: str, services: Services, tree: Tree, *, merged: bool) -> None:
-        self.levels: dict[str, str | None] = {}
-        """By server: the log level that it was told."""
+        self.levels: dict[str, str] = EMPTY_TABLE
+        """By server: the log level that it was told, if it was told any."""
         self.dialer = SessionDialer(self)
         super().__init__(host, name, services, tree, self.dialer)
         self.merged = Merged(self, Source(self)) if merged else None
         self.naming = self.merged if self.merged is not None else Single(self)
         self.tasks = TaskRegistry(self)
         self.subscriptions = Subscriptions(self._save_subscriptions)
-        self._questions: dict[tuple[str, RequestId], str] = {}
+        self._questions: dict[tuple[str, RequestId], str] = EMPTY_TABLE
 
     def statistics(self) -> dict[str, int]:
         """As in `Endpoint`."""
@@ -172,9 +172,9 @@ class SessionEndpoint(Endpoint):
             if refusal is not None:
                 self.refuse(call, refusal)
                 return
-            self.upstreams.waiters[call] = self._subscribed
+            self.upstreams.wait(call, self._subscribed)
         elif method in tasks.ASKING or (method in tasks.AUGMENTED and json.mentions(params, b'"task"')):
-            self.upstreams.waiters[call] = lambda outcome: self.pass_outcome(self.tasks.outcome(method, outcome))
+            self.upstreams.wait(call, lambda outcome: self.pass_outcome(self.tasks.outcome(method, outcome)))
         version = self.host.version if self.merged is None else ""
         if not self.upstreams.call(call, backend, method, params, effect.progress, version=version):
             self.refuse(call, no_upstream(backend))
@@ -184,11 +184,11 @@ class SessionEndpoint(Endpoint):
     def go_on(self, effect: fx.Continue) -> None:
         """A call of an earlier life: the rest of its answer is with the server."""
         call, backend = effect.call, effect.backend
-        self.calls[call] = backend
+        self.upstreams.runs(call, backend)
         if self.merged is not None:
             self.merged.exposes(call, effect.method)
         for id, method in effect.asked:
-            self._questions[backend, id] = method
+            self._questions = put(self._questions, (backend, id), method)
         upstream = self.upstreams.connection(backend)
         if upstream is None or self.upstreams.shares(backend):  # one that is shared has another session, or none
             self.outcome(UpstreamOutcome(backend, call, False, no_upstream(backend, "unknown").raw))
@@ -330,7 +330,8 @@ class SessionEndpoint(Endpoint):
             if self.naming.merges:
                 self._set_level(backend, level)
             else:
-                self.levels[backend] = level  # it has said so, and the connection says it again after a loss
+                # It has said so, and the connection says it again after a loss.
+                self.levels = put(self.levels, backend, level)
 
     def _set_level(self, backend: str, level: str) -> None:
         """Tells a connected server the log level, if it has logging."""
@@ -339,7 +340,7 @@ class SessionEndpoint(Endpoint):
             return
         if not capabilities.parse(server_info.capabilities).has(("logging",)):
             return
-        self.levels[backend] = level
+        self.levels = put(self.levels, backend, level)
 
         def told(outcome: UpstreamOutcome) -> None:
             if not outcome.ok and self.levels.get(backend) == level:
@@ -397,7 +398,7 @@ class SessionEndpoint(Endpoint):
         if refusal is not None:
             message.upstream.reply(AnswerGiven(message.id, False, refusal.raw))
             return
-        self._questions[message.backend, message.id] = message.method
+        self._questions = put(self._questions, (message.backend, message.id), message.method)
         backend, call, id, method = message.backend, message.call, message.id, message.method
         params = self.tasks.exposed(backend, method, self.naming.question(backend, method, message.params))
         self.host.event(ev.ServerRequested(backend, call, id, method, params, message.place, self.as_is(backend)))
@@ -433,7 +434,7 @@ class SessionEndpoint(Endpoint):
             if upstream is not None:
                 upstream.reply(message)
                 self.host.routed(message.call)
-            elif self.calls.pop(message.call, None) is not None:
+            elif self.upstreams.over(message.call) is not None:
                 self.refuse(message.call, no_upstream(backend))
 
         if message.call < 0:
@@ -522,7 +523,7 @@ class SessionDialer:
     changes = True
 
     def __init__(self, endpoint: SessionEndpoint) -> None:
-        self.told: dict[str, None] = {}
+        self.told: dict[str, None] = EMPTY_TABLE
         """Modern ones: their connections are everybody's."""
         self._endpoint = endpoint
         self._name: str | None = None
@@ -532,14 +533,17 @@ class SessionDialer:
         endpoint = self._endpoint
         tree, registry = endpoint.tree, endpoint.host.ctx.system.registry
         if tree.eras.legacy(spec) is False:
-            self.told[spec.name] = None
+            self.told = put(self.told, spec.name, None)
             return start_modern_upstream(spec, endpoint.services, tree.backends, tree.eras, registry, tree.upstreams)
         self.told.pop(spec.name, None)
         shared = spec.sharing == "shared"
         resume = endpoint.kept.take(spec) if endpoint.kept is not None and not shared else None
         level = None if shared else endpoint.host.level or None
         # The handshake of a connection sets the level; where there is none, the server may know another one.
-        endpoint.levels[spec.name] = None if resume is not None and resume.kept is not None else level
+        if level is None or (resume is not None and resume.kept is not None):
+            endpoint.levels.pop(spec.name, None)
+        else:
+            endpoint.levels = put(endpoint.levels, spec.name, level)
 
         def make() -> LegacyUpstream:
             return LegacyUpstream(

@@ -81,7 +81,7 @@ class Single:
         """The params of a request for a server of which something is hidden. What is hidden can't be called either:
         Refusal. Raises Malformed."""
         if effect.method == "tools/list":
-            self._endpoint.upstreams.waiters[effect.call] = lambda outcome: self._filter(spec, outcome)
+            self._endpoint.upstreams.wait(effect.call, lambda outcome: self._filter(spec, outcome))
             return effect.params
         # Written anew: of two members of one name we check the last, and a server may read the first.
         params = json.replace_members(effect.params, {})

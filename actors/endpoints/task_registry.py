@@ -18,6 +18,7 @@ from actors.protocol import capabilities, errors, tasks
 from actors.protocol import payload as json
 from actors.protocol.naming import Owner
 from actors.protocol.versions import can_use
+from actors.runtime import EMPTY_TABLE, put
 from actors.upstreams.messages import UpstreamOutcome, UpstreamRequest
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class TaskRegistry:
         self._endpoint = endpoint
         self._prefixed = endpoint.naming.merges
         """Whether there are several servers: their tasks are known by other ids here."""
-        self._made: dict[str, str] = {}
-        self._ran = tasks.ClientTasks()
+        self._made: dict[str, str] = EMPTY_TABLE
+        self._ran = tasks.NO_TASKS
 
     def load(self, fields: Fields) -> None:
         """What an earlier life of the session knew."""
@@ -108,7 +109,7 @@ class TaskRegistry:
             payload = self._renamed(method, backend, payload)
         made = tasks.created(payload) if method in tasks.AUGMENTED else None
         if made is not None and len(made.encode()) <= ID_BYTES:
-            self._made[made] = backend
+            self._made = put(self._made, made, backend)
             if len(self._made) > TASKS_MAX:
                 del self._made[next(iter(self._made))]
             self._save()

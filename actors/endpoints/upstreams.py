@@ -14,7 +14,7 @@ from actors.machines.upstream.events import ServerInfo, Wanted
 from actors.machines.upstream.modern_events import Caller
 from actors.protocol import errors
 from actors.protocol.table import BackendSpec, Endpoint, Table
-from actors.runtime import AtCapacity, Ref, SystemClosed
+from actors.runtime import EMPTY_TABLE, AtCapacity, Ref, SystemClosed, put
 from actors.services import Services
 from actors.upstreams.eras import ERA_ATTEMPTS
 from actors.upstreams.messages import (
@@ -96,20 +96,20 @@ class Upstreams:
     )
 
     def __init__(self, host: Host, endpoint: str, services: Services, tree: Tree, dialer: Dialer, owner: Owner) -> None:
-        self.connections: dict[str, Ref] = {}
-        self.server_infos: dict[str, ServerInfo] = {}
-        self.calls: dict[int, str] = {}
-        self.waiters: dict[int, Waiter] = {}
+        self.connections: dict[str, Ref] = EMPTY_TABLE
+        self.server_infos: dict[str, ServerInfo] = EMPTY_TABLE
+        self.calls: dict[int, str] = EMPTY_TABLE
+        self.waiters: dict[int, Waiter] = EMPTY_TABLE
         self._host = host
         self._endpoint = endpoint
         self._services = services
         self._tree = tree
         self._dialer = dialer
         self._owner = owner
-        self._ends: dict[str, int] = {}
+        self._ends: dict[str, int] = EMPTY_TABLE
         """Connections in a row that have ended, and (`_wrong_era`) that were of the other era than the server."""
-        self._wrong_era: dict[str, int] = {}
-        self._waiting: dict[str, list[Ready]] = {}
+        self._wrong_era: dict[str, int] = EMPTY_TABLE
+        self._waiting: dict[str, tuple[Ready, ...]] = EMPTY_TABLE
         self._own: OwnCalls | None = None
 
     @property
@@ -144,7 +144,7 @@ class Upstreams:
         if upstream is None:
             self.tell_waiting(backend, None, no_upstream(backend).raw)  # they waited for the one before
             return None
-        self.connections[backend] = upstream
+        self.connections = put(self.connections, backend, upstream)
         self._host.ctx.monitor(upstream)
         upstream.reply(Join(self._host.ctx.ref, self._dialer.changes))
         return upstream
@@ -159,17 +159,19 @@ class Upstreams:
         if upstream is None:
             then(None, no_upstream(backend).raw)
             return
-        self._waiting.setdefault(backend, []).append(then)
+        self._waiting = put(self._waiting, backend, (*self._waiting.get(backend, ()), then))
         upstream.reply(Wanted())
 
     def tell_waiting(self, backend: str, server_info: ServerInfo | None, error: Raw = Raw(b"")) -> None:
         """Those who wait for this server's connection hear how that went."""
-        for then in self._waiting.pop(backend, ()):
+        waiting = self._waiting.pop(backend, ())
+        self._waiting = self._waiting or EMPTY_TABLE
+        for then in waiting:
             then(server_info, error)
 
     def ready(self, message: UpstreamReady) -> None:
         """A connection is up."""
-        self.server_infos[message.backend] = message.server_info
+        self.server_infos = put(self.server_infos, message.backend, message.server_info)
         self._ends.pop(message.backend, None)
         self._wrong_era.pop(message.backend, None)
 
@@ -193,7 +195,7 @@ class Upstreams:
         if self.connections.get(backend) is message.upstream:
             self.server_infos.pop(backend, None)
             self._leave(backend)
-            self._wrong_era[backend] = self._wrong_era.get(backend, 0) + 1
+            self._wrong_era = put(self._wrong_era, backend, self._wrong_era.get(backend, 0) + 1)
         upstream = self.connection(backend) if self._wrong_era.get(backend, 0) <= ERA_ATTEMPTS else None
         if upstream is not None:
             calls = [call for call in message.calls if self.calls.get(call.call) == backend]
@@ -240,7 +242,7 @@ class Upstreams:
 
     def _lose(self, backend: str) -> None:
         del self.connections[backend]
-        self._ends[backend] = self._ends.get(backend, 0) + 1
+        self._ends = put(self._ends, backend, self._ends.get(backend, 0) + 1)
         self._fail_calls(backend, _link_ended(backend, "unknown"))
         self._disconnected(backend)
 
@@ -253,11 +255,24 @@ class Upstreams:
 
     def let_go(self) -> None:
         """Its actor has ended: who waits points back at it, and its memory is to be free at once."""
-        self.waiters.clear()
-        self._waiting.clear()
+        self.waiters = self._waiting = EMPTY_TABLE
         self._own = None
 
     # Calls
+
+    def runs(self, call: int, backend: str) -> None:
+        """A call is under way at this server."""
+        self.calls = put(self.calls, call, backend)
+
+    def over(self, call: int) -> str | None:
+        """It is not, or no more; where it was, if it was anywhere."""
+        backend = self.calls.pop(call, None)
+        self.calls = self.calls or EMPTY_TABLE
+        return backend
+
+    def wait(self, call: int, waiter: Waiter) -> None:
+        """The outcome of a call goes there, and not to the client."""
+        self.waiters = put(self.waiters, call, waiter)
 
     def call(
         self,
@@ -276,7 +291,7 @@ class Upstreams:
             upstream = self.connection(backend)
             if upstream is None:
                 return False
-        self.calls[call] = backend
+        self.runs(call, backend)
         told = self._dialer.told
         caller = self._dialer.caller(backend, call) if told is None or backend in told else None
         upstream.reply(Call(self._host.ctx.ref, call, method, params, progress, caller, mends, version))
@@ -311,7 +326,7 @@ class Upstreams:
         self._take_back(call, reason)
 
     def _take_back(self, call: int, reason: str) -> None:
-        upstream = self.connections.get(self.calls.pop(call, ""))
+        upstream = self.connections.get(self.over(call) or "")
         if upstream is not None:
             upstream.reply(Cancel(self._host.ctx.ref, call, reason))
 
@@ -323,6 +338,7 @@ class Upstreams:
                 self._own.outcome(call, message.ok, message.payload)
             return
         waiter = self.waiters.pop(call, None)
+        self.waiters = self.waiters or EMPTY_TABLE
         if waiter is not None:
             waiter(message)
 

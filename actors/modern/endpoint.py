@@ -308,7 +308,7 @@ class ModernEndpoint(Endpoint):
         if upstream is None or backend not in self.dialer.pools:
             self.refuse(call, request_state.invalid())
             return
-        self.calls[call] = backend
+        self.upstreams.runs(call, backend)
         if self.merged is not None:
             self.merged.exposes(call, method)
         self.host.routed(call)

@@ -243,7 +243,7 @@ class LearnedHeaders:
         untold = self._untold.pop(message.call, None)
         if not message.ok:
             if untold is not None and not message.theirs and _disagrees(message.payload):
-                self._endpoint.calls.pop(message.call, None)
+                self._endpoint.upstreams.over(message.call)
                 self._untold[message.call] = None
                 self._look_first(untold, message.backend)
                 return None

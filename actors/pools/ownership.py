@@ -7,7 +7,7 @@ so it goes wherever the pool turns out to be.
 """
 
 from itertools import count
-from typing import ClassVar, Protocol, TypeAlias, TypeVar, assert_never
+from typing import ClassVar, Final, Protocol, TypeAlias, TypeVar, assert_never
 
 from actors.doubt import AGAIN, Standing
 from actors.endpoints.host import Tree
@@ -17,7 +17,7 @@ from actors.pools import letters
 from actors.pools import messages as pm
 from actors.pools.mail import WITHIN, Link
 from actors.pools.remote import RemotePool
-from actors.ports import UNAVAILABLE, Failed, Incarnation, Principal, Record, Refused, SessionKey
+from actors.ports import UNAVAILABLE, Failed, Grant, Incarnation, Principal, Record, Refused, SessionKey
 from actors.protocol.messages import base36
 from actors.protocol.table import Replaced
 from actors.quotas import Evict
@@ -113,6 +113,20 @@ class LocalPool(Protocol):
         """Nobody waits for anything, and none of it is owned here."""
 
 
+class _Pool:
+    """What the store could lose of a pool: nothing but the fields of its record. Whoever else had the pool has ended
+    it."""
+
+    def content(self, grant: Grant) -> Record:
+        return Record(grant.owner, grant.epoch)
+
+    def surely_lost(self) -> bool:
+        return True
+
+
+_POOL: Final = _Pool()
+
+
 class Ownership:
     """Of one pool, as one process knows it."""
 
@@ -158,8 +172,7 @@ class Ownership:
     def _acquire(self) -> None:
         """What it knows of its record is of no use to another life, nor what the store still says of that."""
         record = self._record = OwnedRecord(self._key, self._services, self.ctx)
-        record.content = lambda grant: Record(grant.owner, grant.epoch)
-        record.surely_lost = lambda: True  # whoever else had the pool has ended it
+        record.life = _POOL
         record.acquire({"kind": b"broker", "backend": self._backend.encode()})
 
     def receive(self, message: PoolMessage) -> None:

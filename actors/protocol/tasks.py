@@ -152,6 +152,9 @@ class ClientTasks(Struct, frozen=True):
         return self.owners.get(text_or_none(members(params).get("taskId")) or "")
 
 
+NO_TASKS: Final = ClientTasks()
+
+
 def created(result: Raw) -> str | None:
     """The id of the task that a result says was made; None if it says no such thing."""
     try:

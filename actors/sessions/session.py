@@ -50,7 +50,7 @@ from actors.protocol.messages import Error, Request, RequestId, Result
 from actors.protocol.table import Replaced, Table
 from actors.quotas import Quotas
 from actors.record import LOSSES, NO_FIELDS, RETRY, Fields, OwnedRecord, Renamed, SaveDue, Stored
-from actors.runtime import NORMAL, SHUTDOWN, Actor, ActorDown, Down, Exit, Reply
+from actors.runtime import EMPTY_TABLE, NORMAL, SHUTDOWN, Actor, ActorDown, Down, Exit, Reply, put
 from actors.services import DRAIN_MARGIN, Services
 from actors.sessions import messages as sm
 from actors.sessions.expiry import Returned, last_activity, rests
@@ -201,10 +201,10 @@ class SessionActor(Actor):
         self._bounded = bool(quotas.requests.most(identity.principal))
         self._record = record
         """What an earlier life has left, or the fields that a new session was created with."""
-        self._posts: dict[int, sm.PostMessages] = {}
+        self._posts: dict[int, sm.PostMessages] = EMPTY_TABLE
         """Those that have neither an answer nor a stream, by the number of the connection."""
-        self._gets: dict[int, sm.GetEvents] = {}
-        self._recorded_on: dict[RequestId, tuple[str, int]] = {}
+        self._gets: dict[int, sm.GetEvents] = EMPTY_TABLE
+        self._recorded_on: dict[RequestId, tuple[str, int]] = EMPTY_TABLE
         """The streams of requests that an earlier life has recorded, and the epoch at which each was opened, for a
         while."""
         self._recovering: tuple[RequestId, ...] = ()
@@ -212,7 +212,7 @@ class SessionActor(Actor):
         """Of POSTs and connections."""
         self._ending: list[Reply] = []
         """Who waits for the end of the session."""
-        self._releases: dict[int, list[Callable[[], None]]] = {}
+        self._releases: dict[int, tuple[Callable[[], None], ...]] = EMPTY_TABLE
         """What is to be done with calls as soon as the record does not say that they were not sent."""
         self.running = Durations(services.telemetry, services.shown)
         self._began = 0.0
@@ -226,9 +226,9 @@ class SessionActor(Actor):
         """The session is another's."""
         self._draining = False
         self._closing = False
-        self._late: list[sm.PostMessages] = []
+        self._late: tuple[sm.PostMessages, ...] = ()
         """Of a session that is about to be given back: for its next owner."""
-        self._moving: list[Reply] = []
+        self._moving: tuple[Reply, ...] = ()
         self._goes_on = False
         """This life is over, the session is not."""
         served = services.table.value.endpoints.get(identity.endpoint)
@@ -238,7 +238,7 @@ class SessionActor(Actor):
         self._state = Session(grant.epoch, rules)
         self._grant = grant
         self.endpoint = SessionEndpoint(self, identity.endpoint, services, tree, merged=not transparent)
-        self._kept = self.endpoint.kept = ResumableUpstreams(identity.key, services.sealer, self.save, self._note)
+        self._kept = self.endpoint.kept = ResumableUpstreams(identity.key, services.sealer, self)
 
     def __repr__(self) -> str:
         state = self._state
@@ -274,7 +274,8 @@ class SessionActor(Actor):
         """Changes the record. Before the handshake is over there is nothing to come back to, and nothing is written."""
         (self.record.note if self._state.phase in UNRECORDED else self.record.change)(fields)
 
-    def _note(self, fields: Fields) -> None:
+    def note(self, fields: Fields) -> None:
+        """They are written with whatever is written next."""
         self.record.note(fields)
 
     def routed(self, call: int) -> None:
@@ -289,7 +290,7 @@ class SessionActor(Actor):
     def leave(self, call: int, act: Callable[[], None]) -> None:
         """Acts as soon as the record does not say of this call that it was not sent; never, if that can't be had or
         nobody waits for it any more."""
-        self._releases.setdefault(call, []).append(act)
+        self._releases = put(self._releases, call, (*self._releases.get(call, ()), act))
         self.event(ev.CallDue(call))
         if call not in self._state.calls:
             self._releases.pop(call, None)
@@ -323,9 +324,8 @@ class SessionActor(Actor):
             self.record.own(self._grant, left.rev, left.fields)
         else:
             self.record.own(self._grant, 0, left)
-        self.record.content = self._content
-        self.record.surely_lost = self._surely_lost
-        self.recorder = Recorder(self.record, self.services, self.ctx, self._quotas.streams, self._open_asks)
+        self.record.life = self
+        self.recorder = Recorder(self.record, self.services, self.ctx, self._quotas.streams, self)
         self._began = self._active = self.ctx.now()
         if isinstance(left, Record):
             self._rebuild(left)
@@ -497,7 +497,7 @@ class SessionActor(Actor):
             case sm.IdleDue():
                 self._idle_due()
             case sm.RecoverDue():
-                self._recorded_on = {}
+                self._recorded_on = EMPTY_TABLE
             case sm.ClosingDue():
                 self._closing = True
             case sm.MoveDue():
@@ -555,13 +555,14 @@ class SessionActor(Actor):
             # Allowed, and without effect: the session goes on in the revision that it negotiated.
             self.services.telemetry.count("stagedoor_version_mismatches_total")
         post = next(self._numbers)
-        self._posts[post] = message
+        self._posts = put(self._posts, post, message)
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.PostBroken(post))
         self.event(ev.Posted(post, message.messages, message.batch, self._active, message.refused))
 
     def _answer_post(self, post: int, answer: Answer) -> bool:
         """Settles a waiting POST; False if nobody waits any more."""
         waiting = self._posts.pop(post, None)
+        self._posts = self._posts or EMPTY_TABLE
         return waiting is not None and waiting.reply.answer(answer)
 
     def _get(self, message: sm.GetEvents) -> None:
@@ -570,7 +571,7 @@ class SessionActor(Actor):
             message.reply.answer(Answer.refusing(errors.superseded()))
             return
         connection = next(self._numbers)
-        self._gets[connection] = message
+        self._gets = put(self._gets, connection, message)
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.Detached(connection, message.stream or ""))
         self.event(ev.Attached(connection, message.stream, message.epoch, message.seq))
 
@@ -794,7 +795,7 @@ class SessionActor(Actor):
                     self._stay()
                 self._compare()
 
-    def _content(self, grant: Grant) -> Record:
+    def content(self, grant: Grant) -> Record:
         """What the store had acknowledged of what is in flight: what is on its way goes there again."""
         recorder = self.recorder
         heads = recorder.heads(self._heads())
@@ -804,12 +805,13 @@ class SessionActor(Actor):
         """Of the unfinished streams, with all that is on its way."""
         return {name: StreamHead(stream.seq, opener=stream.opener) for name, stream in self._state.streams.items()}
 
-    def _surely_lost(self) -> bool:
+    def surely_lost(self) -> bool:
         """See `OwnedRecord`."""
         return self.tree.doubt.lapse < REMEMBERED
 
-    def _open_asks(self) -> Container[str]:
-        """The server requests that are open."""
+    @property
+    def open_asks(self) -> Container[str]:
+        """The server requests that wait for an answer of the client."""
         return self._state.asks
 
     def _events_missing(self, message: EventsLost | EventsMissed) -> None:
@@ -1006,7 +1008,7 @@ class SessionActor(Actor):
         if all(isinstance(m, Result | Error) for m in message.messages):
             return False
         if len(self._late) < self.mailbox_size:
-            self._late.append(message)
+            self._late += (message,)
         else:
             message.reply.answer(Answer.refusing(errors.overloaded()))
         return True
@@ -1017,7 +1019,7 @@ class SessionActor(Actor):
         if (self._state.phase, ev.MoveAsked) not in TABLE:
             message.reply.answer(False)
             return
-        self._moving.append(message.reply)
+        self._moving += (message.reply,)
         self._closing = True
         self.ctx.set_timer("move", CLOSING, sm.MoveDue())
 

@@ -9,7 +9,7 @@ events are kept, and they are tried again until they are in the log.
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import trio
 from msgspec import Struct
@@ -32,7 +32,7 @@ from actors.ports import (
 from actors.protocol import codec, errors, sse
 from actors.protocol.messages import Error, RequestId, Result
 from actors.record import FINAL, LOSSES, RETRY, OwnedRecord, apply
-from actors.runtime import Context
+from actors.runtime import EMPTY_TABLE, Context, put
 from actors.services import Services
 from actors.streams.connection import Connection
 from actors.streams.usage import HALF, Usage
@@ -187,9 +187,17 @@ class Track:
         return sum(entry.size for entry in self.pending)
 
 
+class Asking(Protocol):
+    """The session, as its streams see it."""
+
+    @property
+    def open_asks(self) -> Container[str]:
+        """The server requests that wait for an answer of the client."""
+
+
 class Recorder:
     """The streams of one session in one life. All methods are synchronous; what comes of them is a StreamMessage to
-    the actor of `ctx`. `streams` counts the connections by kind; `open_asks` gives the server requests that are
+    the actor of `ctx`. `streams` counts the connections by kind; `session` knows the server requests that are
     open."""
 
     __slots__ = (
@@ -199,9 +207,9 @@ class Recorder:
         "_live",
         "_log",
         "_lost",
-        "_open_asks",
         "_openers",
         "_record",
+        "_session",
         "_store",
         "_streams",
         "_telemetry",
@@ -219,10 +227,10 @@ class Recorder:
         services: Services,
         ctx: Context,
         streams: Counter[str],
-        open_asks: Callable[[], Container[str]],
+        session: Asking,
     ) -> None:
         self.key = record.key
-        self.connections: dict[int, Connection] = {}
+        self.connections: dict[int, Connection] = EMPTY_TABLE
         self._record = record
         self._store = services.store
         self._limits = services.limits
@@ -230,15 +238,15 @@ class Recorder:
         self._log = services.log
         self._ctx = ctx
         self._streams = streams
-        self._open_asks = open_asks
-        self._tracks: dict[str, Track] = {}
+        self._session = session
+        self._tracks: dict[str, Track] = EMPTY_TABLE
         self._usage = Usage(services.limits)
         # Of server requests whose end is not in the log: their stream, and the event.
-        self._asked: dict[str, tuple[str, int]] = {}
-        self._openers: dict[str, int] = {}
+        self._asked: dict[str, tuple[str, int]] = EMPTY_TABLE
+        self._openers: dict[str, int] = EMPTY_TABLE
         """Of unfinished streams of earlier lives."""
-        self.requests: dict[str, bytes] = {}
-        self.asked: dict[str, bytes] = {}
+        self.requests: dict[str, bytes] = EMPTY_TABLE
+        self.asked: dict[str, bytes] = EMPTY_TABLE
         """What the record says of requests and server requests, as far as that is acknowledged."""
         self._live = True
         self._lost = False
@@ -258,7 +266,7 @@ class Recorder:
         `pending_replies`: the requests of its POST. `reader`: see `GetEvents`."""
         slot = self._connect(connection, effect.stream, reader)
         track = Track(connection=slot, opened=lambda: opened(slot), pending_replies=dict.fromkeys(pending_replies))
-        self._tracks[effect.stream] = track
+        self._tracks = put(self._tracks, effect.stream, track)
         if effect.first is not None:
             track.next = 2
             self._usage.add(effect.stream, len(effect.first))
@@ -279,8 +287,9 @@ class Recorder:
     def load(self, record: Record) -> None:
         """What earlier lives have left."""
         self._usage.load(record.streams, trio.current_time())
-        self._openers = {name: head.opener for name, head in record.streams.items() if not head.finished}
-        self.requests, self.asked = dict(record.requests), dict(record.asked)
+        openers = {name: head.opener for name, head in record.streams.items() if not head.finished}
+        self._openers = openers or EMPTY_TABLE
+        self.requests, self.asked = dict(record.requests) or EMPTY_TABLE, dict(record.asked) or EMPTY_TABLE
 
     def pressed(self) -> bool:
         """Whether the logs are half full although all has gone that may: what may be shed gets no id then."""
@@ -293,7 +302,8 @@ class Recorder:
         """Appends one event (or only the finish), and shows it to the reader once it is in the log."""
         track = self._tracks.get(effect.stream)
         if track is None:  # opened in an earlier life
-            track = self._tracks[effect.stream] = self._found(effect.stream, effect.seq - 1)
+            track = self._found(effect.stream, effect.seq - 1)
+            self._tracks = put(self._tracks, effect.stream, track)
         track.finished = track.finished or effect.finish
         entry = Entry(effect)
         if not track.recorded:
@@ -339,7 +349,8 @@ class Recorder:
         """A live stream goes on over a new connection with what is still on its way into the log; what is there (up to
         the number returned) is for the reader to fetch. From its beginning: for a client that has no id to come back
         with, and waits for the answers to these."""
-        track = self._tracks.setdefault(effect.stream, self._found(effect.stream, effect.head))
+        track = self._tracks.get(effect.stream) or self._found(effect.stream, effect.head)
+        self._tracks = put(self._tracks, effect.stream, track)
         if track.connection is not None:
             track.connection.cut()  # the newest attach wins, though the machine may have done with the stream
         # A client may claim more than was ever acknowledged, or than Redis still knows of: all that comes is new to it.
@@ -446,7 +457,7 @@ class Recorder:
             if value is None:
                 self._asked.pop(ask, None)
             else:
-                self._asked[ask] = (stream, entry.seq)
+                self._asked = put(self._asked, ask, (stream, entry.seq))
 
     def _reached(self, stream: str) -> int:
         """Up to which event a live stream may be trimmed: what was written. Of a POST's, whose client could come
@@ -459,7 +470,7 @@ class Recorder:
         reached = track.written if track.connection is None else track.connection.written
         if kind_of(stream) == "get":
             return reached
-        asks = self._open_asks()
+        asks = self._session.open_asks
         kept = [seq for ask, (where, seq) in self._asked.items() if where == stream and ask in asks]
         return min([reached, *(seq - 1 for seq in kept), *([track.fence - 1] if track.fence else [])])
 
@@ -518,7 +529,7 @@ class Recorder:
     def _on_open(self, effect: fx.OpenStream, track: Track, epoch: int, outcome: object) -> None:
         opened, track.opened = track.opened, None
         if isinstance(outcome, Failed):
-            restorable = outcome.reason in LOSSES and self._live and self._record.content is not None
+            restorable = outcome.reason in LOSSES and self._live and self._record.life is not None
             if outcome.reason in FINAL and not (restorable and self._record.restore(outcome.reason)):
                 slot = track.connection
                 self._give_up(effect.stream, track, outcome)
@@ -529,7 +540,7 @@ class Recorder:
             if outcome.reason is Refused.AWAY and self._record.owned:
                 self._take_back(effect)
         else:
-            self.requests.update(effect.requests)
+            self.requests = apply(self.requests, effect.requests)
             if effect.first is not None:
                 self._advance(effect.stream, track, (epoch, 1), effect.first)
         if opened is not None:
@@ -567,7 +578,7 @@ class Recorder:
             self._stall(entry.effect.stream, track)
         elif outcome.reason is Refused.FULL and self._live:
             self._shed(track, entry)
-        elif outcome.reason in LOSSES and self._live and self._record.content is not None:
+        elif outcome.reason in LOSSES and self._live and self._record.life is not None:
             self._mend(entry.effect.stream, track, outcome)
         else:
             self._give_up(entry.effect.stream, track, outcome)
@@ -598,7 +609,7 @@ class Recorder:
             track = self._tracks.get(name) or self._found(name, head.seq)
             kept = found[name].seq if name in found else -1
             if kept < track.acked and track.recorded and track.opened is None and not track.stalled:
-                self._tracks[name] = track
+                self._tracks = put(self._tracks, name, track)
                 self._mend(name, track, Failed(Refused.SEQ))
 
     def restored(self) -> None:
@@ -645,9 +656,9 @@ class Recorder:
         while done is not entry:
             done = track.pending.pop(0)
             if done.effect.requests:
-                apply(self.requests, done.effect.requests)
+                self.requests = apply(self.requests, done.effect.requests)
             if done.effect.asked:
-                apply(self.asked, done.effect.asked)
+                self.asked = apply(self.asked, done.effect.asked)
             if done.effect.clears is not None and self._live:
                 self._tell(ev.CallCleared(done.effect.clears))
             if done.effect.accepts is not None and self._live:
@@ -765,7 +776,7 @@ class Recorder:
         limits = (self._limits.outbox_events, self._limits.outbox_bytes)
         slot = Connection(id, stream, limits, self._on_close, after)
         slot.reader = reader
-        self.connections[id] = slot
+        self.connections = put(self.connections, id, slot)
         self._streams[kind_of(stream)] += 1
         return slot
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from actors.ports import StreamHead
 from actors.protocol.table import Limits
+from actors.runtime import EMPTY_TABLE, put
 
 HALF = 0.5
 """Of the caps: above it what may be shed gets no room that something else can make."""
@@ -53,10 +54,10 @@ class Usage:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._live: dict[str, _Stream] = {}
+        self._live: dict[str, _Stream] = EMPTY_TABLE
         # In the order in which they expire.
-        self._finished: dict[str, _Stream] = {}
-        self._written: dict[str, _Stream] = {}
+        self._finished: dict[str, _Stream] = EMPTY_TABLE
+        self._written: dict[str, _Stream] = EMPTY_TABLE
         self._events = 0
         self._bytes = 0
 
@@ -64,7 +65,8 @@ class Usage:
         """What an earlier life has left. (Of its bytes nothing is known.)"""
         for name, head in heads.items():
             held = head.seq - head.floor
-            self._live[name] = _Stream(held, floor=head.floor, sizes=array("I", bytes(4 * held)))
+            stream = _Stream(held, floor=head.floor, sizes=array("I", bytes(4 * held)))
+            self._live = put(self._live, name, stream)
             self._events += held
             if head.finished:
                 self.finish(name, now)
@@ -80,7 +82,8 @@ class Usage:
         """An event is on its way into the log; whether that is more than the caps allow."""
         entry = self._live.get(stream)
         if entry is None:
-            entry = self._live[stream] = _Stream()
+            entry = _Stream()
+            self._live = put(self._live, stream, entry)
         entry.sizes.append(size)
         entry.events += 1
         entry.bytes += size
@@ -123,14 +126,14 @@ class Usage:
             entry.until = now + self._limits.replay_ttl
             entry.awaited = now + self._limits.replay_ttl_written
             entry.sizes = array("I")
-            self._finished[stream] = entry
+            self._finished = put(self._finished, stream, entry)
 
     def written(self, stream: str, now: float) -> None:
         """A finished one was written whole."""
         entry = self._finished.pop(stream, None)
         if entry is not None:
             entry.until = min(entry.until, now + self._limits.replay_ttl_written)
-            self._written[stream] = entry
+            self._written = put(self._written, stream, entry)
 
     def forget(self, stream: str) -> None:
         """It is not in the log, or not any more."""

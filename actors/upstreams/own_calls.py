@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from actors.protocol import errors
-from actors.runtime import Context
+from actors.runtime import EMPTY_TABLE, Context, put
 
 Then = Callable[[bool, Raw], object]
 """Gets the outcome: a result, or the JSON-RPC error object."""
@@ -42,7 +42,7 @@ class OwnCalls:
         self._deadline = deadline
         self._backend = backend
         self._last = 0
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _Waiting] = EMPTY_TABLE
 
     def make(
         self,
@@ -56,7 +56,7 @@ class OwnCalls:
         for a reason. It has so many `seconds` (None: as many as any other; infinite: no deadline here)."""
         self._last -= 1
         call = self._last
-        self._waiting[call] = _Waiting(then, cancel, backend or self._backend)
+        self._waiting = put(self._waiting, call, _Waiting(then, cancel, backend or self._backend))
         self.limit(call, seconds)
         send(call)
         return call
@@ -89,6 +89,7 @@ class OwnCalls:
 
     def _taken(self, call: int) -> _Waiting | None:
         waiting = self._waiting.pop(call, None)
+        self._waiting = self._waiting or EMPTY_TABLE
         if waiting is not None:
             self._ctx.cancel_timer(("own", call))
         return waiting

@@ -6,9 +6,9 @@ same session, backend and address. A session that nobody will go on with is dele
 (`delete_upstream`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import msgspec
 from msgspec import Raw
@@ -16,7 +16,7 @@ from msgspec import Raw
 from actors.machines.upstream.events import ServerInfo
 from actors.ports import Resumable, Sealer, SessionKey
 from actors.protocol.table import BackendSpec, HttpTarget, Replaced, Table, Target
-from actors.runtime import Actor, AtCapacity, DynamicSupervisor, SystemClosed, TaskEnded
+from actors.runtime import EMPTY_TABLE, Actor, AtCapacity, DynamicSupervisor, SystemClosed, TaskEnded, put
 from actors.services import Services
 from actors.upstreams.messages import Recount
 
@@ -80,27 +80,34 @@ def _context(key: SessionKey, spec: BackendSpec) -> bytes:
     return "\0".join(("link", key, spec.name, url)).encode()
 
 
+class Recorded(Protocol):
+    """The session, as far as it has a record."""
+
+    def save(self, fields: Fields) -> None:
+        """Writes these soon."""
+
+    def note(self, fields: Fields) -> None:
+        """Writes these with whatever is written next."""
+
+
 class ResumableUpstreams:
-    """Of one life of one session. `change` writes fields soon, `note` with whatever is written next."""
+    """Of one life of one session."""
 
-    __slots__ = ("_change", "_key", "_note", "_sealer", "_taken", "_waiting", "_written")
+    __slots__ = ("_key", "_sealer", "_session", "_taken", "_waiting", "_written")
 
-    def __init__(
-        self, key: SessionKey, sealer: Sealer, change: Callable[[Fields], object], note: Callable[[Fields], object]
-    ) -> None:
+    def __init__(self, key: SessionKey, sealer: Sealer, session: Recorded) -> None:
         self._key = key
         self._sealer = sealer
-        self._change = change
-        self._note = note
-        self._waiting: dict[str, Resume] = {}
-        self._taken: dict[str, Resume] = {}
+        self._session = session
+        self._waiting: dict[str, Resume] = EMPTY_TABLE
+        self._taken: dict[str, Resume] = EMPTY_TABLE
         """Upstream connections begin with these, and are not up yet."""
         self._written: dict[str, tuple[str | None, str] | None] = {}
         """By backend: its session id and revision; None: there is no session that could be kept."""
 
     def load(self, fields: Mapping[str, bytes], table: Table) -> None:
         """Begins with what an earlier life left."""
-        self._waiting = read_resumable(fields, self._key, self._sealer, table)
+        self._waiting = read_resumable(fields, self._key, self._sealer, table) or EMPTY_TABLE
 
     @property
     def reachable(self) -> frozenset[str]:
@@ -121,7 +128,7 @@ class ResumableUpstreams:
             resume = Resume()  # the backend is elsewhere now: its session is none of this one's business
         kept = resume.kept
         self._written[spec.name] = (kept.session, kept.version) if kept is not None else None
-        self._taken[spec.name] = resume
+        self._taken = put(self._taken, spec.name, resume)
         return resume
 
     def version(self, backend: str) -> str | None:
@@ -133,13 +140,14 @@ class ResumableUpstreams:
         """Sessions of backends to which this life has had no connection, as far as those are still there; they are the
         caller's from here on."""
         left = self._waiting | self._taken
-        self._waiting, self._taken = {}, {}
+        self._waiting = self._taken = EMPTY_TABLE
         found = [(table.backends.get(backend), resume) for backend, resume in left.items()]
         return [(s, r.kept) for s, r in found if s is not None and r.kept is not None and r.target == s.target]
 
     def ready(self, spec: BackendSpec, server_info: ServerInfo, kept: Resumable | None) -> None:
         """An upstream connection is up."""
         self._taken.pop(spec.name, None)
+        self._waiting, self._taken = self._waiting or EMPTY_TABLE, self._taken or EMPTY_TABLE
         value = (kept.session, kept.version) if kept is not None else None
         if spec.name in self._written and self._written[spec.name] == value:
             return
@@ -148,18 +156,18 @@ class ResumableUpstreams:
         if kept is not None:
             sealed = self._sealer.seal((kept.session or "").encode(), _context(self._key, spec))
             field = msgspec.json.encode(_Field(kept.version, server_info.capabilities, sealed))
-        self._change({f"b:{spec.name}": field, f"e:{spec.name}": None})
+        self._session.save({f"b:{spec.name}": field, f"e:{spec.name}": None})
 
     def moved(self, backend: str, cursor: str | None) -> None:
         """The GET stream of a backend stands elsewhere."""
         if self._written.get(backend) is not None:
-            self._note({f"e:{backend}": cursor.encode() if cursor else None})
+            self._session.note({f"e:{backend}": cursor.encode() if cursor else None})
 
     def lost(self, backend: str) -> None:
         """A connection that was up is lost, and with it the session; the next one announces what was missed."""
         if self._written.get(backend) is not None:
             self._written[backend] = None
-            self._change({f"b:{backend}": _BOUND, f"e:{backend}": None})
+            self._session.save({f"b:{backend}": _BOUND, f"e:{backend}": None})
 
 
 class UpstreamDelete(Actor):

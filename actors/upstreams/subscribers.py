@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from actors.protocol import errors
 from actors.protocol.filter import FLAGS, URI_BYTES, URIS_BYTES, URIS_MAX
 from actors.protocol.methods import SUBSCRIBE, UNSUBSCRIBE, UPDATED
-from actors.runtime import Ref
+from actors.runtime import EMPTY_TABLE, Ref, put
 from actors.upstreams.messages import Call, UpstreamNotification
 
 CHATTER = ("notifications/progress", "notifications/message")
@@ -62,9 +62,9 @@ class Subscribers:
         self.members: dict[Ref, None] = {}
         self._dropped = dropped
         self._later = later
-        self._interests: dict[str, set[Ref]] = {}
-        self._subscribing: dict[tuple[Ref, int], str] = {}
-        self._pending_replies: dict[tuple[Ref, str, bytes], UpstreamNotification] = {}
+        self._interests: dict[str, set[Ref]] = EMPTY_TABLE
+        self._subscribing: dict[tuple[Ref, int], str] = EMPTY_TABLE
+        self._pending_replies: dict[tuple[Ref, str, bytes], UpstreamNotification] = EMPTY_TABLE
         self._settles = False
         """`settle` was asked for."""
 
@@ -88,7 +88,7 @@ class Subscribers:
             return False
         if call.method == SUBSCRIBE:
             self.take_interest(call.caller, uri)
-            self._subscribing[key] = uri
+            self._subscribing = put(self._subscribing, key, uri)
             return False
         others = self.wanted_by_others(call.caller, uri)
         self.lose_interest(call.caller, uri)
@@ -102,7 +102,11 @@ class Subscribers:
 
     def take_interest(self, ref: Ref, uri: str) -> None:
         """A member subscribed."""
-        self._interests.setdefault(uri, set()).add(ref)
+        interested = self._interests.get(uri)
+        if interested is None:
+            self._interests = put(self._interests, uri, {ref})
+        else:
+            interested.add(ref)
 
     def lose_interest(self, ref: Ref, uri: str) -> bool:
         """A member unsubscribed; True if it was the last one to be interested."""
@@ -151,7 +155,8 @@ class Subscribers:
         if told.method in CHATTER or full:
             self._dropped("notification_refused")
         elif ref.alive:
-            self._pending_replies[key] = replace(told, params=Raw(key[2]), place=None)  # the frame it came in is let go
+            told = replace(told, params=Raw(key[2]), place=None)  # the frame it came in is let go
+            self._pending_replies = put(self._pending_replies, key, told)
             if not self._settles:
                 self._settles = True
                 self._later()
@@ -164,7 +169,7 @@ class Subscribers:
     def settle(self) -> None:
         """Tells what had no room before."""
         self._settles = False
-        pending_replies, self._pending_replies = self._pending_replies, {}
+        pending_replies, self._pending_replies = self._pending_replies, EMPTY_TABLE
         for (ref, _, _), told in pending_replies.items():
             self._offer(ref, told)
 
@@ -178,7 +183,7 @@ class Subscriptions:
     def __init__(self, changed: Callable[[tuple[str, ...]], object]) -> None:
         self.uris: tuple[str, ...] = ()
         self._changed = changed
-        self._noted: dict[int, tuple[str, bool]] = {}
+        self._noted: dict[int, tuple[str, bool]] = EMPTY_TABLE
 
     @property
     def pending(self) -> int:
@@ -195,7 +200,7 @@ class Subscriptions:
             return errors.invalid_params(f"a URI to subscribe to may have {URI_BYTES} bytes")
         if method == SUBSCRIBE and self._full(size):
             return errors.internal("too many subscriptions in one session", reason="too_many", executed="no")
-        self._noted[call] = (uri, method == SUBSCRIBE)
+        self._noted = put(self._noted, call, (uri, method == SUBSCRIBE))
         return None
 
     def _full(self, size: int) -> bool:
