@@ -209,6 +209,7 @@ async def test_nothing_is_left_where_a_stream_was_taken_over_and_its_session_is_
         await stream.head()
         one.kill(at_once=True)
         await client.tool("echo")
+        await trio.sleep(SOON)  # its stream is attached to the next owner when that is heard of, maybe after the answer
         assert (owners(two, three), two.left()["streams"]) == ([1, 0], 1)
         two.life.store.replica.cut_off()
         await trio.sleep(SOON)
