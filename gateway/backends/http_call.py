@@ -11,11 +11,11 @@ from actors.ports import FrameAccepted, FrameReceived, Positioned, RequestFailed
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.runtime.boundary import Boundary, boundary
-from gateway.backends.http_events import EventTrail, read_events
-from gateway.backends.http_rules import PASSING, Failed, Kind, Lost, answers, executed_by, judge, kind_of, read
-from gateway.backends.http_session import HttpSession
 from gateway.backends.outbox import Outgoing
 from gateway.wire.errors import ConnectError, HeaderError, PoolFullError, SizeError, WireError
+from gateway.wire.http_events import EventTrail, read_events
+from gateway.wire.http_rules import PASSING, Failed, Kind, Lost, answers, executed_by, judge, kind_of, read
+from gateway.wire.http_session import HttpSession
 from gateway.wire.pool import Exchange, Pool, Response
 from gateway.wire.url import Url
 

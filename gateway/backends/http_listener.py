@@ -13,10 +13,10 @@ from actors.ports import EventsMissed, FrameReceived, Listening, Log, Positioned
 from actors.protocol.sse import SseDecoder
 from actors.runtime.boundary import Boundary
 from gateway.backends.http_call import Endpoint
-from gateway.backends.http_events import STEADY, EventTrail, take_events
-from gateway.backends.http_rules import PASSING, Kind, kind_of
-from gateway.backends.http_session import HttpSession
 from gateway.wire.errors import PeerError, SizeError, WireError
+from gateway.wire.http_events import STEADY, EventTrail, take_events
+from gateway.wire.http_rules import PASSING, Kind, kind_of
+from gateway.wire.http_session import HttpSession
 from gateway.wire.pool import Response
 
 QUIET: Final = 1.0

@@ -24,13 +24,13 @@ from actors.protocol.table import HttpTarget
 from actors.runtime.boundary import Boundary
 from gateway.backends.bound import BoundTransport
 from gateway.backends.http_call import Endpoint, HttpExchange, HttpLimits, Over, refusal_body
-from gateway.backends.http_events import EventTrail, read_events
-from gateway.backends.http_rules import OURS_ONLY, Kind, answers, error_code, executed_by, kind_of, read, worded
-from gateway.backends.http_session import MESSAGE, configured_headers
 from gateway.backends.outbox import Outbox
 from gateway.backends.outbox import Outgoing as Notice
 from gateway.wire.errors import WireError
 from gateway.wire.http1_client import encode_headers
+from gateway.wire.http_events import EventTrail, read_events
+from gateway.wire.http_rules import OURS_ONLY, Kind, answers, error_code, executed_by, kind_of, read, worded
+from gateway.wire.http_session import MESSAGE, configured_headers
 from gateway.wire.pool import Pool, Response
 from gateway.wire.url import parse_url
 

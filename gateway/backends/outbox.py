@@ -1,16 +1,10 @@
 """What waits to be written to one backend, bounded in messages and bytes."""
 
-from typing import Final
-
 import trio
 from msgspec import Struct
 
 from actors.ports import Headers
 from actors.protocol.messages import RequestId
-
-FRAMES_PER_TURN: Final = 16
-"""Frames that a reader hands up before every other task has had its turn: one read may hold thousands, and whoever
-takes them must keep up with a backend that sends without end."""
 
 
 class Outgoing(Struct, frozen=True):

@@ -32,9 +32,9 @@ from actors.protocol.messages import RequestId
 from actors.protocol.table import StdioTarget
 from gateway.backends.bound import BoundTransport
 from gateway.backends.guardian import Guardian
-from gateway.backends.outbox import FRAMES_PER_TURN, Outbox, Outgoing
-from gateway.backends.process import Child, Patience, SpawnError, describe_exit, end_group, spawn
-from gateway.wire.lines import Line, LineSplitter, LongLine
+from gateway.backends.outbox import Outbox, Outgoing
+from gateway.wire.lines import FRAMES_PER_TURN, Line, LineSplitter, LongLine
+from gateway.wire.process import Child, Patience, SpawnError, describe_exit, end_group, spawn
 
 CHUNK: Final = 65536
 """Bytes of one read, and about of one write."""

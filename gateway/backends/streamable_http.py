@@ -26,11 +26,11 @@ from actors.protocol.messages import RequestId
 from actors.protocol.table import HttpTarget
 from actors.runtime.boundary import Boundary, boundary
 from gateway.backends.http_call import Endpoint, HttpCall, HttpExchange, HttpLimits, HttpPost
-from gateway.backends.http_events import EventTrail
 from gateway.backends.http_listener import Listener
-from gateway.backends.http_session import HttpSession
 from gateway.backends.outbox import Outbox, Outgoing
 from gateway.wire.errors import WireError
+from gateway.wire.http_events import EventTrail
+from gateway.wire.http_session import HttpSession
 from gateway.wire.pool import Pool
 from gateway.wire.url import parse_url
 

@@ -1,1 +1,1 @@
-"""Bytes on the wire, shared by the edge, the backends and the command line; nothing here knows MCP."""
+"""What the edge, the backends and the client share: bytes on the wire, child processes, and what HTTP says of MCP."""

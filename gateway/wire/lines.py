@@ -4,7 +4,11 @@ Guarantee: memory stays below the limit plus one chunk, whatever is fed, and a l
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+FRAMES_PER_TURN: Final = 16
+"""Frames that a reader hands up before every other task has had its turn: one read may hold thousands, and whoever
+takes them must keep up with a backend that sends without end."""
 
 
 @dataclass(frozen=True, slots=True)

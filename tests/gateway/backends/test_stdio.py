@@ -14,10 +14,10 @@ import trio.testing
 from actors.ports import FrameAccepted, FrameReceived, RequestFailed, Spoke, TransportClosed
 from actors.protocol.table import StdioTarget
 from gateway.backends.guardian import Guardian
-from gateway.backends.outbox import FRAMES_PER_TURN
-from gateway.backends.process import Patience
 from gateway.backends.stdio import STDERR_CHARACTERS, Offers, StdioLimits, StdioTransport
 from gateway.observability import Redaction
+from gateway.wire.lines import FRAMES_PER_TURN
+from gateway.wire.process import Patience
 from tests.support.patience import PATIENCE
 
 ECHO = """

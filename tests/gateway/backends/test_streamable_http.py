@@ -23,7 +23,7 @@ from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends import http_listener
 from gateway.backends.connector import HttpConnector
 from gateway.backends.http_call import HttpLimits
-from gateway.backends.outbox import FRAMES_PER_TURN
+from gateway.wire.lines import FRAMES_PER_TURN
 from tests.support.patience import PATIENCE
 
 LIMITS = HttpLimits(message_bytes=2000, refusal=0.5, linger=0.2, flush=0.2, delete=0.2, accept=30)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.protocol.sse import SseEvent
-from gateway.backends.http_events import SHORTEST_WAIT, EventTrail
-from gateway.backends.http_rules import Answered, Failed, Kind, Lost, answers, error_code, judge, kind_of, read
+from gateway.wire.http_events import SHORTEST_WAIT, EventTrail
+from gateway.wire.http_rules import Answered, Failed, Kind, Lost, answers, error_code, judge, kind_of, read
 
 ERROR = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"no"}}'
 OVERLOADED = ERROR.replace(b"-32602", b"-32000")

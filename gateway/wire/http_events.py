@@ -9,8 +9,8 @@ import trio
 
 from actors.machines.upstream import breaker
 from actors.protocol.sse import SseDecoder, SseEvent, SseTooLargeError
-from gateway.backends.outbox import FRAMES_PER_TURN
 from gateway.wire.errors import PeerError, SizeError
+from gateway.wire.lines import FRAMES_PER_TURN
 from gateway.wire.pool import Response
 
 SHORTEST_WAIT: Final = 0.1
