@@ -50,7 +50,7 @@ class Server(Section):
     cwd: Argument | None = None
     """The directory in which it runs, relative to this file; without it, the gateway's own."""
     url: BackendUrl | None = None
-    """The Streamable HTTP endpoint."""
+    """The Streamable HTTP endpoint: an `http(s)://` URL, or `unix:/path` for `/mcp` on a Unix domain socket."""
     headers: dict[str, HeaderValue] = {}
     """Headers sent with every request to it: the place for its credentials."""
     native: str | None = None

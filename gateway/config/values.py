@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
 from gateway.config.settings import Address
+from gateway.wire.url import SOCKET, socket_path
 
 _REFERENCE_SCHEMA = {"type": "string", "pattern": r"\$\{.+\}"}
 
@@ -90,9 +91,12 @@ def _store(secret: SecretStr) -> SecretStr:
 
 
 def _backend_url(url: str) -> str:
+    if url.startswith(f"{SOCKET}:"):
+        socket_path(url)
+        return url
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be an http:// or https:// URL")
+        raise ValueError("must be an http:// or https:// URL, or unix:/PATH")
     if parts.username is not None or parts.password is not None:
         raise ValueError("holds a user name: send credentials by `headers`")
     if parts.fragment:

@@ -1,4 +1,4 @@
-"""Outgoing byte streams: TCP, and TLS over it.
+"""Outgoing byte streams: TCP, TLS over it, and Unix domain sockets.
 
 Both offer what a request needs and no more, without checkpoints that it does not need: a request that fits into the
 socket's buffer is written with one system call and no deadline, for nothing can stall there. Closing is synchronous.
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import trio
 
 from gateway.wire.errors import ConnectError
-from gateway.wire.url import Origin
+from gateway.wire.url import SOCKET, Origin
 
 KEEP_ALIVE: Final = (
     ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
@@ -24,6 +24,8 @@ KEEP_ALIVE: Final = (
 """An event stream may be silent for hours; a peer that vanished without a word is noticed within two minutes."""
 
 
+SOCKET_AGAIN: Final = 0.02
+"""Seconds after which a Unix domain socket is tried again whose server has not accepted earlier ones yet."""
 RECORDS: Final = 65536
 """Bytes that TLS is given at a time, to encrypt or to decrypt."""
 
@@ -52,7 +54,7 @@ class WireStream(Protocol):
 
 
 class TcpStream:
-    """A connected non-blocking socket."""
+    """A connected non-blocking socket, perhaps a Unix domain socket."""
 
     __slots__ = ("_sock",)
 
@@ -209,6 +211,8 @@ async def dial(origin: Origin, tls: ssl.SSLContext | None, within: float) -> Wir
     """Connects, `tls` for https, in at most `within` seconds. Raises ConnectError."""
     with trio.move_on_after(within):
         try:
+            if origin.scheme == SOCKET:
+                return TcpStream(await _socket(origin.host))
             stream = await trio.open_tcp_stream(origin.host, origin.port)
         except OSError as error:
             raise ConnectError(_why(error), str(origin)) from error
@@ -218,6 +222,25 @@ async def dial(origin: Origin, tls: ssl.SSLContext | None, within: float) -> Wir
         tcp = TcpStream(_own(stream))
         return tcp if tls is None else await _secured(tcp, origin, tls)
     raise ConnectError(f"no connection within {within:g} s", str(origin))
+
+
+async def _socket(path: str) -> socket.socket:
+    """Connected to the Unix domain socket there. Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX)
+    done = False
+    try:
+        sock.setblocking(False)
+        while not done:
+            await trio.lowlevel.checkpoint()
+            try:
+                sock.connect(path)
+                done = True
+            except BlockingIOError:  # too many wait to be accepted, and nothing tells when no longer
+                await trio.sleep(SOCKET_AGAIN)
+    finally:
+        if not done:
+            sock.close()
+    return sock
 
 
 def _own(stream: trio.SocketStream) -> socket.socket:

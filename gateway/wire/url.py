@@ -1,21 +1,35 @@
-"""URLs of HTTP origins, parsed once."""
+"""URLs of HTTP origins, parsed once. A Unix domain socket is one too: `unix:/path`."""
 
+import os
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+SOCKET = "unix"
+"""The scheme of a Unix domain socket."""
+SOCKET_BYTES = 103
+"""Of the path of one, at most (macOS; Linux has four more)."""
 
 
 class Origin(NamedTuple):
-    """What connections are shared by. `host` is ASCII, without brackets."""
+    """What connections are shared by. `host` is ASCII, without brackets; of a Unix domain socket it is the path."""
 
     scheme: str
     host: str
     port: int
 
+    @property
+    def authority(self) -> str:
+        """As the Host header has it. Behind a Unix domain socket there is no other host than this one."""
+        if self.scheme == SOCKET:
+            return "localhost"
+        return str(self).partition("://")[2]
+
     def __str__(self) -> str:
+        if self.scheme == SOCKET:
+            return f"{SOCKET}:{self.host}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}" + ("" if DEFAULT_PORTS[self.scheme] == self.port else f":{self.port}")
 
@@ -30,16 +44,19 @@ class Url:
     """From after the method to the end of the Host header."""
 
     def __post_init__(self) -> None:
-        authority = str(self.origin).partition("://")[2]
-        object.__setattr__(self, "request_line_end", f" {self.target} HTTP/1.1\r\nHost: {authority}\r\n".encode())
+        line = f" {self.target} HTTP/1.1\r\nHost: {self.origin.authority}\r\n"
+        object.__setattr__(self, "request_line_end", line.encode())
 
     def __str__(self) -> str:
         return f"{self.origin}{self.target}"
 
 
 @lru_cache(256)
-def parse_url(text: str) -> Url:
-    """ValueError, with a text for people, for anything but an absolute http or https URL without credentials."""
+def parse_url(text: str, on_socket: str = "/mcp") -> Url:
+    """ValueError, with a text for people, for anything but an absolute http or https URL without credentials, or the
+    address of a Unix domain socket, on which the request target is `on_socket`."""
+    if text.startswith(f"{SOCKET}:"):
+        return Url(Origin(SOCKET, socket_path(text), 0), on_socket)
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -47,7 +64,7 @@ def parse_url(text: str) -> Url:
     except ValueError as error:
         raise ValueError(f"not a URL: {error}") from error
     if parts.scheme not in DEFAULT_PORTS:
-        raise ValueError("a URL must begin with http:// or https://")
+        raise ValueError("a URL must begin with http:// or https://, or be unix:/PATH")
     if not host:
         raise ValueError("a URL needs a host")
     if parts.username is not None:
@@ -55,3 +72,14 @@ def parse_url(text: str) -> Url:
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     origin = Origin(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme])
     return Url(origin, quote(target, safe="%/?:@!$&'()*+,;=-._~[]|"))
+
+
+def socket_path(text: str) -> str:
+    """Of `unix:/path`, or `unix:///path`. ValueError, with a text for people, for what is none."""
+    path = text.removeprefix(f"{SOCKET}:")
+    path = path[2:] if path.startswith("///") else path
+    if not path.startswith("/") or path.startswith("//"):
+        raise ValueError("the path of a Unix domain socket must be absolute: unix:/PATH")
+    if "\0" in path or len(os.fsencode(path)) > SOCKET_BYTES:
+        raise ValueError(f"the path of a Unix domain socket has at most {SOCKET_BYTES} bytes, and no NUL")
+    return path

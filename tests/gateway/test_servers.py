@@ -16,6 +16,7 @@ TARGETS = [
     StdioTarget("npx", ("--token", SECRET), (("API_KEY", SECRET),)),
     StdioTarget(f"npx --token {SECRET}"),
     HttpTarget(f"https://example.com/{SECRET}?key={SECRET}", (("Authorization", f"Bearer {SECRET}"),)),
+    HttpTarget("unix:/run/mcp.sock"),
     NativeTarget(object()),
 ]
 
@@ -23,8 +24,9 @@ TARGETS = [
 def test_no_credential_is_in_what_is_told_of_a_server():
     told = [described(BackendSpec("fx", target), None) for target in TARGETS]
     assert SECRET not in json.dumps(told)
-    assert [entry["transport"] for entry in told] == ["stdio", "stdio", "http", "inproc"]
-    assert [entry.get("command", entry.get("origin")) for entry in told] == ["npx", "npx", "https://example.com", None]
+    assert [entry["transport"] for entry in told] == ["stdio", "stdio", "http", "http", "inproc"]
+    places = ["npx", "npx", "https://example.com", "unix:/run/mcp.sock", None]
+    assert [entry.get("command", entry.get("origin")) for entry in told] == places
     assert {entry["status"] for entry in told} == {"unused"}
 
 

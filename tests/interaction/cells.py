@@ -14,7 +14,7 @@ NEWEST_ONLY = (Cell(),)
 
 JUMPING = pytest.mark.cells(NEWEST_ONLY)
 
-TRANSPORTS = (Cell(NEWEST), Cell(NEWEST, "memory", "stdio"), Cell(NEWEST, "memory", "http"))
+TRANSPORTS = (Cell(NEWEST), *(Cell(NEWEST, "memory", transport) for transport in ("stdio", "http", "unix")))
 """Every way to a backend."""
 
 STORES = (Cell(), Cell(NEWEST, "redis"))

@@ -1,12 +1,13 @@
-"""Ways by which the gateway reaches a scripted backend: in its process, over stdio, over Streamable HTTP."""
+"""Ways by which the gateway reaches a scripted backend: in its process, over stdio, over Streamable HTTP (`unix`: on a
+Unix domain socket)."""
 
 from __future__ import annotations
 
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,11 @@ from gateway.backends.native import NativeTransport
 from tests.interaction.backend import Backend, Connection, Id
 from tests.interaction.http_server import BROKEN, HttpServer
 
-Kind = Literal["inproc", "channel", "stdio", "http"]
+Kind = Literal["inproc", "channel", "stdio", "http", "unix"]
 """`channel` is stdio without a process: what comes over it names no request but by what it says."""
 
+HEADERS = (("X-Backend-Key", "backend-secret"),)
+"""What the gateway is configured to say to every backend with headers."""
 PIPE = Path(__file__).with_name("pipe.py")
 
 
@@ -34,16 +37,27 @@ async def reached(backend: Backend, kind: Kind, nursery: trio.Nursery) -> AsyncI
     elif kind == "channel":
         yield StdioTarget(_Channel(backend))
     elif kind == "stdio":
-        with tempfile.TemporaryDirectory(prefix="stagedoor-pipe-") as folder:
-            path = f"{folder}/socket"
-            listener = socket.socket(socket.AF_UNIX)
-            listener.bind(path)
-            listener.listen()
+        with _socket() as (path, listener):
             nursery.start_soon(trio.serve_listeners, partial(_piped, backend), _listeners(listener))
             yield StdioTarget(sys.executable, ("-S", "-E", "-I", str(PIPE), path))
+    elif kind == "unix":
+        with _socket() as (path, listener):
+            nursery.start_soon(trio.serve_listeners, HttpServer({"/mcp": backend}).serve, _listeners(listener))
+            yield HttpTarget(f"unix:{path}", HEADERS)
     else:
         async with shared_origin({"/mcp": backend}, nursery) as origin:
-            yield HttpTarget(f"{origin}/mcp", (("X-Backend-Key", "backend-secret"),))
+            yield HttpTarget(f"{origin}/mcp", HEADERS)
+
+
+@contextmanager
+def _socket() -> Iterator[tuple[str, socket.socket]]:
+    """A Unix domain socket that listens, and its path."""
+    with tempfile.TemporaryDirectory(prefix="stagedoor-") as folder:
+        path = f"{folder}/socket"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen()
+        yield path, listener
 
 
 @asynccontextmanager

@@ -26,9 +26,24 @@ def test_origin_and_target(text, origin, target):
     assert url.request_line_end.startswith(f" {target} HTTP/1.1\r\nHost: {origin.partition('://')[2]}\r\n".encode())
 
 
+def test_a_unix_domain_socket_is_an_origin_on_which_the_target_is_given():
+    url = parse_url("unix:/run/mcp.sock")
+    assert (str(url.origin), url.target, str(url)) == ("unix:/run/mcp.sock", "/mcp", "unix:/run/mcp.sock/mcp")
+    assert url.request_line_end == b" /mcp HTTP/1.1\r\nHost: localhost\r\n"
+    assert parse_url("unix:///run/mcp.sock") == url
+    assert parse_url("unix:/run/mcp.sock", "/ws").target == "/ws"
+    assert parse_url("unix:/a?b#c").origin.host == "/a?b#c", "a path is taken as it is"
+
+
+@pytest.mark.parametrize("text", ["unix:", "unix:a", "unix:./a", "unix://host/a", "unix:/a\0b", "unix:/" + "x" * 103])
+def test_what_no_socket_can_be_at_is_an_error(text):
+    with pytest.raises(ValueError, match="Unix domain socket"):
+        parse_url(text)
+
+
 @given(st.text())
 def test_any_text_is_a_url_or_an_error_and_never_breaks_the_framing(text):
-    for candidate in (text, f"http://{text}", f"http://x/{text}"):
+    for candidate in (text, f"http://{text}", f"http://x/{text}", f"unix:/{text}"):
         try:
             url = parse_url(candidate)
         except ValueError:
