@@ -74,6 +74,7 @@ class Gateway:
         if not self.stopping.is_set():
             self.reason = reason
             self.stopping.set()
+            self.role.leave()
             if self.actors is None:
                 # Nothing is served that could be drained, and what is waited for may never answer.
                 self.opening.cancel()
@@ -205,6 +206,7 @@ class Gateway:
             settings.auth.hosts,
             settings.auth.origins,
             dict(settings.auth.tokens) or None,
+            any_host=bool(settings.listen.path),
         )
         app = McpApp(
             actors.door,

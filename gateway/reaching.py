@@ -19,6 +19,7 @@ ACT_WAIT = 20.0
 """Seconds for it to look at sessions, or do something, perhaps by way of another replica."""
 ANSWER_BYTES = 16 * 1024 * 1024
 """Of it."""
+UNIX = "unix:"
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -54,17 +55,27 @@ async def operate(
 
 async def _find(pool: Pool, url: str, admin: str | None) -> tuple[str, dict[str, Any]] | None:
     """Where the admin listener is of the gateway that listens at this URL, and how its servers are."""
+    if url.startswith(UNIX):
+        return await _among(pool, [admin] if admin is not None else admins(url.removeprefix(UNIX)), url, admin)
     try:
         origin = parse_url(url).origin
     except ValueError as error:
         raise ClientFailedError(f"{url}: {error}") from error
-    for candidate in [admin] if admin is not None else [*_recorded(origin), *_beside(origin)]:
+    candidates = [admin] if admin is not None else [*_recorded(origin), *_beside(origin)]
+    return await _among(pool, candidates, f":{origin.port}", admin, str(origin))
+
+
+async def _among(
+    pool: Pool, candidates: list[str], listen: str, *sure: str | None
+) -> tuple[str, dict[str, Any]] | None:
+    """The first of these that is an admin listener, of a gateway whose address ends so; of those that are `sure` no
+    more is asked."""
+    for candidate in candidates:
         place = candidate.rstrip("/")
         status, found = await _json(pool, "GET", f"{place}/api/servers", None) or (0, {})
         if status != 200 or not isinstance(found.get("servers"), list):
             continue
-        listens = str(found.get("listen", "")).rpartition(":")[2] == str(origin.port)
-        if listens or candidate in (admin, str(origin)):
+        if str(found.get("listen", "")).endswith(listen) or candidate in sure:
             return place, found
     return None
 

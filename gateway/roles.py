@@ -13,7 +13,16 @@ from gateway.config import Settings
 from gateway.config.settings import Address
 from gateway.http.config import ServeConfig
 from gateway.http.serve import serve
-from gateway.http.sockets import CannotListenError, addresses, close_listeners, listeners_for
+from gateway.http.sockets import (
+    CannotListenError,
+    Name,
+    addresses,
+    close_listeners,
+    listeners_for,
+    names,
+    remove_names,
+    unix_listeners_for,
+)
 from gateway.observability.exposition import Exposition
 from gateway.running import recorded
 from gateway.sampling import sample
@@ -32,6 +41,9 @@ class Role(Protocol):
     def listeners(self) -> list[socket]:
         """The sockets on which clients come. Raises CannotListenError."""
 
+    def leave(self) -> None:
+        """Called when the drain begins: nobody new is to find those sockets."""
+
     async def attend(self, gateway: "Gateway", system: System) -> None:
         """Shows operators how the gateway is, from now on until it is drained."""
 
@@ -47,10 +59,15 @@ class Single:
         self._announce = announce
         self._public: list[socket] = []
         self._admin: list[socket] = []
+        self._names: list[Name] = []
 
     def listeners(self) -> list[socket]:
         self._public, self._admin = listeners_of(self._settings)
+        self._names = names(self._public)
         return self._public
+
+    def leave(self) -> None:
+        remove_names(self._names)
 
     async def attend(self, gateway: "Gateway", system: System) -> None:
         listen, admin = bound(self._settings.listen, self._public), bound(self._settings.admin, self._admin)
@@ -64,20 +81,26 @@ class Single:
 
         app = admin_app(gateway.readiness, page, servers=gateway.servers, sessions=gateway.operate)
         config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
-        with recorded(listen.port, f"http://{admin.url_host}:{admin.port}", gateway.log):
+        with recorded(listen.path or listen.port, f"http://{admin.url_host}:{admin.port}", gateway.log):
             await serve(app, self._admin, config, stop=gateway.drained, log=gateway.log, connections=gateway.admin)
 
 
 def listeners_of(settings: Settings) -> tuple[list[socket], list[socket]]:
     """The sockets of both listeners, public and admin. Raises CannotListenError."""
-    public = listeners_for("public", "listen", settings.listen.host, settings.listen.port)
+    listen = settings.listen
+    if listen.path:
+        public = unix_listeners_for("public", "listen", listen.path)
+    else:
+        public = listeners_for("public", "listen", listen.host, listen.port)
+    made = names(public)
     try:
         return public, listeners_for("admin", "admin", settings.admin.host, settings.admin.port)
     except CannotListenError:
+        remove_names(made)
         close_listeners(public)
         raise
 
 
 def bound(address: Address, listeners: list[socket]) -> Address:
     """The address with the port that it got."""
-    return replace(address, port=addresses(listeners)[0][1])
+    return address if address.path else replace(address, port=addresses(listeners)[0][1])

@@ -4,6 +4,7 @@ One small file for each, in the state directory, readable for its user alone; it
 that a killed gateway left behind is removed by the next.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -17,10 +18,10 @@ FOLDER = "running"
 
 
 @contextmanager
-def recorded(port: int, admin: str, log: Log) -> Iterator[None]:
-    """Others find the gateway that listens at this port, as long as the block runs. It is a convenience: a state
-    directory that can't be written changes nothing else."""
-    file = state_directory() / FOLDER / f"{port}-{os.getpid()}.json"
+def recorded(place: int | str, admin: str, log: Log) -> Iterator[None]:
+    """Others find the gateway that listens at this port, or on the socket at this path, as long as the block runs. It
+    is a convenience: a state directory that can't be written changes nothing else."""
+    file = state_directory() / FOLDER / f"{_named(place)}-{os.getpid()}.json"
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _remove_stale(file.parent)
@@ -35,14 +36,20 @@ def recorded(port: int, admin: str, log: Log) -> Iterator[None]:
             file.unlink()
 
 
-def admins(port: int) -> list[str]:
-    """The URLs of the admin listeners of gateways that listen, or did, at this port of this machine."""
+def admins(place: int | str) -> list[str]:
+    """The URLs of the admin listeners of gateways that listen, or did, at this port or path of this machine."""
     found = []
     with suppress(OSError):
-        for file in sorted((state_directory() / FOLDER).glob(f"{port}-*.json")):
+        for file in sorted((state_directory() / FOLDER).glob(f"{_named(place)}-*.json")):
             with suppress(OSError, ValueError, KeyError, TypeError):
                 found.append(str(json.loads(file.read_text())["admin"]))
     return found
+
+
+def _named(place: int | str) -> str:
+    if isinstance(place, int):
+        return str(place)
+    return hashlib.sha256(os.path.realpath(place).encode()).hexdigest()[:32]
 
 
 def _remove_stale(folder: Path) -> None:

@@ -18,7 +18,7 @@ from gateway.admin.app import Readiness, admin_app
 from gateway.config import Settings
 from gateway.http.config import ServeConfig
 from gateway.http.serve import Connections, serve
-from gateway.http.sockets import close_listeners
+from gateway.http.sockets import close_listeners, names, remove_names
 from gateway.observability.exposition import Exposition, process_figures
 from gateway.observability.metrics import Metrics
 from gateway.roles import bound, listeners_of
@@ -38,6 +38,7 @@ STATES = ("starting", "ready", "draining", "silent")
 async def supervise(settings: Settings, file: str | None, log: Log, announce: Callable[[Settings], None]) -> int:
     """Serves by several workers until SIGTERM or SIGINT; the exit status. Raises CannotListenError."""
     public, admin = listeners_of(settings)
+    made = names(public)
     supervisor = Supervisor(plan(settings, file, public, log), log, partial(reap, settings.store, log))
     listen, watched = bound(settings.listen, public), bound(settings.admin, admin)
     with signals(supervisor, log) as listen_to_signals:
@@ -45,9 +46,10 @@ async def supervise(settings: Settings, file: str | None, log: Log, announce: Ca
             nursery.start_soon(listen_to_signals)
             nursery.start_soon(_attend, supervisor, settings, admin, str(listen), log)
             nursery.start_soon(_announce, supervisor, replace(settings, listen=listen, admin=watched), announce, log)
-            with recorded(listen.port, f"http://{watched.url_host}:{watched.port}", log):
+            with recorded(listen.path or listen.port, f"http://{watched.url_host}:{watched.port}", log):
                 status = await supervisor.run()
             nursery.cancel_scope.cancel()
+    remove_names(made)
     close_listeners(public)
     return status
 
@@ -62,6 +64,7 @@ def plan(settings: Settings, file: str | None, public: list[socket], log: Log) -
             place=0,
             listeners=[listener.fileno() for listener in public],
             listen=(settings.listen.host, settings.listen.port),
+            path=settings.listen.path,
             store=settings.store,
             keys=[] if settings.keys else [lifecycle.machine_key(log)],
         ),

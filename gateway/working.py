@@ -61,7 +61,7 @@ async def hear_hello(channel: Channel[ToWorker]) -> Hello | None:
 def shared(settings: Settings, hello: Hello) -> Settings:
     """The settings of this worker: what all have in common comes from the supervisor."""
     keys = settings.keys or tuple(hello.keys)
-    return replace(settings, listen=Address(*hello.listen), store=hello.store, keys=keys, workers=1)
+    return replace(settings, listen=Address(*hello.listen, hello.path), store=hello.store, keys=keys, workers=1)
 
 
 def ends_within(limits: Limits) -> float:
@@ -83,6 +83,9 @@ class Working:
         for descriptor in self._hello.listeners:
             os.set_inheritable(descriptor, False)
         return [socket.socket(fileno=descriptor) for descriptor in self._hello.listeners]
+
+    def leave(self) -> None:
+        """The supervisor has them still."""
 
     async def hear(self, gateway: "Gateway") -> None:
         """Does what the supervisor says, and drains when it is gone; until it is cancelled."""

@@ -19,7 +19,10 @@ _INITIALIZE = {
 
 
 def endpoint_url(settings: Settings, name: str = "") -> str:
-    """The URL under which a client of this machine finds an endpoint."""
+    """The URL under which a client of this machine finds an endpoint; over a Unix socket that of the aggregate is
+    `unix:/PATH`, and any other one is a path there."""
+    if settings.listen.path:
+        return f"http://localhost/mcp/{name}" if name else str(settings.listen)
     scheme = "http" if settings.tls is None else "https"
     return f"{scheme}://{_authority(settings.listen)}/mcp" + (f"/{name}" if name else "")
 
@@ -54,7 +57,7 @@ def store_kind(settings: Settings) -> str:
 def _places(settings: Settings) -> list[str]:
     table = settings.table
     groups = [name for name, endpoint in table.endpoints.items() if name and endpoint.kind == "aggregate"]
-    alone = [f"{endpoint_url(settings)}/{{{','.join(table.backends)}}}"] if table.backends else []
+    alone = [endpoint_url(settings, f"{{{','.join(table.backends)}}}")] if table.backends else []
     # "memory" loses every session with the process: whoever starts it should know.
     keeps = " (sessions end with this process)" if store_kind(settings) == "memory" else ""
     rows = [
@@ -75,22 +78,28 @@ def _identity(settings: Settings) -> str:
 
 def _lines_to_paste(settings: Settings) -> list[str]:
     url = endpoint_url(settings)
+    if settings.listen.path:
+        curl = f"curl -sS --unix-socket {shlex.quote(settings.listen.path)} http://localhost/mcp"
+        return ["Connect a client:", f"  {'curl':<12}{_curl(curl, tokens=bool(settings.auth.tokens))}"]
     header = ' --header "Authorization: Bearer $TOKEN"' if settings.auth.tokens else ""
     added: dict[str, object] = {"name": "stagedoor", "type": "http", "url": url}
     if header:
         added["headers"] = {"Authorization": "Bearer ${input:token}"}
-    curl_header = ' -H "Authorization: Bearer $TOKEN"' if header else ""
     rows = [
         ("Claude Code", f"claude mcp add --transport http stagedoor {url}{header}"),
         ("VS Code", f"code --add-mcp {shlex.quote(json.dumps(added))}"),
         ("Inspector", f"npx @modelcontextprotocol/inspector --cli {url} --transport http{header} --method tools/list"),
-        (
-            "curl",
-            f"curl -sS {url}{curl_header} -H 'Content-Type: application/json' "
-            f"-H 'Accept: application/json, text/event-stream' -d {shlex.quote(json.dumps(_INITIALIZE))}",
-        ),
+        ("curl", _curl(f"curl -sS {url}", tokens=bool(header))),
     ]
     return ["Connect a client:", *(f"  {label:<12}{line}" for label, line in rows)]
+
+
+def _curl(command: str, *, tokens: bool) -> str:
+    header = ' -H "Authorization: Bearer $TOKEN"' if tokens else ""
+    return (
+        f"{command}{header} -H 'Content-Type: application/json' "
+        f"-H 'Accept: application/json, text/event-stream' -d {shlex.quote(json.dumps(_INITIALIZE))}"
+    )
 
 
 def _authority(address: Address) -> str:

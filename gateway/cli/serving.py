@@ -12,7 +12,17 @@ from gateway.cli.banner import banner, summary
 from gateway.cli.client import Client, Parts, ServeFailedError
 from gateway.cli.common import config_problems, json_option, load_file, note, warn
 from gateway.cli.output import print_json, printable
-from gateway.config import ConfigError, Problem, Settings, advice, demo_settings, load, parse_address, parse_store
+from gateway.config import (
+    ConfigError,
+    Problem,
+    Settings,
+    advice,
+    demo_settings,
+    load,
+    parse_address,
+    parse_listen,
+    parse_store,
+)
 
 
 def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
@@ -28,7 +38,7 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 @click.command()
 @click.argument("file", required=False)
 @click.option("--config", metavar="FILE", help="The same as FILE.")
-@click.option("--listen", metavar="HOST:PORT", callback=_parsed(parse_address), help="Where clients connect.")
+@click.option("--listen", metavar="HOST:PORT|unix:PATH", callback=_parsed(parse_listen), help="Where clients connect.")
 @click.option("--admin", metavar="HOST:PORT", callback=_parsed(parse_address), help="Where metrics and probes are.")
 @click.option("--store", metavar="URL", callback=_parsed(parse_store), help="memory:// or redis://…")
 @click.option("--workers", metavar="N", type=click.IntRange(min=1), help="Processes on one port; needs redis://….")

@@ -5,7 +5,7 @@ from gateway.config.demo import demo_settings
 from gateway.config.loading import Loaded, import_object, load
 from gateway.config.problems import ConfigError, Problem
 from gateway.config.settings import Address, Auth, LogSettings, Settings, Tls
-from gateway.config.values import parse_address, parse_store
+from gateway.config.values import parse_address, parse_listen, parse_store
 
 __all__ = [
     "Address",
@@ -21,5 +21,6 @@ __all__ = [
     "import_object",
     "load",
     "parse_address",
+    "parse_listen",
     "parse_store",
 ]

@@ -13,7 +13,7 @@ from gateway.config.models import LATER_TYPES, File, Server
 from gateway.config.problems import Path, Problem, dotted, nearest
 from gateway.config.sections import PLACE, limits_from
 from gateway.config.settings import Auth, LogSettings, Settings, Tls
-from gateway.config.values import parse_address, parse_key
+from gateway.config.values import parse_address, parse_key, parse_listen
 
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -51,7 +51,7 @@ class Builder:
         sections = {name: getattr(gateway, name) for name in ("limits", "sessions", "replay", "drain")}
         limits = limits_from(sections)
         self._check_order(limits)
-        listen, admin = parse_address(gateway.listen), parse_address(gateway.admin)
+        listen, admin = parse_listen(gateway.listen), parse_address(gateway.admin)
         if listen == admin and listen.port:
             self._add(("gateway", "admin"), "is the address of `listen`: the two are separate listeners")
         return Settings(

@@ -16,6 +16,7 @@ from gateway.config.values import (
     HeaderValue,
     HostText,
     KeyText,
+    ListenText,
     OriginText,
     Positive,
     Separator,
@@ -134,8 +135,9 @@ DrainSection = section("drain", "How the gateway ends on SIGTERM.")
 class Gateway(Section):
     """Everything about the gateway itself."""
 
-    listen: AddressText = "127.0.0.1:8080"
-    """Where clients connect. Port 0 is any free one."""
+    listen: ListenText = "127.0.0.1:8080"
+    """Where clients connect: `HOST:PORT` (port 0 is any free one), or `unix:/PATH`, a socket that this user alone can
+    use."""
     admin: AddressText = "127.0.0.1:8081"
     """Where `/livez`, `/readyz` and `/metrics` are. Never make it public."""
     store: StoreUrl = SecretStr("memory://")

@@ -16,10 +16,17 @@ CREDENTIAL = re.compile(r"authorization|cookie|token|secret|passw|api[-_]?key|cr
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener binds; port 0 is any free one."""
+    """Where a listener binds; port 0 is any free one. With a `path` it is a Unix socket, and host and port say
+    nothing."""
 
     host: str
     port: int
+    path: str = ""
+
+    @classmethod
+    def unix(cls, path: str) -> "Address":
+        """A socket in the file system, which only this machine can reach."""
+        return cls("localhost", 0, path)
 
     @property
     def loopback(self) -> bool:
@@ -44,6 +51,8 @@ class Address:
         return f"[{host}]" if ":" in host else host
 
     def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 

@@ -35,6 +35,16 @@ def parse_address(text: str) -> Address:
     return Address(match["v6"] or match["host"], int(match["port"]))
 
 
+def parse_listen(text: str) -> Address:
+    """The same, or `unix:/PATH`. ValueError for anything else."""
+    scheme, colon, path = text.partition(":")
+    if not colon or scheme != "unix":
+        return parse_address(text)
+    if not path.startswith("/") or "\0" in path:
+        raise ValueError("must be unix: and the absolute path of a socket, such as unix:/run/stagedoor.sock")
+    return Address.unix(path)
+
+
 def parse_key(text: str) -> bytes:
     """32 bytes in hex or base64; ValueError for anything else."""
     try:
@@ -52,6 +62,11 @@ def _standard_base64(text: str) -> str:
 
 def _address(text: str) -> str:
     parse_address(text)
+    return text
+
+
+def _listen(text: str) -> str:
+    parse_listen(text)
     return text
 
 
@@ -158,6 +173,7 @@ Switch = Annotated[bool, WithJsonSchema({"anyOf": [{"type": "boolean"}, _REFEREN
 """On or off."""
 
 AddressText = Annotated[str, AfterValidator(_address)]
+ListenText = Annotated[str, AfterValidator(_listen)]
 StoreUrl = Annotated[SecretStr, AfterValidator(_store)]
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
 KeyText = Annotated[SecretStr, AfterValidator(_key)]

@@ -29,7 +29,8 @@ class Security:
 
     `hosts` are names, or name:port to allow one port only; `origins` are origins (`https://app.example.com`) or names.
     `tokens` maps a principal's name to its bearer token; None means that nobody has to say who he is.
-    `any_ip` allows every IP literal as Host, as a wildcard listen address does by itself.
+    `any_ip` allows every IP literal as Host, as a wildcard listen address does by itself; `any_host` every Host: no
+    page can make its name lead to a Unix socket.
     """
 
     listen_host: str
@@ -37,6 +38,7 @@ class Security:
     origins: tuple[str, ...] = ()
     tokens: Mapping[str, str] | None = field(default=None, repr=False)
     any_ip: bool = False
+    any_host: bool = False
 
 
 def split_authority(value: str) -> tuple[str, str] | None:
@@ -63,6 +65,7 @@ class Gate:
     def __init__(self, security: Security) -> None:
         wildcard = security.listen_host in _WILDCARDS
         self._any_ip = security.any_ip or wildcard
+        self._any_host = security.any_host
         own = set() if wildcard else {security.listen_host.strip("[]").lower()}
         self._names = _LOOPBACK | own | {host.lower() for host in security.hosts}
         self._origins = frozenset(origin.lower().rstrip("/") for origin in security.origins)
@@ -82,7 +85,7 @@ class Gate:
     def host_allowed(self, host: str | None) -> bool:
         """Whether a request with this Host header may be served."""
         if host is None:
-            return False
+            return self._any_host
         if host in self._hosts_seen:
             return True
         allowed = self._authority_allowed(host)
@@ -93,9 +96,11 @@ class Gate:
     def _authority_allowed(self, value: str) -> bool:
         parts = split_authority(value)
         if parts is None:
-            return False
+            return self._any_host  # clients of such a socket say what they like
         host, port = parts
-        return host in self._names or f"{host}:{port}" in self._names or (self._any_ip and is_ip(host))
+        return (
+            self._any_host or host in self._names or f"{host}:{port}" in self._names or (self._any_ip and is_ip(host))
+        )
 
     def origin_allowed(self, origin: str) -> bool:
         """Whether a page of this origin may speak to us. `null`, the origin of files and sandboxes, never may."""

@@ -1,11 +1,16 @@
 """Listening sockets and TLS. Sockets are opened by whoever composes the process, so that workers can inherit them."""
 
 import errno
+import fcntl
+import os
 import socket
 import ssl
+import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 BACKLOG = 1024
 """Connections that the kernel holds until they are accepted; more are refused by it."""
@@ -45,6 +50,94 @@ def open_listeners(host: str, port: int, *, user_timeout: float = 30.0, backlog:
     return listeners
 
 
+def open_unix_listener(path: str, *, backlog: int = BACKLOG) -> list[socket.socket]:
+    """Listens on a Unix socket that only this user can use. One that a killed process has left there is replaced.
+    Raises OSError: EADDRINUSE while somebody listens there, EEXIST where something else has the name."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _alone_in(Path(path).parent):
+            _remove_stale(path)
+            listener.bind(path)
+            Path(path).chmod(0o600)  # before anybody can connect, which is from `listen` on
+            listener.listen(backlog)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return [listener]
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """No two processes at once look for what is stale: the slower one would remove what the other has just made."""
+    place = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)
+
+
+def _remove_stale(path: str) -> None:
+    """Removes a socket on which nobody listens."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "there is something there that is no socket", path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+        except BlockingIOError:
+            return  # somebody listens, and has much to do: `bind` says so
+
+
+class Name(NamedTuple):
+    """What a Unix socket is called, and which file that was when it was made."""
+
+    path: str
+    device: int
+    inode: int
+
+
+def names(listeners: Sequence[socket.socket]) -> list[Name]:
+    """Of those listeners that have one; to be asked by whoever has opened them, at once."""
+    found = []
+    for listener in listeners:
+        if listener.family == socket.AF_UNIX:
+            path = listener.getsockname()
+            place = os.stat(path)
+            found.append(Name(path, place.st_dev, place.st_ino))
+    return found
+
+
+def remove_names(made: Sequence[Name]) -> None:
+    """Nobody finds these sockets any more. To be called while they are open: no file that another process has made
+    there since can be taken for ours then."""
+    for name in made:
+        with suppress(OSError):
+            place = os.stat(name.path)
+            if (place.st_dev, place.st_ino) == name[1:]:
+                os.unlink(name.path)
+
+
+def unix_listeners_for(what: str, option: str, path: str) -> list[socket.socket]:
+    """As `open_unix_listener`; CannotListenError says which listener it is, where, and what to do."""
+    try:
+        return open_unix_listener(path)
+    except OSError as error:
+        why, cure = _UNIX_REFUSALS.get(error.errno or 0, (error.strerror or str(error), "choose another path"))
+        message = (
+            f"the {what} listener can't listen on unix:{path}: {why}; {cure} by `--{option} unix:PATH`"
+            f" (or `gateway.{option}` in the configuration)"
+        )
+        raise CannotListenError(error.errno, message) from error
+
+
 def listeners_for(what: str, option: str, host: str, port: int) -> list[socket.socket]:
     """As `open_listeners`; CannotListenError says which listener it is, which address, and what to do."""
     try:
@@ -67,6 +160,14 @@ _REFUSALS = {
     errno.EADDRINUSE: _IN_USE,
     errno.EACCES: ("this user may not use that port", "choose one over 1023"),
     errno.EADDRNOTAVAIL: ("this machine does not have that address", "choose one that it has"),
+}
+
+
+_UNIX_REFUSALS = {
+    errno.EADDRINUSE: _IN_USE,
+    errno.EEXIST: ("there is something there that is no socket", "choose another path"),
+    errno.EACCES: ("this user may not write in that folder", "choose another path"),
+    errno.ENOENT: ("there is no such folder", "make it, or choose another path"),
 }
 
 

@@ -20,13 +20,15 @@ _LENGTH = 4
 
 class Hello(Struct, tag=True, kw_only=True):
     """To a worker, first: which it is, and what all of them share. `listeners` are descriptors that it inherited; what
-    they are bound to stands in `listen` as host and port, as configured. `keys` are for one without its own."""
+    they are bound to stands in `listen` as host and port, as configured, or in `path`. `keys` are for one without its
+    own."""
 
     place: int
     listeners: list[int]
     listen: tuple[str, int]
     store: str
     keys: list[bytes] = []
+    path: str = ""
 
 
 class Look(Struct, tag=True):

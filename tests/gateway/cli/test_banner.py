@@ -34,6 +34,20 @@ def test_it_says_where_everything_is() -> None:
     assert line(text, "identity") == "anonymous (no auth.tokens)"
 
 
+def test_over_a_unix_socket_it_says_what_can_reach_that() -> None:
+    text = banner(Settings(TABLE, listen=Address.unix("/run/s d.sock")))
+    assert line(text, "endpoint") == "unix:/run/s d.sock   2 servers in one"
+    assert line(text, "alone") == "http://localhost/mcp/{files,git}"
+    assert shlex.split(line(text, "curl"))[:5] == [
+        "curl",
+        "-sS",
+        "--unix-socket",
+        "/run/s d.sock",
+        "http://localhost/mcp",
+    ]
+    assert "Claude Code" not in text
+
+
 def test_its_lines_can_be_pasted() -> None:
     text = banner(Settings(TABLE))
     assert line(text, "Claude Code") == "claude mcp add --transport http stagedoor http://127.0.0.1:8080/mcp"
