@@ -2,6 +2,7 @@
 
 from gateway.native import (
     Audio,
+    Caller,
     Client,
     ClientRefusedError,
     ClientTimeoutError,
@@ -14,7 +15,9 @@ from gateway.native import (
     Link,
     Message,
     NotFoundError,
+    Request,
     ResourceInfo,
+    Response,
     Root,
     RpcError,
     Sample,
@@ -30,6 +33,7 @@ from gateway.native import (
 
 __all__ = [
     "Audio",
+    "Caller",
     "Client",
     "ClientRefusedError",
     "ClientTimeoutError",
@@ -42,7 +46,9 @@ __all__ = [
     "Link",
     "Message",
     "NotFoundError",
+    "Request",
     "ResourceInfo",
+    "Response",
     "Root",
     "RpcError",
     "Sample",

@@ -1,6 +1,5 @@
 """MCP servers that run in the gateway's process, written as plain functions (see docs/native-servers.md)."""
 
-from gateway.native.builders import ResourceInfo
 from gateway.native.content import (
     Audio,
     Content,
@@ -14,6 +13,7 @@ from gateway.native.content import (
     user,
 )
 from gateway.native.context import Client, Context, Elicited, Root, Sample
+from gateway.native.definitions import ResourceInfo
 from gateway.native.errors import (
     ClientRefusedError,
     ClientTimeoutError,
@@ -24,10 +24,12 @@ from gateway.native.errors import (
     UrlElicitation,
     UrlRequiredError,
 )
+from gateway.native.request import Caller, Request, Response
 from gateway.native.server import Server
 
 __all__ = [
     "Audio",
+    "Caller",
     "Client",
     "ClientRefusedError",
     "ClientTimeoutError",
@@ -40,7 +42,9 @@ __all__ = [
     "Link",
     "Message",
     "NotFoundError",
+    "Request",
     "ResourceInfo",
+    "Response",
     "Root",
     "RpcError",
     "Sample",

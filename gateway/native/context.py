@@ -90,9 +90,11 @@ class Root:
     name: str | None = None
 
 
-class Caller(Protocol):
+class Peer(Protocol):
     """What a context needs of its session."""
 
+    server: Any
+    principal: str | None
     client: Client
     state: Any
     level: Level
@@ -113,8 +115,8 @@ class Caller(Protocol):
 class Context:
     """Belongs to one request of one client. Everything it sends travels with that request."""
 
-    def __init__(self, caller: Caller, request: int | str, token: int | str | None = None) -> None:
-        self._caller = caller
+    def __init__(self, peer: Peer, request: int | str, token: int | str | None = None) -> None:
+        self._peer = peer
         self._request = request
         self._token = token
         self._progress = float("-inf")
@@ -122,12 +124,22 @@ class Context:
     @property
     def client(self) -> Client:
         """The client, its revision and capabilities."""
-        return self._caller.client
+        return self._peer.client
+
+    @property
+    def principal(self) -> str | None:
+        """The name that the gateway knows the caller by; None where nobody was asked for one."""
+        return self._peer.principal
+
+    @property
+    def server(self) -> Any:
+        """The server that the handler belongs to."""
+        return self._peer.server
 
     @property
     def state(self) -> Any:
         """What `Server(state=…)` made for this session; it lives as long as the session."""
-        return self._caller.state
+        return self._peer.state
 
     def can(self, feature: Feature) -> bool:
         """Whether the client can do this; asking one that can't raises ClientUnableError."""
@@ -141,29 +153,29 @@ class Context:
             return
         self._progress = progress
         params = {"progressToken": self._token, "progress": progress, "total": total, "message": message}
-        self._caller.notify("notifications/progress", fit("progress", params, self.client.revision), self._related)
+        self._peer.notify("notifications/progress", fit("progress", params, self.client.revision), self._related)
 
     async def log(self, level: Level, data: Any, logger: str | None = None) -> None:
         """Sends a log message, text or any JSON value, if the client's level lets it pass."""
         await trio.lowlevel.checkpoint()
-        if LEVELS.index(level) < LEVELS.index(self._caller.level):
+        if LEVELS.index(level) < LEVELS.index(self._peer.level):
             return
         params = {"level": level, "data": data} | ({"logger": logger} if logger else {})
-        self._caller.notify("notifications/message", params, self._related)
+        self._peer.notify("notifications/message", params, self._related)
 
     def updated(self, uri: str) -> None:
         """Tells this client, if it subscribed to the resource, that it changed. `Server.updated` tells all."""
-        self._caller.resource_updated(uri)
+        self._peer.resource_updated(uri)
 
     def list_changed(self, kind: Literal["tools", "resources", "prompts"]) -> None:
         """Tells this client that its list changed; for lists that depend on the session."""
-        self._caller.list_changed(kind)
+        self._peer.list_changed(kind)
 
     async def roots(self) -> list[Root]:
         """The client's folders. Like all that asks the client: ClientUnableError if it never said that it can,
         ClientRefusedError if it answers with an error, ClientTimeoutError if it does not answer."""
         self._require("roots")
-        answer = await self._caller.ask("roots/list", None, self._related)
+        answer = await self._peer.ask("roots/list", None, self._related)
         return [Root(_expect(r, "uri", str), r.get("name")) for r in _expect(answer, "roots", list)]
 
     async def sample(
@@ -195,7 +207,7 @@ class Context:
             "toolChoice": tool_choice,
         }
         given = {k: v for k, v in params.items() if v is not None}
-        return _sample(await self._caller.ask("sampling/createMessage", given, self._related))
+        return _sample(await self._peer.ask("sampling/createMessage", given, self._related))
 
     async def elicit(self, message: str, form: type[T] | Mapping[str, Any]) -> Elicited[T]:
         """Asks the user to fill in a form: a pydantic model, dataclass or TypedDict with simple fields, or a JSON
@@ -205,7 +217,7 @@ class Context:
         schema = asked.schema(self.client.revision)
         params = {"mode": "form", "message": message, "requestedSchema": schema}
         given = fit("elicitation", params, self.client.revision)
-        answer = await self._caller.ask("elicitation/create", given, self._related)
+        answer = await self._peer.ask("elicitation/create", given, self._related)
         action = _action(answer)
         return Elicited(action, asked.read(answer.get("content")) if action == "accept" else None)
 
@@ -213,19 +225,19 @@ class Context:
         """Asks the user to visit a page. `accept` means that the user agreed, not that the visit is over: when it
         is, call `Server.elicitation_complete` with the id."""
         self._require("elicitation.url")
-        self._caller.visited_by([elicitation])
+        self._peer.visited_by([elicitation])
         params = {
             "mode": "url",
             "message": elicitation.message,
             "url": elicitation.url,
             "elicitationId": elicitation.id,
         }
-        return _action(await self._caller.ask("elicitation/create", params, self._related))
+        return _action(await self._peer.ask("elicitation/create", params, self._related))
 
     @property
     def _related(self) -> int | str | None:
         """The request, while its stream is there to carry what is sent."""
-        return self._request if self._caller.is_running(self._request) else None
+        return self._request if self._peer.is_running(self._request) else None
 
     def _require(self, feature: Feature) -> None:
         if not self.can(feature):

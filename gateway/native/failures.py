@@ -13,10 +13,10 @@ from actors.protocol import codec, errors
 from actors.protocol.errors import ProtocolError, Refusal
 from actors.protocol.messages import EMPTY, Request
 from actors.runtime.boundary import thread_boundary
-from gateway.native.builders import failed
 from gateway.native.content import to_json
 from gateway.native.context import Client
 from gateway.native.errors import RpcError, ToolError, UrlRequiredError
+from gateway.native.tools import failed
 
 
 @contextmanager

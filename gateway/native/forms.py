@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from actors.protocol.versions import can_use
 from gateway.native.errors import ToolError, explain
+from gateway.native.typed_dicts import make_legible
 
 T = TypeVar("T")
 Action: TypeAlias = Literal["accept", "decline", "cancel"]
@@ -36,6 +37,7 @@ class Form(Generic[T]):
         if isinstance(shape, Mapping):
             self._schema = dict(shape)
         else:
+            make_legible(shape)
             self._adapter = TypeAdapter(shape)
             self._schema = self._adapter.json_schema()
 

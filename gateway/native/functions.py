@@ -1,18 +1,21 @@
 """Handlers as they are written: plain functions, read once when they are registered.
 
-An `async` handler runs in the gateway's event loop and may take a `Context`. A plain `def` handler runs in a worker
-thread, so that it may block; it takes no `Context`, whose methods belong to the event loop. A cancelled call does not
-wait for its thread: the thread ends by itself and its result is dropped.
+A handler may take a `Context`, a `Request` and a `Response` beside its arguments: the annotation says so, or for the
+last two the names `req, res` or `request, response` without any. An `async` handler runs in the gateway's event loop. A
+plain `def` handler runs in a worker thread, so that it may block; it takes no `Context`, whose methods belong to the
+event loop. A cancelled call does not wait for its thread: the thread ends by itself and its result is dropped.
 """
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import trio
 
 from gateway.native.context import Context
+from gateway.native.definitions import Description
+from gateway.native.request import Request, Response
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -38,36 +41,53 @@ class Handler:
     function: Function
     parameters: tuple[Parameter, ...]
     returns: Any
-    context: str | None
+    injected: Mapping[str, type]
     is_async: bool
 
-    async def __call__(self, context: Context, values: Mapping[str, Any], threads: trio.CapacityLimiter) -> Any:
-        """What the function returns; what it raises passes through."""
+    def takes(self, kind: type) -> bool:
+        """Whether it wants a `Context`, a `Request` or a `Response`."""
+        return kind in self.injected.values()
+
+    async def __call__(self, request: Request, values: Mapping[str, Any], threads: trio.CapacityLimiter) -> Any:
+        """What the function returns, or the response that it wrote instead; what it raises passes through."""
+        if not self.injected:
+            return await self._run(values, threads)
+        response = Response()
+        given = {Context: request.context, Request: request, Response: response}
+        injected = {name: given[kind] for name, kind in self.injected.items()}
+        returned = await self._run({**values, **injected}, threads)
+        return response if returned is None and response.written else returned
+
+    async def _run(self, arguments: Mapping[str, Any], threads: trio.CapacityLimiter) -> Any:
         if self.is_async:
-            injected = {self.context: context} if self.context else {}
-            return await self.function(**values, **injected)
+            return await self.function(**arguments)
         # In a tuple, since trio refuses to be handed a coroutine, as an async function behind a decorator returns.
         (result,) = await trio.to_thread.run_sync(
-            lambda: (self.function(**values),), limiter=threads, abandon_on_cancel=True
+            lambda: (self.function(**arguments),), limiter=threads, abandon_on_cancel=True
         )
         return await result if inspect.isawaitable(result) else result
+
+
+_BUILDERS: Final = ({"req": Request, "res": Response}, {"request": Request, "response": Response})
 
 
 def read(function: Function) -> Handler:
     """The handler in this function. TypeError if it can't be one."""
     signature = inspect.signature(function, eval_str=True)
-    named, context = [], None
+    bare = {p.name for p in signature.parameters.values() if p.annotation is p.empty}
+    injected: dict[str, type] = next((dict(pair) for pair in _BUILDERS if pair.keys() <= bare), {})
+    named = []
     for parameter in signature.parameters.values():
         if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
             raise TypeError(f"{_name(function)}: every parameter needs a name, *args and **kwargs have none")
-        if parameter.annotation is Context:
-            context = parameter.name
-        else:
+        if parameter.annotation in (Context, Request, Response):
+            injected[parameter.name] = parameter.annotation
+        elif parameter.name not in injected:
             named.append(Parameter(parameter.name, _annotation(parameter.annotation), parameter.default))
     is_async = inspect.iscoroutinefunction(function)
-    if context and not is_async:
+    if Context in injected.values() and not is_async:
         raise TypeError(f"{_name(function)} takes a Context, so it must be an async function")
-    return Handler(function, tuple(named), signature.return_annotation, context, is_async)
+    return Handler(function, tuple(named), signature.return_annotation, injected, is_async)
 
 
 def name_of(function: Function, given: str | None) -> str:
@@ -78,7 +98,7 @@ def name_of(function: Function, given: str | None) -> str:
     return str(name)
 
 
-def description_of(function: Function, given: str | None) -> str | None:
+def description_of(function: Function, given: Description) -> Description:
     """The given description, or the docstring."""
     return given or inspect.getdoc(function)
 

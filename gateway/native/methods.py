@@ -3,6 +3,7 @@
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as BadBase64
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Raw
@@ -12,9 +13,14 @@ from actors.protocol.capabilities import LEVELS
 from actors.protocol.codec import Malformed
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.versions import negotiate
-from gateway.native.builders import ResourceInfo, completion_result, read_result
+from actors.runtime.boundary import Boundary
+from gateway.native import failures
 from gateway.native.context import Client, Context
+from gateway.native.definitions import ResourceInfo
 from gateway.native.errors import BadValuesError, NotFoundError, cut, invalid_params
+from gateway.native.prompts import completion_result
+from gateway.native.request import Request
+from gateway.native.resources import read_result
 from gateway.native.revisions import fit
 
 if TYPE_CHECKING:
@@ -93,8 +99,9 @@ async def call_tool(session: "Session", context: Context, params: Params) -> dic
     tool = session.server.tools.get(name)
     if tool is None:
         raise invalid_params(f"Unknown tool: {cut(name)}", _UNEXECUTED)
-    arguments = tool.arguments.parse(bytes(_raw_object(params, "arguments")))
-    value = await tool.handler(context, arguments, session.server.threads)
+    raw = bytes(_raw_object(params, "arguments"))
+    arguments = tool.arguments.parse_exactly(raw)
+    value = await tool.handler(Request(context, tool=name, given=raw), arguments, session.server.threads)
     return tool.result(value, context.client.revision)
 
 
@@ -107,7 +114,7 @@ async def list_resources(session: "Session", context: Context, params: Params) -
     listed: list[ResourceInfo] = [resource.info for resource in server.resources.values()]
     for template in server.templates.values():
         if template.listing:
-            listed.extend(await template.listing(context, {}, server.threads))
+            listed.extend(await template.listing(Request(context), {}, server.threads))
     return _page(session, params, "resources", listed)
 
 
@@ -121,7 +128,8 @@ async def read_resource(session: "Session", context: Context, params: Params) ->
     uri, server = _text(params, "uri"), session.server
     resource = server.resources.get(uri)
     if resource:
-        return read_result(uri, resource.info.mime_type, await resource.handler(context, {}, server.threads))
+        request = Request(context, resource=resource.info.name, uri=uri)
+        return read_result(uri, resource.info.mime_type, await resource.handler(request, {}, server.threads))
     for template in server.templates.values():
         variables = template.uri.match(uri)
         if variables is None:
@@ -130,7 +138,8 @@ async def read_resource(session: "Session", context: Context, params: Params) ->
             values = template.arguments.check(variables)
         except BadValuesError:
             continue
-        return read_result(uri, template.mime_type, await template.handler(context, values, server.threads))
+        request = Request(context, resource=template.name, uri=uri, uri_template=template.uri.text, given=variables)
+        return read_result(uri, template.mime_type, await template.handler(request, values, server.threads))
     raise NotFoundError(uri)
 
 
@@ -166,11 +175,13 @@ async def get_prompt(session: "Session", context: Context, params: Params) -> di
     prompt = session.server.prompts.get(name)
     if prompt is None:
         raise invalid_params(f"Unknown prompt: {cut(name)}", _UNEXECUTED)
+    raw = bytes(_raw_object(params, "arguments"))
     try:
-        arguments = prompt.arguments.parse(bytes(_raw_object(params, "arguments")))
+        arguments = prompt.arguments.parse(raw)
     except BadValuesError as error:
         raise invalid_params(str(error), _UNEXECUTED) from None
-    return prompt.result(await prompt.handler(context, arguments, session.server.threads), context.client.revision)
+    value = await prompt.handler(Request(context, prompt=name, given=raw), arguments, session.server.threads)
+    return prompt.result(value, context.client.revision)
 
 
 async def complete(session: "Session", context: Context, params: Params) -> dict[str, Any]:
@@ -249,9 +260,18 @@ def _page(session: "Session", params: Params, name: str, every: Iterable[Describ
     """One page of a list. A cursor names the list and the place in it; it is not kept, so it never expires."""
     size, entries = session.server.page_size, list(every)
     start = _start(name, params["cursor"]) if params.get("cursor", _NULL) != _NULL else 0
-    page = {name: [entry.describe(session.client.revision) for entry in entries[start : start + size]]}
+    page = {name: _described(session, f"{name}/list", entries[start : start + size])}
     following = urlsafe_b64encode(f"{name}:{start + size}".encode()).decode()
     return page | ({"nextCursor": following} if start + size < len(entries) else {})
+
+
+def _described(session: "Session", method: str, entries: Iterable[Described]) -> list[dict[str, Any]]:
+    """Without those whose own functions can't say what they are: they would take the others with them."""
+    described: list[dict[str, Any]] = []
+    for entry in entries:
+        with Boundary(on_exit=partial(session.undescribed, method)), failures.no_exit():
+            described.append(entry.describe(session.client.revision))
+    return described
 
 
 def _start(name: str, cursor: Raw) -> int:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.native.builders import ResourceInfo
 from gateway.native.content import Link
 from gateway.native.context import Context
+from gateway.native.definitions import ResourceInfo
 from gateway.native.errors import NotFoundError, ToolError
 from gateway.native.server import Server
 

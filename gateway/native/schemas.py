@@ -1,8 +1,7 @@
 """JSON Schemas from signatures: what goes into a handler, and the structured output that comes out of it."""
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from types import NoneType, UnionType
 from typing import Any, Final, Union, cast, get_args, get_origin
@@ -18,8 +17,11 @@ from actors.protocol.payload import BROKEN
 from gateway.native.content import CONTENT_TYPES, ToolResult, to_json
 from gateway.native.errors import COUNTED, SHOWN, BadValuesError, cut, explain, named
 from gateway.native.functions import Parameter
+from gateway.native.request import Response
+from gateway.native.typed_dicts import make_legible
+from gateway.native.validation import JsonSchema, Schema
 
-_CONTENT = (ToolResult, *CONTENT_TYPES)
+_CONTENT = (Response, ToolResult, *CONTENT_TYPES)
 _UNSTRUCTURED = (inspect.Signature.empty, Any, None, NoneType, str, object, bytes, *_CONTENT)
 """Return types that are contents by themselves, or say nothing."""
 
@@ -70,31 +72,66 @@ def _fast(schema: Any) -> Any:
 
 
 class Arguments:
-    """The arguments of one handler: their schema, and values checked against it. TypeError for types without one."""
+    """The arguments of one handler: their schema, and values checked against it. TypeError for types without one.
 
-    def __init__(self, name: str, parameters: tuple[Parameter, ...]) -> None:
+    With a schema `by_hand`, which need not name the handler's parameters alone, it is that which they must fit; what
+    the handler has no parameter for does not reach it.
+    """
+
+    def __init__(self, name: str, parameters: tuple[Parameter, ...], by_hand: Schema | None = None) -> None:
         # Aliases, since a parameter may be called what a pydantic field may not: `schema`, `copy`, `_x`.
         self._names = {f"p{i}": p.name for i, p in enumerate(parameters)}
+        for parameter in parameters:
+            make_legible(parameter.annotation)
         fields = {f"p{i}": (p.annotation, _field(p)) for i, p in enumerate(parameters)}
-        config = ConfigDict(extra="forbid")
+        config = ConfigDict(extra="forbid" if by_hand is None else "ignore")
         try:
             self._model: type[BaseModel] = create_model(name, __config__=config, **cast(Any, fields))
-            self.schema = _root(self._model.model_json_schema(schema_generator=_Plain))
+            derived = _root(self._model.model_json_schema(schema_generator=_Plain))
         except _SCHEMALESS as error:
             raise TypeError(f"{name}: a parameter has a type without a JSON form") from error
-        self.schema.setdefault("properties", {})
+        derived.setdefault("properties", {})
+        self._known = derived["properties"]
+        self._by_hand = by_hand is not None
+        self._schema = JsonSchema(derived if by_hand is None else by_hand, f"{name}: input_schema")
+        if self._by_hand:
+            self._schema.require()
         self._validator = _failing_fast(self._model)
 
+    @property
+    def schema(self) -> dict[str, Any]:
+        """What they must fit. One made by a function may raise what it likes."""
+        return self._schema.value
+
     def parse(self, arguments: bytes) -> dict[str, Any]:
-        """Arguments by name from a JSON object, the defaults filled in. BadValuesError.
+        """Arguments by name from a JSON object, the defaults filled in; text that can be read as what is wanted is,
+        since the arguments of prompts arrive as text. BadValuesError.
 
         Bad ones cost about as much as good ones: of each list and each mapping the first fault ends the search. Only
         short arguments are searched for all faults.
         """
+        if self._by_hand:
+            self._check(arguments)
         try:
             return self._by_name(self._validator.validate_json(arguments))
         except ValidationError as error:
             raise BadValuesError(self._explain(arguments, error)) from None
+
+    def parse_exactly(self, arguments: bytes) -> dict[str, Any]:
+        """The same for what must fit the schema as it is: `"5"` is no integer. BadValuesError."""
+        if self._by_hand:
+            return self.parse(arguments)
+        try:
+            return self._by_name(self._validator.validate_json(arguments, strict=True))
+        except ValidationError:
+            taken = self.parse(arguments)
+            self._check(arguments)  # pydantic is stricter than the schema too: `1.0` is an integer
+            return taken
+
+    def _check(self, arguments: bytes) -> None:
+        fault = self._schema.fault(from_json(arguments), every=len(arguments) <= SEARCHED)
+        if fault:
+            raise BadValuesError(fault)
 
     def _explain(self, arguments: bytes, error: ValidationError) -> str:
         if error.error_count() > COUNTED and (unknown := self._unknown(arguments)):
@@ -113,8 +150,7 @@ class Arguments:
             present = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
         except BROKEN:
             return []
-        known = self.schema["properties"]
-        return list(islice((name for name in present if name not in known), SHOWN))
+        return list(islice((name for name in present if name not in self._known), SHOWN))
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The same from values already decoded."""
@@ -127,22 +163,40 @@ class Arguments:
         return {name: getattr(model, key) for key, name in self._names.items()}
 
 
-@dataclass(frozen=True, slots=True)
 class Output:
-    """The structured output of a tool: an object as it is, anything else as `{"result": …}`."""
+    """The structured output of a tool, held to its schema."""
 
-    schema: dict[str, Any]
-    adapter: TypeAdapter[Any]
-    wrapped: bool
+    def __init__(self, schema: Schema, adapter: TypeAdapter[Any] | None = None, *, wrapped: bool = False) -> None:
+        self._schema = JsonSchema(schema, "output_schema")
+        self._adapter = adapter
+        self._wrapped = wrapped
+        if adapter is None:
+            self._schema.require()
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """What it fits. One made by a function may raise what it likes."""
+        return self._schema.value
 
     def dump(self, value: Any) -> dict[str, Any]:
-        """What goes into `structuredContent`. TypeError if the tool returned something else than it promised."""
+        """What goes into `structuredContent`: an object as it is, anything else as `{"result": …}`. TypeError if the
+        tool returned something else than it promised."""
+        if self._adapter is None:
+            plain = from_json(to_json(value))
+            self.check(plain)
+            return cast(dict[str, Any], plain)
         try:
-            checked = self.adapter.validate_python(value)
+            checked = self._adapter.validate_python(value)
         except ValidationError as error:
             raise TypeError(f"the tool returned what its return type excludes: {explain(error)}") from None
-        plain = from_json(to_json(self.adapter.dump_python(checked, mode="json", by_alias=True)))
-        return {"result": plain} if self.wrapped else plain
+        plain = from_json(to_json(self._adapter.dump_python(checked, mode="json", by_alias=True)))
+        return {"result": plain} if self._wrapped else plain
+
+    def check(self, structured: Any) -> None:
+        """TypeError if this JSON value does not fit the schema."""
+        fault = self._schema.fault(structured)
+        if fault:
+            raise TypeError(f"the tool returned what its output schema forbids: {fault}")
 
 
 def output_of(annotation: Any) -> Output | None:
@@ -152,16 +206,23 @@ def output_of(annotation: Any) -> Output | None:
     """
     if _is_content(annotation):
         return None
+    make_legible(annotation)
     try:
         adapter = TypeAdapter(annotation)
         schema = _root(adapter.json_schema(mode="serialization", schema_generator=_Plain))
     except _SCHEMALESS as error:
         raise TypeError(f"the return type {annotation!r} has no JSON form; pass structured=False") from error
     if schema.get("type") == "object":
-        return Output(schema, adapter, wrapped=False)
+        return Output(schema, adapter)
     definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
     wrapper = {"type": "object", "properties": {"result": schema}, "required": ["result"], **definitions}
     return Output(wrapper, adapter, wrapped=True)
+
+
+def texts(names: Iterable[str], required: Iterable[str] = ()) -> dict[str, Any]:
+    """The schema of arguments that are all texts."""
+    properties = {name: {"type": "string"} for name in names}
+    return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
 
 
 def _field(parameter: Parameter) -> FieldInfo:

@@ -17,10 +17,14 @@ from typing import Any, TypeVar, overload
 import trio
 
 from actors.protocol.messages import RequestId
-from gateway.native import builders
-from gateway.native.builders import Completer, Icons, Prompt, Resource, Template, Tool
+from gateway.native import prompts, resources, tools
+from gateway.native.definitions import Description, Icons, PromptArguments
 from gateway.native.errors import invalid_params
+from gateway.native.prompts import Completer, Prompt
+from gateway.native.resources import Resource, Template
 from gateway.native.session import Crash, ListKind, Session
+from gateway.native.tools import Tool
+from gateway.native.validation import Schema
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,10 +87,12 @@ class Server:
         *,
         name: str | None = None,
         title: str | None = None,
-        description: str | None = None,
+        description: Description = None,
         hints: Mapping[str, Any] | None = None,
         icons: Icons = None,
         structured: bool = True,
+        input_schema: Schema | None = None,
+        output_schema: Schema | None = None,
     ) -> Callable[[F], F]: ...
 
     def tool(
@@ -96,16 +102,19 @@ class Server:
         *,
         name: str | None = None,
         title: str | None = None,
-        description: str | None = None,
+        description: Description = None,
         hints: Mapping[str, Any] | None = None,
         icons: Icons = None,
         structured: bool = True,
+        input_schema: Schema | None = None,
+        output_schema: Schema | None = None,
     ) -> F | Callable[[F], F]:
         """A tool that the model may call. Its input schema is made of the parameters, its output schema of the
-        return type (not of `str` and contents, nor if `structured` is off); `hints` are its MCP annotations."""
+        return type (not of `str` and contents, nor if `structured` is off), where none is given; `hints` are its MCP
+        annotations. Schemas and the description may be functions, asked whenever they are needed."""
 
         def add(function: F) -> F:
-            built = builders.tool(
+            built = tools.tool(
                 function,
                 name=name,
                 title=title,
@@ -113,8 +122,10 @@ class Server:
                 hints=hints,
                 icons=icons,
                 structured=structured,
+                input_schema=input_schema,
+                output_schema=output_schema,
             )
-            self._add("tools", self.tools, built.name, built)
+            self._add("tools", self.tools, built.definition.name, built)
             return function
 
         return add if function is None else add(function)
@@ -125,7 +136,7 @@ class Server:
         *,
         name: str | None = None,
         title: str | None = None,
-        description: str | None = None,
+        description: Description = None,
         mime_type: str | None = None,
         icons: Icons = None,
         every: float | None = None,
@@ -134,7 +145,7 @@ class Server:
         itself says `every` how many seconds: subscribers are told then. Of other changes tell `updated`."""
 
         def add(function: F) -> F:
-            built = builders.resource(
+            built = resources.resource(
                 function,
                 uri,
                 name=name,
@@ -155,7 +166,7 @@ class Server:
         *,
         name: str | None = None,
         title: str | None = None,
-        description: str | None = None,
+        description: Description = None,
         mime_type: str | None = None,
         icons: Icons = None,
         listing: Callable[..., Any] | None = None,
@@ -164,7 +175,7 @@ class Server:
         `listing` is a function that returns a `ResourceInfo` for each one to be listed."""
 
         def add(function: F) -> F:
-            built = builders.template(
+            built = resources.template(
                 function,
                 uri,
                 name=name,
@@ -190,8 +201,9 @@ class Server:
         *,
         name: str | None = None,
         title: str | None = None,
-        description: str | None = None,
+        description: Description = None,
         icons: Icons = None,
+        arguments: PromptArguments | None = None,
     ) -> Callable[[F], F]: ...
 
     def prompt(
@@ -201,14 +213,18 @@ class Server:
         *,
         name: str | None = None,
         title: str | None = None,
-        description: str | None = None,
+        description: Description = None,
         icons: Icons = None,
+        arguments: PromptArguments | None = None,
     ) -> F | Callable[[F], F]:
-        """A prompt that the user may pick; the function returns text, a `Message`, or several."""
+        """A prompt that the user may pick; the function returns text, a `Message`, or several. Its arguments are the
+        parameters, where none are given."""
 
         def add(function: F) -> F:
-            built = builders.prompt(function, name=name, title=title, description=description, icons=icons)
-            self._add("prompts", self.prompts, built.name, built)
+            built = prompts.prompt(
+                function, name=name, title=title, description=description, icons=icons, arguments=arguments
+            )
+            self._add("prompts", self.prompts, built.definition.name, built)
             return function
 
         return add if function is None else add(function)
@@ -223,7 +239,7 @@ class Server:
             raise ValueError(f"{of!r} has no argument {argument!r}")
 
         def add(function: F) -> F:
-            self._completers[of, argument] = builders.completer(function)
+            self._completers[of, argument] = prompts.completer(function)
             return function
 
         return add
@@ -263,11 +279,15 @@ class Server:
     # For the transport ----------------------------------------------------------------------------------------
 
     def connect(
-        self, send: Callable[[bytes, RequestId | None], None], crash: Crash, message_bytes: int = 4 * 1024 * 1024
+        self,
+        send: Callable[[bytes, RequestId | None], None],
+        crash: Crash,
+        message_bytes: int = 4 * 1024 * 1024,
+        principal: str | None = None,
     ) -> Session:
         """A session for one client, to be run. It hands each frame to `send`, with the request that it belongs to;
         `send` must not wait, nor raise."""
-        return Session(self, send, crash, message_bytes)
+        return Session(self, send, crash, message_bytes, principal)
 
     @property
     def connected(self) -> int:

@@ -51,9 +51,15 @@ class Session:
     """Made by `Server.connect`. All methods but `run` and `ask` are synchronous and never wait."""
 
     def __init__(
-        self, server: "Server", send: Callable[[bytes, RequestId | None], None], crash: Crash, message_bytes: int
+        self,
+        server: "Server",
+        send: Callable[[bytes, RequestId | None], None],
+        crash: Crash,
+        message_bytes: int,
+        principal: str | None,
     ) -> None:
         self.server = server
+        self.principal = principal
         self.client = Client()
         self.state: Any = None
         self.level: Level = "info"
@@ -224,6 +230,11 @@ class Session:
         if isinstance(error, UrlRequiredError):
             self.visited_by(error.elicitations)
         return failures.answer(request, error, self.client)
+
+    def undescribed(self, method: str, outcome: Exit) -> None:
+        """Something could not say what it is and was left out of a list, if this is the outcome of a crash."""
+        if outcome.error:
+            self._crash(method, outcome.error)
 
     def is_running(self, id: RequestId) -> bool:
         """Whether this request is not answered yet."""

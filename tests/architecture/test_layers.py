@@ -18,7 +18,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/backends": {"trio"},
     "gateway/wire": {"trio", "httptools"},
     "gateway/store": {"trio", "redis", "hiredis"},
-    "gateway/native": {"trio", "pydantic", "pydantic_core"},
+    "gateway/native": {"trio", "pydantic", "pydantic_core", "typing_extensions", "jsonschema_rs"},
     "gateway/observability": {"trio", "prometheus_client", "structlog"},
     "gateway/config": {"pydantic", "pydantic_core", "yaml"},
     "gateway/sealing": {"cryptography"},
@@ -53,7 +53,17 @@ COMPOSED_BY = {
 }
 """Adapters that a room of the composition layer may use directly."""
 
-IN_ONE_FOLDER = ("redis", "hypercorn", "httptools", "quart", "prometheus_client", "structlog", "cryptography", "yaml")
+IN_ONE_FOLDER = (
+    "redis",
+    "hypercorn",
+    "httptools",
+    "quart",
+    "prometheus_client",
+    "structlog",
+    "cryptography",
+    "yaml",
+    "jsonschema_rs",
+)
 
 
 def room(path: Path) -> str:

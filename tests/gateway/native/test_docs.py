@@ -39,6 +39,17 @@ async def test_its_thread_does_too(connect: Any, weather: Server) -> None:
     assert (await client.call("checksum", text="abc"))["structuredContent"] == {"result": 891568578}
 
 
+async def test_its_schemas_by_hand_and_its_responses_do_too(connect: Any, weather: Server) -> None:
+    client = await connect(weather)
+    assert (await client.call("ticket", route="fjord", rides=2))["structuredContent"] == {"price": 40.0}
+    assert "rides: 0 is less than" in await client.error("ticket", route="coast", rides=0)
+    kinds = [c["type"] for c in (await client.call("postcard", city="Rome"))["content"]]
+    assert kinds == ["text", "image", "resource_link"]
+    assert await client.error("postcard", city="Atlantis") == "No light down there."
+    got = await client.request("prompts/get", {"name": "advise", "arguments": {"city": "Rome"}})
+    assert [m["role"] for m in got["messages"]] == ["user", "user", "assistant", "user"]
+
+
 async def test_its_resources_are_there_and_change(
     connect: Any, weather: Server, failed: Any, autojump_clock: Any
 ) -> None:
@@ -68,7 +79,7 @@ async def test_its_prompt_is_completed_and_written(connect: Any, weather: Server
 def test_the_bounds_that_it_names_are_those_of_the_code() -> None:
     import inspect
 
-    from gateway.native import asking, builders, methods
+    from gateway.native import asking, methods, prompts
 
     defaults = {name: p.default for name, p in inspect.signature(Server).parameters.items()}
     rows = dict(re.findall(r"^\| ([^|]+?) \| (\d+) \|", DOCS.split("## Bounds")[1], re.MULTILINE))
@@ -80,7 +91,7 @@ def test_the_bounds_that_it_names_are_those_of_the_code() -> None:
         "subscriptions of one session": str(methods.SUBSCRIPTIONS),
     }
     assert f"patience={defaults['patience']}" in DOCS
-    assert f"At most {builders.COMPLETIONS} values" in DOCS
+    assert f"At most {prompts.COMPLETIONS} values" in DOCS
 
 
 def test_every_public_error_and_content_is_mentioned() -> None:

@@ -1,0 +1,102 @@
+"""From functions to prompts and completers, and from what they return to results."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trio import CapacityLimiter
+
+from gateway.native import content, functions
+from gateway.native.content import Message
+from gateway.native.context import Context
+from gateway.native.definitions import Description, Icons, PromptArguments, PromptDefinition, declared, said
+from gateway.native.functions import Function, Handler
+from gateway.native.request import Request, Response
+from gateway.native.schemas import Arguments, texts
+
+COMPLETIONS: Final = 100
+"""Values in one answer to `completion/complete` (server/utilities/completion)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A function that writes the messages a user picked by name."""
+
+    definition: PromptDefinition
+    arguments: Arguments
+    handler: Handler
+
+    def describe(self, version: str) -> dict[str, Any]:
+        """Its entry in `prompts/list`."""
+        return self.definition.describe(version)
+
+    def result(self, value: Any, version: str) -> dict[str, Any]:
+        """The result of `prompts/get` for what the function returned."""
+        description = said(self.definition.description)
+        described = {"description": description} if description else {}
+        return described | {"messages": [content.message(m, version) for m in _messages(value)]}
+
+
+def prompt(
+    function: Function,
+    *,
+    name: str | None,
+    title: str | None,
+    description: Description,
+    icons: Icons,
+    arguments: PromptArguments | None,
+) -> Prompt:
+    """A prompt whose arguments are those of this function, or those given; they arrive as text."""
+    named, handler = functions.name_of(function, name), functions.read(function)
+    described = functions.description_of(function, description)
+    if arguments is None:
+        taken = Arguments(named, handler.parameters)
+        fields = taken.schema["properties"]
+        arguments = [{**fields[p.name], "name": p.name, "required": p.required} for p in handler.parameters]
+    else:
+        every = declared(arguments)
+        required = (argument["name"] for argument in every if argument["required"])
+        taken = Arguments(named, handler.parameters, texts((argument["name"] for argument in every), required))
+    return Prompt(PromptDefinition(named, described, arguments, title, icons), taken, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Completer:
+    """A function that completes an argument: it takes what is typed so far, and `arguments` if it wants the others."""
+
+    handler: Handler
+    typed: str
+    wants_others: bool
+
+    async def __call__(
+        self, context: Context, typed: str, others: Mapping[str, str], threads: CapacityLimiter
+    ) -> Iterable[str]:
+        """The values that fit."""
+        values = {self.typed: typed} | ({"arguments": others} if self.wants_others else {})
+        found: Iterable[str] = await self.handler(Request(context), values, threads)
+        return found
+
+
+def completer(function: Function) -> Completer:
+    """A completer made of this function. TypeError for other parameters."""
+    handler = functions.read(function)
+    names = [p.name for p in handler.parameters]
+    if not names or names[0] == "arguments" or names[1:] not in ([], ["arguments"]):
+        raise TypeError("a completer takes what is typed so far, then perhaps `arguments`, those filled in already")
+    return Completer(handler, names[0], len(names) == 2)
+
+
+def completion_result(values: Iterable[str]) -> dict[str, Any]:
+    """The first hundred values, and how many there are."""
+    every = list(values)
+    return {"completion": {"values": every[:COMPLETIONS], "total": len(every), "hasMore": len(every) > COMPLETIONS}}
+
+
+def _messages(value: Any) -> Sequence[Message]:
+    if isinstance(value, Response):
+        return value.messages()
+    if isinstance(value, Message):
+        return [value]
+    if isinstance(value, (str, *content.CONTENT_TYPES)):
+        return [content.user(value)]
+    return [m if isinstance(m, Message) else content.user(m) for m in value]

@@ -1,0 +1,120 @@
+"""From functions to resources and templates, and from what they return to contents."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.native import content, functions, uris
+from gateway.native.content import Embedded
+from gateway.native.definitions import Description, Icons, ResourceInfo, said
+from gateway.native.functions import Function, Handler
+from gateway.native.request import Request, Response
+from gateway.native.revisions import fit
+from gateway.native.schemas import Arguments, texts
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One URI and the function that reads it. It changes by itself `every` so many seconds, if that is given."""
+
+    info: ResourceInfo
+    handler: Handler
+    every: float | None
+
+    def describe(self, version: str) -> dict[str, Any]:
+        """Its entry in `resources/list`."""
+        return self.info.describe(version)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A family of URIs, the function that reads one, and the one that lists those there are."""
+
+    uri: uris.UriTemplate
+    name: str
+    title: str | None
+    description: Description
+    mime_type: str | None
+    icons: Icons
+    arguments: Arguments
+    handler: Handler
+    listing: Handler | None
+
+    def describe(self, version: str) -> dict[str, Any]:
+        """Its entry in `resources/templates/list`."""
+        entry = {
+            "uriTemplate": self.uri.text,
+            "name": self.name,
+            "title": self.title,
+            "description": said(self.description),
+            "mimeType": self.mime_type,
+            "icons": self.icons,
+        }
+        return fit("template", entry, version)
+
+
+def resource(
+    function: Function,
+    uri: str,
+    *,
+    name: str | None,
+    title: str | None,
+    description: Description,
+    mime_type: str | None,
+    icons: Icons,
+    every: float | None,
+) -> Resource:
+    """A resource read by this function, which takes nothing but a context."""
+    handler = functions.read(function)
+    if every is not None and every <= 0:
+        raise ValueError(f"{uri}: every must be more than 0 seconds")
+    if handler.parameters:
+        raise TypeError(f"{uri}: the function of a resource takes no arguments; a template does")
+    described = functions.description_of(function, description)
+    named = functions.name_of(function, name)
+    return Resource(ResourceInfo(uri, named, title, described, mime_type, None, icons), handler, every)
+
+
+def template(
+    function: Function,
+    uri: str,
+    *,
+    name: str | None,
+    title: str | None,
+    description: Description,
+    mime_type: str | None,
+    icons: Icons,
+    listing: Function | None,
+) -> Template:
+    """A template whose variables are the arguments of this function, or in the request that it takes."""
+    handler, parsed = functions.read(function), uris.parse(uri)
+    taken, names = {p.name for p in handler.parameters}, set(parsed.names)
+    if taken - names or (taken < names and not handler.takes(Request)):
+        raise TypeError(f"{uri}: the function's arguments must be {', '.join(parsed.names)}")
+    return Template(
+        parsed,
+        functions.name_of(function, name),
+        title,
+        functions.description_of(function, description),
+        mime_type,
+        icons,
+        Arguments(uri, handler.parameters, texts(parsed.names) if taken < names else None),
+        handler,
+        functions.read(listing) if listing else None,
+    )
+
+
+def read_result(uri: str, mime_type: str | None, value: Any) -> dict[str, Any]:
+    """The result of `resources/read` for what the function returned: text, bytes, parts, or any JSON value."""
+    match value:
+        case Response():
+            parts = value.contents(uri, mime_type)
+        case str():
+            parts = [content.contents(uri, value, mime_type or "text/plain")]
+        case bytes():
+            parts = [content.contents(uri, value, mime_type or "application/octet-stream")]
+        case Embedded() | [Embedded(), *_]:
+            several = [value] if isinstance(value, Embedded) else value
+            parts = [content.contents(e.uri, e.content, e.mime_type) for e in several]
+        case _:
+            parts = [content.contents(uri, content.to_json(value).decode(), mime_type or "application/json")]
+    return {"contents": parts}

@@ -1,0 +1,104 @@
+"""From functions to tools, and from what they return to results."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.native import content, functions, schemas
+from gateway.native.content import Content, ToolResult
+from gateway.native.definitions import Description, Icons, ToolDefinition
+from gateway.native.functions import Function, Handler
+from gateway.native.request import Request, Response
+from gateway.native.revisions import fit
+from gateway.native.schemas import Arguments, Output
+from gateway.native.validation import Schema
+
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+"""2025-11-25, server/tools, "Tool Names"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call."""
+
+    definition: ToolDefinition
+    arguments: Arguments
+    output: Output | None
+    handler: Handler
+
+    def describe(self, version: str) -> dict[str, Any]:
+        """Its entry in `tools/list`."""
+        return self.definition.describe(version)
+
+    def result(self, value: Any, version: str) -> dict[str, Any]:
+        """The result of a call that returned this value. TypeError if its schema forbids it."""
+        if isinstance(value, Response):
+            value = value.tool_result()
+        if isinstance(value, ToolResult):
+            if self.output and not value.is_error:
+                self.output.check(value.structured)
+            return _tool_result(value, version)
+        if self.output:
+            structured = self.output.dump(value)
+            return _tool_result(ToolResult([content.to_json(structured).decode()], structured), version)
+        return _tool_result(ToolResult(_contents(value)), version)
+
+
+def failed(text: str, version: str) -> dict[str, Any]:
+    """The result of a call that failed, for the model to read."""
+    return _tool_result(ToolResult([text], is_error=True), version)
+
+
+def tool(
+    function: Function,
+    *,
+    name: str | None,
+    title: str | None,
+    description: Description,
+    hints: Mapping[str, Any] | None,
+    icons: Icons,
+    structured: bool,
+    input_schema: Schema | None,
+    output_schema: Schema | None,
+) -> Tool:
+    """A tool made of this function. TypeError and ValueError say what it lacks."""
+    name = functions.name_of(function, name)
+    if not _TOOL_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name for a tool: 1 to 128 of A-Z a-z 0-9 _ - .")
+    handler = functions.read(function)
+    if input_schema is None and handler.takes(Request) and not handler.parameters:
+        input_schema = {"type": "object"}
+    arguments = Arguments(name, handler.parameters, input_schema)
+    output = Output(output_schema) if output_schema is not None else None
+    if output is None and structured:
+        output = schemas.output_of(handler.returns)
+    definition = ToolDefinition(
+        name,
+        functions.description_of(function, description),
+        input_schema or arguments.schema,
+        output_schema or (output.schema if output else None),
+        title,
+        hints,
+        icons,
+    )
+    return Tool(definition, arguments, output, handler)
+
+
+def _tool_result(result: ToolResult, version: str) -> dict[str, Any]:
+    value = {
+        "content": [content.block(c, version) for c in result.content],
+        "structuredContent": result.structured,
+        "isError": result.is_error,
+    }
+    return fit("tool_result", value, version)
+
+
+def _contents(value: Any) -> Sequence[Content | str]:
+    if value is None:
+        return []
+    if isinstance(value, (str, *content.CONTENT_TYPES)):
+        return [value]
+    if isinstance(value, (list, tuple)) and all(isinstance(v, (str, *content.CONTENT_TYPES)) for v in value):
+        return value
+    return [content.to_json(value).decode()]
