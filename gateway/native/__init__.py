@@ -13,7 +13,7 @@ from gateway.native.content import (
     user,
 )
 from gateway.native.context import Client, Context, Elicited, Root, Sample
-from gateway.native.definitions import ResourceInfo
+from gateway.native.definitions import PromptDefinition, ResourceInfo, TemplateInfo, ToolDefinition
 from gateway.native.errors import (
     ClientRefusedError,
     ClientTimeoutError,
@@ -42,6 +42,7 @@ __all__ = [
     "Link",
     "Message",
     "NotFoundError",
+    "PromptDefinition",
     "Request",
     "ResourceInfo",
     "Response",
@@ -49,7 +50,9 @@ __all__ = [
     "RpcError",
     "Sample",
     "Server",
+    "TemplateInfo",
     "Text",
+    "ToolDefinition",
     "ToolError",
     "ToolResult",
     "UrlElicitation",

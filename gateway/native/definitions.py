@@ -112,3 +112,27 @@ class ResourceInfo:
             "icons": self.icons,
         }
         return fit("resource", entry, version)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateInfo:
+    """A template as it stands in a list."""
+
+    uri_template: str
+    name: str
+    title: str | None = None
+    description: Description = None
+    mime_type: str | None = None
+    icons: Icons = None
+
+    def describe(self, version: str) -> dict[str, Any]:
+        """Its entry in `resources/templates/list`."""
+        entry = {
+            "uriTemplate": self.uri_template,
+            "name": self.name,
+            "title": self.title,
+            "description": said(self.description),
+            "mimeType": self.mime_type,
+            "icons": self.icons,
+        }
+        return fit("template", entry, version)

@@ -4,6 +4,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as BadBase64
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Raw
@@ -19,6 +20,7 @@ from gateway.native.context import Client, Context
 from gateway.native.definitions import ResourceInfo
 from gateway.native.errors import BadValuesError, NotFoundError, cut, invalid_params
 from gateway.native.prompts import completion_result
+from gateway.native.providers import ResourceProvider, templates_of
 from gateway.native.request import Request
 from gateway.native.resources import read_result
 from gateway.native.revisions import fit
@@ -30,25 +32,33 @@ _NULL: Final = Raw(b"null")
 _UNEXECUTED: Final = {"executed": "no"}
 """The data of an error by which a request is refused before any handler has run."""
 
+_DIGITS: Final = 18
+"""That the place in a list has at most."""
+
 SUBSCRIPTIONS: Final = 1000
 """Resources that one session may subscribe to."""
 
 Params: TypeAlias = Mapping[str, Raw]
 
 
+Rest: TypeAlias = Callable[["Session", Context, Params], Awaitable[Mapping[str, Any]]]
+"""What is left to do of a request, in a task."""
+
+
 class AtOnce(NamedTuple):
     """A request that runs no handler: it is answered before the next message is read, so that a subscription and its
-    end, or two log levels, take effect in the order they came. `needs` is what the session must offer for it."""
+    end, or two log levels, take effect in the order they came. Where others have to be told of it, that is the `Rest`,
+    done in a task. `needs` is what the session must offer for it."""
 
     needs: str
-    do: Callable[["Session", Params], Mapping[str, Any]]
+    do: Callable[["Session", Params], Mapping[str, Any] | Rest]
 
 
 class InTask(NamedTuple):
     """A request that runs a handler, beside all others."""
 
     needs: str
-    do: Callable[["Session", Context, Params], Awaitable[Mapping[str, Any]]]
+    do: Rest
 
 
 class Described(Protocol):
@@ -109,22 +119,53 @@ async def call_tool(session: "Session", context: Context, params: Params) -> dic
 
 
 async def list_resources(session: "Session", context: Context, params: Params) -> dict[str, Any]:
-    """`resources/list`: the fixed ones, then those that templates list for this session."""
+    """`resources/list`: the fixed ones, those that templates list for this session, then page by page what each
+    provider has."""
     server = session.server
-    listed: list[ResourceInfo] = [resource.info for resource in server.resources.values()]
-    for template in server.templates.values():
-        if template.listing:
-            listed.extend(await template.listing(Request(context), {}, server.threads))
-    return _page(session, params, "resources", listed)
+    scheme, place = _place("resources", params)
+    if not scheme:
+        listed: list[ResourceInfo] = [resource.info for resource in server.resources.values()]
+        for template in server.templates.values():
+            if template.listing:
+                listed.extend(await template.listing(Request(context), {}, server.threads))
+        page = _page(session, params, "resources", listed)
+        if "nextCursor" in page or not server.providers:
+            return page
+        if page["resources"]:
+            return page | {"nextCursor": _cursor("resources", next(iter(server.providers)), "")}
+        scheme = next(iter(server.providers))
+    return await _provided(session, scheme, place)
 
 
-def list_templates(session: "Session", params: Params) -> dict[str, Any]:
+async def _provided(session: "Session", scheme: str, place: str) -> dict[str, Any]:
+    """A page of this provider; where it has nothing at all, the first one of the next."""
+    schemes, page = list(session.server.providers), {"resources": list[dict[str, Any]]()}
+    if scheme not in schemes:
+        raise invalid_params("This cursor is not one of ours")
+    for this, following in pairwise([*schemes[schemes.index(scheme) :], None]):
+        assert this is not None, "None stands at the end alone"
+        infos, cursor = await session.server.providers[this].list(place or None)
+        page["resources"] += _described(session, "resources/list", infos)
+        if cursor is not None:
+            return page | {"nextCursor": _cursor("resources", this, cursor)}
+        if page["resources"] and following is not None:
+            return page | {"nextCursor": _cursor("resources", following, "")}
+        if page["resources"]:
+            break
+        place = ""
+    return page
+
+
+async def list_templates(session: "Session", _: Context, params: Params) -> dict[str, Any]:
     """`resources/templates/list`."""
-    return _page(session, params, "resourceTemplates", session.server.templates.values())
+    listed: list[Described] = list(session.server.templates.values())
+    for provider in list(session.server.providers.values()):
+        listed.extend(await templates_of(provider))
+    return _page(session, params, "resourceTemplates", listed)
 
 
 async def read_resource(session: "Session", context: Context, params: Params) -> dict[str, Any]:
-    """`resources/read`: a resource by its URI, else the first template that matches."""
+    """`resources/read`: a resource by its URI, else the first template that matches, else the provider."""
     uri, server = _text(params, "uri"), session.server
     resource = server.resources.get(uri)
     if resource:
@@ -138,26 +179,59 @@ async def read_resource(session: "Session", context: Context, params: Params) ->
             values = template.arguments.check(variables)
         except BadValuesError:
             continue
-        request = Request(context, resource=template.name, uri=uri, uri_template=template.uri.text, given=variables)
-        return read_result(uri, template.mime_type, await template.handler(request, values, server.threads))
-    raise NotFoundError(uri)
+        info = template.info
+        request = Request(context, resource=info.name, uri=uri, uri_template=info.uri_template, given=variables)
+        return read_result(uri, info.mime_type, await template.handler(request, values, server.threads))
+    provider = server.provider_of(uri)
+    if provider is None:
+        raise NotFoundError(uri)
+    return read_result(uri, None, await provider.read(uri))
 
 
-def subscribe(session: "Session", params: Params) -> dict[str, Any]:
+def subscribe(session: "Session", params: Params) -> dict[str, Any] | Rest:
     """`resources/subscribe`, for what could be read."""
     uri, server = _text(params, "uri"), session.server
-    resource = server.resources.get(uri)
-    if resource is None and all(t.uri.match(uri) is None for t in server.templates.values()):
-        raise NotFoundError(uri)
     if len(session.subscriptions) >= SUBSCRIPTIONS:
         raise invalid_params(f"No more than {SUBSCRIPTIONS} subscriptions")
-    session.subscribe(uri, resource.every if resource else None)
+    resource = server.resources.get(uri)
+    if resource is not None or any(t.uri.match(uri) is not None for t in server.templates.values()):
+        session.subscribe(uri, resource.every if resource else None)
+        return {}
+    provider = server.provider_of(uri)
+    if provider is None:
+        raise NotFoundError(uri)
+    session.subscribe(uri, None)
+    server.subscribers.add(uri, session)
+    return partial(_subscribed, uri, provider)
+
+
+async def _subscribed(
+    uri: str, provider: ResourceProvider, session: "Session", _: Context, __: Params
+) -> dict[str, Any]:
+    settled = False
+    try:
+        await session.server.subscribers.settle(uri, provider)
+        settled = True
+    finally:
+        if not settled:
+            session.unsubscribe(uri)
+            session.server.subscribers.discard(uri, session)
     return {}
 
 
-def unsubscribe(session: "Session", params: Params) -> dict[str, Any]:
+def unsubscribe(session: "Session", params: Params) -> dict[str, Any] | Rest:
     """`resources/unsubscribe`."""
-    session.unsubscribe(_text(params, "uri"))
+    uri, server = _text(params, "uri"), session.server
+    session.unsubscribe(uri)
+    server.subscribers.discard(uri, session)
+    provider = server.provider_of(uri)
+    return {} if provider is None else partial(_unsubscribed, uri, provider)
+
+
+async def _unsubscribed(
+    uri: str, provider: ResourceProvider, session: "Session", _: Context, __: Params
+) -> dict[str, Any]:
+    await session.server.subscribers.settle(uri, provider)
     return {}
 
 
@@ -213,7 +287,7 @@ METHODS: Final[Mapping[str, AtOnce | InTask]] = {
     "tools/list": AtOnce("tools", list_tools),
     "tools/call": InTask("tools", call_tool),
     "resources/list": InTask("resources", list_resources),
-    "resources/templates/list": AtOnce("resources", list_templates),
+    "resources/templates/list": InTask("resources", list_templates),
     "resources/read": InTask("resources", read_resource),
     "resources/subscribe": AtOnce("resources", subscribe),
     "resources/unsubscribe": AtOnce("resources", unsubscribe),
@@ -259,10 +333,10 @@ def _object(params: Params, name: str) -> dict[str, Any]:
 def _page(session: "Session", params: Params, name: str, every: Iterable[Described]) -> dict[str, Any]:
     """One page of a list. A cursor names the list and the place in it; it is not kept, so it never expires."""
     size, entries = session.server.page_size, list(every)
-    start = _start(name, params["cursor"]) if params.get("cursor", _NULL) != _NULL else 0
+    _, place = _place(name, params)
+    start = int(place) if place else 0
     page = {name: _described(session, f"{name}/list", entries[start : start + size])}
-    following = urlsafe_b64encode(f"{name}:{start + size}".encode()).decode()
-    return page | ({"nextCursor": following} if start + size < len(entries) else {})
+    return page | ({"nextCursor": _cursor(name, "", str(start + size))} if start + size < len(entries) else {})
 
 
 def _described(session: "Session", method: str, entries: Iterable[Described]) -> list[dict[str, Any]]:
@@ -274,12 +348,21 @@ def _described(session: "Session", method: str, entries: Iterable[Described]) ->
     return described
 
 
-def _start(name: str, cursor: Raw) -> int:
+def _cursor(name: str, scheme: str, place: str) -> str:
+    return urlsafe_b64encode(f"{name}:{scheme}:{place}".encode()).decode()
+
+
+def _place(name: str, params: Params) -> tuple[str, str]:
+    """Of the cursor in these params: the provider's scheme, empty for what is the server's own, and the place."""
+    cursor = params.get("cursor", _NULL)
+    if cursor == _NULL:
+        return "", ""
     try:
-        kind, _, place = urlsafe_b64decode(codec.text(cursor)).decode().partition(":")
-        start = int(place)
+        kind, scheme, place = urlsafe_b64decode(codec.text(cursor)).decode().split(":", 2)
     except (ValueError, BadBase64) as error:
         raise invalid_params("This cursor is not one of ours") from error
-    if kind != name or start <= 0:
+    if kind != name:
         raise invalid_params("This cursor belongs to another list")
-    return start
+    if not scheme and not (place.isascii() and place.isdigit() and len(place) < _DIGITS and int(place)):
+        raise invalid_params("This cursor is not one of ours")
+    return scheme, place

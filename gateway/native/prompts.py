@@ -10,7 +10,8 @@ from gateway.native import content, functions
 from gateway.native.content import Message
 from gateway.native.context import Context
 from gateway.native.definitions import Description, Icons, PromptArguments, PromptDefinition, declared, said
-from gateway.native.functions import Function, Handler
+from gateway.native.functions import Function, Handler, Parameter
+from gateway.native.providers import Calling, PromptTemplate
 from gateway.native.request import Request, Response
 from gateway.native.schemas import Arguments, texts
 
@@ -24,7 +25,7 @@ class Prompt:
 
     definition: PromptDefinition
     arguments: Arguments
-    handler: Handler
+    handler: Handler | Calling
 
     def describe(self, version: str) -> dict[str, Any]:
         """Its entry in `prompts/list`."""
@@ -54,10 +55,22 @@ def prompt(
         fields = taken.schema["properties"]
         arguments = [{**fields[p.name], "name": p.name, "required": p.required} for p in handler.parameters]
     else:
-        every = declared(arguments)
-        required = (argument["name"] for argument in every if argument["required"])
-        taken = Arguments(named, handler.parameters, texts((argument["name"] for argument in every), required))
+        taken = _taken(named, handler.parameters, arguments)
     return Prompt(PromptDefinition(named, described, arguments, title, icons), taken, handler)
+
+
+def written(template: PromptTemplate) -> Prompt:
+    """A prompt made of this object. TypeError and ValueError say what it lacks."""
+    definition = template.definition
+    if not isinstance(definition, PromptDefinition):
+        raise TypeError(f"{template!r}: its definition is no PromptDefinition")
+    return Prompt(definition, _taken(definition.name, (), definition.arguments), Calling(template.get))
+
+
+def _taken(name: str, parameters: tuple[Parameter, ...], arguments: PromptArguments) -> Arguments:
+    every = declared(arguments)
+    required = (argument["name"] for argument in every if argument["required"])
+    return Arguments(name, parameters, texts((argument["name"] for argument in every), required))
 
 
 @dataclass(frozen=True, slots=True)

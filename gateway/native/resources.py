@@ -5,10 +5,9 @@ from typing import Any
 
 from gateway.native import content, functions, uris
 from gateway.native.content import Embedded
-from gateway.native.definitions import Description, Icons, ResourceInfo, said
+from gateway.native.definitions import Description, Icons, ResourceInfo, TemplateInfo
 from gateway.native.functions import Function, Handler
 from gateway.native.request import Request, Response
-from gateway.native.revisions import fit
 from gateway.native.schemas import Arguments, texts
 
 
@@ -29,27 +28,15 @@ class Resource:
 class Template:
     """A family of URIs, the function that reads one, and the one that lists those there are."""
 
+    info: TemplateInfo
     uri: uris.UriTemplate
-    name: str
-    title: str | None
-    description: Description
-    mime_type: str | None
-    icons: Icons
     arguments: Arguments
     handler: Handler
     listing: Handler | None
 
     def describe(self, version: str) -> dict[str, Any]:
         """Its entry in `resources/templates/list`."""
-        entry = {
-            "uriTemplate": self.uri.text,
-            "name": self.name,
-            "title": self.title,
-            "description": said(self.description),
-            "mimeType": self.mime_type,
-            "icons": self.icons,
-        }
-        return fit("template", entry, version)
+        return self.info.describe(version)
 
 
 def resource(
@@ -90,13 +77,11 @@ def template(
     taken, names = {p.name for p in handler.parameters}, set(parsed.names)
     if taken - names or (taken < names and not handler.takes(Request)):
         raise TypeError(f"{uri}: the function's arguments must be {', '.join(parsed.names)}")
+    described = functions.description_of(function, description)
+    info = TemplateInfo(uri, functions.name_of(function, name), title, described, mime_type, icons)
     return Template(
+        info,
         parsed,
-        functions.name_of(function, name),
-        title,
-        functions.description_of(function, description),
-        mime_type,
-        icons,
         Arguments(uri, handler.parameters, texts(parsed.names) if taken < names else None),
         handler,
         functions.read(listing) if listing else None,

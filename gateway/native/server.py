@@ -21,6 +21,14 @@ from gateway.native import prompts, resources, tools
 from gateway.native.definitions import Description, Icons, PromptArguments
 from gateway.native.errors import invalid_params
 from gateway.native.prompts import Completer, Prompt
+from gateway.native.providers import (
+    PromptTemplate,
+    ResourceProvider,
+    Subscribers,
+    ToolExecutor,
+    checked_scheme,
+    scheme_of,
+)
 from gateway.native.resources import Resource, Template
 from gateway.native.session import Crash, ListKind, Session
 from gateway.native.tools import Tool
@@ -71,6 +79,8 @@ class Server:
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, Template] = {}
         self.prompts: dict[str, Prompt] = {}
+        self.providers: dict[str, ResourceProvider] = {}
+        self.subscribers = Subscribers()
         self._completers: dict[tuple[str, str], Completer] = {}
         self._sessions: set[Session] = set()
 
@@ -244,6 +254,34 @@ class Server:
 
         return add
 
+    def add_tool(self, executor: ToolExecutor) -> None:
+        """A tool as an object, with a `definition` and `async execute(arguments, ctx)`, which returns what a function
+        may. TypeError and ValueError say what it lacks."""
+        built = tools.executed(executor)
+        self._add("tools", self.tools, built.definition.name, built)
+
+    def add_prompt(self, template: PromptTemplate) -> None:
+        """A prompt as an object, with a `definition` and `async get(arguments, ctx)`, which returns what a function
+        may. TypeError and ValueError say what it lacks."""
+        built = prompts.written(template)
+        self._add("prompts", self.prompts, built.definition.name, built)
+
+    def provide(self, scheme: str, provider: ResourceProvider) -> None:
+        """All resources of a URI scheme as an object, with `async list(cursor)` and `async read(uri)`; where it has
+        them, `async subscribe(uri)`, `async unsubscribe(uri)` and `templates()`. What is registered by its own URI or
+        template goes before."""
+        self._add("resources", self.providers, checked_scheme(scheme), provider)
+
+    def unprovide(self, scheme: str) -> None:
+        """The provider is gone, and is told nothing more; KeyError if there was none."""
+        del self.providers[scheme.lower()]
+        self.subscribers.forget(scheme.lower())
+        self.list_changed("resources")
+
+    def provider_of(self, uri: str) -> ResourceProvider | None:
+        """Who provides the resources of its scheme."""
+        return self.providers.get(scheme_of(uri))
+
     def remove_tool(self, name: str) -> None:
         """The tool is gone; KeyError if there was none. Calls that run go on."""
         del self.tools[name]
@@ -306,7 +344,7 @@ class Server:
         """The features for a session that begins at this moment; one that begins later may be offered more."""
         has = {
             "tools": self.tools,
-            "resources": self.resources or self.templates,
+            "resources": self.resources or self.templates or self.providers,
             "prompts": self.prompts,
             "completions": self._completers,
             "logging": True,

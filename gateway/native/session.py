@@ -4,10 +4,10 @@ Guarantees: a request is answered once, or not at all if the client cancelled it
 request and nothing else; nothing is queued without bound, a request too many is refused.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import trio
 from msgspec import Raw
@@ -31,6 +31,9 @@ INBOX: Final = 1024
 
 VISITS: Final = 1000
 """Pages that one session was sent to and that may still be reported as visited; the oldest is forgotten first."""
+
+LEAVING: Final = 5.0
+"""Seconds that providers have, when a session ends, to hear of its subscriptions."""
 
 ListKind: TypeAlias = Literal["tools", "resources", "prompts"]
 
@@ -99,6 +102,20 @@ class Session:
         finally:
             self.server.left(self)
             self._inbox.close()
+            with trio.move_on_after(LEAVING, shield=True):
+                await self._leave_providers()
+
+    async def _leave_providers(self) -> None:
+        """Tells providers of what nobody hears of any more."""
+        subscribers = self.server.subscribers
+        left = subscribers.of(self)
+        for uri in left:
+            subscribers.discard(uri, self)
+        for uri in left:
+            provider = self.server.provider_of(uri)
+            if provider is not None:
+                crashed = partial(self.undescribed, "resources/unsubscribe")
+                await boundary(subscribers.settle, uri, provider, on_exit=crashed)
 
     def close(self) -> None:
         """Ends the session once the frames already here have been read. Idempotent."""
@@ -149,8 +166,7 @@ class Session:
             case "notifications/initialized" if self._phase is Phase.ANSWERED:
                 self._phase = Phase.OPERATION
                 self._initialized.set()
-                for kind in self._changed:
-                    self.list_changed(kind)
+                self._tell_changes()
             case "notifications/cancelled":
                 id = methods.cancelled_id(notification.params)
                 if id is not None:
@@ -167,8 +183,11 @@ class Session:
             case methods.AtOnce(_, do):
                 self._answer(request, do)
             case methods.InTask(_, do):
-                scope = self._calls[request.id] = trio.CancelScope()
-                self._spawn(self._serve, request, do, scope)
+                self._serve_later(request, do)
+
+    def _serve_later(self, request: Request, do: methods.Rest) -> None:
+        scope = self._calls[request.id] = trio.CancelScope()
+        self._spawn(self._serve, request, do, scope)
 
     def _refusal(self, request: Request) -> errors.ProtocolError | None:
         if request.id in self._calls:
@@ -186,22 +205,22 @@ class Session:
             return errors.too_many_requests()
         return None
 
-    def _answer(self, request: Request, do: Callable[["Session", methods.Params], Mapping[str, Any]]) -> None:
+    def _answer(self, request: Request, do: Callable[["Session", methods.Params], object]) -> None:
         answers: list[bytes] = []
 
         def work() -> None:
             with failures.no_exit():
-                answers.append(self._result(request, do(self, codec.members(request.params))))
+                done = do(self, codec.members(request.params))
+                if isinstance(done, Mapping):
+                    answers.append(self._result(request, done))
+                else:
+                    self._serve_later(request, cast(methods.Rest, done))
 
         thread_boundary(work, on_exit=partial(self._ended, request, answers))
-        self._send(answers[0], request.id)
+        if answers:
+            self._send(answers[0], request.id)
 
-    async def _serve(
-        self,
-        request: Request,
-        do: Callable[["Session", Context, methods.Params], Awaitable[Mapping[str, Any]]],
-        scope: trio.CancelScope,
-    ) -> None:
+    async def _serve(self, request: Request, do: methods.Rest, scope: trio.CancelScope) -> None:
         answers: list[bytes] = []
 
         async def work() -> None:
@@ -215,6 +234,7 @@ class Session:
         finally:
             del self._calls[request.id]
         if answers and not scope.cancel_called:
+            self._tell_changes()
             self._send(answers[0], request.id)
 
     def _result(self, request: Request, value: Mapping[str, Any]) -> bytes:
@@ -268,11 +288,23 @@ class Session:
             self.notify("notifications/resources/updated", {"uri": uri})
 
     def list_changed(self, kind: ListKind) -> None:
-        """Tells the client, when it is ready, if it was offered such a list at all."""
-        if self._phase is Phase.OPERATION and kind in self.offers:
-            self.notify(f"notifications/{kind}/list_changed")
-        elif self._phase is Phase.ANSWERED:
-            self._changed[kind] = None
+        """Tells the client, when it is ready, if it was offered such a list at all. Several changes are told as one, at
+        the loop's next turn, or before the next answer if that comes first."""
+        if kind not in self.offers or self._phase is Phase.NEW:
+            return
+        if self._phase is Phase.OPERATION and not self._changed:
+            self._spawn(self._tell_changes_soon)
+        self._changed[kind] = None
+
+    async def _tell_changes_soon(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._tell_changes()
+
+    def _tell_changes(self) -> None:
+        if self._phase is Phase.OPERATION:
+            changed, self._changed = self._changed, {}
+            for kind in changed:
+                self.notify(f"notifications/{kind}/list_changed")
 
     def visited_by(self, elicitations: Iterable[UrlElicitation]) -> None:
         """Remembers that this client was sent to these pages, for `elicitation_complete`."""

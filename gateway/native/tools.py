@@ -9,6 +9,7 @@ from gateway.native import content, functions, schemas
 from gateway.native.content import Content, ToolResult
 from gateway.native.definitions import Description, Icons, ToolDefinition
 from gateway.native.functions import Function, Handler
+from gateway.native.providers import Calling, ToolExecutor
 from gateway.native.request import Request, Response
 from gateway.native.revisions import fit
 from gateway.native.schemas import Arguments, Output
@@ -25,7 +26,7 @@ class Tool:
     definition: ToolDefinition
     arguments: Arguments
     output: Output | None
-    handler: Handler
+    handler: Handler | Calling
 
     def describe(self, version: str) -> dict[str, Any]:
         """Its entry in `tools/list`."""
@@ -63,9 +64,7 @@ def tool(
     output_schema: Schema | None,
 ) -> Tool:
     """A tool made of this function. TypeError and ValueError say what it lacks."""
-    name = functions.name_of(function, name)
-    if not _TOOL_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name for a tool: 1 to 128 of A-Z a-z 0-9 _ - .")
+    name = _checked_name(functions.name_of(function, name))
     handler = functions.read(function)
     if input_schema is None and handler.takes(Request) and not handler.parameters:
         input_schema = {"type": "object"}
@@ -83,6 +82,22 @@ def tool(
         icons,
     )
     return Tool(definition, arguments, output, handler)
+
+
+def executed(executor: ToolExecutor) -> Tool:
+    """A tool made of this object. TypeError and ValueError say what it lacks."""
+    definition = executor.definition
+    if not isinstance(definition, ToolDefinition):
+        raise TypeError(f"{executor!r}: its definition is no ToolDefinition")
+    output = None if definition.output_schema is None else Output(definition.output_schema)
+    arguments = Arguments(_checked_name(definition.name), (), definition.input_schema)
+    return Tool(definition, arguments, output, Calling(executor.execute))
+
+
+def _checked_name(name: str) -> str:
+    if not _TOOL_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name for a tool: 1 to 128 of A-Z a-z 0-9 _ - .")
+    return name
 
 
 def _tool_result(result: ToolResult, version: str) -> dict[str, Any]:

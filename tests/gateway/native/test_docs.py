@@ -50,12 +50,26 @@ async def test_its_schemas_by_hand_and_its_responses_do_too(connect: Any, weathe
     assert [m["role"] for m in got["messages"]] == ["user", "user", "assistant", "user"]
 
 
+async def test_its_objects_do_too(connect: Any, weather: Server) -> None:
+    client = await connect(weather)
+    assert await client.text("convert", celsius=100) == "212.0 °F"
+    got = await client.request("prompts/get", {"name": "compare", "arguments": {"a": "Rome"}})
+    assert got["messages"][0]["content"]["text"] == "Compare Rome with home."
+    cursor, years = {}, []
+    while cursor is not None:
+        page = await client.request("resources/list", cursor)
+        years += [r["uri"] for r in page["resources"] if r["uri"].startswith("archive:")]
+        cursor = {"cursor": page["nextCursor"]} if "nextCursor" in page else None
+    assert years == [f"archive:{year}" for year in range(1990, 2020)]
+
+
 async def test_its_resources_are_there_and_change(
     connect: Any, weather: Server, failed: Any, autojump_clock: Any
 ) -> None:
     client = await connect(weather)
     uris = [r["uri"] for r in (await client.request("resources/list"))["resources"]]
     assert uris == ["weather://stations", "weather://stations/north", "weather://stations/south"]
+    assert (await client.request("resources/read", {"uri": "archive:1999"}))["contents"][0]["text"] == "1999: rain."
     for uri in uris[:2]:
         await client.request("resources/subscribe", {"uri": uri})
     await client.text("measure", name="north", value=5.5)

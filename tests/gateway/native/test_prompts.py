@@ -148,6 +148,7 @@ async def test_prompts_may_go(connect: Any) -> None:
     server = playwright()
     client = await connect(server)
     server.remove_prompt("greet")
+    await client.until(lambda: bool(client.notes))
     assert [note[0] for note in client.notes] == ["notifications/prompts/list_changed"]
 
 

@@ -163,7 +163,9 @@ async def test_resources_may_come_and_go(connect: Any, failed: Any) -> None:
     client = await connect(server)
     server.remove_resource("text://a")
     server.remove_resource("page://{number}")
-    assert [note[0] for note in client.notes] == ["notifications/resources/list_changed"] * 2
+    await client.until(lambda: bool(client.notes))
+    await client.request("ping")
+    assert [note[0] for note in client.notes] == ["notifications/resources/list_changed"]
     with pytest.raises(failed):
         await client.request("resources/read", {"uri": "page://3"})
     with pytest.raises(KeyError):

@@ -315,6 +315,7 @@ async def test_clients_are_told_of_tools_that_come_and_go(connect: Any, attach: 
     early, client = attach(server), await connect(server)
     await early.initialize()
     server.remove_tool("_identity")
+    await client.until(lambda: bool(client.notes))
     assert [note[0] for note in client.notes] == ["notifications/tools/list_changed"]
     assert early.notes == []
     early.notify("notifications/initialized")
