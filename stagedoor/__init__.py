@@ -1,4 +1,7 @@
-"""Stagedoor's public API: servers that run inside the gateway (`"native": "module:server"` in a configuration)."""
+"""Stagedoor's public API: servers that run inside the gateway (`"native": "module:server"` in a configuration), and a
+client of MCP servers. What is not used is not imported."""
+
+from typing import TYPE_CHECKING, Any
 
 from gateway.native import (
     Audio,
@@ -34,6 +37,9 @@ from gateway.native import (
     user,
 )
 
+if TYPE_CHECKING:
+    from gateway.client import open_client
+
 __all__ = [
     "Audio",
     "Caller",
@@ -65,5 +71,14 @@ __all__ = [
     "UrlElicitation",
     "UrlRequiredError",
     "assistant",
+    "open_client",
     "user",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "open_client":
+        from gateway.client import open_client
+
+        return open_client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

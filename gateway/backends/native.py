@@ -1,10 +1,10 @@
 """Servers that run in this process, as backends.
 
-The server itself is opaque here: all that is asked of it stands in `NativeServer`, which composition's servers fulfil.
+The server itself is opaque here: all that is asked of it stands in `gateway.wire.inproc`.
 """
 
 from collections.abc import Callable
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from actors.ports import (
     FrameAccepted,
@@ -20,35 +20,7 @@ from actors.protocol.table import BackendSpec, Limits, NativeTarget
 from actors.runtime.boundary import Boundary
 from actors.runtime.exits import Exit, ExitKind
 from gateway.backends.bound import BoundTransport
-
-
-class NativeSession(Protocol):
-    """One session with a server."""
-
-    async def run(self) -> None:
-        """Serves until `close`."""
-
-    def receive(self, frame: bytes) -> bool:
-        """Takes a frame, or has no room for it. Never waits."""
-
-    def cancel(self, id: RequestId) -> None:
-        """Stops a request, which then gets no answer."""
-
-    def close(self) -> None:
-        """Ends the session."""
-
-
-class NativeServer(Protocol):
-    """Makes sessions. `send` gets each frame with the request that it belongs to; `crash` hears of handlers that
-    raised what they should not: the method, and the exception."""
-
-    def connect(
-        self,
-        send: Callable[[bytes, RequestId | None], None],
-        crash: Callable[[str, BaseException], None],
-        message_bytes: int,
-    ) -> NativeSession: ...
-
+from gateway.wire.inproc import NativeServer, NativeSession
 
 _LIMITS: Final = Limits()
 _REASONS: Final = {ExitKind.NORMAL: "closed", ExitKind.CANCELLED: "cancelled", ExitKind.CRASHED: "crashed"}

@@ -16,6 +16,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/http": {"trio", "hypercorn"},
     "gateway/admin": {"quart", "quart_trio"},
     "gateway/backends": {"trio"},
+    "gateway/client": {"trio"},
     "gateway/wire": {"trio", "httptools"},
     "gateway/store": {"trio", "redis", "hiredis"},
     "gateway/native": {"trio", "pydantic", "pydantic_core", "typing_extensions", "jsonschema_rs"},
@@ -46,7 +47,19 @@ ACTOR_ROOMS: dict[str, set[str]] = {
 }
 """The rooms of the MCP actors, and which of the others each may look into."""
 
-ADAPTERS = ("http", "admin", "backends", "wire", "store", "native", "observability", "config", "sealing", "workers")
+ADAPTERS = (
+    "http",
+    "admin",
+    "backends",
+    "client",
+    "wire",
+    "store",
+    "native",
+    "observability",
+    "config",
+    "sealing",
+    "workers",
+)
 SHARED_ADAPTERS = {"observability", "wire"}
 COMPOSED_BY = {
     "gateway/cli": {"config", "observability", "native"},

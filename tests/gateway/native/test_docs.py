@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+import gateway.client
 import gateway.native
 import stagedoor
 from gateway.native import Server
@@ -115,5 +116,6 @@ def test_every_public_error_and_content_is_mentioned() -> None:
 
 
 def test_the_public_package_offers_the_whole_api() -> None:
-    assert set(stagedoor.__all__) == set(gateway.native.__all__)
-    assert all(getattr(stagedoor, name) is getattr(gateway.native, name) for name in stagedoor.__all__)
+    assert set(stagedoor.__all__) == {*gateway.native.__all__, "open_client"}
+    assert all(getattr(stagedoor, name) is getattr(gateway.native, name) for name in gateway.native.__all__)
+    assert stagedoor.open_client is gateway.client.open_client

@@ -1,0 +1,402 @@
+"""The client: requests and their answers, what servers ask meanwhile, and what they tell."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import trio
+from msgspec import Raw
+
+from actors.ports import FrameReceived, RequestFailed, SessionLost
+from actors.protocol import errors
+from actors.protocol.headers import Mirrored
+from actors.protocol.messages import RequestId
+from actors.protocol.payload import loads
+from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
+from actors.runtime.boundary import boundary
+from gateway.client import conversation as talk
+from gateway.client.conversation import Conversation, Handshake, Outgoing
+from gateway.client.errors import (
+    ClientError,
+    ConnectionLostError,
+    McpError,
+    RequestFailedError,
+    SessionForgottenError,
+    VersionError,
+)
+from gateway.client.handlers import Handlers, given
+from gateway.client.pages import Pages
+from gateway.client.transport import Received, Transport
+from gateway.client.values import (
+    CallResult,
+    Completion,
+    Prompt,
+    PromptResult,
+    ReadResult,
+    Resource,
+    ResourceTemplate,
+    Tool,
+    typed,
+)
+
+Progress: TypeAlias = Callable[[float, float | None, str | None], Any]
+"""Takes value, total and message; it may be an async function."""
+
+FAREWELL: Final = 2.0
+"""Seconds for telling a server that nobody waits for a request any more."""
+PROGRESS_MAX: Final = 256
+"""Steps of progress that may wait for a slow function; the oldest are dropped."""
+LOGS_MAX: Final = 1024
+"""The same of log messages; the newest are dropped."""
+
+_LOG: Final = logging.getLogger("stagedoor.client")
+
+
+class _Call:
+    """A request that somebody waits for."""
+
+    __slots__ = ("_outcome", "_steps", "_wake")
+
+    def __init__(self) -> None:
+        self._wake = trio.Event()
+        self._steps: deque[Mapping[str, Any]] = deque(maxlen=PROGRESS_MAX)
+        self._outcome: Raw | ClientError | None = None
+
+    @property
+    def settled(self) -> bool:
+        return self._outcome is not None
+
+    def step(self, params: Mapping[str, Any]) -> None:
+        self._steps.append(params)
+        self._wake.set()
+
+    def settle(self, outcome: Raw | ClientError) -> None:
+        if self._outcome is None:
+            self._outcome = outcome
+            self._wake.set()
+
+    async def outcome(self, progress: Progress | None) -> Raw:
+        """The result. `progress` runs in the task that waits, so that it may end the wait by raising."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while self._steps and progress is not None:
+                step = self._steps.popleft()
+                await given(progress, step.get("progress"), step.get("total"), step.get("message"))
+            if isinstance(self._outcome, ClientError):
+                raise self._outcome
+            if self._outcome is not None:
+                return self._outcome
+
+
+class Client:
+    """Made by `open_client`. All methods that wait end when the connection is gone, with ConnectionLostError."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        handlers: Handlers,
+        info: Mapping[str, str],
+        nursery: trio.Nursery,
+        farewells: trio.Nursery,
+    ) -> None:
+        """`nursery` is for what goes on until the connection ends, `farewells` for what is said before it does."""
+        self._transport = transport
+        self._nursery = nursery
+        self._farewells = farewells
+        self._handlers = handlers
+        self._info = dict(info)
+        self._talk = Conversation()
+        self._calls: dict[int, _Call] = {}
+        self._asked: dict[RequestId, trio.CancelScope] = {}
+        self._lost: ConnectionLostError | None = None
+        self._logs, self._log_box = trio.open_memory_channel[dict[str, Any]](LOGS_MAX)
+        self._begun: dict[str, Any] = {}
+        self._wanted: str | None = None
+        self._level: str | None = None
+        self._session = 0
+        self._renewing = trio.Lock()
+
+    # Who is there ---------------------------------------------------------------------------------------------
+
+    @property
+    def protocol_version(self) -> str:
+        """The revision that is spoken."""
+        return self._talk.dialect.version
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """The server's, as it said."""
+        said = self._begun.get("capabilities")
+        return said if isinstance(said, dict) else {}
+
+    @property
+    def server_info(self) -> dict[str, Any]:
+        """Its name and version, as it said."""
+        said = self._begun.get("serverInfo")
+        return said if isinstance(said, dict) else {}
+
+    @property
+    def instructions(self) -> str | None:
+        """How the server is to be used, if it said."""
+        said = self._begun.get("instructions")
+        return said if isinstance(said, str) else None
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """What the server said first."""
+        return self._begun
+
+    @property
+    def transport(self) -> Transport:
+        """What carries the messages: its `session_id` and `last_event_id`."""
+        return self._transport
+
+    # What can be asked ----------------------------------------------------------------------------------------
+
+    def list_tools(self) -> Pages[Tool]:
+        """`await` gives all; `async for` fetches one page after the other, as it gets there."""
+        return Pages(self.request, "tools/list", "tools", Tool)
+
+    def list_resources(self) -> Pages[Resource]:
+        """As `list_tools`."""
+        return Pages(self.request, "resources/list", "resources", Resource)
+
+    def list_templates(self) -> Pages[ResourceTemplate]:
+        """As `list_tools`."""
+        return Pages(self.request, "resources/templates/list", "resourceTemplates", ResourceTemplate)
+
+    def list_prompts(self) -> Pages[Prompt]:
+        """As `list_tools`."""
+        return Pages(self.request, "prompts/list", "prompts", Prompt)
+
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, progress: Progress | None = None
+    ) -> CallResult:
+        """Calls a tool, once. A tool that failed is a result too (`is_error`)."""
+        params = {"name": name, "arguments": dict(arguments or {})}
+        return typed(CallResult, await self.request("tools/call", params, progress=progress))
+
+    async def read_resource(self, uri: str) -> ReadResult:
+        """What is there."""
+        return typed(ReadResult, await self.request("resources/read", {"uri": uri}))
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> PromptResult:
+        """The messages of a prompt."""
+        params = {"name": name, "arguments": dict(arguments or {})}
+        return typed(PromptResult, await self.request("prompts/get", params))
+
+    async def complete(
+        self, ref: str | Mapping[str, Any], argument: str, value: str, *, context: Mapping[str, str] | None = None
+    ) -> Completion:
+        """What the `value` of an argument may go on with. `ref` is a prompt's name, a template (anything with a colon),
+        or a reference as the protocol writes it; `context` are the arguments that are known already."""
+        params: dict[str, Any] = {"ref": _reference(ref), "argument": {"name": argument, "value": value}}
+        if context is not None:
+            params["context"] = {"arguments": dict(context)}
+        raw = await self.request("completion/complete", params)
+        completion = typed(Completion, raw.get("completion"))
+        completion.raw = raw
+        return completion
+
+    async def set_level(self, level: str) -> None:
+        """Which log messages come from here on: those of this level and above."""
+        await self.request("logging/setLevel", {"level": level})
+        self._level = level
+
+    async def ping(self) -> None:
+        """Waits for a sign of life."""
+        await self.request("ping")
+
+    async def request(
+        self, method: str, params: Mapping[str, Any] | None = None, *, progress: Progress | None = None
+    ) -> dict[str, Any]:
+        """Any request, and its result as it came. It is sent again only where the server said that it did not look at
+        it, since it had forgotten the session."""
+        session = self._session
+        try:
+            return await self._once(method, params, progress=progress)
+        except SessionForgottenError:
+            await self._renew(session)
+            return await self._once(method, params, progress=progress)
+
+    # The connection -------------------------------------------------------------------------------------------
+
+    async def begin(self, version: str | None) -> None:
+        """Agrees with the server on a revision. VersionError."""
+        self._wanted = version
+        await self._initialize()
+
+    async def run(self) -> None:
+        """Takes what comes, until the connection is gone."""
+        self._nursery.start_soon(self._tell_logs)
+        outcome = await boundary(self._receive)
+        lost = outcome.error
+        if not isinstance(lost, ConnectionLostError):
+            if lost is not None and not isinstance(lost, trio.EndOfChannel):
+                _LOG.error("the transport crashed", exc_info=lost)
+            lost = ConnectionLostError(f"the connection is gone: {lost!r}" if lost else "the connection is gone")
+        self.lose(lost)
+
+    def lose(self, lost: ConnectionLostError) -> None:
+        """The connection is gone: whoever waits hears of it."""
+        if self._lost is None:
+            self._lost = lost
+        for call in list(self._calls.values()):
+            call.settle(_again(lost))
+        for scope in list(self._asked.values()):
+            scope.cancel()
+
+    async def _receive(self) -> None:
+        while True:
+            received = await self._transport.receive()
+            self._take(received)
+
+    def _take(self, received: Received) -> None:
+        match received:
+            case RequestFailed():
+                self._settle(
+                    received.id,
+                    RequestFailedError(
+                        received.message, reason=received.reason, executed=received.executed, status=received.status
+                    ),
+                )
+            case SessionLost(id=int(id)):  # one without an id is found out by the next request
+                self._settle(id, SessionForgottenError())
+            case FrameReceived():
+                self._read(received.frame, received.status)
+            case bytes():
+                self._read(received, None)
+
+    def _read(self, frame: bytes, status: int | None) -> None:
+        for event in self._talk.read(frame):
+            match event:
+                case talk.Answered():
+                    self._settle(event.id, event.result)
+                case talk.Refused():
+                    self._settle(event.id, McpError.of(event.error, status))
+                case talk.Progressed() if event.id in self._calls:
+                    self._calls[event.id].step(event.params)
+                case talk.Asked():
+                    self._nursery.start_soon(self._answer, event)
+                case talk.Withdrawn() if event.id in self._asked:
+                    self._asked[event.id].cancel()
+                case talk.Say():
+                    self._nursery.start_soon(self._say, event.outgoing)
+                case talk.Told():
+                    self._told(event)
+
+    def _settle(self, id: RequestId, outcome: Raw | ClientError) -> None:
+        call = self._calls.get(id) if isinstance(id, int) else None
+        if call is not None:
+            call.settle(Raw(bytes(outcome)) if isinstance(outcome, Raw) else outcome)
+
+    async def _once(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None,
+        *,
+        progress: Progress | None = None,
+        mirrored: Sequence[Mirrored] = (),
+        withdrawn: bool = True,
+    ) -> dict[str, Any]:
+        if self._lost is not None:
+            raise ConnectionLostError(str(self._lost), executed="no")
+        outgoing = self._talk.ask(method, params, progress=progress is not None, mirrored=mirrored)
+        call = self._calls[outgoing.id] = _Call()
+        try:
+            await self._transport.send(outgoing.frame, outgoing.headers)
+            result = loads(await call.outcome(progress))
+        finally:
+            del self._calls[outgoing.id]
+            self._talk.forget(outgoing.id)
+            if not call.settled and withdrawn and self._lost is None:
+                self._farewells.start_soon(self._say, self._talk.withdraw(outgoing.id))
+        assert isinstance(result, dict), "the decoder lets no other result pass"
+        return result
+
+    async def _say(self, outgoing: Outgoing) -> None:
+        """Sends what nobody waits for; also when the client is being closed, for a moment."""
+        with trio.move_on_after(FAREWELL, shield=True):
+            await boundary(self._transport.send, outgoing.frame, outgoing.headers)
+
+    # What servers ask and tell --------------------------------------------------------------------------------
+
+    async def _answer(self, asked: talk.Asked) -> None:
+        scope = self._asked[asked.id] = trio.CancelScope()
+        said: list[Outgoing] = []
+        with scope:
+            outcome = await boundary(self._handle, asked, said)
+            if outcome.error is not None:
+                said.append(self._talk.refuse(asked.id, _refusal(asked.method, outcome.error)))
+        if self._asked.get(asked.id) is scope:
+            del self._asked[asked.id]
+        if said and not scope.cancelled_caught and self._lost is None:
+            await boundary(self._transport.send, said[0].frame, said[0].headers)
+
+    async def _handle(self, asked: talk.Asked, said: list[Outgoing]) -> None:
+        handler = self._handlers.handler(asked.method)
+        if handler is None:
+            said.append(self._talk.refuse(asked.id, talk.unknown(asked.method)))
+        else:
+            said.append(self._talk.answer(asked.id, await handler(asked.params)))
+
+    def _told(self, told: talk.Told) -> None:
+        if told.method == "notifications/message" and self._handlers.log is not None:
+            try:
+                self._logs.send_nowait(dict(told.params))
+            except trio.WouldBlock:
+                _LOG.warning("a log message was dropped: its function is too slow")
+
+    async def _tell_logs(self) -> None:
+        async for params in self._log_box:
+            outcome = await boundary(partial(given, self._handlers.log, params))
+            if outcome.error is not None:
+                _LOG.error("the log function crashed", exc_info=outcome.error)
+
+    # The handshake --------------------------------------------------------------------------------------------
+
+    async def _initialize(self) -> None:
+        wanted = self._wanted or LATEST_HANDSHAKE
+        params = {"protocolVersion": wanted, "capabilities": self._handlers.capabilities(), "clientInfo": self._info}
+        self._talk.dialect = Handshake()
+        result = await self._once("initialize", params, withdrawn=False)
+        version = result.get("protocolVersion")
+        if version not in VERSIONS or (self._wanted is not None and version != wanted):
+            raise VersionError(f"the server speaks {version}, not {self._wanted or 'any revision known here'}")
+        self._talk.dialect = Handshake(version)
+        self._begun = result
+        ready = self._talk.tell("notifications/initialized")
+        await self._transport.send(ready.frame, ready.headers)
+
+    async def _renew(self, session: int) -> None:
+        """A new session in the place of one that the server has forgotten, once, whoever notices it first."""
+        async with self._renewing:
+            if self._session == session:
+                await self._initialize()
+                if self._level is not None:
+                    await self._once("logging/setLevel", {"level": self._level})
+                self._session += 1
+
+
+def _reference(ref: str | Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(ref, str):
+        return dict(ref)
+    return {"type": "ref/resource", "uri": ref} if ":" in ref else {"type": "ref/prompt", "name": ref}
+
+
+def _refusal(method: str, error: BaseException) -> dict[str, Any]:
+    """What a server is told of a handler that raised."""
+    if isinstance(error, McpError):
+        return error.raw
+    _LOG.error("the handler of %s crashed", method, exc_info=error)
+    return {"code": errors.INTERNAL, "message": "the client's handler failed"}
+
+
+def _again(lost: ConnectionLostError) -> ConnectionLostError:
+    """The same for another who waits: an exception has one traceback."""
+    made = ConnectionLostError(str(lost))
+    made.stderr = lost.stderr
+    return made

@@ -1,0 +1,82 @@
+"""From a target to a client."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, TypeAlias, cast
+
+import trio
+
+from gateway.client.client import Client
+from gateway.client.handlers import Handler, Handlers, Roots
+from gateway.client.transport import Transport
+from gateway.wire.inproc import NativeServer
+
+Target: TypeAlias = str | Sequence[str] | NativeServer | Transport
+"""A URL, `unix:/path`, a command, a server in this process, or a transport of one's own."""
+
+CLOSING: Final = 6.0
+"""Seconds for ending a connection in order: the longest that the end of a process takes."""
+INFO: Final = {"name": "stagedoor", "version": "0.2.0"}
+
+
+@asynccontextmanager
+async def open_client(
+    target: Target,
+    version: str | None = None,
+    *,
+    sampling: Handler | None = None,
+    elicitation: Handler | None = None,
+    roots: Roots | None = None,
+    log: Handler | None = None,
+    headers: Mapping[str, str] | None = None,
+    info: Mapping[str, str] = INFO,
+) -> AsyncIterator[Client]:
+    """A client of the server at `target`, for the time of a block.
+
+    `version` is the one revision to speak; without it the newest that both sides know. `sampling`, `elicitation` and
+    `roots` answer what servers ask: functions, async or not, that take the params as they came and may return dicts as
+    the protocol writes them; `log` hears of log messages. `headers` go with every HTTP request.
+
+    Raises ClientError where there is no server, or none that speaks the protocol.
+    """
+    handlers = Handlers(sampling, elicitation, roots, log)
+    try:
+        async with trio.open_nursery() as nursery:
+            transport = await _connect(target, nursery, headers or {})
+            try:
+                # What is still to be said is said before the connection ends.
+                async with trio.open_nursery() as farewells:
+                    client = Client(transport, handlers, info, nursery, farewells)
+                    nursery.start_soon(client.run)
+                    await client.begin(version)
+                    yield client
+            finally:
+                with trio.move_on_after(CLOSING, shield=True):
+                    await transport.close()
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        error = _own(group)
+        raise error from error.__cause__
+
+
+async def _connect(target: Target, nursery: trio.Nursery, headers: Mapping[str, str]) -> Transport:
+    """Imports no more than this target needs."""
+    if isinstance(target, str):
+        from gateway.client.streamable_http import HttpTransport
+
+        return HttpTransport(target, nursery, headers=headers.items())
+    if hasattr(target, "connect"):
+        from gateway.client.memory import MemoryTransport
+
+        return MemoryTransport(cast(NativeServer, target), nursery)
+    if hasattr(target, "receive"):
+        return cast(Transport, target)
+    raise TypeError(f"{target!r} is no URL, no command, no server and no transport")
+
+
+def _own(group: BaseException) -> BaseException:
+    """What the block raised, out of the groups that the two nurseries made of it; their own tasks raise nothing."""
+    for _ in range(2):
+        if isinstance(group, BaseExceptionGroup) and len(group.exceptions) == 1:
+            group = group.exceptions[0]
+    return group

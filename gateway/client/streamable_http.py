@@ -1,0 +1,293 @@
+"""Streamable HTTP of both eras: a POST for each message, a GET for what belongs to no request, and the same GET for the
+rest of an answer whose stream was cut. A POST is made once, whatever becomes of it."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+import trio
+
+from actors.ports import FrameReceived, Headers, RequestFailed, SessionLost
+from actors.protocol import codec
+from actors.protocol.headers import VERSION_HEADER
+from actors.protocol.messages import Error, Notification, Request, RequestId
+from actors.protocol.sse import SseDecoder
+from actors.protocol.table import Limits
+from actors.protocol.versions import Era, era_of
+from actors.runtime.boundary import boundary
+from gateway.client.errors import ConnectionLostError, RequestFailedError
+from gateway.client.transport import Received
+from gateway.wire import http_rules
+from gateway.wire.errors import SizeError, WireError
+from gateway.wire.http1_client import encode_headers
+from gateway.wire.http_events import EventTrail, read_events
+from gateway.wire.http_rules import PASSING, Answered, Kind, Lost
+from gateway.wire.http_session import HttpSession
+from gateway.wire.pool import Pool, Response
+from gateway.wire.url import parse_url
+
+RESUMES: Final = 6
+"""Attempts in a row to go on with a broken stream that bring no event."""
+ACCEPT: Final = 30.0
+"""Seconds in which a notification or an answer is accepted."""
+LISTEN: Final = 5.0
+"""Seconds that a subscription waits for the stream on which its updates come."""
+DELETE: Final = 3.0
+"""Seconds for ending the session."""
+REFUSAL: Final = 1024 * 1024
+"""Bytes of a refusal that are read."""
+
+
+class HttpTransport:
+    """An endpoint at `url` (http, https, or unix:/path). Its tasks live in `nursery`."""
+
+    def __init__(
+        self,
+        url: str,
+        nursery: trio.Nursery,
+        *,
+        headers: Iterable[tuple[str, str]] = (),
+        message_bytes: int = Limits().message_bytes,
+    ) -> None:
+        """ValueError for a URL or a header that is none."""
+        self._url = parse_url(url)
+        self._configured = tuple(headers)
+        self._session = HttpSession(self._configured)
+        self._pool = Pool()
+        self._nursery = nursery
+        self._limit = message_bytes
+        # What comes is taken at once, by whoever settles the requests.
+        self._sender, self._inbox = trio.open_memory_channel[Received](1_000_000)
+        self._running: dict[RequestId, trio.CancelScope] = {}
+        self._trail = EventTrail()
+        self._listener: trio.CancelScope | None = None
+        self._heard = trio.Event()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<HttpTransport {self._url.origin}>"
+
+    @property
+    def session_id(self) -> str | None:
+        return self._session.id
+
+    @property
+    def last_event_id(self) -> str | None:
+        return self._trail.last_id
+
+    async def receive(self) -> Received:
+        try:
+            return await self._inbox.receive()
+        except (trio.EndOfChannel, trio.ClosedResourceError):
+            raise ConnectionLostError("the connection was closed") from None
+
+    async def send(self, message: bytes, headers: Headers = ()) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._closed:
+            raise ConnectionLostError("the connection was closed", executed="no")
+        said = codec.decode_message(message)
+        modern = dict(headers).get(VERSION_HEADER, "") and era_of(dict(headers)[VERSION_HEADER]) is Era.MODERN
+        match said:
+            case Request():
+                scope = self._running[said.id] = trio.CancelScope()
+                self._nursery.start_soon(self._exchange, said, message, headers if modern else None, scope)
+            case Notification(method="notifications/cancelled"):
+                if not modern:
+                    await self._deliver(message)
+                self._give_up(codec.loads(said.params).get("requestId"))
+            case Notification(method="notifications/initialized"):
+                self._session.take_version(dict(headers)[VERSION_HEADER])
+                await self._deliver(message)
+                self._start_listening(EventTrail())
+            case _ if not modern:
+                await self._deliver(message)
+
+    async def close(self) -> None:
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        for scope in (*self._running.values(), *([self._listener] if self._listener else [])):
+            scope.cancel()
+        try:
+            if self._session.id is not None:
+                with trio.move_on_after(DELETE):
+                    (await self._pool.request("DELETE", self._url, self._session.delete_headers())).close()
+        except WireError:
+            pass  # it ends by itself, some time
+        finally:
+            self._pool.close()
+            self._sender.close()
+
+    async def resume_from(self, event_id: str) -> None:
+        response = await self._get(EventTrail(event_id))
+        if not isinstance(response, Response):
+            raise RequestFailedError(
+                f"the server did not go on after that event ({response})", reason="not_resumed", executed="no"
+            )
+        self._nursery.start_soon(partial(self._follow, response, EventTrail(event_id)))
+
+    # A message ------------------------------------------------------------------------------------------------
+
+    async def _exchange(self, asked: Request, frame: bytes, modern: Headers | None, scope: trio.CancelScope) -> None:
+        with scope:
+            outcome = await boundary(self._ask, asked, frame, modern)
+            if outcome.error is not None:
+                self._fail(asked.id, outcome.error)
+        self._running.pop(asked.id, None)
+
+    async def _ask(self, asked: Request, frame: bytes, modern: Headers | None) -> None:
+        if asked.method == "resources/subscribe":
+            with trio.move_on_after(LISTEN):
+                await self._heard.wait()
+        session = self._session
+        lines = session.post_headers() + encode_headers(modern or ())
+        with await self._pool.request("POST", self._url, lines, frame) as response:
+            kind = http_rules.kind_of(response.status, response.header(b"content-type"))
+            if kind is not Kind.REFUSED and not session.take_id(response.header(b"mcp-session-id")):
+                raise RequestFailedError("not a session id", reason="protocol", executed="unknown")
+            if kind is Kind.JSON:
+                self._take_json(asked.id, await response.read(self._limit), response.status)
+            elif kind is Kind.EVENTS:
+                await self._take_events(asked.id, response, resumable=modern is None)
+            else:
+                await self._take_refusal(asked.id, response, session)
+
+    def _take_json(self, id: RequestId, body: bytes, status: int) -> None:
+        if not http_rules.answers(http_rules.read(body), id):
+            raise RequestFailedError("the server's answer is to another request", reason="protocol", executed="unknown")
+        self._emit(FrameReceived(_addressed(body, id), id, status=status))
+
+    async def _take_refusal(self, id: RequestId, response: Response, session: HttpSession) -> None:
+        body = await response.read(REFUSAL)
+        verdict = http_rules.judge(response.status, body, has_session=session.id is not None, may_guess=False)
+        match verdict:
+            case Lost():
+                self._forget_session(session)
+                self._emit(SessionLost(id))
+            case Answered():
+                self._emit(FrameReceived(_addressed(body, id), id, status=response.status))
+            case _:
+                self._emit(RequestFailed(id, verdict.reason, verdict.message, verdict.executed, response.status))
+
+    async def _take_events(self, id: RequestId, first: Response, *, resumable: bool) -> None:
+        trail = EventTrail()
+        response: Response | int = first
+        while True:
+            if isinstance(response, Response):
+                done = await read_events(
+                    response, SseDecoder(2 * self._limit), trail, partial(self._take, id), lambda: None
+                )
+                response.close()
+                if done:
+                    return
+            refused_for_good = isinstance(response, int) and not _passes(response)
+            if not resumable or trail.last_id is None or trail.failures >= RESUMES or refused_for_good:
+                raise RequestFailedError("the stream ended without an answer", reason="no_response", executed="unknown")
+            await trio.sleep(trail.wait())
+            response = await self._get(trail)
+
+    def _take(self, id: RequestId, frame: bytes) -> bool:
+        """Passes an event of the stream of this request on; whether it was the answer."""
+        answers = http_rules.answers(http_rules.read(frame), id)
+        self._emit(_addressed(frame, id) if answers else frame)
+        return answers
+
+    async def _deliver(self, message: bytes) -> None:
+        """A message that has no answer."""
+        try:
+            with trio.fail_after(ACCEPT):
+                response = await self._pool.request("POST", self._url, self._session.post_headers(), message)
+                with response:
+                    await response.read(REFUSAL)
+        except WireError as error:
+            raise ConnectionLostError(str(error), executed="unknown" if error.sent else "no") from error
+        except trio.TooSlowError as error:
+            raise ConnectionLostError("the server did not accept a message in time") from error
+
+    def _give_up(self, id: object) -> None:
+        scope = self._running.get(id) if isinstance(id, (int, str)) else None
+        if scope is not None:
+            scope.cancel()
+
+    def _fail(self, id: RequestId, error: BaseException) -> None:
+        match error:
+            case RequestFailedError():
+                failed = RequestFailed(id, error.reason, str(error), error.executed)
+            case SizeError():
+                failed = RequestFailed(id, "too_large", str(error), "unknown")
+            case WireError():
+                reason = "connect" if not error.sent else "broken"
+                failed = RequestFailed(id, reason, error.detail, "unknown" if error.sent else "no")
+            case _:
+                raise error
+        self._emit(failed)
+
+    def _emit(self, received: Received) -> None:
+        if not self._closed:
+            self._sender.send_nowait(received)
+
+    # The stream of what belongs to no request -----------------------------------------------------------------
+
+    def _start_listening(self, trail: EventTrail) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+        self._trail, self._heard = trail, trio.Event()
+        self._listener = trio.CancelScope()
+        self._nursery.start_soon(self._listen, trail, self._heard, self._listener)
+
+    async def _listen(self, trail: EventTrail, heard: trio.Event, scope: trio.CancelScope) -> None:
+        session = self._session
+        with scope:
+            while True:
+                response = await self._get(trail)
+                heard.set()
+                if isinstance(response, Response):
+                    await self._follow(response, trail)
+                elif response == 404 and session.id is not None:
+                    self._forget_session(session)
+                    self._emit(SessionLost(None))
+                    return
+                elif response == 400 and trail.last_id is not None:
+                    trail.last_id = None  # what came since is no longer kept
+                elif not _passes(response):
+                    return
+                await trio.sleep(trail.wait())
+
+    async def _follow(self, response: Response, trail: EventTrail) -> None:
+        with response:
+            await boundary(
+                read_events, response, SseDecoder(2 * self._limit), trail, self._take_unrelated, lambda: None
+            )
+
+    def _take_unrelated(self, frame: bytes) -> bool:
+        self._emit(frame)
+        return False
+
+    async def _get(self, trail: EventTrail) -> Response | int:
+        """A stream, or the status by which it was refused; 0: nobody was reached."""
+        try:
+            response = await self._pool.request("GET", self._url, self._session.get_headers(trail.last_id))
+        except WireError:
+            return 0
+        if http_rules.kind_of(response.status, response.header(b"content-type")) is Kind.EVENTS:
+            return response
+        response.close()
+        return response.status
+
+    def _forget_session(self, lost: HttpSession) -> None:
+        if self._session is lost:
+            self._session = HttpSession(self._configured)
+            if self._listener is not None:
+                self._listener.cancel()
+
+
+def _passes(status: int) -> bool:
+    """Whether a later attempt may not meet this refusal."""
+    return status == 0 or status in PASSING or status >= 500
+
+
+def _addressed(frame: bytes, id: RequestId) -> bytes:
+    """An error without an id, which is by a server that could not read ours, with the id of what it answers."""
+    read = http_rules.read(frame)
+    return codec.encode(Error(id, read.error)) if isinstance(read, Error) and read.id is None else frame

@@ -1,0 +1,34 @@
+"""What is asked of a server in this process by those who connect to it; the server itself is opaque to them."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from actors.protocol.messages import RequestId
+
+
+class NativeSession(Protocol):
+    """One session with a server."""
+
+    async def run(self) -> None:
+        """Serves until `close`."""
+
+    def receive(self, frame: bytes) -> bool:
+        """Takes a frame, or has no room for it. Never waits."""
+
+    def cancel(self, id: RequestId) -> None:
+        """Stops a request, which then gets no answer."""
+
+    def close(self) -> None:
+        """Ends the session."""
+
+
+class NativeServer(Protocol):
+    """Makes sessions. `send` gets each frame with the request that it belongs to; `crash` hears of handlers that
+    raised what they should not: the method, and the exception."""
+
+    def connect(
+        self,
+        send: Callable[[bytes, RequestId | None], None],
+        crash: Callable[[str, BaseException], None],
+        message_bytes: int,
+    ) -> NativeSession: ...
