@@ -28,10 +28,12 @@ from actors.protocol.transport import (
     RequestFailed,
     Resumable,
     SessionLost,
+    SpeaksSse,
     Spoke,
     Transport,
     TransportClosed,
     TransportEvent,
+    TransportKind,
 )
 
 # --------------------------------------------------------------------------------------------------------------
@@ -557,6 +559,7 @@ __all__ = [
     "Sealer",
     "SessionKey",
     "SessionLost",
+    "SpeaksSse",
     "Spoke",
     "Store",
     "StreamHead",
@@ -565,4 +568,5 @@ __all__ = [
     "Transport",
     "TransportClosed",
     "TransportEvent",
+    "TransportKind",
 ]

@@ -207,7 +207,7 @@ def table_of(target: Target) -> tuple[Table, Limits]:
         return target.table, replace(target.limits, list_deadline=target.limits.link_connect)
     headers = (("Authorization", f"Bearer {target.token}"),) if target.token else ()
     name = target.url.partition("?")[0]
-    remote = BackendSpec(name, HttpTarget(target.url, headers))
+    remote = BackendSpec(name, HttpTarget(target.url, headers, may_be_sse=True))
     return Table({name: remote}, {"": Endpoint("", "transparent", (name,))}), Limits()
 
 

@@ -5,7 +5,7 @@ No credential is in it: neither variables nor headers nor arguments, and of a UR
 
 from typing import Any
 
-from actors.protocol.table import BackendSpec, HttpTarget, StdioTarget
+from actors.protocol.table import BackendSpec, HttpTarget, SseTarget, StdioTarget
 from actors.protocol.versions import MODERN
 from actors.tree import GatewayActors
 from actors.upstreams.backends import Status
@@ -53,9 +53,15 @@ def _place(spec: BackendSpec) -> dict[str, str]:
         case StdioTarget(command):
             return {"transport": "stdio", "command": (command.split() or [""])[0]}
         case HttpTarget(url):
-            try:
-                return {"transport": "http", "origin": str(parse_url(url).origin)}
-            except ValueError:
-                return {"transport": "http"}
+            return {"transport": "http", **_origin(url)}
+        case SseTarget(url):
+            return {"transport": "sse", **_origin(url)}
         case _:
             return {"transport": "inproc"}
+
+
+def _origin(url: str) -> dict[str, str]:
+    try:
+        return {"origin": str(parse_url(url).origin)}
+    except ValueError:
+        return {}

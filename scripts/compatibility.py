@@ -50,11 +50,46 @@ def table(client: str) -> str:
     return "\n".join(rows)
 
 
+TRANSPORTS: tuple[tuple[str, ...], ...] = (
+    ("", "Streamable HTTP", "HTTP+SSE (2024-11-05)", "stdio", "in the process"),
+    ("configured by", "`url`", '`url`; `"type": "sse"` says it ahead', "`command`", "`native`"),
+    ("on a Unix domain socket", "`/mcp`", "`/sse`", "–", "–"),
+    ("eras", "both", "that of sessions", "both", "both"),
+    (
+        "which call a server's question or log message belongs to",
+        "said",
+        "not said: calls of a client that can be asked take turns",
+        "the same",
+        "said",
+    ),
+    (
+        "a connection that breaks",
+        "is gone on with, if the server gives event ids",
+        'ends the session with the server: what was sent gets `executed: "unknown"`, the next call begins another one',
+        "the same",
+        "–",
+    ),
+    ("the session with the server outlives the process", "yes, with Redis", "no", "no", "no"),
+    ("a session at rest leaves memory", "yes", "no", "no", "no"),
+)
+"""What a transport can't do, and how it is called in the configuration."""
+
+TRANSPORTS_HEAD = """## Transports to servers
+
+What a transport can't do, no server behind it can; all else is the same over each of them (`tests/interaction`).
+"""
+
+
+def transports() -> str:
+    head, *rows = (f"| {' | '.join(row)} |" for row in TRANSPORTS)
+    return "\n".join([TRANSPORTS_HEAD, head, "| --- |" + " --- |" * (len(TRANSPORTS[0]) - 1), *rows, ""])
+
+
 def render() -> str:
     parts = [HEAD]
     for client in REVISIONS:
         parts.append(f"## A client of {client}\n\n{table(client)}\n")
-    return "\n".join(parts)
+    return "\n".join([*parts, transports()])
 
 
 if __name__ == "__main__":

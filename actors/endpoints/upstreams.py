@@ -233,7 +233,8 @@ class Upstreams:
     def bound(self) -> bool:
         """Whether a connection lives and dies with this process."""
         backends = self.table.backends
-        return any((spec := backends.get(name)) is None or not movable(spec) for name in self.connections)
+        settled = self._tree.eras.settled
+        return any((spec := backends.get(name)) is None or not movable(settled(spec)) for name in self.connections)
 
     def _leave(self, backend: str) -> None:
         upstream, ctx = self.connections.pop(backend), self._host.ctx

@@ -29,7 +29,7 @@ from actors.protocol import payload as json
 from actors.protocol.capabilities import LEVELS, ClientBits
 from actors.protocol.messages import EMPTY, base36
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
-from actors.protocol.table import BackendSpec, Replaced, StdioTarget, same_server
+from actors.protocol.table import BackendSpec, Replaced, relates, same_server
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 from actors.quotas import PATIENCE, Evict, Evictable, SuspendedCalls
 from actors.runtime import NORMAL, SHUTDOWN, AtCapacity, Down, Exit, Ref, SystemClosed
@@ -121,9 +121,9 @@ class PoolActor(Evictable):
         self._suspended = suspended
         self._connected = connected
         """The record keys of all pools that have a connection."""
-        self._related = not isinstance(spec.target, StdioTarget)
+        self._spec = spec
         lines = 1 + services.limits.overflow_connections
-        self._state = ev.Calls(ev.Rules(serialized(spec, key.bits), lines, server=spec.name))
+        self._state = ev.Calls(ev.Rules(serialized(tree.eras.settled(spec), key.bits), lines, server=spec.name))
         self._subscribers = Subscribers(True, self._drop, self._tell_later)
         self._connections: dict[int, PooledConnection] = {}
         """By the numbers that the machine gives: the first is the one over which the server's hidden state is."""
@@ -447,7 +447,7 @@ class PoolActor(Evictable):
         bits, epoch = self._key.bits, self._ownership.epoch
         if spec.sharing == "shared":
             return profile_of(None, frozenset(), epoch, self._services.identity)
-        return Profile(capabilities.declare(bits), self._introduced(), serialized(spec, bits), base36(epoch))
+        return Profile(capabilities.declare(bits), self._introduced(), may_ask(spec, bits), base36(epoch))
 
     def _introduced(self) -> Raw:
         own = Raw(self._services.identity)
@@ -567,7 +567,7 @@ class PoolActor(Evictable):
         wanting = self._wanting(connection.number) if connection is not None else []
         if message.call is not None:
             wanting = [call for call in wanting if call is self._calls.get(message.call)]
-        elif self._related:
+        elif relates(self._tree.eras.settled(self._spec).target):
             wanting = []
         return wanting[0].owner if len(wanting) == 1 else None
 
@@ -779,9 +779,14 @@ EFFECTS: dict[type, Callable[[PoolActor, Any], object]] = {
 }
 
 
+def may_ask(spec: BackendSpec, bits: ClientBits) -> bool:
+    """Whether the server may ask this kind of client something."""
+    return bool(bits & LENT) and spec.sharing != "shared"
+
+
 def serialized(spec: BackendSpec, bits: ClientBits) -> bool:
     """Whether calls take turns: something may be asked, and the transport does not say for which call."""
-    return bool(bits & LENT) and spec.sharing != "shared" and isinstance(spec.target, StdioTarget)
+    return may_ask(spec, bits) and not relates(spec.target)
 
 
 def _owner(owner: Hashable) -> Owner:

@@ -23,7 +23,17 @@ class StdioTarget:
 
 @dataclass(frozen=True, slots=True)
 class HttpTarget:
-    """A Streamable HTTP endpoint. Header values are credentials: never logged."""
+    """A Streamable HTTP endpoint. Header values are credentials: never logged. `may_be_sse`: where it refuses
+    `initialize`, it may be one of HTTP+SSE."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    may_be_sse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SseTarget:
+    """An endpoint of HTTP+SSE (2024-11-05). Header values are credentials: never logged."""
 
     url: str
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -36,7 +46,14 @@ class NativeTarget:
     server: Any
 
 
-Target: TypeAlias = StdioTarget | HttpTarget | NativeTarget
+RemoteTarget: TypeAlias = HttpTarget | SseTarget
+"""Those with a URL."""
+Target: TypeAlias = StdioTarget | RemoteTarget | NativeTarget
+
+
+def relates(target: Target) -> bool:
+    """Whether what comes from there says which request it belongs to (as `actors.protocol.transport.RELATING`)."""
+    return isinstance(target, HttpTarget | NativeTarget)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -16,9 +16,9 @@ class FrameReceived(Struct, frozen=True):
     """One message (or, on 2025-03-26, a batch) of the backend, within the size limit.
 
     `related` is the id of the request on whose own response stream it came; None where the transport has no such
-    streams (stdio), or on the GET stream. `cursor` is the event id from which that stream goes on after this message,
-    if the backend gives such. `status` is the HTTP status of an answer that is a refusal, if there was one. `read` is
-    what the frame says, from a transport that had to know.
+    streams (`RELATING`), or on the GET stream. `cursor` is the event id from which that stream goes on after this
+    message, if the backend gives such. `status` is the HTTP status of an answer that is a refusal, if there was one.
+    `read` is what the frame says, from a transport that had to know.
     """
 
     frame: bytes
@@ -75,6 +75,11 @@ class SessionLost(Struct, frozen=True):
     id: RequestId | None
 
 
+class SpeaksSse(Struct, frozen=True):
+    """The first request was refused, and the server has HTTP+SSE of 2024-11-05 at this URL (2025-11-25, transports,
+    "Backwards Compatibility"). Nothing was executed, and nothing better comes over this transport."""
+
+
 class TransportClosed(Struct, frozen=True):
     """Nothing more comes. Everything still pending is lost. Sent once, and it is the last event. `message` and `detail`
     as in RequestFailed; `stderr` are the last lines of a process's standard error, without credentials."""
@@ -94,6 +99,7 @@ TransportEvent: TypeAlias = (
     | FrameAccepted
     | RequestFailed
     | SessionLost
+    | SpeaksSse
     | TransportClosed
 )
 
@@ -108,6 +114,11 @@ class Resumable:
     cursor: str | None = None
 
 
+TransportKind: TypeAlias = Literal["stdio", "http", "sse", "inproc"]
+"""`sse` is HTTP+SSE of 2024-11-05."""
+RELATING: Final[frozenset[TransportKind]] = frozenset({"http", "inproc"})
+"""Those that say which request a message belongs to (`FrameReceived.related`); the others can't."""
+
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 """Names and values."""
 
@@ -115,9 +126,8 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 class Transport(Protocol):
     """One connection (or process) to one backend. All methods but `run` are synchronous and never wait."""
 
-    kind: Literal["stdio", "http", "inproc"]
-    """The value of the metrics label `network_transport`. `http` streams and `inproc` servers say which request a
-    message belongs to (`FrameReceived.related`), `stdio` can't."""
+    kind: TransportKind
+    """The value of the metrics label `network_transport`."""
 
     warm: bool
     """Whether it goes on with a process that an earlier transport has handed over."""

@@ -347,11 +347,15 @@ class Connection(Actor):
             self._begun = self.ctx.now()
             self._opened(spec, resumed)
 
+    def _settled(self, spec: BackendSpec) -> BackendSpec:
+        """With the target that the server was found to be."""
+        return spec
+
     def _open(self, spec: BackendSpec) -> bool:
         """Makes a transport and runs it in a task; whether it goes on with the session that was kept."""
         self._generation += 1
         emit = Emit(self._me, self._generation)
-        transport = self._transport = self._services.connector.connect(spec, emit, self.modern)
+        transport = self._transport = self._services.connector.connect(self._settled(spec), emit, self.modern)
         self._kind = transport.kind
         kept, self._kept = self._kept, None
         resumes = kept is not None and spec.target == self._target

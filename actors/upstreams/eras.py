@@ -2,10 +2,11 @@
 
 A client of either era is served in its own if the backend speaks it. Whoever connects finds out: in the handshake era
 by `initialize`, in the other by `server/discover`. A verdict holds for the target that is configured (2026-07-28
-versioning), until something contradicts it; it is one value for the whole tree.
+versioning), until something contradicts it; it is one value for the whole tree. So is what has shown which transport
+a server has.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from actors.machines.upstream import era as rules
 from actors.machines.upstream.era import Case, Verdict
@@ -13,7 +14,7 @@ from actors.machines.upstream.legacy import refuses
 from actors.machines.upstream.legacy_state import Upstream
 from actors.protocol.diagnostics import Diagnostics, refusal_of, without_addresses
 from actors.protocol.messages import Error, RequestId
-from actors.protocol.table import BackendSpec, Target
+from actors.protocol.table import BackendSpec, HttpTarget, SseTarget, Target
 from actors.upstreams.messages import Failure
 
 NO_COMMON_VERSION = "no_common_version"
@@ -36,6 +37,8 @@ class _Known:
     """Not `modern` by its silence alone."""
     refusals: dict[str, str] = field(default_factory=dict)
     """By era: why it does not speak it, as it said."""
+    sse: bool = False
+    """It is reached by a URL, and has HTTP+SSE there, which has no other era than that of sessions."""
     handshake: float | None = None
     """Seconds from the start of a connection until the handshake was over: how long this server takes to start."""
 
@@ -54,7 +57,7 @@ class Eras:
     def modern(self, spec: BackendSpec) -> bool | None:
         """Whether it speaks the modern era."""
         known = self._of(spec)
-        return None if known.neither else known.modern
+        return False if known.sse else None if known.neither else known.modern
 
     def legacy(self, spec: BackendSpec) -> bool | None:
         """Whether it speaks the handshake era."""
@@ -98,9 +101,24 @@ class Eras:
         of the refusal are those of the other era (`surely`)."""
         known = self._of(spec)
         known.refusals["legacy"] = said
+        if known.sse:
+            return False
         looks = surely or known.silent or known.modern is not False
         known.legacy, known.modern, known.silent = False, known.modern or None, False
         return looks
+
+    def found_sse(self, spec: BackendSpec, speaks: bool) -> None:
+        """Whether the server at a URL is one of HTTP+SSE, which is not configured: as such it answers, or does no
+        more."""
+        if isinstance(spec.target, HttpTarget):
+            self._of(spec).sse = speaks
+
+    def settled(self, spec: BackendSpec) -> BackendSpec:
+        """With the target that it was found to be."""
+        target = spec.target
+        if isinstance(target, HttpTarget) and self._of(spec).sse:
+            return replace(spec, target=SseTarget(target.url, target.headers))
+        return spec
 
     def neither(self, backend: str, spec: BackendSpec | None) -> Failure:
         """That a server speaks no revision of ours, with what it said to `server/discover` and to `initialize`."""
@@ -111,5 +129,5 @@ class Eras:
     def _of(self, spec: BackendSpec) -> _Known:
         known = self._known.get(spec.name)
         if known is None or known.target != spec.target:
-            known = self._known[spec.name] = _Known(spec.target)
+            known = self._known[spec.name] = _Known(spec.target, sse=isinstance(spec.target, SseTarget))
         return known

@@ -20,6 +20,7 @@ from actors.protocol import payload as json
 from actors.protocol.messages import Error, RequestId
 from actors.protocol.methods import UNSUBSCRIBE
 from actors.protocol.table import BackendSpec
+from actors.protocol.transport import RELATING
 from actors.runtime import Down, Ref
 from actors.services import Services
 from actors.upstreams import connection
@@ -217,14 +218,18 @@ class LegacyUpstream(Connection):
                 self._step(ev.Listening())
             case ports.RequestFailed(id, reason, message, executed, status, detail, stderr):
                 self._refused(said)
+                self._doubt_sse()
                 self._step(ev.SendFailed(id, reason, message, executed, diagnosed(status, stderr, detail)))
             case ports.SessionLost():
                 self._services.telemetry.count("stagedoor_backend_sessions_lost_total", (self._backend,))
                 self._step(said)
             case ports.TransportClosed():
+                self._doubt_sse()
                 self._closed(said)
             case ports.Spoke():
                 pass  # its answer to `initialize` says more
+            case ports.SpeaksSse():
+                self._speaks_sse()
             case _:
                 assert_never(said)
 
@@ -273,9 +278,25 @@ class LegacyUpstream(Connection):
     def _opened(self, spec: BackendSpec, resumed: bool) -> None:
         transport = self._transport
         assert transport is not None
-        # Only pipes don't say which request a message belongs to.
-        related, listens = transport.kind != "stdio", transport.kind == "http"
+        related, listens = transport.kind in RELATING, transport.kind == "http"
         self._step(ev.Started(related, fresh=not resumed, warm=transport.warm, listens=listens))
+
+    def _settled(self, spec: BackendSpec) -> BackendSpec:
+        return self._eras.settled(spec) if self._eras is not None else spec
+
+    def _speaks_sse(self) -> None:
+        """The server has another transport than the one that was tried."""
+        spec, transport = self._spec, self._transport
+        if self._eras is None or spec is None or transport is None or self._phase is not Phase.INITIALIZING:
+            return
+        self._eras.found_sse(spec, True)
+        transport.close()
+        self._opened(spec, self._open(spec))
+
+    def _doubt_sse(self) -> None:
+        """Where the handshake fails, whoever comes next finds out anew."""
+        if self._phase is Phase.INITIALIZING and self._eras is not None and (spec := self._spec) is not None:
+            self._eras.found_sse(spec, False)
 
     def _finish(self, effect: ev.Finish) -> None:
         assert isinstance(effect.call, tuple)

@@ -249,6 +249,9 @@ class ModernUpstream(Connection):
                 self._step(mv.Failed(id, reason, message, executed, status, diagnosed(status, stderr, detail)))
             case ports.Spoke():
                 self._step(mv.Spoke())
+            case ports.SpeaksSse():
+                if (spec := self._spec) is not None:
+                    self._eras.found_sse(spec, True)
             case ports.TransportClosed():
                 self._closed(said)
             case (

@@ -9,14 +9,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from ssl import SSLContext
-from typing import Final, Literal
+from typing import Final, TypedDict
 
 import trio
 
-from actors.ports import Connector, Headers, Log, RequestFailed, Transport, TransportClosed, TransportEvent
+from actors.ports import (
+    Connector,
+    Headers,
+    Log,
+    RequestFailed,
+    Transport,
+    TransportClosed,
+    TransportEvent,
+    TransportKind,
+)
 from actors.protocol.diagnostics import without_addresses
 from actors.protocol.messages import RequestId
-from actors.protocol.table import BackendSpec, HttpTarget, StdioTarget, Target
+from actors.protocol.table import BackendSpec, RemoteTarget, SseTarget, StdioTarget, Target
 from gateway.backends.bound import BoundTransport
 from gateway.backends.guardian import Guardian
 from gateway.backends.http_call import HttpLimits
@@ -115,6 +124,15 @@ class _Pools:
         self.streams.close()
 
 
+class _Means(TypedDict):
+    """What every transport over HTTP is given."""
+
+    calls: Pool
+    streams: Pool
+    log: Log
+    limits: HttpLimits
+
+
 class HttpConnector:
     """Reaches HTTP endpoints over pools that each server has for itself: what comes over a connection is said by that
     server, also where others share its host and port. All have at most `connections` open together, of which at most
@@ -146,19 +164,16 @@ class HttpConnector:
         return f"<HttpConnector {self._pools!r}>"
 
     def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
-        assert isinstance(spec.target, HttpTarget)
-        transport = ModernHttpTransport if modern else StreamableHttpTransport
+        assert isinstance(spec.target, RemoteTarget)
         pools = self._pools_of(spec)
+        more = _Means(calls=pools.calls, streams=pools.streams, log=self._log, limits=self._limits)
         try:
-            return transport(
-                spec.name,
-                spec.target,
-                emit,
-                calls=pools.calls,
-                streams=pools.streams,
-                log=self._log,
-                limits=self._limits,
-            )
+            if isinstance(spec.target, SseTarget):
+                from gateway.backends.sse_2024 import SseTransport  # which few need
+
+                return SseTransport(spec.name, spec.target, emit, **more)
+            transport = ModernHttpTransport if modern else StreamableHttpTransport
+            return transport(spec.name, spec.target, emit, **more)
         except ValueError as error:
             return StillbornTransport(f"{spec.name}: {error}", emit)
 
@@ -247,7 +262,7 @@ class HttpConnector:
 class StillbornTransport(BoundTransport):
     """Stands for a transport that could not be made; says so and ends."""
 
-    kind: Literal["stdio", "http", "inproc"] = "http"
+    kind: TransportKind = "http"
 
     def __init__(self, message: str, emit: Callable[[TransportEvent], None]) -> None:
         self._message = message

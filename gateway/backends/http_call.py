@@ -7,14 +7,14 @@ from typing import Final, Literal, TypeAlias
 
 import trio
 
-from actors.ports import FrameAccepted, FrameReceived, Positioned, RequestFailed, SessionLost, TransportEvent
+from actors.ports import FrameAccepted, FrameReceived, Positioned, RequestFailed, SessionLost, SpeaksSse, TransportEvent
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.runtime.boundary import Boundary, boundary
 from gateway.backends.outbox import Outgoing
 from gateway.wire.errors import ConnectError, HeaderError, PoolFullError, SizeError, WireError
 from gateway.wire.http_events import EventTrail, read_events
-from gateway.wire.http_rules import PASSING, Failed, Kind, Lost, answers, executed_by, judge, kind_of, read
+from gateway.wire.http_rules import PASSING, Answered, Failed, Kind, Lost, answers, executed_by, judge, kind_of, read
 from gateway.wire.http_session import HttpSession
 from gateway.wire.pool import Exchange, Pool, Response
 from gateway.wire.url import Url
@@ -64,6 +64,16 @@ class Endpoint:
     streams: Pool
     limits: HttpLimits
     emit: Callable[[TransportEvent], None]
+    sse_headers: bytes | None = None
+    """Of a GET that shows whether the server has HTTP+SSE there; None: it is not asked."""
+
+    async def speaks_sse(self, status: int, *, read: bool) -> bool:
+        """Asked when the first request was refused; `read`: with an error of JSON-RPC."""
+        if self.sse_headers is None:
+            return False
+        from gateway.wire.sse_2024 import may_be_sse, speaks_sse  # which few need
+
+        return may_be_sse(status, read=read) and await speaks_sse(self.streams, self.url, self.sse_headers)
 
 
 class HttpExchange(Exchange):
@@ -148,7 +158,7 @@ class HttpExchange(Exchange):
         """Its address is for operators only."""
         name = self._end.name
         detail = f"{name}: {error.detail}" if error.origin else ""
-        self._fail(_reason_of(error), f"{name}: {error}", "unknown" if error.sent else "no", detail=detail)
+        self._fail(reason_of(error), f"{name}: {error}", "unknown" if error.sent else "no", detail=detail)
 
     def _fail_by_crash(self) -> None:
         self._fail("crashed", f"the exchange with {self._end.name} crashed", "unknown")
@@ -266,7 +276,11 @@ class HttpCall(HttpExchange):
         body = b"" if accepted else await refusal_body(response, self._end.limits.refusal)
         may_guess = session.worked and not session.guessed_lost
         verdict = judge(response.status, body, has_session=session.id is not None, may_guess=may_guess)
-        if isinstance(verdict, Lost):
+        answered = isinstance(verdict, Answered)
+        if session.version is None and await self._end.speaks_sse(response.status, read=answered):
+            self._answered = True
+            self._emit(SpeaksSse())
+        elif isinstance(verdict, Lost):
             session.guessed_lost = session.guessed_lost or verdict.guessed
             self._answered = True
             self._emit(SessionLost(self.id))
@@ -343,7 +357,7 @@ async def refusal_body(response: Response, within: float) -> bytes:
     return b""
 
 
-def _reason_of(error: WireError) -> str:
+def reason_of(error: WireError) -> str:
     """The reason that a request fails with which could not be sent, or got no answer."""
     if isinstance(error, ConnectError):
         return "connection_refused"

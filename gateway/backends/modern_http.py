@@ -12,12 +12,21 @@ know.
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
 import trio
 from msgspec import Struct
 
-from actors.ports import FrameReceived, Headers, Log, RequestFailed, TransportClosed, TransportEvent
+from actors.ports import (
+    FrameReceived,
+    Headers,
+    Log,
+    RequestFailed,
+    SpeaksSse,
+    TransportClosed,
+    TransportEvent,
+    TransportKind,
+)
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.protocol.table import HttpTarget
@@ -30,10 +39,12 @@ from gateway.wire.errors import WireError
 from gateway.wire.http1_client import encode_headers
 from gateway.wire.http_events import EventTrail, read_events
 from gateway.wire.http_rules import OURS_ONLY, Kind, answers, error_code, executed_by, kind_of, read, worded
-from gateway.wire.http_session import MESSAGE, configured_headers
+from gateway.wire.http_session import MESSAGE, HttpSession, configured_headers
 from gateway.wire.pool import Pool, Response
 from gateway.wire.url import parse_url
 
+PROBE: Final = ("Mcp-Method", "server/discover")
+"""Marks the first request, by whose refusal servers with another transport are known."""
 LISTEN: Final = ("Mcp-Method", "subscriptions/listen")
 """Marks the requests that stay open: they have connections of their own, and take no place from the others."""
 
@@ -54,7 +65,7 @@ class Outgoing(Struct, frozen=True):
 class ModernHttpTransport(BoundTransport):
     """See `actors.ports.Transport`. There is no connection to speak of: it ends when it is closed."""
 
-    kind: Literal["stdio", "http", "inproc"] = "http"
+    kind: TransportKind = "http"
 
     def __init__(
         self,
@@ -69,7 +80,8 @@ class ModernHttpTransport(BoundTransport):
     ) -> None:
         """ValueError for a URL or headers that are none."""
         self._log = log
-        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit)
+        sse = HttpSession(target.headers).get_headers() if target.may_be_sse else None
+        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit, sse)
         self._own = _own(target.headers)
         """Headers that every request has."""
         self._nursery: trio.Nursery | None = None
@@ -301,7 +313,10 @@ class _Exchange(HttpExchange):
             self._fail("protocol", f"{name} answered in no known media type (HTTP {status})", "unknown", status)
             return
         body = await refusal_body(response, self._end.limits.refusal)
-        if status not in OURS_ONLY and error_code(body) is not None:
+        code = error_code(body)
+        if PROBE in self._outgoing.headers and await self._end.speaks_sse(status, read=code is not None):
+            self._emit(SpeaksSse())
+        if status not in OURS_ONLY and code is not None:
             self._answered = True
             self._emit(FrameReceived(body, self.id, status=status))
         else:

@@ -4,7 +4,7 @@ The server itself is opaque here: all that is asked of it stands in `gateway.wir
 """
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final
 
 from actors.ports import (
     FrameAccepted,
@@ -14,6 +14,7 @@ from actors.ports import (
     RequestFailed,
     TransportClosed,
     TransportEvent,
+    TransportKind,
 )
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec, Limits, NativeTarget
@@ -52,7 +53,7 @@ class NativeTransport(BoundTransport):
     A crashing handler fails its own request; nothing short of a bug in the session itself closes the transport.
     """
 
-    kind: Literal["stdio", "http", "inproc"] = "inproc"
+    kind: TransportKind = "inproc"
 
     def __init__(
         self,

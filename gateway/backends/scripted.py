@@ -24,6 +24,7 @@ from actors.ports import (
     Spoke,
     TransportClosed,
     TransportEvent,
+    TransportKind,
 )
 from actors.protocol.codec import dumps, loads
 from actors.protocol.messages import RequestId
@@ -65,7 +66,7 @@ class ScriptedTransport:
         spec: BackendSpec,
         emit: Callable[[TransportEvent], None],
         script: "Script | None" = None,
-        kind: Literal["stdio", "http", "inproc"] = "stdio",
+        kind: TransportKind = "stdio",
     ) -> None:
         self.kind = kind
         self.warm = False
@@ -277,7 +278,7 @@ def answering(results: Mapping[str, Mapping[str, Any] | None]) -> Script:
 class ScriptedConnector:
     """Makes scripted transports and keeps them, newest last."""
 
-    def __init__(self, script: Script | None = None, kind: Literal["stdio", "http", "inproc"] = "stdio") -> None:
+    def __init__(self, script: Script | None = None, kind: TransportKind = "stdio") -> None:
         self.transports: list[ScriptedTransport] = []
         self._script = script
         self._kind = kind

@@ -13,7 +13,7 @@ it may have taken long (2026-07-28, stdio, "Backward Compatibility").
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import trio
 from trio.lowlevel import FdStream
@@ -27,6 +27,7 @@ from actors.ports import (
     Spoke,
     TransportClosed,
     TransportEvent,
+    TransportKind,
 )
 from actors.protocol.messages import RequestId
 from actors.protocol.table import StdioTarget
@@ -161,7 +162,7 @@ class StdioTransport(BoundTransport):
     """See `actors.ports.Transport`. `slots` bounds the children of all backends together; `offers` are those that may
     be taken over, of which this transport takes one if there is any."""
 
-    kind: Literal["stdio", "http", "inproc"] = "stdio"
+    kind: TransportKind = "stdio"
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from actors.ports import (
     Resumable,
     TransportClosed,
     TransportEvent,
+    TransportKind,
 )
 from actors.protocol.diagnostics import without_addresses
 from actors.protocol.messages import RequestId
@@ -62,7 +63,7 @@ class StreamableHttpTransport:
         "_waiting",
     )
 
-    kind: Literal["stdio", "http", "inproc"] = "http"
+    kind: TransportKind = "http"
     warm = False
     """There is no process."""
 
@@ -80,8 +81,9 @@ class StreamableHttpTransport:
         """ValueError for a URL or headers that are none."""
         self._target = target
         self._log = log
-        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit)
         self._session = HttpSession(target.headers)
+        sse = self._session.get_headers() if target.may_be_sse else None
+        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit, sse)
         self._nursery: trio.Nursery | None = None
         """Of tasks besides that of `run`, while there are any."""
         self._tasks = 0

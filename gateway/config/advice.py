@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from actors.protocol.table import HttpTarget, StdioTarget
+from actors.protocol.table import HttpTarget, StdioTarget, Target
 from gateway.config.loading import Loaded
 from gateway.config.problems import Path, Problem
 from gateway.config.settings import CREDENTIAL
@@ -72,12 +72,18 @@ def _servers(loaded: Loaded) -> Iterator[Problem]:
         path = ("mcpServers" if name in (loaded.document.data.get("mcpServers") or {}) else "servers", name)
         if isinstance(spec.target, StdioTarget) and not _found(spec.target):
             yield Problem(_not_found(spec.target.command), (*path, "command"))
-        if isinstance(spec.target, HttpTarget) and urlsplit(spec.target.url).path.rstrip("/").endswith("/sse"):
-            message = "looks like the address of an SSE endpoint, which is not served: Streamable HTTP is often at /mcp"
+        if _asks_sse_for_another(spec.target):
+            message = 'looks like the address of an SSE endpoint: leave `type` out, or write "type": "sse"'
             yield Problem(message, (*path, "url"))
     for endpoint in table.endpoints.values():
         if endpoint.kind == "aggregate" and endpoint.name and not endpoint.backends:
             yield Problem("the group has no server", ("gateway", "groups", endpoint.name))
+
+
+def _asks_sse_for_another(target: Target) -> bool:
+    if not isinstance(target, HttpTarget) or target.may_be_sse:
+        return False
+    return urlsplit(target.url).path.rstrip("/").endswith("/sse")
 
 
 def _not_found(command: str) -> str:

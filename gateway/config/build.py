@@ -8,8 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
-from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, NativeTarget, StdioTarget, Table, Target
-from gateway.config.models import LATER_TYPES, File, Server
+from actors.protocol.table import (
+    BackendSpec,
+    Endpoint,
+    HttpTarget,
+    Limits,
+    NativeTarget,
+    SseTarget,
+    StdioTarget,
+    Table,
+    Target,
+)
+from gateway.config.models import LATER_TYPES, SSE_TYPES, File, Server
 from gateway.config.problems import Path, Problem, dotted, nearest
 from gateway.config.sections import PLACE, limits_from
 from gateway.config.settings import Auth, LogSettings, Settings, Tls
@@ -113,7 +123,10 @@ class Builder:
         if server.command is not None:
             return self._stdio(server, server.command, path)
         if server.url is not None:
-            return HttpTarget(server.url, tuple(self._headers(server, path)))
+            headers = tuple(self._headers(server, path))
+            if server.type in SSE_TYPES:
+                return SseTarget(server.url, headers)
+            return HttpTarget(server.url, headers, may_be_sse=server.type is None)
         try:
             return NativeTarget(self.resolve(server.native or ""))
         except ValueError as error:

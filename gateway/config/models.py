@@ -27,7 +27,8 @@ from gateway.config.values import (
 
 STDIO_TYPES = ("stdio",)
 HTTP_TYPES = ("http", "streamable-http", "streamableHttp")
-LATER_TYPES = ("sse", "ws")
+SSE_TYPES = ("sse",)
+LATER_TYPES = ("ws",)
 """Transports that a file may name and that this release does not serve."""
 
 _KINDS = ("command", "url", "native")
@@ -41,7 +42,8 @@ class Server(Section):
     model_config = ConfigDict(json_schema_extra=_ANY_KIND)
 
     type: Literal["stdio", "http", "streamable-http", "streamableHttp", "sse", "ws"] | None = None
-    """The transport. It follows from `command` or `url`, so it may be left out; `sse` and `ws` are not served yet."""
+    """The transport. It may be left out: it follows from `command` or `url`, and a server that refuses Streamable HTTP
+    is asked for HTTP+SSE of 2024-11-05 (`sse`). `ws` is not served yet."""
     command: Argument | None = None
     """The program to start, looked up on `PATH`."""
     args: list[Argument] = []
@@ -51,7 +53,7 @@ class Server(Section):
     cwd: Argument | None = None
     """The directory in which it runs, relative to this file; without it, the gateway's own."""
     url: BackendUrl | None = None
-    """The Streamable HTTP endpoint: an `http(s)://` URL, or `unix:/path` for `/mcp` on a Unix domain socket."""
+    """Its endpoint: an `http(s)://` URL, or `unix:/path`: on that Unix domain socket `/mcp`, with `sse` `/sse`."""
     headers: dict[str, HeaderValue] = {}
     """Headers sent with every request to it: the place for its credentials."""
     native: str | None = None
@@ -79,7 +81,7 @@ class Server(Section):
         for key, kind in _BELONGS.items():
             if getattr(self, key) and given[0] != kind:
                 raise _error(key, f"goes with `{kind}`, this server has `{given[0]}`")
-        transports = {"command": STDIO_TYPES, "url": HTTP_TYPES + LATER_TYPES, "native": ()}[given[0]]
+        transports = {"command": STDIO_TYPES, "url": HTTP_TYPES + SSE_TYPES + LATER_TYPES, "native": ()}[given[0]]
         if self.type is not None and self.type not in transports:
             raise _error("type", f"does not fit a server with `{given[0]}`")
         return self

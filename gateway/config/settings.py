@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-from actors.protocol.table import HttpTarget, Limits, StdioTarget, Table
+from actors.protocol.table import Limits, RemoteTarget, StdioTarget, Table
 
 CREDENTIAL = re.compile(r"authorization|cookie|token|secret|passw|api[-_]?key|credential", re.IGNORECASE)
 """What the name of a header or of a variable says when its value is a credential."""
@@ -126,7 +126,7 @@ class Settings:
         found = [token for _, token in self.auth.tokens]
         found += [unquote(urlsplit(self.store).password or "")]
         for spec in self.table.backends.values():
-            if isinstance(spec.target, HttpTarget):
+            if isinstance(spec.target, RemoteTarget):
                 found += [part for _, value in spec.target.headers for part in (value, value.split(" ")[-1])]
             elif isinstance(spec.target, StdioTarget):
                 found += [value for name, value in spec.target.env if CREDENTIAL.search(name)]

@@ -14,7 +14,10 @@ NEWEST_ONLY = (Cell(),)
 
 JUMPING = pytest.mark.cells(NEWEST_ONLY)
 
-TRANSPORTS = (Cell(NEWEST), *(Cell(NEWEST, "memory", transport) for transport in ("stdio", "http", "unix")))
+TRANSPORTS = (
+    Cell(NEWEST),
+    *(Cell(NEWEST, "memory", transport) for transport in ("stdio", "http", "unix", "sse", "found")),
+)
 """Every way to a backend."""
 
 STORES = (Cell(), Cell(NEWEST, "redis"))
@@ -30,14 +33,16 @@ EVERYWHERE = (
     Cell("2025-06-18", "redis", "inproc"),
     Cell("2025-03-26", "redis", "stdio"),
     Cell(NEWEST, "redis", "http"),
+    Cell(NEWEST, "memory", "sse"),
 )
 """Each revision, each store and each transport, and each store with each transport at least once."""
 
 # Both eras -----------------------------------------------------------------------------------------------------------
 
 CHANNELS: tuple[Kind, ...] = ("channel", "stdio", "http")
-WITHOUT_TO_ANY = tuple(
-    Cell(MODERN, "memory", transport, era) for era in ("modern", "legacy", "dual") for transport in CHANNELS
+WITHOUT_TO_ANY = (
+    *(Cell(MODERN, "memory", transport, era) for era in ("modern", "legacy", "dual") for transport in CHANNELS),
+    *(Cell(MODERN, "memory", transport, "legacy") for transport in ("sse", "found")),
 )
 """A client without sessions before servers of every kind."""
 

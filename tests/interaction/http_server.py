@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -64,6 +65,77 @@ class HttpServer:
                 await self._places[request.target.decode()].handle(wire, request.method.decode(), headers, body)
                 wire.next_cycle()
         await stream.aclose()
+
+
+class SseServer:
+    """One backend at `/sse`, as HTTP+SSE of 2024-11-05 has it."""
+
+    def __init__(self, backend: Backend, endpoint: str = "/messages?session={}") -> None:
+        self._backend = backend
+        self._endpoint = endpoint
+        self._sessions: dict[str, _SseSession] = {}
+        self._numbers = count(1)
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """One connection."""
+        wire = Http1(stream)
+        with suppress(*BROKEN):
+            while (request := await wire.next_request()) is not None:
+                self._backend.headers.append({name.decode().lower(): value.decode() for name, value in request.headers})
+                body, target = await wire.body(), request.target.decode()
+                if target != "/sse":
+                    await self._post(wire, target, body)
+                elif request.method == b"GET":
+                    await self._stream(wire)
+                else:
+                    await wire.answer(405)
+                wire.next_cycle()
+        await stream.aclose()
+
+    async def _post(self, wire: Http1, target: str, body: bytes) -> None:
+        session = self._sessions.get(target.rpartition("=")[2])
+        if session is not None:
+            session.connection.feed(body)
+        await wire.answer(202 if session is not None else 404)
+
+    async def _stream(self, wire: Http1) -> None:
+        name = str(next(self._numbers))
+        session = self._sessions[name] = _SseSession(self._backend)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wire.wait_closed, nursery.cancel_scope)
+                nursery.start_soon(session.cancel_when_ended, nursery.cancel_scope)
+                with suppress(*BROKEN):
+                    await wire.stream(session.messages.receive, endpoint=self._endpoint.format(name).encode())
+        finally:
+            del self._sessions[name]
+            session.end()
+        raise trio.BrokenResourceError
+
+
+class _SseSession:
+    """One stream. Who only looks whether it is there begins no connection."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.messages = _Body()
+        self.ended = trio.Event()
+
+    @cached_property
+    def connection(self) -> Connection:
+        """From the first message on."""
+        connection = self._backend.connected(lambda frame, related: self.messages.send.send_nowait(frame))
+        connection.hang_up = self.end
+        return connection
+
+    async def cancel_when_ended(self, scope: trio.CancelScope) -> None:
+        await self.ended.wait()
+        scope.cancel()
+
+    def end(self) -> None:
+        self.ended.set()
+        if "connection" in self.__dict__:
+            self.connection.end()
 
 
 class _Endpoint:
@@ -247,9 +319,13 @@ class Http1:
         messages: trio.MemoryReceiveChannel[bytes],
         headers: list[tuple[str, str]] | None = None,
         first: bytes | None = None,
+        *,
+        endpoint: bytes | None = None,
     ) -> None:
         kind = ("Content-Type", "text/event-stream")
         await self._send(h11.Response(status_code=200, headers=[kind, *(headers or [])]))
+        if endpoint is not None:
+            await self._send(h11.Data(data=b"event: endpoint\n" + _event(endpoint)))
         if first is not None:
             await self._send(h11.Data(data=_event(first)))
         async for message in messages:

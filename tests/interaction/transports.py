@@ -1,12 +1,12 @@
 """Ways by which the gateway reaches a scripted backend: in its process, over stdio, over Streamable HTTP (`unix`: on a
-Unix domain socket)."""
+Unix domain socket), over HTTP+SSE."""
 
 from __future__ import annotations
 
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -15,14 +15,15 @@ from typing import Literal
 
 import trio
 
-from actors.ports import Connector, FrameReceived, Log, Transport, TransportEvent
-from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, StdioTarget, Target
+from actors.ports import Connector, FrameReceived, Log, Transport, TransportEvent, TransportKind
+from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, SseTarget, StdioTarget, Target
 from gateway.backends.native import NativeTransport
 from tests.interaction.backend import Backend, Connection, Id
-from tests.interaction.http_server import BROKEN, HttpServer
+from tests.interaction.http_server import BROKEN, HttpServer, SseServer
 
-Kind = Literal["inproc", "channel", "stdio", "http", "unix"]
-"""`channel` is stdio without a process: what comes over it names no request but by what it says."""
+Kind = Literal["inproc", "channel", "stdio", "http", "unix", "sse", "found"]
+"""`channel` is stdio without a process: what comes over it names no request but by what it says. `found` is `sse`
+without having been told."""
 
 HEADERS = (("X-Backend-Key", "backend-secret"),)
 """What the gateway is configured to say to every backend with headers."""
@@ -44,6 +45,10 @@ async def reached(backend: Backend, kind: Kind, nursery: trio.Nursery) -> AsyncI
         with _socket() as (path, listener):
             nursery.start_soon(trio.serve_listeners, HttpServer({"/mcp": backend}).serve, _listeners(listener))
             yield HttpTarget(f"unix:{path}", HEADERS)
+    elif kind in ("sse", "found"):
+        async with _served(SseServer(backend).serve, nursery) as origin:
+            url = f"{origin}/sse"
+            yield SseTarget(url, HEADERS) if kind == "sse" else HttpTarget(url, HEADERS, may_be_sse=True)
     else:
         async with shared_origin({"/mcp": backend}, nursery) as origin:
             yield HttpTarget(f"{origin}/mcp", HEADERS)
@@ -63,9 +68,14 @@ def _socket() -> Iterator[tuple[str, socket.socket]]:
 @asynccontextmanager
 async def shared_origin(backends: Mapping[str, Backend], nursery: trio.Nursery) -> AsyncIterator[str]:
     """One host and port for backends at these paths, in front of which its address is to be put."""
-    server = HttpServer(backends)
+    async with _served(HttpServer(backends).serve, nursery) as origin:
+        yield origin
+
+
+@asynccontextmanager
+async def _served(serve: Callable[[trio.SocketStream], Awaitable[None]], nursery: trio.Nursery) -> AsyncIterator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
-    nursery.start_soon(trio.serve_listeners, server.serve, _listeners(listener))
+    nursery.start_soon(trio.serve_listeners, serve, _listeners(listener))
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
@@ -126,7 +136,7 @@ class _Channel(str):
 
 
 class _ChannelTransport(NativeTransport):
-    kind: Literal["stdio", "http", "inproc"] = "stdio"
+    kind: TransportKind = "stdio"
 
 
 class ChannelConnector:

@@ -92,7 +92,7 @@ class Notified(Struct, frozen=True):
 
 
 class Started(Struct, frozen=True):
-    """A transport is there; `related` tells whether it relates messages to requests (all but stdio). `listens`: what
+    """A transport is there; `related` tells whether it relates messages to requests. `listens`: what
     belongs to no request comes on a stream that must be opened. `fresh`: it goes to another place than that where a
     session was kept. `warm`: its process was started for an earlier connection, and
     has refused to speak that one's era. `starts`: its process has yet to start. `settled`: the other era is known not

@@ -131,6 +131,11 @@ def _started_in_vain(upstream: Upstream, event: ev.Started) -> Step:
     return upstream, [ev.Hang()]
 
 
+def _started_otherwise(upstream: Upstream, event: ev.Started) -> Step:
+    """INITIALIZING: over the transport before, the server could not be spoken to."""
+    return _initialize(replace(upstream, related=event.related, listens=event.listens))
+
+
 # The handshake (2025-11-25 lifecycle) ------------------------------------------------------------------------
 
 
@@ -486,6 +491,7 @@ _ROWS: tuple[tuple[type, tuple[Phase, ...], Handler], ...] = (
     (ev.Wanted, LIVE, _wanted_already),
     (ev.Wanted, (Phase.CLOSED,), _wanted_closed),
     (ev.Started, (Phase.CONNECTING,), _started),
+    (ev.Started, (Phase.INITIALIZING,), _started_otherwise),
     (ev.Started, (*_AWAY, Phase.CLOSED), _started_in_vain),
     (ev.ConnectRefused, (Phase.CONNECTING,), _refused),
     (ev.Incoming, (Phase.INITIALIZING,), _message),

@@ -75,9 +75,10 @@ def log() -> RecordedLog:
 class HttpRequest:
     """One request that a backend got, and the ways to answer it."""
 
-    def __init__(self, stream: Any, method: str, headers: dict[str, str], body: bytes) -> None:
+    def __init__(self, stream: Any, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
         self.stream = stream
         self.method = method
+        self.target = target
         self.headers = headers
         self.body = body
 
@@ -167,7 +168,7 @@ class HttpBackend:
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         while len(body) < int(headers.get("content-length", "0")):
             body += await stream.receive_some(65536)
-        return HttpRequest(stream, line.split(" ")[0], headers, body)
+        return HttpRequest(stream, *line.split(" ")[:2], headers, body)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def test_the_everyday_example_fronts_real_servers_over_stdio_and_http() -> None:
         "files": StdioTarget("npx", ("-y", "@modelcontextprotocol/server-filesystem", ".")),
         "time": StdioTarget("uvx", ("mcp-server-time",)),
         "git": StdioTarget("uvx", ("mcp-server-git",)),
-        "everything-http": HttpTarget("http://127.0.0.1:3001/mcp"),
+        "everything-http": HttpTarget("http://127.0.0.1:3001/mcp", may_be_sse=True),
     }
     assert table.endpoints["work"].backends == ("files", "git")
     assert table.endpoints["testing"].backends == ("everything", "everything-http")

@@ -77,7 +77,9 @@ def test_vs_code(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
 def test_windsurf(loaded: Callable[..., Loaded]) -> None:
     found = loaded("windsurf.mcp_config.json")
     [figma] = found.settings.table.backends.values()
-    assert figma.target == HttpTarget("https://mcp.example.com/mcp", (("Authorization", "Bearer the-key"),))
+    assert figma.target == HttpTarget(
+        "https://mcp.example.com/mcp", (("Authorization", "Bearer the-key"),), may_be_sse=True
+    )
     assert figma.disabled_tools == ("delete_everything",)
     assert [note.message.partition(":")[0] for note in found.notes] == ["`alwaysAllow`"]
 
@@ -89,7 +91,7 @@ def test_gemini(loaded: Callable[..., Loaded]) -> None:
     assert dict(python.target.env) == {"DATABASE_URL": "postgres://db", "API_KEY": "the-key", "LITERAL": "$NOT_SET"}
     assert (python.timeout, python.enabled_tools) == (15, ("safe_tool", "file_reader"))
     assert python.disabled_tools == ("safe_tool_2",)
-    assert api.target == HttpTarget("https://api.example.com/mcp", (("X-Key", "the-key"),))
+    assert api.target == HttpTarget("https://api.example.com/mcp", (("X-Key", "the-key"),), may_be_sse=True)
     assert api.timeout == 5
     own = [note.message for note in found.notes if "left to Gemini CLI" in note.message]
     assert own == [
@@ -117,7 +119,7 @@ def test_all_problems_of_a_file_are_told_at_once(problems: Callable[..., tuple[P
             "b": {"command": "x", "url": "http://h/mcp", "headers": {"Host": "h"}},
             "c": {"url": "http://h/mcp", "headers": {"Host": "h"}, "env": {"A": "${UNSET}"}},
             "d e": {"command": "x", "envFile": "gone.env"},
-            "f": {"type": "sse", "url": "http://h/sse"}
+            "f": {"type": "ws", "url": "http://h/ws"}
         }, "gateway": {"listen": "8080", "groups": {"g": ["nobody", "a"]}, "limits": {"sessionz": 1}}}"""
     )
     assert sorted(p.field for p in found) == [
@@ -135,7 +137,7 @@ def test_all_problems_of_a_file_are_told_at_once(problems: Callable[..., tuple[P
         ('{"command": "x", "enabled": false}', "enabled", '"disabled": true'),
         ('{"command": "x", "envFile": 3}', "envFile", "must be text"),
         ('{"command": "x", "envFile": "gone.env"}', "envFile", "can't be read"),
-        ('{"type": "sse", "url": "http://h/sse"}', "type", "is not served by this release"),
+        ('{"type": "ws", "url": "http://h/ws"}', "type", "is not served by this release"),
     ],
 )
 def test_usual_mistakes_are_errors_that_say_what_to_write(
@@ -150,7 +152,7 @@ def test_usual_mistakes_are_errors_that_say_what_to_write(
     ("server", "field", "said"),
     [
         ('{"command": "npx -y some-server --token hush"}', "command", 'write "command": "npx"'),
-        ('{"url": "http://h/sse"}', "url", "an SSE endpoint"),
+        ('{"url": "http://h/sse", "type": "http"}', "url", "an SSE endpoint"),
     ],
 )
 def test_other_usual_mistakes_are_warnings_that_say_so(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, NativeTarget, StdioTarget
+from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, NativeTarget, SseTarget, StdioTarget
 from gateway.config import Address, Auth, ConfigError, LogSettings, Problem, Settings, import_object, load
 from gateway.config.sections import PLACES
 
@@ -23,7 +23,9 @@ def test_the_example_of_the_design_loads(settings: Callable[..., Settings]) -> N
     found = settings(EXAMPLE, TOKEN="t0ken")
     assert found.table.backends == {
         "files": BackendSpec("files", StdioTarget("npx", ("-y", "server-filesystem", "."))),
-        "api": BackendSpec("api", HttpTarget("https://example.com/mcp", (("Authorization", "Bearer t0ken"),))),
+        "api": BackendSpec(
+            "api", HttpTarget("https://example.com/mcp", (("Authorization", "Bearer t0ken"),), may_be_sse=True)
+        ),
     }
     assert found.listen == Address("127.0.0.1", 9000)
     assert found.admin == Address("127.0.0.1", 8081)
@@ -50,6 +52,18 @@ def test_the_key_of_vs_code_is_accepted(settings: Callable[..., Settings]) -> No
     text = """{"inputs": [{"id": "x"}], "servers": {
       "a": {"type": "stdio", "command": "x"}, "b": {"type": "http", "url": "http://h/mcp"}}}"""
     assert list(settings(text).table.backends) == ["a", "b"]
+
+
+def test_http_and_sse_is_named_or_found_out(settings: Callable[..., Settings]) -> None:
+    server = {"url": "http://h/sse", "headers": {"A": "b"}}
+    found = settings(json.dumps({"mcpServers": {"a": {**server, "type": "sse"}, "b": server}})).table.backends
+    assert found["a"].target == SseTarget("http://h/sse", (("A", "b"),))
+    assert found["b"].target == HttpTarget("http://h/sse", (("A", "b"),), may_be_sse=True)
+
+
+def test_the_headers_of_every_server_with_a_url_are_secrets(settings: Callable[..., Settings]) -> None:
+    server = {"url": "http://h/sse", "type": "sse", "headers": {"Authorization": "Bearer hush"}}
+    assert "hush" in settings(json.dumps({"mcpServers": {"a": server}})).secrets
 
 
 @pytest.mark.parametrize("kind", ["http", "streamable-http", "streamableHttp"])
@@ -235,7 +249,6 @@ def test_an_unset_variable_is_an_error_that_names_the_field(problem: Callable[..
         ('{"command": "x", "headers": {"A": "b"}}', ".headers", "goes with `url`"),
         ('{"command": "x", "type": "http"}', ".type", "does not fit a server with `command`"),
         ('{"url": "http://h", "type": "stdio"}', ".type", "does not fit a server with `url`"),
-        ('{"url": "http://h", "type": "sse"}', ".type", '"sse" is not served by this release'),
         ('{"url": "http://h", "type": "ws"}', ".type", '"ws" is not served by this release'),
         ('{"url": "ftp://h"}', ".url", "must be an http:// or https:// URL, or unix:/PATH"),
         ('{"url": "unix:run/mcp.sock"}', ".url", "the path of a Unix domain socket must be absolute"),

@@ -129,7 +129,7 @@ async def test_a_server_that_does_not_settle_after_a_cancel_is_left(stage: Stage
     assert (await client.call("alpha__echo"))["content"] == text("yes")["content"]
 
 
-@pytest.mark.cells(WITHOUT_TO_SESSIONS[2:])
+@pytest.mark.cells([cell for cell in WITHOUT_TO_SESSIONS if cell.transport == "http"])
 @pytest.mark.requirement("bridge-session-lost", "bridge-parked-lost")
 async def test_what_was_parked_in_a_session_that_the_server_forgot_is_gone(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
