@@ -86,12 +86,13 @@ class Gate:
             return Answer.refusing(errors.refusal("endpoint_not_found"))
         one_server = served.kind == "transparent"
         session_id, version = post.headers.get(SESSION_HEADER), post.headers.get(VERSION_HEADER)
+        mirrored = post.headers if post.mirrored else None
         route = classify.classify_body(
             post.body,
             session_id,
             version,
             limit=self._services.limits.message_bytes,
-            modern=lambda frame, version: _modern_rung(frame, version, post.headers, one_server=one_server),
+            modern=lambda frame, version: _modern_rung(frame, version, mirrored, one_server=one_server),
         )
         match route:
             case classify.Rejection(error, id):
@@ -116,7 +117,7 @@ class Gate:
                     return _refused(errors.overloaded(), request.id)
                 return await self._modern.ask(
                     Kind(post.endpoint, post.principal, envelope.bits, post.headers.get(AFFINITY_HEADER, "")),
-                    lambda reply: Begin(request, envelope, post.headers, reply),
+                    lambda reply: Begin(request, envelope, mirrored, reply),
                     request.id,
                 )
             case classify.ModernNotification(notification):
@@ -372,7 +373,7 @@ class _Letter(Struct, frozen=True):
 
 
 def _modern_rung(
-    frame: Frame, version: str, headers: Mapping[str, str], *, one_server: bool
+    frame: Frame, version: str, headers: Mapping[str, str] | None, *, one_server: bool
 ) -> classify.Route | classify.Rejection:
     """A header that nobody knows, over a body that names no revision, is more likely a client's of a session."""
     body = frame.params if isinstance(frame, Request | Notification) else EMPTY

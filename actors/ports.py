@@ -54,14 +54,15 @@ ANONYMOUS = Principal("anonymous", anonymous=True)
 
 
 class Post(Struct, frozen=True):
-    """A POST to an MCP endpoint, whole. Header names are lower-case; the values of an `mcp-` header that came twice are
-    joined by a line feed. The edge has checked method, Host, Origin, Accept, Content-Type, size and authentication, and
-    nothing of the body."""
+    """A POST to an MCP endpoint, whole; or a message of a channel, of which nothing is `mirrored` in headers. Header
+    names are lower-case; the values of an `mcp-` header that came twice are joined by a line feed. The edge has checked
+    method, Host, Origin, Accept, Content-Type, size and authentication, and nothing of the body."""
 
     endpoint: str
     principal: Principal
     headers: Mapping[str, str]
     body: bytes
+    mirrored: bool = True
 
 
 class Get(Struct, frozen=True):
@@ -116,6 +117,33 @@ class Streaming(Struct, frozen=True):
 
 
 Reply: TypeAlias = Answer | Streaming
+
+
+class HungUp(Exception):  # noqa: N818 - what happened, and nobody's fault
+    """The other end of a channel is gone, or takes nothing any more."""
+
+
+class TooLong(Struct, frozen=True):
+    """A message that is larger than any may be; it was dropped."""
+
+    size: int
+
+
+class Channel(Protocol):
+    """One client on a transport that carries messages both ways, one after the other: stdio, WebSocket, HTTP+SSE."""
+
+    async def receive(self) -> bytes | TooLong | None:
+        """The client's next message; None: it says no more, but may still read. Raises HungUp."""
+
+    async def send(self, message: bytes) -> None:
+        """One message, which has no line breaks; one call at a time. Raises HungUp, also when the client has taken
+        nothing for too long."""
+
+
+class Converse(Protocol):
+    """Serves a client until it is gone, or has said all and is answered, or the gateway ends."""
+
+    async def __call__(self, channel: Channel, endpoint: str, principal: Principal) -> None: ...
 
 
 class Door(Protocol):
@@ -525,9 +553,11 @@ __all__ = [
     "ANONYMOUS",
     "NO_DELTAS",
     "Answer",
+    "Channel",
     "Cluster",
     "ClusterListener",
     "Connector",
+    "Converse",
     "Delete",
     "Deltas",
     "Done",
@@ -541,6 +571,7 @@ __all__ = [
     "Grant",
     "Head",
     "Headers",
+    "HungUp",
     "Incarnation",
     "ListStore",
     "Listening",
@@ -565,6 +596,7 @@ __all__ = [
     "StreamHead",
     "Streaming",
     "Telemetry",
+    "TooLong",
     "Transport",
     "TransportClosed",
     "TransportEvent",

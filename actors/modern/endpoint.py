@@ -108,7 +108,7 @@ class Running:
 
     state: ModernRequest
     envelope: Envelope
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] | None
     reply: Reply
     connection: Connection | None = None
     pinned: str | None = None
@@ -260,7 +260,7 @@ class ModernEndpoint(Endpoint):
             return None
         if request.pinned not in (None, backend):
             return request_state.invalid()
-        if method != "tools/call":
+        if method != "tools/call" or request.headers is None:
             return None
         try:
             name = json.text_member(params, "name") or ""

@@ -209,7 +209,7 @@ class LearnedHeaders:
     def _repeats(self, effect: fx.Dispatch) -> bool:
         """Whether headers repeat arguments of this call: they may be wrong."""
         request = self._endpoint.host.running.get(effect.call)
-        return request is not None and any(name.startswith(MIRROR) for name in request.headers)
+        return request is not None and any(name.startswith(MIRROR) for name in request.headers or ())
 
     def untold(self, call: int) -> bool:
         """Whether this is a tool call of a client, and nobody has said yet which arguments its headers repeat."""

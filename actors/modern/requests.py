@@ -63,11 +63,12 @@ OVER = (Phase.DONE, Phase.ABANDONED)
 
 class Begin(Struct, frozen=True):
     """A request without a session, all of whose headers and envelope are in order. The reply gets an Answer or
-    Streaming; that its caller is cancelled is the cancellation of the request."""
+    Streaming; that its caller is cancelled is the cancellation of the request. `headers` are None where a transport has
+    none."""
 
     request: Request
     envelope: Envelope
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] | None
     reply: Reply
 
 

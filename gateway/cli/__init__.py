@@ -1,21 +1,38 @@
 """The command `stagedoor`. Exit status: 0 done, 1 failed, 2 wrong usage or configuration."""
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import click
 
 from gateway.cli.asking import call, ls
 from gateway.cli.client import Parts
-from gateway.cli.serving import check, serve
+from gateway.cli.serving import check, serve, stdio
 from gateway.cli.sessions import sessions
 from gateway.observability import configure
 
 
 def composed() -> Parts:
-    """The parts as composition makes them; imported late, so that `--help` and `check` are quick."""
-    from gateway.app import ask_gateway, open_client, operate, run, supervise, work
+    """The parts as composition makes them."""
 
-    return Parts(run, open_client, ask_gateway, supervise, work, operate)
+    def late(name: str, module: str = "gateway.app") -> Any:
+        """Imported when it is called, so that `--help` and `check` are quick, and `stdio` takes what it needs alone."""
+
+        def part(*given: Any) -> Any:
+            return getattr(import_module(module), name)(*given)
+
+        return part
+
+    return Parts(
+        late("run"),
+        late("open_client"),
+        late("ask_gateway"),
+        late("supervise"),
+        late("work"),
+        late("operate"),
+        late("serve_stdio", "gateway.stdio"),
+    )
 
 
 def _version() -> str:
@@ -34,7 +51,7 @@ def cli(context: click.Context) -> None:
         context.obj = composed
 
 
-for _command in (serve, check, ls, call, sessions):
+for _command in (serve, stdio, check, ls, call, sessions):
     cli.add_command(_command)
 
 

@@ -59,6 +59,10 @@ AskGateway: TypeAlias = Callable[[str, str | None], Awaitable[list[dict[str, Any
 listener was found."""
 
 
+def _no_stdio(settings: Callable[[], Settings]) -> int:
+    return 1
+
+
 def _no_workers(settings: Settings, *_: object) -> int:
     return 1
 
@@ -80,9 +84,10 @@ async def _no_gateway(url: str, admin: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the commands need of composition. `run` serves until a signal and returns the exit
-    status; when it listens it calls back with the settings as they came out. `supervise` does the same by several
-    workers, which read the file again; `work` is one of them, by the descriptor of the channel to its supervisor."""
+    """What the commands need of composition. `run` serves until a signal and returns the exit status; when it listens,
+    it calls back with the settings as they came out. `supervise` does the same by several workers, which read the file
+    again; `work` is one of them, by the descriptor of the channel to its supervisor. `stdio` serves on the standard
+    streams, which are out of reach for all else before it gets its settings."""
 
     run: Callable[[Settings, Callable[[Settings], None]], int]
     open_client: OpenClient
@@ -90,3 +95,4 @@ class Parts:
     supervise: Callable[[Settings, str | None, Callable[[Settings], None]], int] = _no_workers
     work: Callable[[Settings, int], int] = _no_workers
     operate: Operate = _no_operator
+    stdio: Callable[[Callable[[], Settings]], int] = _no_stdio

@@ -19,6 +19,7 @@ from gateway.config import (
     advice,
     demo_settings,
     load,
+    native_settings,
     parse_address,
     parse_listen,
     parse_store,
@@ -85,6 +86,25 @@ def serve(
     except ServeFailedError as error:
         raise click.ClickException(str(error)) from error
     raise SystemExit(status)
+
+
+@click.command()
+@click.option("--config", metavar="FILE", help="Serve the servers of a file, all together.")
+@click.option("--native", metavar="TARGET", help="Serve one in-process server (module:server) as it is.")
+@click.pass_obj
+def stdio(parts: Callable[[], Parts], /, *, config: str | None, native: str | None) -> None:
+    """Be one MCP server on standard input and output, for a client that starts its servers.
+
+    Ends with status 0 when its input ends. Everything but the protocol goes to standard error.
+    """
+    if (config is None) == (native is None):
+        raise click.UsageError("one of --config and --native says what to serve")
+
+    def settings() -> Settings:
+        with config_problems():
+            return native_settings(native) if native is not None else load(Path(str(config))).settings
+
+    raise SystemExit(parts().stdio(settings))
 
 
 def _settings(config: str | None, *, quiet: bool) -> Settings:

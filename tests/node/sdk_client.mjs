@@ -1,6 +1,10 @@
 // Drives the official TypeScript SDK's client against one endpoint and prints what it saw as one JSON object.
 // Usage: node sdk_client.mjs URL PREFIX, where PREFIX stands before the names of server-everything's tools and prompts.
+// A ws: URL is reached over WebSocket, sse+http: over HTTP+SSE, and stdio:[…] is a command as a JSON array.
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";
+import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
+import { WebSocketClientTransport } from "@modelcontextprotocol/sdk/client/websocket.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import {
   CreateMessageRequestSchema,
@@ -44,7 +48,15 @@ async function call(name, args = {}, options = {}) {
   return result.content.map((part) => part.text ?? part.type).join("\n");
 }
 
-const transport = new StreamableHTTPClientTransport(new URL(url));
+function transportTo(url) {
+  if (url.startsWith("ws:")) return new WebSocketClientTransport(new URL(url));
+  if (url.startsWith("sse+")) return new SSEClientTransport(new URL(url.slice("sse+".length)));
+  if (!url.startsWith("stdio:")) return new StreamableHTTPClientTransport(new URL(url));
+  const [command, ...args] = JSON.parse(url.slice("stdio:".length));
+  return new StdioClientTransport({ command, args, env: process.env });
+}
+
+const transport = transportTo(url);
 await client.connect(transport);
 seen.server = client.getServerVersion();
 seen.session = transport.sessionId !== undefined;
@@ -70,6 +82,6 @@ seen.failure = await client.callTool({ name: `${prefix}no-such-tool`, arguments:
   (error) => ({ code: error.code }),
 );
 await client.ping();
-await transport.terminateSession();
+await transport.terminateSession?.();
 await client.close();
 console.log(JSON.stringify(seen));

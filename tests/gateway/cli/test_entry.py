@@ -22,11 +22,15 @@ def test_the_public_api_is_that_of_servers_in_the_process() -> None:
     }
 
 
-def test_composition_has_the_parts_that_the_commands_need() -> None:
-    from gateway import app
-    from gateway.cli import Parts, composed
+def test_composition_has_the_parts_that_the_commands_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gateway import app, stdio
+    from gateway.cli import composed
 
-    assert composed() == Parts(app.run, app.open_client, app.ask_gateway, app.supervise, app.work, app.operate)
+    names = {name: (app, name) for name in ("run", "open_client", "ask_gateway", "supervise", "work", "operate")}
+    for part, (module, name) in (names | {"stdio": (stdio, "serve_stdio")}).items():
+        assert callable(getattr(module, name))
+        monkeypatch.setattr(module, name, lambda *given, part=part: (part, given))
+        assert getattr(composed(), part)(1, 2) == (part, (1, 2))
 
 
 @pytest.mark.e2e

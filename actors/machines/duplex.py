@@ -1,0 +1,208 @@
+"""A client on a duplex connection (stdio, WebSocket, HTTP+SSE): one channel for everything, without HTTP's requests.
+
+It decides what becomes of each message that comes, and of each that is to go out: which are requests, under which ids
+they run, what is refused here; which answer a client that has cancelled must not get any more (2025-11-25 utilities,
+"Cancellation"; on Streamable HTTP a POST has to end, with -32800), and what the end of a subscription is said by.
+"""
+
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from actors.protocol import codec, errors
+from actors.protocol.errors import REQUEST_CANCELLED, Malformed, ProtocolError, encode_error_body
+from actors.protocol.messages import Error, Notification, Request, RequestId, Result
+from actors.protocol.meta import LEVEL_KEY, names_version
+from actors.protocol.payload import mentions
+
+LISTEN: Final = "subscriptions/listen"
+CANCELLED: Final = "notifications/cancelled"
+EMPTY_RESULT: Final = Raw(b"{}")
+
+
+class Exchange(Struct, eq=False):
+    """What is under way: one request, or those of a batch. `logs`: a modern request that asked for log messages."""
+
+    ids: tuple[RequestId, ...]
+    method: str = ""
+    modern: bool = False
+    logs: bool = False
+    pending: set[RequestId] = field(default_factory=set)
+    """Those that have no answer yet."""
+    withdrawn: set[RequestId] = field(default_factory=set)
+    """Those that the client has cancelled."""
+
+    @property
+    def listens(self) -> bool:
+        """Whether it ends when somebody ends it, and not by itself."""
+        return self.modern and self.method == LISTEN
+
+    def owed(self) -> list[bytes]:
+        """What is to be said instead of answers that will not come any more."""
+        lost = errors.internal("the answer was lost", reason="stream_lost", executed="unknown")
+        return [encode_error_body(lost, id) for id in self.ids if id in self.pending - self.withdrawn]
+
+
+class Asked(Struct, frozen=True):
+    """Requests, which go on while others come. Those that `open` the session are waited for."""
+
+    exchange: Exchange
+    opens: bool = False
+
+
+class Told(Struct, frozen=True):
+    """What is delivered before the next message is looked at. `answered`: an error is for whoever sent it."""
+
+    answered: bool = False
+    confirms: bool = False
+    """It makes the session ready for what the server has to say."""
+
+
+class Withdrawn(Struct, frozen=True):
+    """A modern request was cancelled: it ends, and nothing more is said of it."""
+
+    id: RequestId
+
+
+class Refused(Struct, frozen=True):
+    """It goes nowhere; the answer is this."""
+
+    answer: bytes
+
+
+Step: TypeAlias = Asked | Told | Withdrawn | Refused
+
+
+class Conversation:
+    """Not more than `most` requests are under way at once."""
+
+    def __init__(self, most: int, message_bytes: int) -> None:
+        self.session: str | None = None
+        self.running: dict[RequestId, Exchange] = {}
+        self._most = most
+        self._message_bytes = message_bytes
+
+    def take(self, body: bytes) -> Step:
+        """What is to be done with a message of the client."""
+        try:
+            frame = codec.decode_frame(body, self._message_bytes)
+        except Malformed:
+            return Told(answered=True)  # whoever delivers it says what is wrong with it
+        if isinstance(frame, Request):
+            return self._request(frame)
+        if isinstance(frame, Notification):
+            return self._notification(frame)
+        if isinstance(frame, codec.Batch):
+            ids = tuple(m.id for m in frame.messages if isinstance(m, Request))
+            return self._asked(Exchange(ids)) if ids else Told(answered=True)
+        return Told()
+
+    def _request(self, request: Request) -> Step:
+        id, method, modern = request.id, request.method, False
+        if method != "initialize":
+            modern = names_version(request.params) is not None
+            if self.session is None and not modern:
+                if method == "ping":
+                    return Refused(codec.encode_result(id, EMPTY_RESULT))
+                return refused(errors.not_initialized(), id)
+        if method == "ping":
+            return Told(answered=True)
+        logs = modern and mentions(request.params, LEVEL_KEY.encode())
+        return self._asked(Exchange((id,), method, modern, logs), opens=method == "initialize")
+
+    def _asked(self, exchange: Exchange, *, opens: bool = False) -> Step:
+        for id in exchange.ids:
+            if id in self.running:
+                return refused(errors.invalid_request("a request with this id is under way"), id)
+        if len(self.running) + len(exchange.ids) > self._most:
+            return refused(errors.too_many_requests("on this connection"), exchange.ids[0])
+        exchange.pending.update(exchange.ids)
+        self.running.update(dict.fromkeys(exchange.ids, exchange))
+        return Asked(exchange, opens)
+
+    def _notification(self, notification: Notification) -> Step:
+        if notification.method == CANCELLED:
+            id = _request_id(notification.params)
+            exchange = None if id is None else self.running.get(id)
+            if exchange is not None and id is not None:
+                exchange.withdrawn.add(id)
+                if exchange.modern:
+                    return Withdrawn(id)
+        return Told(confirms=notification.method == "notifications/initialized")
+
+    def over(self, exchange: Exchange) -> None:
+        """Nothing of it is under way any more."""
+        for id in exchange.ids:
+            self.running.pop(id, None)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether something is under way that ends by itself."""
+        return any(not exchange.listens for exchange in self.running.values())
+
+    def outgoing(self, exchange: Exchange, data: bytes) -> tuple[bytes, ...]:
+        """What goes out of a message that the door has given for these requests."""
+        try:
+            message = codec.decode_message(data)
+        except Malformed:  # the answers to a batch, all together
+            exchange.pending.clear()
+            return (one_line(data),)
+        if isinstance(message, Result | Error):
+            id = message.id
+            if id is None:  # it could not be read: the error is about all there is
+                exchange.pending.clear()
+            else:
+                exchange.pending.discard(id)
+            if id in exchange.withdrawn and (exchange.modern or _says_cancelled(message)):
+                return ()
+            if exchange.listens:
+                return one_line(data), _ended(exchange.ids[0])
+        elif exchange.modern and message.method == "notifications/message" and self._ambiguous():
+            return ()
+        return (one_line(data),)
+
+    def _ambiguous(self) -> bool:
+        """Whether nobody could tell whose a log message is: it names no request."""
+        return sum(exchange.logs for exchange in self.running.values()) > 1
+
+
+def refused(error: ProtocolError, id: RequestId | None) -> Refused:
+    """An error of ours instead."""
+    return Refused(encode_error_body(error, id))
+
+
+def one_line(data: bytes) -> bytes:
+    """The same message without line breaks: in JSON they are nothing but space between tokens."""
+    if b"\n" in data or b"\r" in data:
+        return data.replace(b"\r", b" ").replace(b"\n", b" ")
+    return data
+
+
+def _says_cancelled(message: Result | Error) -> bool:
+    if not isinstance(message, Error):
+        return False
+    try:
+        return errors.parse_error_member(message.error).code == REQUEST_CANCELLED
+    except ValueError:
+        return False
+
+
+class _Cancelled(Struct):
+    id: RequestId | None = field(name="requestId", default=None)
+
+
+_decode_cancelled = msgspec.json.Decoder(_Cancelled).decode
+
+
+def _request_id(params: Raw) -> RequestId | None:
+    try:
+        return _decode_cancelled(params).id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _ended(id: RequestId) -> bytes:
+    """On a shared channel the server says so besides the result (2026-07-28 patterns, "Subscriptions")."""
+    params: dict[str, Any] = {"requestId": id}
+    return msgspec.json.encode({"jsonrpc": "2.0", "method": CANCELLED, "params": params})

@@ -1,0 +1,65 @@
+"""Composition of the gateway as one stdio server, for a client that starts it: no listener, no store, one session.
+
+It ends when its input does, or by SIGTERM or SIGINT; what is under way has the time of the drain. Nothing is imported
+here that only a listener needs: a client waits for its servers to start.
+"""
+
+import signal
+from collections.abc import Callable
+
+import trio
+
+from actors.duplex import Duplex
+from actors.ports import ANONYMOUS
+from actors.runtime import open_system
+from actors.tree import GatewayActors
+from gateway import lifecycle
+from gateway.config import Settings
+from gateway.observability.logging import configure, get_log
+from gateway.observability.metrics import Metrics
+from gateway.wire.standard import StandardStreams, take_standard_streams
+
+
+def serve_stdio(read: Callable[[], Settings]) -> int:
+    """Serves the aggregate of a configuration on the standard streams; the exit status of the process. What is loaded
+    by reading it may print."""
+    taken = take_standard_streams()
+    settings = read()
+    configure(settings.log.level, settings.log.format, settings.secrets)
+    limits = settings.limits
+    channel = StandardStreams(*taken, limits.message_bytes, limits.write)
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    trio.run(_serve, settings, channel)
+    return 0
+
+
+async def _serve(settings: Settings, channel: StandardStreams) -> None:
+    log, metrics, limits = get_log("stagedoor"), Metrics(), settings.limits
+    stopping, patience = trio.Event(), trio.CancelScope()
+
+    def stop(reason: str) -> None:
+        log.info("draining", reason=reason)
+        patience.deadline = trio.current_time() + limits.drain_deadline
+        stopping.set()
+
+    async with (
+        lifecycle.open_connector(log, limits, settings.secrets) as connector,
+        lifecycle.open_store("memory://", limits, log) as store,
+        lifecycle.open_lists(store, log) as lists,
+        open_system(lifecycle.crash_logger(log, metrics)) as system,
+    ):
+        sealer = lifecycle.ephemeral_sealer()
+        services = lifecycle.services_for(settings.table, limits, store, connector, sealer, metrics, log, lists)
+        actors = GatewayActors(system, services, prestart=settings.prestart)
+        with lifecycle.signals(stop) as listen:
+            async with trio.open_nursery() as nursery:
+                listen(nursery)
+                with patience:
+                    await Duplex(actors.door, limits, stopping)(channel, "", ANONYMOUS)
+                lifecycle.start_watchdog(lifecycle.longest_drain(limits, 0.0), log)
+                await system.drain(limits.drain_deadline)
+                nursery.cancel_scope.cancel()
+
+
+__all__ = ["serve_stdio"]

@@ -1,0 +1,98 @@
+"""The standard streams of this process as a channel: one message a line, and nothing else on them.
+
+Whatever else reads standard input or writes standard output, a library that prints or a child process, gets nothing and
+writes to standard error: the streams are put out of its reach. Neither is made non-blocking, since others may have the
+same pipe or terminal open: reads and writes are only as large as cannot block.
+"""
+
+import os
+import select
+import stat
+from collections import deque
+from typing import Final
+
+import trio
+
+from actors.ports import HungUp, TooLong
+from gateway.wire.lines import FRAMES_PER_TURN, LineSplitter, LongLine
+
+READ: Final = 64 * 1024
+AT_ONCE: Final = getattr(select, "PIPE_BUF", 512)
+"""Bytes that a pipe which is writable takes without blocking (POSIX)."""
+
+
+class StandardStreams:
+    """Implements `Channel` over two descriptors. `message_bytes` is the longest line, `patience` the seconds for one
+    message to be taken."""
+
+    def __init__(self, source: int, target: int, message_bytes: int, patience: float) -> None:
+        self._in, self._out = source, target
+        self._files = stat.S_ISREG(os.fstat(self._out).st_mode)
+        self._patience = patience
+        self._lines = LineSplitter(message_bytes)
+        self._waiting: deque[bytes | LongLine] = deque()
+        self._ended = False
+        self._turn = 0
+
+    async def receive(self) -> bytes | TooLong | None:
+        while True:
+            while self._waiting:
+                line = self._waiting.popleft()
+                self._turn += 1
+                if self._turn % FRAMES_PER_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+                if isinstance(line, LongLine):
+                    return TooLong(line.size)
+                if line.strip():
+                    return line
+            if self._ended:
+                return None
+            chunk = await self._read()
+            if chunk:
+                self._waiting.extend(self._lines.feed(chunk))
+            else:
+                self._ended = True
+                rest = self._lines.finish()
+                self._waiting.extend(() if rest is None else (rest,))
+
+    async def _read(self) -> bytes:
+        try:
+            await trio.lowlevel.wait_readable(self._in)
+        except OSError:  # a file is always readable, and no system waits for it
+            await trio.lowlevel.checkpoint()
+        try:
+            return os.read(self._in, READ)
+        except BlockingIOError:  # somebody else has made it so, and was faster
+            return await self._read()
+        except OSError:
+            return b""
+
+    async def send(self, message: bytes) -> None:
+        data = memoryview(message + b"\n")
+        with trio.move_on_after(self._patience):
+            while data:
+                data = data[await self._write(data[:AT_ONCE]) :]
+            return
+        raise HungUp
+
+    async def _write(self, data: memoryview) -> int:
+        try:
+            if self._files:
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.lowlevel.wait_writable(self._out)
+            return os.write(self._out, data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise HungUp from error
+
+
+def take_standard_streams() -> tuple[int, int]:
+    """Standard input and output under other numbers; under their own there is nothing to read, and standard error."""
+    kept = os.dup(0), os.dup(1)  # not inherited by child processes
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return kept

@@ -1,0 +1,305 @@
+"""A client on one channel for everything: what it says, what it is told, and what ends with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from actors.duplex import Duplex
+from actors.ports import ANONYMOUS
+from actors.sessions.messages import EndSession
+from tests.support.duplex_client import Wire
+from tests.support.harness import Gateway, open_gateway
+from tests.support.mcp_backend import Backend
+
+CALL = {"name": "alpha__work", "arguments": {"text": "x"}}
+ERAS = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
+
+
+@asynccontextmanager
+async def connected(
+    gateway: Gateway, endpoint: str = "", stopping: trio.Event | None = None, **limits: Any
+) -> AsyncIterator[Wire]:
+    wire = Wire()
+    duplex = Duplex(gateway.door, gateway.services.limits, stopping)
+
+    async def serve() -> None:
+        await duplex(wire, endpoint, ANONYMOUS)
+        assert duplex.open == duplex.held == 0
+        wire.ended.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        yield wire
+        wire.hang_up()
+        with trio.fail_after(3600):
+            await wire.ended.wait()
+
+
+def alpha(**more: Any) -> Backend:
+    return Backend("alpha", tools=("work",), **more)
+
+
+@ERAS
+async def test_requests_are_answered_on_the_channel_whatever_else_is_under_way(autojump_clock, modern):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        if not modern:
+            await wire.initialize()
+        wire.ask("a", "tools/call", CALL, modern=modern)
+        first = await backend.next()
+        wire.ask(1, "tools/call", CALL, modern=modern)
+        second = await backend.next()
+        second.text("two")
+        assert (await wire.answer(1))["result"]["content"][0]["text"] == "two"
+        first.text("one")
+        assert (await wire.answer("a"))["result"]["content"][0]["text"] == "one"
+
+
+@ERAS
+async def test_what_comes_before_an_answer_comes_before_it_and_once(autojump_clock, modern):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        if not modern:
+            await wire.initialize()
+        wire.ask(1, "tools/call", {**CALL, "_meta": {"progressToken": "t"}}, modern=modern)
+        request = await backend.next()
+        request.progress(1)
+        await wire.next("notifications/progress")
+        await trio.sleep(10)
+        request.progress(2)
+        request.text("done")
+        await wire.answer(1)
+        about = [m for m in wire.got if m.get("id") != 0]
+        assert [m.get("method", "result") for m in about] == ["notifications/progress"] * 2 + ["result"]
+
+
+async def test_a_question_of_the_server_is_answered_on_the_same_channel(autojump_clock):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        await wire.initialize(elicitation={})
+        wire.ask(1, "tools/call", CALL)
+        request = await backend.next()
+        form = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
+        asked = request.ask("elicitation/create", form)
+        question = await wire.next("elicitation/create")
+        wire.say({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "decline"}})
+        assert (await asked.outcome())["result"] == {"action": "decline"}
+        request.text("done")
+        await wire.answer(1)
+
+
+async def test_what_belongs_to_no_request_comes_too(autojump_clock):
+    backend = alpha()
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        await wire.call(1, "tools/call", CALL)
+        backend.upstream.notify("notifications/message", {"level": "error", "data": "fire"})
+        assert (await wire.next("notifications/message"))["params"]["data"] == "fire"
+
+
+@ERAS
+async def test_a_cancelled_request_ends_at_the_server_and_gets_no_answer(autojump_clock, modern):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        if not modern:
+            await wire.initialize()
+        wire.ask(1, "tools/call", CALL, modern=modern)
+        await backend.next()
+        wire.tell("notifications/cancelled", {"requestId": 1})
+        await trio.sleep(1)
+        assert "notifications/cancelled" in backend.upstream.methods
+        await trio.sleep(1000)
+        assert [m for m in wire.got if m.get("id") == 1] == []
+
+
+@ERAS
+async def test_a_client_that_is_gone_takes_its_calls_and_its_session_with_it(autojump_clock, modern):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway:
+        async with connected(gateway) as wire:
+            if not modern:
+                await wire.initialize()
+                assert len(gateway.actors.sessions.table) == 1
+            wire.ask(1, "tools/call", CALL, modern=modern)
+            await backend.next()
+            wire.hang_up()
+            await wire.ended.wait()
+        await trio.sleep(1)
+        assert "notifications/cancelled" in backend.upstream.methods or not backend.open
+        assert len(gateway.actors.sessions.table) == 0
+
+
+async def test_at_the_end_of_input_what_is_under_way_is_answered_first(autojump_clock):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        wire.ask(1, "tools/call", CALL)
+        request = await backend.next()
+        wire.finish()
+        await trio.sleep(2)
+        request.text("done")
+        await wire.answer(1)
+        with trio.fail_after(1):
+            await wire.ended.wait()
+
+
+async def test_at_the_end_of_input_nothing_is_waited_for_beyond_the_drain(autojump_clock):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        wire.ask(1, "tools/call", CALL)
+        await backend.next()
+        wire.ask(2, "subscriptions/listen", {"notifications": {"toolsListChanged": True}}, modern=True)
+        await wire.next("notifications/subscriptions/acknowledged")
+        wire.finish()
+        began = trio.current_time()
+        await wire.ended.wait()
+        assert trio.current_time() - began == pytest.approx(gateway.services.limits.drain_deadline)
+
+
+async def test_a_gateway_that_ends_serves_what_is_under_way(autojump_clock):
+    backend, stopping = alpha(held={"work"}), trio.Event()
+    async with open_gateway(backend) as gateway, connected(gateway, stopping=stopping) as wire:
+        await wire.initialize()
+        wire.ask(1, "tools/call", CALL)
+        request = await backend.next()
+        stopping.set()
+        await trio.sleep(2)
+        request.text("done")
+        await wire.answer(1)
+        with trio.fail_after(1):
+            await wire.ended.wait()
+
+
+BAD = {
+    "no JSON": (b"{]", -32700),
+    "no UTF-8": (b'{"jsonrpc": "2.0", "method": "\xff"}', -32700),
+    "no message": (b"[1]", -32600),
+    "nothing": (b"[]", -32600),
+    "too large": (b'{"jsonrpc": "2.0", "method": "%b"}' % (b"x" * 5_000_000), -32600),
+    "a null id": (b'{"jsonrpc": "2.0", "id": null, "method": "ping"}', -32600),
+    "too deep": (b"[" * 100_000, -32700),
+}
+
+
+@pytest.mark.parametrize(("said", "code"), BAD.values(), ids=BAD)
+async def test_bad_input_gets_an_error_and_the_connection_goes_on(autojump_clock, said, code):
+    async with open_gateway(alpha()) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        wire.say(said)
+        wire.ask(2, "tools/call", CALL)
+        assert "result" in await wire.answer(2)
+        [error] = [m["error"]["code"] for m in wire.got if "error" in m]
+        assert error == code
+
+
+async def test_before_the_handshake_a_request_is_refused_in_plain_words_and_a_ping_is_not(autojump_clock):
+    async with open_gateway(alpha()) as gateway, connected(gateway) as wire:
+        refused = await wire.call(1, "tools/call", CALL)
+        assert "initialized" in refused["error"]["message"]
+        assert (await wire.call(2, "ping"))["result"] == {}
+        await wire.initialize()
+        assert "result" in await wire.call(3, "tools/call", CALL)
+        assert "error" in await wire.call(4, "initialize", {})
+
+
+@ERAS
+async def test_an_id_that_is_under_way_is_not_taken_twice(autojump_clock, modern):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        if not modern:
+            await wire.initialize()
+        wire.ask(1, "tools/call", CALL, modern=modern)
+        request = await backend.next()
+        wire.ask(1, "tools/call", CALL, modern=modern)
+        assert (await wire.answer(1))["error"]["code"] == -32600
+        request.text("done")
+        await trio.sleep(1)
+        assert "result" in wire.got[-1]
+
+
+@ERAS
+async def test_more_than_may_be_under_way_is_refused(autojump_clock, modern):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend, requests_per_session=3) as gateway, connected(gateway) as wire:
+        if not modern:
+            await wire.initialize()
+        for id in range(1, 5):
+            wire.ask(id, "tools/call", CALL, modern=modern)
+        assert "error" in await wire.answer(4)
+        wire.tell("notifications/cancelled", {"requestId": 1})
+        await trio.sleep(1)
+        wire.ask(5, "tools/call", CALL, modern=modern)
+        await trio.sleep(1)
+        assert [m for m in wire.got if m.get("id") == 5] == []
+
+
+async def test_a_client_that_reads_nothing_is_let_go_and_harms_nobody(autojump_clock):
+    backend = alpha()
+    async with open_gateway(backend) as gateway, connected(gateway) as other:
+        async with connected(gateway) as wire:
+            await wire.initialize()
+            await other.initialize()
+            wire.stuck = True
+            for id in range(1, 200):
+                wire.ask(id, "tools/call", CALL)
+            assert "result" in await other.call(1, "tools/call", CALL)
+            with trio.fail_after(60):
+                await wire.ended.wait()
+        assert "result" in await other.call(2, "tools/call", CALL)
+        assert len(gateway.actors.sessions.table) == 1
+
+
+async def test_a_session_that_ends_elsewhere_ends_its_connection(autojump_clock):
+    async with open_gateway(alpha()) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        await trio.sleep(1)
+        [alive] = gateway.actors.sessions.table.values()
+        await alive.ref.call(lambda reply: EndSession(reply, "operator"))
+        with trio.fail_after(10):
+            await wire.ended.wait()
+
+
+async def test_a_subscription_ends_by_a_cancel_and_its_end_is_said_twice(autojump_clock):
+    backend = alpha()
+    filter = {"notifications": {"toolsListChanged": True}}
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        wire.ask("s", "subscriptions/listen", filter, modern=True)
+        await wire.next("notifications/subscriptions/acknowledged")
+        wire.tell("notifications/cancelled", {"requestId": "s"})
+        wire.ask("t", "subscriptions/listen", filter, modern=True)
+        await trio.sleep(5)
+        assert not [m for m in wire.got if m.get("id") == "s"]
+        gateway.nursery.start_soon(gateway.system.drain, 5)
+        await wire.answer("t")
+        ended = await wire.next("notifications/cancelled")
+        assert ended["params"] == {"requestId": "t"}
+        assert wire.got[-2]["id"] == "t"
+
+
+async def test_messages_keep_their_order(autojump_clock):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        for id in range(1, 31):
+            wire.ask(id, "tools/call", {**CALL, "arguments": {"text": str(id)}})
+        seen = [(await backend.next()).params["arguments"]["text"] for _ in range(30)]
+        assert seen == [str(id) for id in range(1, 31)]
+
+
+async def test_a_batch_of_the_revision_that_has_them_is_answered(autojump_clock):
+    async with open_gateway(alpha()) as gateway, connected(gateway) as wire:
+        await wire.initialize("2025-03-26")
+        await trio.sleep(1)
+        calls = [{"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": CALL} for id in (1, 2)]
+        before = len(wire.got)
+        wire.say(json.dumps(calls).encode())
+        await trio.sleep(1)
+        [answers] = wire.got[before:]
+        assert {m["id"] for m in answers} == {1, 2}

@@ -1,0 +1,89 @@
+"""What becomes of the messages of a client on a duplex connection, decided without IO."""
+
+import json
+from typing import Any
+
+import pytest
+
+from actors.machines.duplex import Asked, Conversation, Refused, Told, Withdrawn, one_line
+
+LEVEL = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/logLevel": "info"}
+
+
+def said(**members: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **members}).encode()
+
+
+@pytest.fixture
+def conversation() -> Conversation:
+    made = Conversation(8, 1000)
+    made.session = "s"
+    return made
+
+
+def asked(conversation: Conversation, **members: Any) -> Asked:
+    step = conversation.take(said(method="tools/call", **members))
+    assert isinstance(step, Asked)
+    return step
+
+
+def test_ids_differ_by_type(conversation):
+    asked(conversation, id=1)
+    asked(conversation, id="1")
+    assert isinstance(conversation.take(said(id=1, method="tools/list")), Refused)
+
+
+def test_an_id_may_be_used_again_when_its_request_is_over(conversation):
+    conversation.over(asked(conversation, id=1).exchange)
+    asked(conversation, id=1)
+
+
+def test_only_the_error_of_a_cancel_is_kept_from_who_cancelled(conversation):
+    exchange = asked(conversation, id=1).exchange
+    assert conversation.take(said(method="notifications/cancelled", params={"requestId": 1})) == Told()
+    assert conversation.outgoing(exchange, said(id=1, error={"code": -32800, "message": "cancelled"})) == ()
+    result = said(id=1, result={})
+    assert conversation.outgoing(exchange, result) == (result,)
+    assert exchange.owed() == []
+
+
+def test_what_nobody_cancelled_is_passed_on(conversation):
+    exchange = asked(conversation, id=1).exchange
+    error = said(id=1, error={"code": -32800, "message": "cancelled"})
+    assert conversation.outgoing(exchange, error) == (error,)
+
+
+@pytest.mark.parametrize("params", [None, {}, {"requestId": {}}, {"requestId": 7}, [], "x"])
+def test_a_cancel_of_nothing_means_nothing(conversation, params):
+    asked(conversation, id=1)
+    assert conversation.take(said(method="notifications/cancelled", params=params)) in (Told(), Told(answered=True))
+
+
+def test_a_modern_request_that_is_cancelled_ends(conversation):
+    asked(conversation, id=1, params={"_meta": LEVEL})
+    assert conversation.take(said(method="notifications/cancelled", params={"requestId": 1})) == Withdrawn(1)
+
+
+def test_a_log_message_that_could_be_anybodys_is_nobodys(conversation):
+    one = asked(conversation, id=1, params={"_meta": LEVEL}).exchange
+    log = said(method="notifications/message", params={"level": "info", "data": 1})
+    assert conversation.outgoing(one, log) == (log,)
+    two = asked(conversation, id=2, params={"_meta": LEVEL}).exchange
+    assert conversation.outgoing(one, log) == conversation.outgoing(two, log) == ()
+    conversation.over(one)
+    assert conversation.outgoing(two, log) == (log,)
+
+
+def test_what_is_owed_is_one_error_for_each_request_without_an_answer(conversation):
+    step = conversation.take(json.dumps([{"jsonrpc": "2.0", "id": n, "method": "tools/list"} for n in (1, 2)]).encode())
+    assert isinstance(step, Asked)
+    conversation.outgoing(step.exchange, said(id=1, result={}))
+    [owed] = step.exchange.owed()
+    assert json.loads(owed)["id"] == 2
+    assert json.loads(owed)["error"]["data"]["executed"] == "unknown"
+
+
+def test_a_message_is_one_line_whatever_stands_between_its_tokens():
+    spread = b'{\r\n "a": "x\\ny"\n}'
+    assert json.loads(one_line(spread)) == json.loads(spread)
+    assert b"\n" not in one_line(spread)
