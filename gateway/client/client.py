@@ -2,32 +2,38 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import trio
 from msgspec import Raw
 
+from actors.machines.upstream import era as eras
+from actors.machines.upstream.era import Case, Verdict
 from actors.ports import FrameReceived, RequestFailed, SessionLost
 from actors.protocol import errors
-from actors.protocol.headers import Mirrored
 from actors.protocol.messages import RequestId
-from actors.protocol.payload import loads
-from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
+from actors.protocol.meta import SERVER_KEY
+from actors.protocol.payload import dumps, loads
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, VERSIONS, Era, era_of
 from actors.runtime.boundary import boundary
 from gateway.client import conversation as talk
-from gateway.client.conversation import Conversation, Handshake, Outgoing
+from gateway.client.conversation import Conversation, Handshake, Outgoing, Stateless
 from gateway.client.errors import (
     ClientError,
     ConnectionLostError,
+    InputError,
     McpError,
     RequestFailedError,
     SessionForgottenError,
     VersionError,
 )
 from gateway.client.handlers import Handlers, given
+from gateway.client.input_rounds import ROUNDS, answers, wants_input
+from gateway.client.mirrors import Lists
 from gateway.client.pages import Pages
+from gateway.client.subscriptions import Subscription, Watching
 from gateway.client.transport import Received, Transport
 from gateway.client.values import (
     CallResult,
@@ -91,19 +97,35 @@ class _Call:
                 return self._outcome
 
 
+class Link:
+    """The transport, and how to come by another one: some processes end when they are asked what they don't know."""
+
+    def __init__(self, transport: Transport, connect: Callable[[], Awaitable[Transport]] | None) -> None:
+        self.transport = transport
+        self._connect = connect
+
+    async def renew(self) -> bool:
+        """Whether there is another one now."""
+        if self._connect is None:
+            return False
+        await self.transport.close()
+        self.transport = await self._connect()
+        return True
+
+
 class Client:
     """Made by `open_client`. All methods that wait end when the connection is gone, with ConnectionLostError."""
 
     def __init__(
         self,
-        transport: Transport,
+        link: Link,
         handlers: Handlers,
         info: Mapping[str, str],
         nursery: trio.Nursery,
         farewells: trio.Nursery,
     ) -> None:
         """`nursery` is for what goes on until the connection ends, `farewells` for what is said before it does."""
-        self._transport = transport
+        self._link = link
         self._nursery = nursery
         self._farewells = farewells
         self._handlers = handlers
@@ -112,12 +134,15 @@ class Client:
         self._calls: dict[int, _Call] = {}
         self._asked: dict[RequestId, trio.CancelScope] = {}
         self._lost: ConnectionLostError | None = None
+        self.ending = False
         self._logs, self._log_box = trio.open_memory_channel[dict[str, Any]](LOGS_MAX)
         self._begun: dict[str, Any] = {}
         self._wanted: str | None = None
         self._level: str | None = None
         self._session = 0
         self._renewing = trio.Lock()
+        self._lists = Lists()
+        self._watching = Watching(self, nursery)
 
     # Who is there ---------------------------------------------------------------------------------------------
 
@@ -135,7 +160,7 @@ class Client:
     @property
     def server_info(self) -> dict[str, Any]:
         """Its name and version, as it said."""
-        said = self._begun.get("serverInfo")
+        said = self._begun.get("serverInfo") or (self._begun.get("_meta") or {}).get(SERVER_KEY)
         return said if isinstance(said, dict) else {}
 
     @property
@@ -152,7 +177,7 @@ class Client:
     @property
     def transport(self) -> Transport:
         """What carries the messages: its `session_id` and `last_event_id`."""
-        return self._transport
+        return self._link.transport
 
     # What can be asked ----------------------------------------------------------------------------------------
 
@@ -203,8 +228,18 @@ class Client:
 
     async def set_level(self, level: str) -> None:
         """Which log messages come from here on: those of this level and above."""
-        await self.request("logging/setLevel", {"level": level})
+        if isinstance(self._talk.dialect, Stateless):
+            await trio.lowlevel.checkpoint()
+            self._talk.dialect.level = level
+        else:
+            await self.request("logging/setLevel", {"level": level})
         self._level = level
+
+    def subscribe(self, uri: str) -> Subscription:
+        """The changes of a resource: `async for update in client.subscribe(uri)`. In force from the first step on; with
+        `async with client.subscribe(uri) as updates` from the beginning of the block to its end. Changes that come
+        faster than they are taken count once."""
+        return Subscription(self._watching, uri)
 
     async def ping(self) -> None:
         """Waits for a sign of life."""
@@ -214,31 +249,51 @@ class Client:
         self, method: str, params: Mapping[str, Any] | None = None, *, progress: Progress | None = None
     ) -> dict[str, Any]:
         """Any request, and its result as it came. It is sent again only where the server said that it did not look at
-        it, since it had forgotten the session."""
-        session = self._session
-        try:
-            return await self._once(method, params, progress=progress)
-        except SessionForgottenError:
-            await self._renew(session)
-            return await self._once(method, params, progress=progress)
+        it, or that it wants to know something first, which handlers have answered."""
+        said, rounds = dict(params or {}), 0
+        while True:
+            result = await self._accepted(method, said, progress)
+            if not wants_input(result, self._talk.dialect, method):
+                return self._lists.heard(result) if method == "tools/list" else result
+            rounds += 1
+            if rounds > ROUNDS:
+                raise InputError(f"the server wants to know more after {ROUNDS} rounds")
+            said = dict(params or {}) | await answers(result, self._handlers, rounds)
+
+    @property
+    def stateless(self) -> bool:
+        """Whether the server is of the era without sessions."""
+        return not self._talk.dialect.asks
+
+    async def listen(self, params: Mapping[str, Any], sent: Callable[[int], object]) -> None:
+        """A request that lasts as long as it is wanted; `sent` is told its id."""
+        await self._once("subscriptions/listen", params, sent=sent)
 
     # The connection -------------------------------------------------------------------------------------------
 
     async def begin(self, version: str | None) -> None:
         """Agrees with the server on a revision. VersionError."""
         self._wanted = version
-        await self._initialize()
+        self._nursery.start_soon(self._tell_logs)
+        self._nursery.start_soon(self.run)
+        if version is None:
+            await self._detect()
+        elif era_of(version) is Era.MODERN:
+            await self._discover(version)
+        else:
+            await self._initialize()
 
     async def run(self) -> None:
         """Takes what comes, until the connection is gone."""
-        self._nursery.start_soon(self._tell_logs)
-        outcome = await boundary(self._receive)
+        transport = self._link.transport
+        outcome = await boundary(self._receive, transport)
         lost = outcome.error
         if not isinstance(lost, ConnectionLostError):
             if lost is not None and not isinstance(lost, trio.EndOfChannel):
                 _LOG.error("the transport crashed", exc_info=lost)
             lost = ConnectionLostError(f"the connection is gone: {lost!r}" if lost else "the connection is gone")
-        self.lose(lost)
+        if transport is self._link.transport:
+            self.lose(lost)
 
     def lose(self, lost: ConnectionLostError) -> None:
         """The connection is gone: whoever waits hears of it."""
@@ -248,11 +303,11 @@ class Client:
             call.settle(_again(lost))
         for scope in list(self._asked.values()):
             scope.cancel()
+        self._watching.lose(lost)
 
-    async def _receive(self) -> None:
+    async def _receive(self, transport: Transport) -> None:
         while True:
-            received = await self._transport.receive()
-            self._take(received)
+            self._take(await transport.receive())
 
     def _take(self, received: Received) -> None:
         match received:
@@ -283,6 +338,10 @@ class Client:
                     self._nursery.start_soon(self._answer, event)
                 case talk.Withdrawn() if event.id in self._asked:
                     self._asked[event.id].cancel()
+                case talk.Withdrawn():
+                    self._settle(
+                        event.id, RequestFailedError("the server ended it", reason="ended", executed="unknown")
+                    )
                 case talk.Say():
                     self._nursery.start_soon(self._say, event.outgoing)
                 case talk.Told():
@@ -293,26 +352,45 @@ class Client:
         if call is not None:
             call.settle(Raw(bytes(outcome)) if isinstance(outcome, Raw) else outcome)
 
+    async def _accepted(
+        self, method: str, params: Mapping[str, Any], progress: Progress | None = None
+    ) -> dict[str, Any]:
+        """A request that is sent again if the server did not look at it: it had forgotten the session, or could not do
+        without headers that are known only from the list of tools."""
+        session = self._session
+        try:
+            return await self._once(method, params, progress=progress)
+        except SessionForgottenError:
+            await self._renew(session)
+        except McpError as error:
+            if error.code != errors.HEADER_MISMATCH or method != "tools/call":
+                raise
+            await self.list_tools()
+        return await self._once(method, params, progress=progress)
+
     async def _once(
         self,
         method: str,
         params: Mapping[str, Any] | None,
         *,
         progress: Progress | None = None,
-        mirrored: Sequence[Mirrored] = (),
         withdrawn: bool = True,
+        sent: Callable[[int], object] | None = None,
     ) -> dict[str, Any]:
         if self._lost is not None:
             raise ConnectionLostError(str(self._lost), executed="no")
+        mirrored = self._lists.mirrored(params) if method == "tools/call" else ()
         outgoing = self._talk.ask(method, params, progress=progress is not None, mirrored=mirrored)
         call = self._calls[outgoing.id] = _Call()
         try:
-            await self._transport.send(outgoing.frame, outgoing.headers)
+            if sent is not None:
+                sent(outgoing.id)
+            await self._link.transport.send(outgoing.frame, outgoing.headers)
             result = loads(await call.outcome(progress))
         finally:
             del self._calls[outgoing.id]
             self._talk.forget(outgoing.id)
-            if not call.settled and withdrawn and self._lost is None:
+            if not (call.settled or self.ending or self._lost is not None) and withdrawn:
                 self._farewells.start_soon(self._say, self._talk.withdraw(outgoing.id))
         assert isinstance(result, dict), "the decoder lets no other result pass"
         return result
@@ -320,7 +398,7 @@ class Client:
     async def _say(self, outgoing: Outgoing) -> None:
         """Sends what nobody waits for; also when the client is being closed, for a moment."""
         with trio.move_on_after(FAREWELL, shield=True):
-            await boundary(self._transport.send, outgoing.frame, outgoing.headers)
+            await boundary(self._link.transport.send, outgoing.frame, outgoing.headers)
 
     # What servers ask and tell --------------------------------------------------------------------------------
 
@@ -334,7 +412,7 @@ class Client:
         if self._asked.get(asked.id) is scope:
             del self._asked[asked.id]
         if said and not scope.cancelled_caught and self._lost is None:
-            await boundary(self._transport.send, said[0].frame, said[0].headers)
+            await boundary(self._link.transport.send, said[0].frame, said[0].headers)
 
     async def _handle(self, asked: talk.Asked, said: list[Outgoing]) -> None:
         handler = self._handlers.handler(asked.method)
@@ -349,6 +427,8 @@ class Client:
                 self._logs.send_nowait(dict(told.params))
             except trio.WouldBlock:
                 _LOG.warning("a log message was dropped: its function is too slow")
+        else:
+            self._watching.told(told.method, told.params)
 
     async def _tell_logs(self) -> None:
         async for params in self._log_box:
@@ -357,6 +437,53 @@ class Client:
                 _LOG.error("the log function crashed", exc_info=outcome.error)
 
     # The handshake --------------------------------------------------------------------------------------------
+
+    async def _detect(self) -> None:
+        """Asks in the newest era first, and in the other one if that is not the server's (2026-07-28, versioning)."""
+        case, refusal = await self._probe()
+        if eras.PROBE[case] is Verdict.LEGACY:
+            if case is Case.EXITED and refusal is not None:
+                await self._reconnect(refusal)
+            try:
+                await self._initialize()
+            except McpError as error:
+                # A process that was slow to start may have been taken for one of the handshake era.
+                if case is not Case.SILENT or eras.INITIALIZE[eras.of_error(dumps(error.raw))] is not Verdict.LOOK:
+                    raise
+                case, refusal = await self._probe()
+        if eras.PROBE[case] is not Verdict.LEGACY and refusal is not None:
+            raise refusal
+
+    async def _probe(self) -> tuple[Case, ClientError | None]:
+        try:
+            with trio.fail_after(eras.SILENCE):
+                await self._discover(MODERN)
+        except trio.TooSlowError:
+            return Case.SILENT, None
+        except McpError as error:
+            return eras.of_error(dumps(error.raw), error.status), error
+        except RequestFailedError as error:
+            return eras.of_failure(error.reason, error.status), error
+        except ConnectionLostError as error:
+            return Case.EXITED, error
+        except VersionError as error:
+            return Case.FOREIGN, error
+        return Case.MUTUAL, None
+
+    async def _discover(self, version: str) -> None:
+        level = self._level or ("info" if self._handlers.log is not None else None)
+        self._talk.dialect = Stateless(self._handlers.capabilities(), self._info, version, level)
+        result = await self._once("server/discover", None, withdrawn=False)
+        supported = result.get("supportedVersions")
+        if not isinstance(supported, list) or version not in supported:
+            raise VersionError(f"the server does not speak {version}")
+        self._begun = result
+
+    async def _reconnect(self, lost: ClientError) -> None:
+        if not await self._link.renew():
+            raise lost
+        self._lost = None
+        self._nursery.start_soon(self.run)
 
     async def _initialize(self) -> None:
         wanted = self._wanted or LATEST_HANDSHAKE
@@ -369,7 +496,7 @@ class Client:
         self._talk.dialect = Handshake(version)
         self._begun = result
         ready = self._talk.tell("notifications/initialized")
-        await self._transport.send(ready.frame, ready.headers)
+        await self._link.transport.send(ready.frame, ready.headers)
 
     async def _renew(self, session: int) -> None:
         """A new session in the place of one that the server has forgotten, once, whoever notices it first."""
@@ -378,6 +505,7 @@ class Client:
                 await self._initialize()
                 if self._level is not None:
                     await self._once("logging/setLevel", {"level": self._level})
+                await self._watching.renew()
                 self._session += 1
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, TypeAlias, cast
 
 import trio
 
-from gateway.client.client import Client
+from gateway.client.client import Client, Link
 from gateway.client.handlers import Handler, Handlers, Roots
 from gateway.client.transport import Transport
 from gateway.wire.inproc import NativeServer
@@ -29,37 +30,44 @@ async def open_client(
     roots: Roots | None = None,
     log: Handler | None = None,
     headers: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
     info: Mapping[str, str] = INFO,
 ) -> AsyncIterator[Client]:
     """A client of the server at `target`, for the time of a block.
 
     `version` is the one revision to speak; without it the newest that both sides know. `sampling`, `elicitation` and
     `roots` answer what servers ask: functions, async or not, that take the params as they came and may return dicts as
-    the protocol writes them; `log` hears of log messages. `headers` go with every HTTP request.
+    the protocol writes them; `log` hears of log messages. `headers` go with every HTTP request, `env`
+    into the environment of a command.
 
     Raises ClientError where there is no server, or none that speaks the protocol.
     """
     handlers = Handlers(sampling, elicitation, roots, log)
     try:
         async with trio.open_nursery() as nursery:
-            transport = await _connect(target, nursery, headers or {})
+            connect = partial(_connect, target, nursery, headers or {}, env)
+            link = Link(await connect(), None if hasattr(target, "receive") else connect)
             try:
                 # What is still to be said is said before the connection ends.
                 async with trio.open_nursery() as farewells:
-                    client = Client(transport, handlers, info, nursery, farewells)
-                    nursery.start_soon(client.run)
+                    client = Client(link, handlers, info, nursery, farewells)
                     await client.begin(version)
-                    yield client
+                    try:
+                        yield client
+                    finally:
+                        client.ending = True
             finally:
                 with trio.move_on_after(CLOSING, shield=True):
-                    await transport.close()
+                    await link.transport.close()
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         error = _own(group)
         raise error from error.__cause__
 
 
-async def _connect(target: Target, nursery: trio.Nursery, headers: Mapping[str, str]) -> Transport:
+async def _connect(
+    target: Target, nursery: trio.Nursery, headers: Mapping[str, str], env: Mapping[str, str] | None
+) -> Transport:
     """Imports no more than this target needs."""
     if isinstance(target, str):
         from gateway.client.streamable_http import HttpTransport
@@ -69,6 +77,10 @@ async def _connect(target: Target, nursery: trio.Nursery, headers: Mapping[str, 
         from gateway.client.memory import MemoryTransport
 
         return MemoryTransport(cast(NativeServer, target), nursery)
+    if isinstance(target, (list, tuple)) and target and all(isinstance(part, str) for part in target):
+        from gateway.client.stdio import open_stdio
+
+        return await open_stdio(target, nursery, env=env)
     if hasattr(target, "receive"):
         return cast(Transport, target)
     raise TypeError(f"{target!r} is no URL, no command, no server and no transport")

@@ -144,7 +144,7 @@ class HttpTransport:
         lines = session.post_headers() + encode_headers(modern or ())
         with await self._pool.request("POST", self._url, lines, frame) as response:
             kind = http_rules.kind_of(response.status, response.header(b"content-type"))
-            if kind is not Kind.REFUSED and not session.take_id(response.header(b"mcp-session-id")):
+            if modern is None and kind is not Kind.REFUSED and not session.take_id(response.header(b"mcp-session-id")):
                 raise RequestFailedError("not a session id", reason="protocol", executed="unknown")
             if kind is Kind.JSON:
                 self._take_json(asked.id, await response.read(self._limit), response.status)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.client import Client
+from stagedoor import open_client
 from tests.gateway.client import shop
 from tests.support.ports import free_port
 from tests.support.processes import ROOT, Programs, accepts, need, programs, shared_programs
@@ -34,10 +37,37 @@ def by_sdk(programs: Programs) -> str:
     return f"http://127.0.0.1:{port}/mcp"
 
 
-WAYS: dict[str, Callable[[Programs], Any]] = {"native": in_memory, "gateway": by_gateway, "sdk": by_sdk}
+def by_command(programs: Programs) -> list[str]:
+    need(SDK.exists(), "the official SDK's older version is")
+    return [str(SDK), str(SDK_SHOP)]
+
+
+WAYS: dict[str, tuple[Callable[[Programs], Any], str | None, str]] = {
+    "native": (in_memory, None, "2025-11-25"),
+    "gateway": (by_gateway, None, "2026-07-28"),
+    "gateway with sessions": (by_gateway, "2025-11-25", "2025-11-25"),
+    "gateway of old": (by_gateway, "2025-06-18", "2025-06-18"),
+    "sdk": (by_sdk, None, "2025-11-25"),
+    "sdk as a command": (by_command, None, "2025-11-25"),
+}
+"""By name: what to open a client of, the revision that is wanted, and the one that is spoken."""
 
 
 @pytest.fixture(scope="module", params=WAYS)
-def target(request: pytest.FixtureRequest, shared_programs: Programs) -> Any:
-    """A server to open a client of."""
-    return WAYS[request.param](shared_programs)
+def way(request: pytest.FixtureRequest, shared_programs: Programs) -> tuple[Any, str | None, str]:
+    start, wanted, spoken = WAYS[request.param]
+    return start(shared_programs), wanted, spoken
+
+
+@pytest.fixture
+def opening(way: tuple[Any, str | None, str]) -> Callable[..., Any]:
+    """Opens a client of a server."""
+    target, wanted, spoken = way
+
+    @asynccontextmanager
+    async def opened(**handlers: Any) -> AsyncIterator[Client]:
+        async with open_client(target, wanted, **handlers) as client:
+            assert client.protocol_version == spoken
+            yield client
+
+    return opened

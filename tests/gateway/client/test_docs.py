@@ -17,4 +17,4 @@ def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
     program.write_text("\n".join(re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["order ['id']", "Ordered 1. False", "text", "r"]
+    assert done.stdout.splitlines() == ["order ['id']", "Ordered 1. False", "text", "7", "r"]

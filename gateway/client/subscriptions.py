@@ -1,0 +1,220 @@
+"""Resources whose changes somebody wants to hear of: by `resources/subscribe`, or by `subscriptions/listen`."""
+
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import trio
+
+from actors.machines.upstream import breaker
+from actors.protocol.meta import SUBSCRIPTION_KEY
+from gateway.client.errors import ClientError, ConnectionLostError, McpError
+from gateway.client.values import Update, typed
+
+PENDING: Final = 1024
+"""Resources that have changed and were not taken yet; of further ones the oldest is dropped."""
+UPDATED: Final = "notifications/resources/updated"
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+
+
+class Asking(Protocol):
+    """What is needed of a client."""
+
+    @property
+    def stateless(self) -> bool:
+        """Whether subscriptions are requests that last."""
+
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]: ...
+
+    async def listen(self, params: Mapping[str, Any], sent: Callable[[int], object]) -> None:
+        """Until the server ends it, or it breaks."""
+
+
+class Watch:
+    """One subscription."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.scope = trio.CancelScope()
+        self.begun = trio.Event()
+        self.failure: ClientError | None = None
+        self._changed: dict[str, Update] = {}
+        self._wake = trio.Event()
+
+    def note(self, params: Mapping[str, Any]) -> None:
+        """Something has changed."""
+        update = typed(Update, dict(params))
+        self._changed[update.uri] = update
+        if len(self._changed) > PENDING:
+            del self._changed[next(iter(self._changed))]
+        self._wake.set()
+
+    def fail(self, failure: ClientError) -> None:
+        """Nothing more comes."""
+        self.failure = self.failure or failure
+        self.begun.set()
+        self._wake.set()
+
+    async def next(self) -> Update:
+        """The oldest change that was not taken yet."""
+        while not self._changed:
+            if self.failure is not None:
+                raise (
+                    type(self.failure)(*self.failure.args)
+                    if isinstance(self.failure, ConnectionLostError)
+                    else self.failure
+                )
+            self._wake = trio.Event()
+            await self._wake.wait()
+        await trio.lowlevel.checkpoint()
+        return self._changed.pop(next(iter(self._changed)))
+
+
+class Watching:
+    """All subscriptions of a client."""
+
+    def __init__(self, client: Asking, nursery: trio.Nursery) -> None:
+        self._client = client
+        self._nursery = nursery
+        self._watches: list[Watch] = []
+        self._listens: dict[Any, Watch] = {}
+        self._token = trio.lowlevel.current_trio_token()
+        self._changing = trio.Lock()
+        self._over = False
+
+    async def begin(self, uri: str) -> Watch:
+        """Subscribes. What the server refuses it with, if it does."""
+        watch = Watch(uri)
+        if self._client.stateless:
+            self._nursery.start_soon(self._listen, watch)
+            try:
+                await watch.begun.wait()
+            except trio.Cancelled:
+                watch.scope.cancel()
+                raise
+            if watch.failure is not None:
+                raise watch.failure
+        else:
+            async with self._changing:
+                if all(other.uri != uri for other in self._watches):
+                    await self._client.request("resources/subscribe", {"uri": uri})
+                self._watches.append(watch)
+        return watch
+
+    async def end(self, watch: Watch) -> None:
+        """Unsubscribes, if nobody else wants to hear of the same."""
+        watch.scope.cancel()
+        async with self._changing:
+            if watch in self._watches:
+                self._watches.remove(watch)
+                if all(other.uri != watch.uri for other in self._watches):
+                    await self._client.request("resources/unsubscribe", {"uri": watch.uri})
+
+    def abandon(self, watch: Watch) -> None:
+        """As `end`, of one that nobody has any more; from any thread."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._end_soon, watch)
+
+    def told(self, method: str, params: Mapping[str, Any]) -> None:
+        """A notification of the server."""
+        listened = self._listens.get((params.get("_meta") or {}).get(SUBSCRIPTION_KEY))
+        if method == ACKNOWLEDGED and listened is not None:
+            honoured = (params.get("notifications") or {}).get("resourceSubscriptions") or ()
+            if listened.uri not in honoured:
+                listened.fail(ClientError("the server offers no subscription to this resource", executed="no"))
+            elif listened.begun.is_set():
+                listened.note({"uri": listened.uri})  # what was missed meanwhile nobody knows
+            listened.begun.set()
+        elif method == UPDATED and isinstance(params.get("uri"), str):
+            for watch in [listened] if listened is not None else self._meant(params["uri"]):
+                watch.note(params)
+
+    def lose(self, lost: ConnectionLostError) -> None:
+        """The connection is gone."""
+        self._over = True
+        for watch in (*self._watches, *self._listens.values()):
+            watch.fail(lost)
+
+    async def renew(self) -> None:
+        """Subscribes anew, in a new session; what was missed meanwhile nobody knows."""
+        for uri in dict.fromkeys(watch.uri for watch in self._watches):
+            await self._client.request("resources/subscribe", {"uri": uri})
+        for watch in self._watches:
+            watch.note({"uri": watch.uri})
+
+    def _meant(self, uri: str) -> list[Watch]:
+        """Those of this resource; of one inside of what is subscribed to, where there is none."""
+        exact = [watch for watch in self._watches if watch.uri == uri]
+        return exact or [watch for watch in self._watches if uri.startswith(watch.uri)]
+
+    def _end_soon(self, watch: Watch) -> None:
+        if not self._over and (watch in self._watches or watch in self._listens.values()):
+            self._nursery.start_soon(self._end_quietly, watch)
+
+    async def _end_quietly(self, watch: Watch) -> None:
+        with suppress(ClientError):  # nobody listens any more
+            await self.end(watch)
+
+    async def _listen(self, watch: Watch) -> None:
+        """Listens until it is ended; again, after a while, whenever that breaks."""
+        failures, ids = 0, list[int]()
+
+        def sent(id: int) -> None:
+            self._listens[id] = watch
+            ids.append(id)
+
+        with watch.scope:
+            while watch.failure is None:
+                began = trio.current_time()
+                try:
+                    await self._client.listen({"notifications": {"resourceSubscriptions": [watch.uri]}}, sent)
+                except (ConnectionLostError, McpError) as error:
+                    watch.fail(error)
+                except ClientError as error:
+                    if not watch.begun.is_set():
+                        watch.fail(error)
+                finally:
+                    del self._listens[ids.pop()]
+                failures = 0 if trio.current_time() - began > 10 else failures + 1
+                await trio.sleep(breaker.delay(failures, random.random()))  # noqa: S311, it only spreads load
+
+
+class Subscription:
+    """The changes of one resource, as an async iterator. One that nobody has any more ends by itself."""
+
+    def __init__(self, watching: Watching, uri: str) -> None:
+        self._watching = watching
+        self._uri = uri
+        self._watch: Watch | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Update:
+        return await (await self._begin()).next()
+
+    async def aclose(self) -> None:
+        """Ends it."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            await self._watching.end(watch)
+
+    def __del__(self) -> None:
+        if self._watch is not None:
+            self._watching.abandon(self._watch)
+
+    async def _begin(self) -> Watch:
+        if self._watch is None:
+            self._watch = await self._watching.begin(self._uri)
+        return self._watch

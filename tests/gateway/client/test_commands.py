@@ -1,0 +1,104 @@
+"""Commands as targets: how they start, end, and what they leave."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from gateway.client import ConnectionLostError
+from stagedoor import open_client
+from tests.support.patience import PATIENCE
+
+ANSWERING = """
+import json, os, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "{refused}" == asked["method"]:
+        sys.exit(1)
+    if "id" not in asked or asked["method"] == "tools/call":
+        continue
+    info = {{"name": str(os.getpid()), "version": "1"}}
+    result = {{"protocolVersion": "2025-11-25", "capabilities": {{}}, "serverInfo": info}}
+    error = {{"code": -32601, "message": "no such method"}}
+    answer = {{"result": result}} if asked["method"] in ("initialize", "ping") else {{"error": error}}
+    print(json.dumps({{"jsonrpc": "2.0", "id": asked["id"], **answer}}), flush=True)
+{last}
+"""
+
+
+def script(folder: Path, refused: str = "", last: str = "") -> list[str]:
+    program = folder / "server.py"
+    program.write_text(ANSWERING.format(refused=refused, last=last))
+    return [sys.executable, str(program)]
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_a_process_that_ends_at_the_first_question_is_started_again(tmp_path: Path) -> None:
+    async with open_client(script(tmp_path, refused="server/discover")) as client:
+        assert client.protocol_version == "2025-11-25"
+        await client.ping()
+
+
+async def test_the_process_has_ended_when_the_block_has(tmp_path: Path) -> None:
+    async with open_client(script(tmp_path)) as client:
+        pid = int(client.server_info["name"])
+        assert runs(pid)
+    assert not runs(pid)
+
+
+async def test_one_that_ignores_the_end_of_its_input_is_terminated(tmp_path: Path) -> None:
+    last = "import time\nwhile True: time.sleep(1)"
+    async with open_client(script(tmp_path, last=last)) as client:
+        pid = int(client.server_info["name"])
+    assert not runs(pid)
+
+
+async def test_it_ends_with_a_block_that_is_cancelled(tmp_path: Path) -> None:
+    with trio.move_on_after(PATIENCE) as scope:
+        async with open_client(script(tmp_path)) as client:
+            pid = int(client.server_info["name"])
+            scope.cancel()
+            await client.call_tool("never")
+    assert not runs(pid)
+
+
+async def test_every_wait_ends_when_the_process_is_gone(tmp_path: Path) -> None:
+    async with open_client(script(tmp_path, refused="resources/read")) as client:
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+
+                async def call() -> None:
+                    with pytest.raises(ConnectionLostError) as lost:
+                        await client.call_tool("never")
+                    assert lost.value.code is None
+                    assert lost.value.executed == "unknown"
+
+                nursery.start_soon(call)
+                nursery.start_soon(call)
+                await trio.testing.wait_all_tasks_blocked()
+                with pytest.raises(ConnectionLostError, match="exited with status 1"):
+                    await client.read_resource("x://y")
+        with pytest.raises(ConnectionLostError) as lost:
+            await client.ping()
+        assert lost.value.executed == "no"
+
+
+async def test_what_it_wrote_to_its_standard_error_is_told() -> None:
+    with pytest.raises(ConnectionLostError, match=r"(?s)exited with status 3.*no configuration"):
+        async with open_client(["sh", "-c", "echo no configuration >&2; exit 3"]):
+            pass
+    with pytest.raises(ConnectionLostError, match="'no-such-command' not found"):
+        async with open_client(["no-such-command"]):
+            pass
