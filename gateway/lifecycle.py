@@ -18,7 +18,16 @@ from typing import Any, Protocol
 import trio
 
 from actors.ports import Cluster, Connector, ListStore, Log, Sealer, Store, Telemetry, Transport, TransportEvent
-from actors.protocol.table import BackendSpec, HttpTarget, Limits, NativeTarget, SseTarget, StdioTarget, Table
+from actors.protocol.table import (
+    BackendSpec,
+    HttpTarget,
+    Limits,
+    NativeTarget,
+    SseTarget,
+    StdioTarget,
+    Table,
+    WebSocketTarget,
+)
 from actors.services import Services, TableCell
 from gateway.backends.connector import CONNECTIONS, HttpConnector, StdioConnector, TargetConnector
 from gateway.backends.http_call import HttpLimits
@@ -147,7 +156,13 @@ async def open_connector(
             )
             nursery.start_soon(_sweep, http.sweep)
             yield TargetConnector(
-                {StdioTarget: stdio, HttpTarget: http, SseTarget: http, NativeTarget: NativeConnector(log, limits)},
+                {
+                    StdioTarget: stdio,
+                    HttpTarget: http,
+                    SseTarget: http,
+                    WebSocketTarget: http,
+                    NativeTarget: NativeConnector(log, limits),
+                },
             )
             http.close()
             nursery.cancel_scope.cancel()

@@ -5,7 +5,7 @@ No credential is in it: neither variables nor headers nor arguments, and of a UR
 
 from typing import Any
 
-from actors.protocol.table import BackendSpec, HttpTarget, SseTarget, StdioTarget
+from actors.protocol.table import BackendSpec, HttpTarget, SseTarget, StdioTarget, WebSocketTarget
 from actors.protocol.versions import MODERN
 from actors.tree import GatewayActors
 from actors.upstreams.backends import Status
@@ -56,6 +56,8 @@ def _place(spec: BackendSpec) -> dict[str, str]:
             return {"transport": "http", **_origin(url)}
         case SseTarget(url):
             return {"transport": "sse", **_origin(url)}
+        case WebSocketTarget(url):
+            return {"transport": "ws", **_origin(url)}
         case _:
             return {"transport": "inproc"}
 

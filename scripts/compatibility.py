@@ -51,14 +51,15 @@ def table(client: str) -> str:
 
 
 TRANSPORTS: tuple[tuple[str, ...], ...] = (
-    ("", "Streamable HTTP", "HTTP+SSE (2024-11-05)", "stdio", "in the process"),
-    ("configured by", "`url`", '`url`; `"type": "sse"` says it ahead', "`command`", "`native`"),
-    ("on a Unix domain socket", "`/mcp`", "`/sse`", "–", "–"),
-    ("eras", "both", "that of sessions", "both", "both"),
+    ("", "Streamable HTTP", "HTTP+SSE (2024-11-05)", "WebSocket", "stdio", "in the process"),
+    ("configured by", "`url`", '`url`; `"type": "sse"` says it ahead', "`url`", "`command`", "`native`"),
+    ("on a Unix domain socket", "`/mcp`", "`/sse`", "`/ws`", "–", "–"),
+    ("eras", "both", "that of sessions", "both", "both", "both"),
     (
         "which call a server's question or log message belongs to",
         "said",
         "not said: calls of a client that can be asked take turns",
+        "the same",
         "the same",
         "said",
     ),
@@ -67,10 +68,11 @@ TRANSPORTS: tuple[tuple[str, ...], ...] = (
         "is gone on with, if the server gives event ids",
         'ends the session with the server: what was sent gets `executed: "unknown"`, the next call begins another one',
         "the same",
+        "the same",
         "–",
     ),
-    ("the session with the server outlives the process", "yes, with Redis", "no", "no", "no"),
-    ("a session at rest leaves memory", "yes", "no", "no", "no"),
+    ("the session with the server outlives the process", "yes, with Redis", "no", "no", "no", "no"),
+    ("a session at rest leaves memory", "yes", "no", "no", "no", "no"),
 )
 """What a transport can't do, and how it is called in the configuration."""
 

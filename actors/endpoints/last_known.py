@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from actors.machines.upstream.events import ServerInfo
 from actors.ports import ListStore
 from actors.protocol.methods import CHANGED
-from actors.protocol.table import BackendSpec, HttpTarget, SseTarget, StdioTarget
+from actors.protocol.table import BackendSpec, HttpTarget, SseTarget, StdioTarget, WebSocketTarget
 from actors.services import TableCell
 from actors.upstreams.paging import Items
 
@@ -75,6 +75,8 @@ def digest_of(spec: BackendSpec) -> str | None:
             target = ("http", url, sorted(headers))
         case SseTarget(url, headers):
             target = ("sse", url, sorted(headers))
+        case WebSocketTarget(url, headers):
+            target = ("ws", url, sorted(headers))
         case _:
             return None
     return _digest((spec.name, spec.sharing, target))

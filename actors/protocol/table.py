@@ -46,7 +46,15 @@ class NativeTarget:
     server: Any
 
 
-RemoteTarget: TypeAlias = HttpTarget | SseTarget
+@dataclass(frozen=True, slots=True)
+class WebSocketTarget:
+    """A WebSocket endpoint. Header values are credentials: never logged."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+RemoteTarget: TypeAlias = HttpTarget | SseTarget | WebSocketTarget
 """Those with a URL."""
 Target: TypeAlias = StdioTarget | RemoteTarget | NativeTarget
 

@@ -114,8 +114,8 @@ class Resumable:
     cursor: str | None = None
 
 
-TransportKind: TypeAlias = Literal["stdio", "http", "sse", "inproc"]
-"""`sse` is HTTP+SSE of 2024-11-05."""
+TransportKind: TypeAlias = Literal["stdio", "http", "sse", "ws", "inproc"]
+"""`sse` is HTTP+SSE of 2024-11-05, `ws` WebSocket."""
 RELATING: Final[frozenset[TransportKind]] = frozenset({"http", "inproc"})
 """Those that say which request a message belongs to (`FrameReceived.related`); the others can't."""
 

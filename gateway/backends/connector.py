@@ -25,7 +25,7 @@ from actors.ports import (
 )
 from actors.protocol.diagnostics import without_addresses
 from actors.protocol.messages import RequestId
-from actors.protocol.table import BackendSpec, RemoteTarget, SseTarget, StdioTarget, Target
+from actors.protocol.table import BackendSpec, RemoteTarget, SseTarget, StdioTarget, Target, WebSocketTarget
 from gateway.backends.bound import BoundTransport
 from gateway.backends.guardian import Guardian
 from gateway.backends.http_call import HttpLimits
@@ -154,6 +154,7 @@ class HttpConnector:
         self._log = log
         self._nursery = nursery
         self._connections = connections
+        self._sockets = trio.CapacityLimiter(max(1, connections // 2))
         self._limits = limits or HttpLimits()
         self._pool_limits = pool_limits
         self._tls = tls
@@ -165,6 +166,8 @@ class HttpConnector:
 
     def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
         assert isinstance(spec.target, RemoteTarget)
+        if isinstance(spec.target, WebSocketTarget):
+            return self._websocket(spec.name, spec.target, emit)
         pools = self._pools_of(spec)
         more = _Means(calls=pools.calls, streams=pools.streams, log=self._log, limits=self._limits)
         try:
@@ -176,6 +179,16 @@ class HttpConnector:
             return transport(spec.name, spec.target, emit, **more)
         except ValueError as error:
             return StillbornTransport(f"{spec.name}: {error}", emit)
+
+    def _websocket(self, name: str, target: WebSocketTarget, emit: Callable[[TransportEvent], None]) -> Transport:
+        from gateway.backends.websocket import WebSocketTransport  # which few need, and which needs a library
+
+        try:
+            return WebSocketTransport(
+                name, target, emit, slots=self._sockets, log=self._log, limits=self._limits, tls=self._tls
+            )
+        except ValueError as error:
+            return StillbornTransport(f"{name}: {error}", emit)
 
     def _pools_of(self, spec: BackendSpec) -> _Pools:
         """Those of this server as it is configured now; one that was configured otherwise loses its own."""

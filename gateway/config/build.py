@@ -18,8 +18,9 @@ from actors.protocol.table import (
     StdioTarget,
     Table,
     Target,
+    WebSocketTarget,
 )
-from gateway.config.models import LATER_TYPES, SSE_TYPES, File, Server
+from gateway.config.models import SSE_TYPES, WEB_SOCKET_SCHEMES, WEB_SOCKET_TYPES, File, Server
 from gateway.config.problems import Path, Problem, dotted, nearest
 from gateway.config.sections import PLACE, limits_from
 from gateway.config.settings import Auth, LogSettings, Settings, Tls
@@ -117,13 +118,12 @@ class Builder:
                     yield name, server, (key, name)
 
     def _target(self, server: Server, path: Path) -> Target | None:
-        if server.type in LATER_TYPES:
-            self._add((*path, "type"), f'"{server.type}" is not served by this release')
-            return None
         if server.command is not None:
             return self._stdio(server, server.command, path)
         if server.url is not None:
             headers = tuple(self._headers(server, path))
+            if server.type in WEB_SOCKET_TYPES or server.url.lower().startswith(WEB_SOCKET_SCHEMES):
+                return WebSocketTarget(server.url, headers)
             if server.type in SSE_TYPES:
                 return SseTarget(server.url, headers)
             return HttpTarget(server.url, headers, may_be_sse=server.type is None)

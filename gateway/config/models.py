@@ -24,12 +24,13 @@ from gateway.config.values import (
     Switch,
     TokenText,
 )
+from gateway.wire.url import SOCKET
 
 STDIO_TYPES = ("stdio",)
 HTTP_TYPES = ("http", "streamable-http", "streamableHttp")
 SSE_TYPES = ("sse",)
-LATER_TYPES = ("ws",)
-"""Transports that a file may name and that this release does not serve."""
+WEB_SOCKET_TYPES = ("ws",)
+WEB_SOCKET_SCHEMES = ("ws:", "wss:")
 
 _KINDS = ("command", "url", "native")
 _BELONGS = {"args": "command", "env": "command", "cwd": "command", "headers": "url"}
@@ -43,7 +44,7 @@ class Server(Section):
 
     type: Literal["stdio", "http", "streamable-http", "streamableHttp", "sse", "ws"] | None = None
     """The transport. It may be left out: it follows from `command` or `url`, and a server that refuses Streamable HTTP
-    is asked for HTTP+SSE of 2024-11-05 (`sse`). `ws` is not served yet."""
+    is asked for HTTP+SSE of 2024-11-05 (`sse`). `ws` is WebSocket."""
     command: Argument | None = None
     """The program to start, looked up on `PATH`."""
     args: list[Argument] = []
@@ -53,7 +54,8 @@ class Server(Section):
     cwd: Argument | None = None
     """The directory in which it runs, relative to this file; without it, the gateway's own."""
     url: BackendUrl | None = None
-    """Its endpoint: an `http(s)://` URL, or `unix:/path`: on that Unix domain socket `/mcp`, with `sse` `/sse`."""
+    """Its endpoint: an `http(s)://` or `ws(s)://` URL, or `unix:/path`: on that Unix domain socket `/mcp`, `/sse` with
+    `sse`, `/ws` with `ws`."""
     headers: dict[str, HeaderValue] = {}
     """Headers sent with every request to it: the place for its credentials."""
     native: str | None = None
@@ -81,10 +83,19 @@ class Server(Section):
         for key, kind in _BELONGS.items():
             if getattr(self, key) and given[0] != kind:
                 raise _error(key, f"goes with `{kind}`, this server has `{given[0]}`")
-        transports = {"command": STDIO_TYPES, "url": HTTP_TYPES + SSE_TYPES + LATER_TYPES, "native": ()}[given[0]]
+        transports = {"command": STDIO_TYPES, "url": HTTP_TYPES + SSE_TYPES + WEB_SOCKET_TYPES, "native": ()}[given[0]]
         if self.type is not None and self.type not in transports:
             raise _error("type", f"does not fit a server with `{given[0]}`")
+        self._check_scheme()
         return self
+
+    def _check_scheme(self) -> None:
+        url = self.url or f"{SOCKET}:"
+        web_socket = url.lower().startswith(WEB_SOCKET_SCHEMES)
+        if self.type in WEB_SOCKET_TYPES and not web_socket and not url.startswith(f"{SOCKET}:"):
+            raise _error("url", "must be a ws:// or wss:// URL, or unix:/PATH: `type` says that it is WebSocket")
+        if web_socket and self.type not in (None, *WEB_SOCKET_TYPES):
+            raise _error("type", "does not fit a ws:// URL")
 
 
 def _error(key: str, message: str) -> PydanticCustomError:

@@ -110,8 +110,8 @@ def _backend_url(url: str) -> str:
         socket_path(url)
         return url
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be an http:// or https:// URL, or unix:/PATH")
+    if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
+        raise ValueError("must be an http://, https://, ws:// or wss:// URL, or unix:/PATH")
     if parts.username is not None or parts.password is not None:
         raise ValueError("holds a user name: send credentials by `headers`")
     if parts.fragment:

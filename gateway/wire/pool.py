@@ -394,6 +394,13 @@ def _system_trust() -> ssl.SSLContext:
     return context
 
 
+def trust_of(origin: Origin, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """Whose certificates are trusted there: `tls`, or those of the system; None without TLS."""
+    if origin.scheme != "https":
+        return None
+    return tls or _system_trust()
+
+
 def _raised(error: BaseException) -> object:
     raise error
 
@@ -530,13 +537,8 @@ class Pool:
         return Response(connection)
 
     async def _connect(self, origin: Origin, home: OriginPool[Connection]) -> Connection:
-        stream = await self._dial(origin, self._context(origin), self._limits.connect)
+        stream = await self._dial(origin, trust_of(origin, self._tls), self._limits.connect)
         return Connection(stream, home, self._watch)
-
-    def _context(self, origin: Origin) -> ssl.SSLContext | None:
-        if origin.scheme != "https":
-            return None
-        return self._tls or _system_trust()
 
     def _home(self, origin: Origin) -> OriginPool[Connection]:
         home = self._origins.get(origin)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+SCHEMES = {"ws": "http", "wss": "https"}
+"""Of WebSocket: it begins as HTTP, at the same origins."""
 SOCKET = "unix"
 """The scheme of a Unix domain socket."""
 SOCKET_BYTES = 103
@@ -63,14 +65,15 @@ def parse_url(text: str, on_socket: str = "/mcp") -> Url:
         host = (parts.hostname or "").encode("idna").decode()
     except ValueError as error:
         raise ValueError(f"not a URL: {error}") from error
-    if parts.scheme not in DEFAULT_PORTS:
+    scheme = SCHEMES.get(parts.scheme, parts.scheme)
+    if scheme not in DEFAULT_PORTS:
         raise ValueError("a URL must begin with http:// or https://, or be unix:/PATH")
     if not host:
         raise ValueError("a URL needs a host")
     if parts.username is not None:
         raise ValueError("credentials belong into headers, not into the URL")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    origin = Origin(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme])
+    origin = Origin(scheme, host, port or DEFAULT_PORTS[scheme])
     return Url(origin, quote(target, safe="%/?:@!$&'()*+,;=-._~[]|"))
 
 

@@ -4,7 +4,7 @@ import json
 import os
 
 from actors.protocol.diagnostics import Diagnostics
-from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, StdioTarget
+from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, SseTarget, StdioTarget, WebSocketTarget
 from actors.upstreams.backends import Status
 from actors.upstreams.messages import Failure
 from gateway.running import admins, recorded
@@ -17,6 +17,8 @@ TARGETS = [
     StdioTarget(f"npx --token {SECRET}"),
     HttpTarget(f"https://example.com/{SECRET}?key={SECRET}", (("Authorization", f"Bearer {SECRET}"),)),
     HttpTarget("unix:/run/mcp.sock"),
+    SseTarget(f"https://example.com:1/{SECRET}"),
+    WebSocketTarget(f"wss://example.com:1/{SECRET}"),
     NativeTarget(object()),
 ]
 
@@ -24,8 +26,8 @@ TARGETS = [
 def test_no_credential_is_in_what_is_told_of_a_server():
     told = [described(BackendSpec("fx", target), None) for target in TARGETS]
     assert SECRET not in json.dumps(told)
-    assert [entry["transport"] for entry in told] == ["stdio", "stdio", "http", "http", "inproc"]
-    places = ["npx", "npx", "https://example.com", "unix:/run/mcp.sock", None]
+    assert [entry["transport"] for entry in told] == ["stdio", "stdio", "http", "http", "sse", "ws", "inproc"]
+    places = ["npx", "npx", "https://example.com", "unix:/run/mcp.sock", *["https://example.com:1"] * 2, None]
     assert [entry.get("command", entry.get("origin")) for entry in told] == places
     assert {entry["status"] for entry in told} == {"unused"}
 

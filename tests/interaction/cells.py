@@ -16,7 +16,7 @@ JUMPING = pytest.mark.cells(NEWEST_ONLY)
 
 TRANSPORTS = (
     Cell(NEWEST),
-    *(Cell(NEWEST, "memory", transport) for transport in ("stdio", "http", "unix", "sse", "found")),
+    *(Cell(NEWEST, "memory", transport) for transport in ("stdio", "http", "unix", "sse", "found", "ws")),
 )
 """Every way to a backend."""
 
@@ -34,12 +34,13 @@ EVERYWHERE = (
     Cell("2025-03-26", "redis", "stdio"),
     Cell(NEWEST, "redis", "http"),
     Cell(NEWEST, "memory", "sse"),
+    Cell(NEWEST, "memory", "ws"),
 )
 """Each revision, each store and each transport, and each store with each transport at least once."""
 
 # Both eras -----------------------------------------------------------------------------------------------------------
 
-CHANNELS: tuple[Kind, ...] = ("channel", "stdio", "http")
+CHANNELS: tuple[Kind, ...] = ("channel", "stdio", "http", "ws")
 WITHOUT_TO_ANY = (
     *(Cell(MODERN, "memory", transport, era) for era in ("modern", "legacy", "dual") for transport in CHANNELS),
     *(Cell(MODERN, "memory", transport, "legacy") for transport in ("sse", "found")),

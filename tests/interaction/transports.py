@@ -1,5 +1,5 @@
 """Ways by which the gateway reaches a scripted backend: in its process, over stdio, over Streamable HTTP (`unix`: on a
-Unix domain socket), over HTTP+SSE."""
+Unix domain socket), over HTTP+SSE, over a WebSocket."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Literal
 
 import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
 from actors.ports import Connector, FrameReceived, Log, Transport, TransportEvent, TransportKind
-from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, SseTarget, StdioTarget, Target
+from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, SseTarget, StdioTarget, Target, WebSocketTarget
 from gateway.backends.native import NativeTransport
 from tests.interaction.backend import Backend, Connection, Id
 from tests.interaction.http_server import BROKEN, HttpServer, SseServer
 
-Kind = Literal["inproc", "channel", "stdio", "http", "unix", "sse", "found"]
+Kind = Literal["inproc", "channel", "stdio", "http", "unix", "sse", "found", "ws"]
 """`channel` is stdio without a process: what comes over it names no request but by what it says. `found` is `sse`
 without having been told."""
 
@@ -49,6 +50,9 @@ async def reached(backend: Backend, kind: Kind, nursery: trio.Nursery) -> AsyncI
         async with _served(SseServer(backend).serve, nursery) as origin:
             url = f"{origin}/sse"
             yield SseTarget(url, HEADERS) if kind == "sse" else HttpTarget(url, HEADERS, may_be_sse=True)
+    elif kind == "ws":
+        async with _served(partial(_web_socket, backend), nursery) as origin:
+            yield WebSocketTarget(f"{origin.replace('http', 'ws')}/ws", HEADERS)
     else:
         async with shared_origin({"/mcp": backend}, nursery) as origin:
             yield HttpTarget(f"{origin}/mcp", HEADERS)
@@ -179,6 +183,35 @@ async def _piped(backend: Backend, stream: trio.SocketStream) -> None:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     connection.feed(line)
+        connection.end()
+        nursery.cancel_scope.cancel()
+
+
+async def _web_socket(backend: Backend, stream: trio.SocketStream) -> None:
+    outgoing, waiting = trio.open_memory_channel[bytes](100_000)
+
+    def write(frame: bytes, related: Id | None) -> None:
+        with suppress(trio.ClosedResourceError):  # it was hung up
+            outgoing.send_nowait(frame)
+
+    async def write_all(socket: WebSocketConnection) -> None:
+        with suppress(ConnectionClosed):
+            async for frame in waiting:
+                await socket.send_message(frame.decode(errors="replace"))
+            await socket.aclose()
+
+    async with trio.open_nursery() as nursery:
+        request = await wrap_server_stream(nursery, stream)
+        backend.headers.append({name.decode(): value.decode() for name, value in request.headers})
+        socket = await request.accept(subprotocol=request.proposed_subprotocols[0])
+        connection = backend.connected(write)
+        connection.hang_up = outgoing.close
+        nursery.start_soon(write_all, socket)
+        with suppress(ConnectionClosed):
+            while True:
+                message = await socket.get_message()
+                assert isinstance(message, str)
+                connection.feed(message.encode())
         connection.end()
         nursery.cancel_scope.cancel()
 

@@ -49,7 +49,7 @@ class Case(Enum):
     REFUSED = "any other HTTP 4xx, without a JSON-RPC error"
     UNREADABLE = "an answer that is none"
     SILENT = "no answer in time"
-    EXITED = "the process ended"
+    EXITED = "the process ended, or closed its WebSocket"
     UNREACHED = "no connection, or a broken one"
 
 
@@ -91,7 +91,7 @@ _STATUSES: Final = {
     **dict.fromkeys((408, 425, 429), Case.BUSY),
 }
 _ENDS: Final = {
-    **dict.fromkeys(("exited", "stdin_closed", "stdout_closed"), Case.EXITED),
+    **dict.fromkeys(("exited", "stdin_closed", "stdout_closed", "socket_closed"), Case.EXITED),
     **dict.fromkeys(("protocol", "malformed", "no_response", "too_large"), Case.UNREADABLE),
 }
 

@@ -127,7 +127,7 @@ def test_all_problems_of_a_file_are_told_at_once(problems: Callable[..., tuple[P
         *("mcpServers.a.comand", "mcpServers.a.timeout"),
         *("mcpServers.b.headers", "mcpServers.b.url"),
         *("mcpServers.c.env", "mcpServers.c.env.A", "mcpServers.c.headers.Host"),
-        *("mcpServers.d e", "mcpServers.d e.envFile", "mcpServers.f.type"),
+        *("mcpServers.d e", "mcpServers.d e.envFile", "mcpServers.f.url"),
     ]
 
 
@@ -137,7 +137,6 @@ def test_all_problems_of_a_file_are_told_at_once(problems: Callable[..., tuple[P
         ('{"command": "x", "enabled": false}', "enabled", '"disabled": true'),
         ('{"command": "x", "envFile": 3}', "envFile", "must be text"),
         ('{"command": "x", "envFile": "gone.env"}', "envFile", "can't be read"),
-        ('{"type": "ws", "url": "http://h/ws"}', "type", "is not served by this release"),
     ],
 )
 def test_usual_mistakes_are_errors_that_say_what_to_write(

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, NativeTarget, SseTarget, StdioTarget
+from actors.protocol.table import (
+    BackendSpec,
+    Endpoint,
+    HttpTarget,
+    Limits,
+    NativeTarget,
+    SseTarget,
+    StdioTarget,
+    WebSocketTarget,
+)
 from gateway.config import Address, Auth, ConfigError, LogSettings, Problem, Settings, import_object, load
 from gateway.config.sections import PLACES
 
@@ -59,6 +68,18 @@ def test_http_and_sse_is_named_or_found_out(settings: Callable[..., Settings]) -
     found = settings(json.dumps({"mcpServers": {"a": {**server, "type": "sse"}, "b": server}})).table.backends
     assert found["a"].target == SseTarget("http://h/sse", (("A", "b"),))
     assert found["b"].target == HttpTarget("http://h/sse", (("A", "b"),), may_be_sse=True)
+
+
+@pytest.mark.parametrize(
+    "server",
+    [{"url": "ws://h/ws"}, {"url": "WSS://h"}, {"url": "wss://h", "type": "ws"}, {"url": "unix:/run/s", "type": "ws"}],
+    ids=str,
+)
+def test_a_web_socket_is_known_by_its_scheme_or_named(
+    settings: Callable[..., Settings], server: dict[str, str]
+) -> None:
+    found = settings(json.dumps({"mcpServers": {"a": {**server, "headers": {"A": "b"}}}})).table.backends
+    assert found["a"].target == WebSocketTarget(server["url"], (("A", "b"),))
 
 
 def test_the_headers_of_every_server_with_a_url_are_secrets(settings: Callable[..., Settings]) -> None:
@@ -249,8 +270,10 @@ def test_an_unset_variable_is_an_error_that_names_the_field(problem: Callable[..
         ('{"command": "x", "headers": {"A": "b"}}', ".headers", "goes with `url`"),
         ('{"command": "x", "type": "http"}', ".type", "does not fit a server with `command`"),
         ('{"url": "http://h", "type": "stdio"}', ".type", "does not fit a server with `url`"),
-        ('{"url": "http://h", "type": "ws"}', ".type", '"ws" is not served by this release'),
-        ('{"url": "ftp://h"}', ".url", "must be an http:// or https:// URL, or unix:/PATH"),
+        ('{"url": "http://h", "type": "ws"}', ".url", "must be a ws:// or wss:// URL, or unix:/PATH"),
+        ('{"url": "wss://h", "type": "http"}', ".type", "does not fit a ws:// URL"),
+        ('{"url": "ws://u:p@h/"}', ".url", "holds a user name"),
+        ('{"url": "ftp://h"}', ".url", "must be an http://, https://, ws:// or wss:// URL, or unix:/PATH"),
         ('{"url": "unix:run/mcp.sock"}', ".url", "the path of a Unix domain socket must be absolute"),
         ('{"url": "http://u:p@h/"}', ".url", "holds a user name"),
         ('{"url": "http://h/#x"}', ".url", "holds a #fragment"),

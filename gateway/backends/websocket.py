@@ -1,0 +1,216 @@
+"""A backend behind a WebSocket (subprotocol `mcp`), a transport that no revision of MCP has and several SDKs do: each
+message is one text message, and the connection is the session.
+
+As over pipes, nothing says which request a message belongs to, and what was written may have been executed. The
+configured headers go with the handshake alone; they are credentials, and redirects are not followed.
+"""
+
+from collections.abc import Callable
+from ssl import SSLContext
+
+import trio
+
+from actors.ports import (
+    FrameAccepted,
+    FrameReceived,
+    Headers,
+    Log,
+    RequestFailed,
+    TransportClosed,
+    TransportEvent,
+    TransportKind,
+)
+from actors.protocol.messages import RequestId
+from actors.protocol.table import WebSocketTarget
+from gateway.backends.bound import BoundTransport
+from gateway.backends.http_call import HttpLimits, reason_of
+from gateway.backends.outbox import Outbox, Outgoing
+from gateway.wire.errors import PeerError, SizeError, WireError
+from gateway.wire.http_rules import worded
+from gateway.wire.http_session import OURS
+from gateway.wire.lines import FRAMES_PER_TURN
+from gateway.wire.url import parse_url
+from gateway.wire.websocket import ON_SOCKET, RefusedError, WebSocket, WebSocketLimits, open_websocket
+
+
+class WebSocketTransport(BoundTransport):
+    """See `actors.ports.Transport`. `slots` bounds the connections to all servers together."""
+
+    kind: TransportKind = "ws"
+
+    def __init__(
+        self,
+        name: str,
+        target: WebSocketTarget,
+        emit: Callable[[TransportEvent], None],
+        *,
+        slots: trio.CapacityLimiter,
+        log: Log,
+        limits: HttpLimits,
+        tls: SSLContext | None = None,
+        socket_limits: WebSocketLimits | None = None,
+    ) -> None:
+        """ValueError for a URL that is none."""
+        self._name = name
+        self._url = parse_url(target.url, ON_SOCKET)
+        self._headers = [(key, value) for key, value in target.headers if key.lower() not in OURS]
+        self._emit = emit
+        self._slots = slots
+        self._log = log
+        self._limits = limits
+        self._tls = tls
+        self._socket_limits = socket_limits or WebSocketLimits(message_bytes=limits.message_bytes)
+        self._outbox = Outbox(limits.waiting, limits.waiting_bytes)
+        self._opening = trio.CancelScope()
+        self._ending = trio.Event()
+        self._end: tuple[str, str, str] | None = None
+        self._status: int | None = None
+        """By which the handshake was refused."""
+        self._open = False
+        self._closing = False
+        self._told = False
+
+    def __repr__(self) -> str:
+        state = "ending" if self._ending.is_set() else "open" if self._open else "not open"
+        return f"<WebSocketTransport {self._name} {state}, {len(self._outbox)} to write>"
+
+    # The port's synchronous half
+
+    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
+        """Puts the message into the outbox; a request that finds it full or closed fails, unexecuted."""
+        if self._outbox.put(Outgoing(frame, id, tag)):
+            return
+        if id is not None:
+            self._say(RequestFailed(id, "not_sent", f"{self._name} takes no more messages", "no"))
+        elif not self._ending.is_set():
+            self._log.warning("backend_message_dropped", backend=self._name, why="outbox full")
+
+    def forget(self, id: RequestId) -> None:
+        """Withdraws the request if it was not written yet."""
+        self._outbox.withdraw(id)
+
+    def negotiated(self, version: str) -> None:
+        """Nothing to do: the revision is not sent on this wire."""
+
+    def listen(self) -> None:
+        """Nothing to do: messages that belong to no request come by themselves."""
+
+    def restart(self) -> None:
+        """Nothing to do: one connection is one session, and a lost one is a closed transport."""
+
+    def close(self) -> None:
+        """Lets the outbox be written, then says farewell."""
+        self._closing = True
+        self._end_with("closed", f"{self._name} was closed")
+        self._opening.cancel()
+
+    # The IO
+
+    async def run(self) -> None:
+        """Connects, and converses until the end. See the port."""
+        try:
+            self._slots.acquire_on_behalf_of_nowait(self)
+        except trio.WouldBlock:
+            self._end_with("backend_full", f"{self._slots.total_tokens:g} WebSocket connections are open already")
+            self._tell_end()
+            return
+        try:
+            async with trio.open_nursery() as nursery:
+                socket = await self._connect(nursery)
+                if socket is not None:
+                    self._open = True
+                    await self._converse(socket)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._slots.release_on_behalf_of(self)
+            self._end_with("aborted", f"the connection to {self._name} was aborted")
+            self._tell_end()
+
+    async def _connect(self, nursery: trio.Nursery) -> WebSocket | None:
+        with self._opening:
+            try:
+                return await open_websocket(
+                    nursery, self._url, self._headers, tls=self._tls, limits=self._socket_limits
+                )
+            except RefusedError as error:
+                self._status = error.status
+                message = f"{self._name}: the server answered with HTTP {worded(error.status)}"
+                self._end_with("http_status", message, f"{self._name}: {error.detail}")
+            except WireError as error:
+                self._failed(error)
+        return None
+
+    async def _converse(self, socket: WebSocket) -> None:
+        written = trio.Event()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, socket, written)
+                nursery.start_soon(self._read, socket)
+                nursery.start_soon(self._keep_alive, socket)
+                await self._ending.wait()
+                if self._closing:
+                    self._outbox.close()
+                    with trio.move_on_after(self._limits.flush):
+                        await written.wait()
+                else:
+                    self._tell_end()  # who waits is told at once
+                nursery.cancel_scope.cancel()
+            await socket.close()
+        finally:
+            socket.abort()
+
+    async def _write(self, socket: WebSocket, written: trio.Event) -> None:
+        try:
+            while batch := await self._outbox.take(1):
+                for item in batch:
+                    await socket.send(item.frame)
+                    if item.tag is not None:
+                        self._say(FrameAccepted(item.tag))
+        except WireError as error:
+            self._failed(error)
+        written.set()
+
+    async def _read(self, socket: WebSocket) -> None:
+        n = 0
+        try:
+            while True:
+                self._say(FrameReceived(await socket.receive()))
+                n += 1
+                if n % FRAMES_PER_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+        except WireError as error:
+            self._failed(error)
+
+    async def _keep_alive(self, socket: WebSocket) -> None:
+        try:
+            await socket.keep_alive()
+        except WireError as error:
+            self._failed(error)
+
+    # The end
+
+    def _failed(self, error: WireError) -> None:
+        reason = "too_large" if isinstance(error, SizeError) else reason_of(error)
+        if self._open and isinstance(error, PeerError):
+            reason = "socket_closed"
+        self._end_with(reason, f"{self._name}: {error}", f"{self._name}: {error.detail}" if error.origin else "")
+
+    def _end_with(self, reason: str, message: str, detail: str = "") -> None:
+        if self._end is None:
+            self._end = reason, message, detail
+        self._ending.set()
+
+    def _say(self, event: TransportEvent) -> None:
+        if not self._told:
+            self._emit(event)
+
+    def _tell_end(self) -> None:
+        """Once: what was not written was not executed, and nothing more comes."""
+        assert self._end is not None
+        reason, message, detail = self._end
+        for item in self._outbox.clear():
+            if item.id is not None:
+                why = "not_sent" if self._open else reason
+                self._say(RequestFailed(item.id, why, message, "no", self._status, detail))
+        self._say(TransportClosed(reason, message, detail))
+        self._told = True
