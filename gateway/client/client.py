@@ -473,7 +473,12 @@ class Client:
     async def _discover(self, version: str) -> None:
         level = self._level or ("info" if self._handlers.log is not None else None)
         self._talk.dialect = Stateless(self._handlers.capabilities(), self._info, version, level)
-        result = await self._once("server/discover", None, withdrawn=False)
+        try:
+            result = await self._once("server/discover", None, withdrawn=False)
+        except McpError as error:
+            if version not in eras.supported_of(dumps(error.raw)):
+                raise
+            result = await self._once("server/discover", None, withdrawn=False)
         supported = result.get("supportedVersions")
         if not isinstance(supported, list) or version not in supported:
             raise VersionError(f"the server does not speak {version}")

@@ -16,6 +16,7 @@ from tests.support.processes import NODE_PACKAGES, environment
 pytestmark = [pytest.mark.e2e, pytest.mark.node]
 
 CLIENT = Path(__file__).with_name("client.py")
+OWN = Path(__file__).with_name("own_client.py")
 SUITE = NODE_PACKAGES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
 
 SCENARIOS = {
@@ -40,9 +41,24 @@ SCENARIOS = {
 """Every scenario of the client mode that is not about authorization."""
 
 
-@pytest.mark.parametrize(("revision", "scenario"), [(r, s) for r, names in SCENARIOS.items() for s in names])
+each_scenario = pytest.mark.parametrize(
+    ("revision", "scenario"), [(r, s) for r, names in SCENARIOS.items() for s in names]
+)
+
+
+@each_scenario
 def test_what_the_gateway_sends_upstream_conforms(revision: str, scenario: str, node: Path, tmp_path: Path) -> None:
-    command = shlex.join([sys.executable, str(CLIENT)])
+    judge(CLIENT, revision, scenario, node, tmp_path)
+
+
+@each_scenario
+def test_what_our_client_sends_conforms(revision: str, scenario: str, node: Path, tmp_path: Path) -> None:
+    judge(OWN, revision, scenario, node, tmp_path)
+
+
+def judge(program: Path, revision: str, scenario: str, node: Path, tmp_path: Path) -> None:
+    """Runs a scenario with this client."""
+    command = shlex.join([sys.executable, str(program)])
     options = ["--scenario", scenario, "--spec-version", revision, "--output-dir", str(tmp_path)]
     # 30 s by itself. The client gives up before, and says in what: for the start, the calls, and the end of its gateway
     # it has `PATIENCE` each.
