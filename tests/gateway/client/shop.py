@@ -106,3 +106,22 @@ async def greet(name: str) -> str:
 @server.complete("greet", "name")
 async def names(typed: str) -> list[str]:
     return [name for name in ("Ada", "Alan", "Bob") if name.startswith(typed)]
+
+
+@server.tool
+async def executed(ctx: Context) -> int:
+    """How often `walk` was."""
+    return len(WALKS)
+
+
+WALKS: list[int] = []
+
+
+@server.tool
+async def walk(ctx: Context, count: int) -> str:
+    """As `steps`, slowly."""
+    WALKS.append(count)
+    for n in range(1, count + 1):
+        await ctx.progress(n, count, f"step {n}")
+        await trio.sleep(0.2)
+    return "there"
