@@ -16,7 +16,7 @@ from actors.protocol import errors
 from actors.protocol.messages import RequestId
 from actors.protocol.meta import SERVER_KEY
 from actors.protocol.payload import dumps, loads
-from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, VERSIONS, Era, era_of
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, SERVED, VERSIONS, Era, era_of
 from actors.runtime.boundary import boundary
 from gateway.client import conversation as talk
 from gateway.client.conversation import Conversation, Handshake, Outgoing, Stateless
@@ -60,6 +60,9 @@ LOGS_MAX: Final = 1024
 _LOG: Final = logging.getLogger("stagedoor.client")
 
 
+Connect: TypeAlias = Callable[[], Awaitable[Transport]]
+
+
 class _Call:
     """A request that somebody waits for."""
 
@@ -98,19 +101,18 @@ class _Call:
 
 
 class Link:
-    """The transport, and how to come by another one: some processes end when they are asked what they don't know."""
+    """The transport, and how to come by another one. `again`: some processes end when they are asked what they don't
+    know; `other`: some URLs are those of an older transport."""
 
-    def __init__(self, transport: Transport, connect: Callable[[], Awaitable[Transport]] | None) -> None:
+    def __init__(self, transport: Transport, again: Connect | None = None, other: Connect | None = None) -> None:
         self.transport = transport
-        self._connect = connect
+        self.again = again
+        self.other = other
 
-    async def renew(self) -> bool:
-        """Whether there is another one now."""
-        if self._connect is None:
-            return False
-        await self.transport.close()
-        self.transport = await self._connect()
-        return True
+    async def renew(self, connect: Connect) -> None:
+        """There is another one from here on. ConnectionLostError."""
+        before, self.transport = self.transport, await connect()
+        await before.close()
 
 
 class Client:
@@ -278,10 +280,16 @@ class Client:
         self._nursery.start_soon(self.run)
         if version is None:
             await self._detect()
-        elif era_of(version) is Era.MODERN:
-            await self._discover(version)
-        else:
-            await self._initialize()
+            return
+        if version not in SERVED:
+            raise VersionError(f"{version} is no revision known here")
+        try:
+            await (self._discover(version) if era_of(version) is Era.MODERN else self._shake_hands())
+        except McpError as error:
+            table = eras.PROBE if era_of(version) is Era.MODERN else eras.INITIALIZE
+            if table[eras.of_error(dumps(error.raw), error.status)] in (Verdict.LEGACY, Verdict.LOOK):
+                raise VersionError(f"the server does not speak {version}: {error}") from error
+            raise
 
     async def run(self) -> None:
         """Takes what comes, until the connection is gone."""
@@ -443,9 +451,9 @@ class Client:
         case, refusal = await self._probe()
         if eras.PROBE[case] is Verdict.LEGACY:
             if case is Case.EXITED and refusal is not None:
-                await self._reconnect(refusal)
+                await self._reconnect(self._link.again, refusal)
             try:
-                await self._initialize()
+                await self._shake_hands()
             except McpError as error:
                 # A process that was slow to start may have been taken for one of the handshake era.
                 if case is not Case.SILENT or eras.INITIALIZE[eras.of_error(dumps(error.raw))] is not Verdict.LOOK:
@@ -484,11 +492,29 @@ class Client:
             raise VersionError(f"the server does not speak {version}")
         self._begun = result
 
-    async def _reconnect(self, lost: ClientError) -> None:
-        if not await self._link.renew():
+    async def _reconnect(self, connect: Connect | None, lost: ClientError) -> None:
+        if connect is None:
             raise lost
+        await self._link.renew(connect)
         self._lost = None
         self._nursery.start_soon(self.run)
+
+    async def _shake_hands(self) -> None:
+        """`initialize`; over an older transport where the server takes no POST (2025-11-25, transports)."""
+        try:
+            await self._initialize()
+        except (McpError, RequestFailedError) as refusal:
+            if self._link.other is None or refusal.status is None:
+                raise
+            from gateway.wire.sse_2024 import may_be_sse
+
+            if not may_be_sse(refusal.status, read=isinstance(refusal, McpError)):
+                raise
+            try:
+                await self._reconnect(self._link.other, refusal)
+            except ConnectionLostError:
+                raise refusal from None
+            await self._initialize()
 
     async def _initialize(self) -> None:
         wanted = self._wanted or LATEST_HANDSHAKE

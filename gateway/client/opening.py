@@ -46,7 +46,8 @@ async def open_client(
     try:
         async with trio.open_nursery() as nursery:
             connect = partial(_connect, target, nursery, headers or {}, env)
-            link = Link(await connect(), None if hasattr(target, "receive") else connect)
+            other = partial(_connect_sse, target, nursery, headers or {}) if isinstance(target, str) else None
+            link = Link(await connect(), None if hasattr(target, "receive") else connect, other)
             try:
                 # What is still to be said is said before the connection ends.
                 async with trio.open_nursery() as farewells:
@@ -84,6 +85,12 @@ async def _connect(
     if hasattr(target, "receive"):
         return cast(Transport, target)
     raise TypeError(f"{target!r} is no URL, no command, no server and no transport")
+
+
+async def _connect_sse(url: str, nursery: trio.Nursery, headers: Mapping[str, str]) -> Transport:
+    from gateway.client.sse_2024 import open_sse
+
+    return await open_sse(url, nursery, headers=headers.items())
 
 
 def _own(group: BaseException) -> BaseException:

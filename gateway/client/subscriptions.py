@@ -20,7 +20,9 @@ ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
 class Asking(Protocol):
-    """What is needed of a client."""
+    """What is needed of a client; `ending`: nothing more is begun."""
+
+    ending: bool
 
     @property
     def stateless(self) -> bool:
@@ -82,7 +84,6 @@ class Watching:
         self._listens: dict[Any, Watch] = {}
         self._token = trio.lowlevel.current_trio_token()
         self._changing = trio.Lock()
-        self._over = False
 
     async def begin(self, uri: str) -> Watch:
         """Subscribes. What the server refuses it with, if it does."""
@@ -133,7 +134,6 @@ class Watching:
 
     def lose(self, lost: ConnectionLostError) -> None:
         """The connection is gone."""
-        self._over = True
         for watch in (*self._watches, *self._listens.values()):
             watch.fail(lost)
 
@@ -150,7 +150,7 @@ class Watching:
         return exact or [watch for watch in self._watches if uri.startswith(watch.uri)]
 
     def _end_soon(self, watch: Watch) -> None:
-        if not self._over and (watch in self._watches or watch in self._listens.values()):
+        if not self._client.ending and (watch in self._watches or watch in self._listens.values()):
             self._nursery.start_soon(self._end_quietly, watch)
 
     async def _end_quietly(self, watch: Watch) -> None:

@@ -42,12 +42,20 @@ def by_command(programs: Programs) -> list[str]:
     return [str(SDK), str(SDK_SHOP)]
 
 
+def by_sse(programs: Programs) -> str:
+    need(SDK.exists(), "the official SDK's older version is")
+    port = free_port()
+    programs.start("sdk", [SDK, SDK_SHOP, str(port), "sse"], ready=accepts(port))
+    return f"http://127.0.0.1:{port}/sse"
+
+
 WAYS: dict[str, tuple[Callable[[Programs], Any], str | None, str]] = {
     "native": (in_memory, None, "2025-11-25"),
     "gateway": (by_gateway, None, "2026-07-28"),
     "gateway with sessions": (by_gateway, "2025-11-25", "2025-11-25"),
     "gateway of old": (by_gateway, "2025-06-18", "2025-06-18"),
     "sdk": (by_sdk, None, "2025-11-25"),
+    "sdk over HTTP+SSE": (by_sse, None, "2025-11-25"),
     "sdk as a command": (by_command, None, "2025-11-25"),
 }
 """By name: what to open a client of, the revision that is wanted, and the one that is spoken."""

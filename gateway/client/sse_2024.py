@@ -1,0 +1,159 @@
+"""HTTP+SSE of 2024-11-05: one stream for all that the server says, and an endpoint that it names for all that it is
+told. The session is the stream: where it ends, all ends."""
+
+from collections.abc import Iterable
+
+import trio
+
+from actors.ports import Headers, RequestFailed
+from actors.protocol import codec
+from actors.protocol.messages import Request
+from actors.protocol.sse import SseDecoder, SseEvent, SseTooLargeError
+from actors.protocol.table import Limits
+from actors.runtime.boundary import boundary
+from gateway.client.errors import ConnectionLostError
+from gateway.client.transport import Received
+from gateway.wire.errors import WireError
+from gateway.wire.http1_client import encode_headers
+from gateway.wire.http_rules import Kind, error_code, executed_by, kind_of, worded
+from gateway.wire.http_session import configured_headers
+from gateway.wire.pool import Pool, Response
+from gateway.wire.sse_2024 import ON_SOCKET, WITHIN, endpoint_of
+from gateway.wire.url import Url, parse_url
+
+REFUSAL = 1024 * 1024
+"""Bytes of an answer that are read."""
+
+
+class SseTransport:
+    """Made by `open_sse`."""
+
+    session_id = None
+    last_event_id = None
+
+    def __init__(self, pool: Pool, endpoint: Url, headers: bytes, stream: "_Events", nursery: trio.Nursery) -> None:
+        self._pool = pool
+        self._endpoint = endpoint
+        self._headers = headers + encode_headers([("Accept", "*/*"), ("Content-Type", "application/json")])
+        self._stream = stream
+        self._sender, self._inbox = trio.open_memory_channel[Received](64)
+        self._nursery = nursery
+        self._gone = "the server ended the stream"
+        nursery.start_soon(self._read)
+
+    async def send(self, message: bytes, headers: Headers = ()) -> None:
+        """A request is posted beside the others: a server may answer the POST only after the call."""
+        await trio.lowlevel.checkpoint()
+        if isinstance(codec.decode_message(message), Request):
+            self._nursery.start_soon(boundary, self._post, message)
+        else:
+            await self._post(message)
+
+    async def receive(self) -> Received:
+        try:
+            return await self._inbox.receive()
+        except (trio.EndOfChannel, trio.ClosedResourceError):
+            raise ConnectionLostError(self._gone) from None
+
+    async def close(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._gone = "the connection was closed"
+        self._stream.close()
+        self._inbox.close()
+        self._pool.close()
+
+    async def resume_from(self, event_id: str) -> None:
+        raise NotImplementedError("this transport has no event ids")
+
+    async def _post(self, message: bytes) -> None:
+        said = codec.decode_message(message)
+        try:
+            with await self._pool.request("POST", self._endpoint, self._headers, message) as response:
+                body = await response.read(REFUSAL)
+        except WireError as error:
+            await self._failed(said, RequestFailed("", "broken", str(error), "unknown" if error.sent else "no"))
+            return
+        if 200 <= response.status < 300:
+            return
+        if isinstance(said, Request) and error_code(body) is not None:
+            await self._pass_on(body)
+        else:
+            why = f"the server answered with HTTP {worded(response.status)}"
+            executed = executed_by(response.status)
+            await self._failed(said, RequestFailed("", "http_status", why, executed, response.status))
+
+    async def _failed(self, said: object, failed: RequestFailed) -> None:
+        if isinstance(said, Request):
+            await self._pass_on(RequestFailed(said.id, failed.reason, failed.message, failed.executed, failed.status))
+
+    async def _pass_on(self, received: Received) -> None:
+        try:
+            await self._sender.send(received)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return  # nobody reads any more
+
+    async def _read(self) -> None:
+        outcome = await boundary(self._read_events)
+        if outcome.error is not None:
+            self._gone = f"the stream broke: {outcome.error}"
+        self._sender.close()
+
+    async def _read_events(self) -> None:
+        while (event := await self._stream.next()) is not None:
+            if event.event == "message" and event.data:
+                await self._pass_on(event.data)
+
+
+class _Events:
+    """The events of a response, one by one."""
+
+    def __init__(self, response: Response, limit: int) -> None:
+        self._response = response
+        self._decoder = SseDecoder(limit)
+        self._left: list[SseEvent] = []
+
+    async def next(self) -> SseEvent | None:
+        """None at the end. Raises WireError, SseTooLargeError."""
+        while not self._left:
+            chunk = await self._response.receive_some()
+            if not chunk:
+                return None
+            self._left = self._decoder.feed(chunk)
+        return self._left.pop(0)
+
+    def close(self) -> None:
+        self._response.close()
+
+
+async def open_sse(
+    url: str,
+    nursery: trio.Nursery,
+    *,
+    headers: Iterable[tuple[str, str]] = (),
+    message_bytes: int = Limits().message_bytes,
+) -> SseTransport:
+    """Opens the stream, and waits for the endpoint. ConnectionLostError where there is none."""
+    base, pool, configured = parse_url(url, ON_SOCKET), Pool(), configured_headers(headers)
+    stream: _Events | None = None
+    opened = False
+    try:
+        with trio.fail_after(WITHIN):
+            accept = encode_headers([("Accept", "text/event-stream")])
+            response = await pool.request("GET", base, configured + accept)
+            stream = _Events(response, 2 * message_bytes)
+            events = kind_of(response.status, response.header(b"content-type")) is Kind.EVENTS
+            first = await stream.next() if events else None
+        if first is None or first.event != "endpoint":
+            raise ConnectionLostError("the server names no endpoint for messages", executed="no")
+        transport = SseTransport(pool, endpoint_of(base, first.data), configured, stream, nursery)
+        opened = True
+    except (WireError, SseTooLargeError, ValueError) as error:
+        raise ConnectionLostError(f"the server names no endpoint for messages: {error}", executed="no") from error
+    except trio.TooSlowError:
+        raise ConnectionLostError("the server names no endpoint for messages in time", executed="no") from None
+    finally:
+        if not opened:
+            if stream is not None:
+                stream.close()
+            pool.close()
+    return transport
