@@ -1,6 +1,6 @@
 """What a handler raises to say why it failed, and what it gets when the client did not do its part."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -8,12 +8,24 @@ from typing import Any, Final
 from msgspec import Raw
 from pydantic import ValidationError
 
-from actors.protocol.errors import INVALID_PARAMS, RESOURCE_NOT_FOUND, URL_ELICITATION_REQUIRED
+from actors.protocol.errors import (
+    INTERNAL,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    RESOURCE_NOT_FOUND,
+    URL_ELICITATION_REQUIRED,
+)
 from gateway.native.content import to_json
 
 
 class RpcError(Exception):
-    """Fails the request with this JSON-RPC error, whatever kind of handler raises it. `data` is any JSON value."""
+    """Fails the request with this JSON-RPC error, whatever kind of handler raises it. `data` is any JSON value.
+
+    Codes of one's own belong outside of -32768 to -32000: a modern client gets -32603 in the place of one from -32099
+    to -32000, since those have a meaning to it, or none, and the error as it was in `data`.
+    """
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -22,9 +34,46 @@ class RpcError(Exception):
         self.data = None if data is None else Raw(to_json(data))
 
 
-def invalid_params(message: str, data: Any = None) -> RpcError:
-    """The request itself is wrong: an unknown name, a missing member, a cursor that is not ours."""
-    return RpcError(INVALID_PARAMS, message, data)
+class ParseError(RpcError):
+    """What was sent can't be read (-32700)."""
+
+    def __init__(self, message: str = "Parse error", data: Any = None) -> None:
+        super().__init__(PARSE_ERROR, message, data)
+
+
+class InvalidRequestError(RpcError):
+    """The request is none, or none at this time (-32600)."""
+
+    def __init__(self, message: str = "Invalid request", data: Any = None) -> None:
+        super().__init__(INVALID_REQUEST, message, data)
+
+
+class MethodNotFoundError(RpcError):
+    """There is no such method here (-32601)."""
+
+    def __init__(self, message: str = "Method not found", data: Any = None) -> None:
+        super().__init__(METHOD_NOT_FOUND, message, data)
+
+
+class InvalidParamsError(RpcError):
+    """The request itself is wrong: an unknown name, a missing member, a cursor that is not ours (-32602)."""
+
+    def __init__(self, message: str = "Invalid params", data: Any = None) -> None:
+        super().__init__(INVALID_PARAMS, message, data)
+
+
+class PromptNotFoundError(InvalidParamsError):
+    """There is no prompt of this name (-32602)."""
+
+    def __init__(self, name: str, data: Any = None) -> None:
+        super().__init__(f"Unknown prompt: {cut(name)}", data)
+
+
+class InternalError(RpcError):
+    """The server failed (-32603)."""
+
+    def __init__(self, message: str = "Internal error", data: Any = None) -> None:
+        super().__init__(INTERNAL, message, data)
 
 
 URI_MAX: Final = 8192
@@ -36,6 +85,28 @@ class NotFoundError(RpcError):
 
     def __init__(self, uri: str, message: str = "Resource not found") -> None:
         super().__init__(RESOURCE_NOT_FOUND, message, {"uri": uri[:URI_MAX]})
+
+
+_BY_CODE: Final[Mapping[int, Callable[[str, Any], RpcError]]] = {
+    PARSE_ERROR: ParseError,
+    INVALID_REQUEST: InvalidRequestError,
+    METHOD_NOT_FOUND: MethodNotFoundError,
+    INVALID_PARAMS: InvalidParamsError,
+    INTERNAL: InternalError,
+    RESOURCE_NOT_FOUND: lambda message, data: NotFoundError(_uri_in(data), message),
+}
+
+
+def error_of(code: int, message: str, data: Any = None) -> RpcError:
+    """The typed error of this code, for one that came from somewhere else and is to be passed on; one without a type of
+    its own is a plain `RpcError`, which keeps the code."""
+    typed = _BY_CODE.get(code)
+    return RpcError(code, message, data) if typed is None else typed(message, data)
+
+
+def _uri_in(data: Any) -> str:
+    uri = data.get("uri") if isinstance(data, Mapping) else None
+    return uri if isinstance(uri, str) else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from actors.runtime.boundary import Boundary
 from gateway.native import failures
 from gateway.native.context import Client, Context
 from gateway.native.definitions import ResourceInfo
-from gateway.native.errors import BadValuesError, NotFoundError, cut, invalid_params
+from gateway.native.errors import BadValuesError, InvalidParamsError, NotFoundError, PromptNotFoundError, cut
 from gateway.native.prompts import completion_result
 from gateway.native.providers import ResourceProvider, templates_of
 from gateway.native.request import Request
@@ -108,7 +108,7 @@ async def call_tool(session: "Session", context: Context, params: Params) -> dic
     name = _text(params, "name")
     tool = session.server.tools.get(name)
     if tool is None:
-        raise invalid_params(f"Unknown tool: {cut(name)}", _UNEXECUTED)
+        raise InvalidParamsError(f"Unknown tool: {cut(name)}", _UNEXECUTED)
     raw = bytes(_raw_object(params, "arguments"))
     arguments = tool.arguments.parse_exactly(raw)
     value = await tool.handler(Request(context, tool=name, given=raw), arguments, session.server.threads)
@@ -141,7 +141,7 @@ async def _provided(session: "Session", scheme: str, place: str) -> dict[str, An
     """A page of this provider; where it has nothing at all, the first one of the next."""
     schemes, page = list(session.server.providers), {"resources": list[dict[str, Any]]()}
     if scheme not in schemes:
-        raise invalid_params("This cursor is not one of ours")
+        raise InvalidParamsError("This cursor is not one of ours")
     for this, following in pairwise([*schemes[schemes.index(scheme) :], None]):
         assert this is not None, "None stands at the end alone"
         infos, cursor = await session.server.providers[this].list(place or None)
@@ -192,7 +192,7 @@ def subscribe(session: "Session", params: Params) -> dict[str, Any] | Rest:
     """`resources/subscribe`, for what could be read."""
     uri, server = _text(params, "uri"), session.server
     if len(session.subscriptions) >= SUBSCRIPTIONS:
-        raise invalid_params(f"No more than {SUBSCRIPTIONS} subscriptions")
+        raise InvalidParamsError(f"No more than {SUBSCRIPTIONS} subscriptions")
     resource = server.resources.get(uri)
     if resource is not None or any(t.uri.match(uri) is not None for t in server.templates.values()):
         session.subscribe(uri, resource.every if resource else None)
@@ -248,12 +248,12 @@ async def get_prompt(session: "Session", context: Context, params: Params) -> di
     name = _text(params, "name")
     prompt = session.server.prompts.get(name)
     if prompt is None:
-        raise invalid_params(f"Unknown prompt: {cut(name)}", _UNEXECUTED)
+        raise PromptNotFoundError(name, _UNEXECUTED)
     raw = bytes(_raw_object(params, "arguments"))
     try:
         arguments = prompt.arguments.parse(raw)
     except BadValuesError as error:
-        raise invalid_params(str(error), _UNEXECUTED) from None
+        raise InvalidParamsError(str(error), _UNEXECUTED) from None
     value = await prompt.handler(Request(context, prompt=name, given=raw), arguments, session.server.threads)
     return prompt.result(value, context.client.revision)
 
@@ -263,7 +263,7 @@ async def complete(session: "Session", context: Context, params: Params) -> dict
     reference, argument = _object(params, "ref"), _object(params, "argument")
     name, typed = argument.get("name"), argument.get("value")
     if not isinstance(name, str) or not isinstance(typed, str):
-        raise invalid_params("The argument needs a name and a value")
+        raise InvalidParamsError("The argument needs a name and a value")
     completer = session.server.completer(reference, name)
     if completer is None:
         return completion_result([])
@@ -276,7 +276,7 @@ def set_level(session: "Session", params: Params) -> dict[str, Any]:
     name = _text(params, "level")
     level = next((level for level in LEVELS if level == name), None)
     if level is None:
-        raise invalid_params(f"Unknown level: {cut(name)}", _UNEXECUTED)
+        raise InvalidParamsError(f"Unknown level: {cut(name)}", _UNEXECUTED)
     session.level = level
     return {}
 
@@ -312,7 +312,7 @@ def cancelled_id(params: Raw) -> RequestId | None:
 
 def _text(params: Params, name: str) -> str:
     if name not in params:
-        raise invalid_params(f"{name} is missing")
+        raise InvalidParamsError(f"{name} is missing")
     return codec.text(params[name])
 
 
@@ -321,7 +321,7 @@ def _raw_object(params: Params, name: str) -> Raw:
     if not raw or bytes(raw) == b"null":
         return Raw(b"{}")
     if bytes(raw)[:1] != b"{":
-        raise invalid_params(f"{name} must be an object")
+        raise InvalidParamsError(f"{name} must be an object")
     return raw
 
 
@@ -360,9 +360,9 @@ def _place(name: str, params: Params) -> tuple[str, str]:
     try:
         kind, scheme, place = urlsafe_b64decode(codec.text(cursor)).decode().split(":", 2)
     except (ValueError, BadBase64) as error:
-        raise invalid_params("This cursor is not one of ours") from error
+        raise InvalidParamsError("This cursor is not one of ours") from error
     if kind != name:
-        raise invalid_params("This cursor belongs to another list")
+        raise InvalidParamsError("This cursor belongs to another list")
     if not scheme and not (place.isascii() and place.isdigit() and len(place) < _DIGITS and int(place)):
-        raise invalid_params("This cursor is not one of ours")
+        raise InvalidParamsError("This cursor is not one of ours")
     return scheme, place

@@ -19,7 +19,7 @@ import trio
 from actors.protocol.messages import RequestId
 from gateway.native import prompts, resources, tools
 from gateway.native.definitions import Description, Icons, PromptArguments
-from gateway.native.errors import invalid_params
+from gateway.native.errors import InvalidParamsError
 from gateway.native.prompts import Completer, Prompt
 from gateway.native.providers import (
     PromptTemplate,
@@ -361,9 +361,9 @@ class Server:
             of = reference.get("uri")
             target = self.templates.get(str(of))
         else:
-            raise invalid_params("ref must be a ref/prompt or a ref/resource")
+            raise InvalidParamsError("ref must be a ref/prompt or a ref/resource")
         if target is None or argument not in target.arguments.schema["properties"]:
-            raise invalid_params(f"There is no {of!r} with an argument {argument!r}")
+            raise InvalidParamsError(f"There is no {of!r} with an argument {argument!r}")
         return self._completers.get((str(of), argument))
 
     def _add(self, kind: ListKind, there: dict[str, Any], key: str, value: Any) -> None:
