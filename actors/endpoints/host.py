@@ -143,7 +143,12 @@ ASKABLE = {"sampling", "elicit.form", "elicit.url"}
 
 
 def profile_of(
-    client: Client | None, bits: capabilities.ClientBits, epoch: int, identity: bytes, version: str = ""
+    client: Client | None,
+    bits: capabilities.ClientBits,
+    epoch: int,
+    identity: bytes,
+    version: str = "",
+    principal: Principal | None = None,
 ) -> Profile:
     """Of a client with these bits, in the life of its session with this epoch; None: of the gateway itself, for a
     shared connection, over which nothing may be asked since the answer would be anybody's. `version` is the client's
@@ -157,4 +162,10 @@ def profile_of(
     if own and "tasks" in client.capabilities.tree:
         offered = json.members(tasks.offered(client.capabilities.raw)).get("tasks")
         declared = json.replace_members(declared, {"tasks": offered})
-    return Profile(declared, client.info, bool(bits & ASKABLE), prefix, tasks=own)
+    whose = name_of(principal)
+    return Profile(declared, client.info, bool(bits & ASKABLE), prefix, tasks=own, principal=whose)
+
+
+def name_of(principal: Principal | None) -> str | None:
+    """As servers of this process are told it; None for nobody in particular."""
+    return None if principal is None or principal.anonymous else principal.name

@@ -110,7 +110,7 @@ class SessionEndpoint(Endpoint):
         told word by word what the client said of itself, if that speaks the revision that the server is offered."""
         client = None if spec.sharing == "shared" else self.host.client
         version = self.host.version if own else ""
-        profile = profile_of(client, self.bits, self.host.epoch, self.services.identity, version)
+        profile = profile_of(client, self.bits, self.host.epoch, self.services.identity, version, self.host.principal)
         if self.naming.merges or client is None or not own:
             return profile
         as_is = self.host.version == LATEST_HANDSHAKE

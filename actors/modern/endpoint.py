@@ -207,7 +207,7 @@ class ModernEndpoint(Endpoint):
     def profile(self, spec: BackendSpec) -> Profile:
         """As in `Endpoint`."""
         client = None if spec.sharing == "shared" else self.host.client
-        return profile_of(client, self.bits, 1, self.services.identity)
+        return profile_of(client, self.bits, 1, self.services.identity, principal=self.host.principal)
 
     # Requests of clients
 

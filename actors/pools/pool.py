@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, assert_never
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.endpoints.host import ASKABLE, Tree, profile_of
+from actors.endpoints.host import ASKABLE, Tree, name_of, profile_of
 from actors.machines.modern import request_state
 from actors.machines.modern import suspended_calls as ev
 from actors.machines.upstream.events import AnswerGiven, ServerInfo, Wanted
@@ -447,7 +447,8 @@ class PoolActor(Evictable):
         bits, epoch = self._key.bits, self._ownership.epoch
         if spec.sharing == "shared":
             return profile_of(None, frozenset(), epoch, self._services.identity)
-        return Profile(capabilities.declare(bits), self._introduced(), may_ask(spec, bits), base36(epoch))
+        declared, whose = capabilities.declare(bits), name_of(self._key.principal)
+        return Profile(declared, self._introduced(), may_ask(spec, bits), base36(epoch), principal=whose)
 
     def _introduced(self) -> Raw:
         own = Raw(self._services.identity)

@@ -182,6 +182,9 @@ class Transport(Protocol):
         has only refused to speak this era (2026-07-28, stdio, "Backward Compatibility": the other handshake follows
         over the same streams)."""
 
+    def belongs_to(self, principal: str) -> None:
+        """Whose connection it is, before it runs: servers of this process are told, nobody else is."""
+
 
 class Connector(Protocol):
     """Makes transports. `emit` is called from the loop's thread, never waits, and must not raise. `modern`: for the

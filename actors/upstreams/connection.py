@@ -119,6 +119,7 @@ class Connection(Actor):
         "_transport",
         "_unreachable",
         "_upstream",
+        "principal",
     )
 
     mailbox_size = 1024
@@ -161,6 +162,8 @@ class Connection(Actor):
         self._begun = 0.0
         """When the present transport was."""
         self._unreachable = False
+        self.principal: str | None = None
+        """Whose connection it is; None: of somebody without a name, or everybody's."""
         self._closing = False
 
     def __repr__(self) -> str:
@@ -357,6 +360,8 @@ class Connection(Actor):
         emit = Emit(self._me, self._generation)
         transport = self._transport = self._services.connector.connect(self._settled(spec), emit, self.modern)
         self._kind = transport.kind
+        if self.principal is not None:
+            transport.belongs_to(self.principal)
         kept, self._kept = self._kept, None
         resumes = kept is not None and spec.target == self._target
         if kept is not None and resumes:

@@ -89,6 +89,7 @@ class LegacyUpstream(Connection):
         kept = resume.kept if resume is not None else None
         super().__init__(spec, services, backends, shared=spec.sharing == "shared", kept=kept)
         self._profile = profile
+        self.principal = profile.principal
         self._upstream = replace(
             self._renewed(),
             phase=Phase.WAITING if subscriptions else Phase.IDLE,

@@ -34,6 +34,9 @@ class BoundTransport:
         """Nothing would be left."""
         self.close()
 
+    def belongs_to(self, principal: str) -> None:
+        """The server is not told."""
+
     def hand_over(self) -> None:
         """Nobody could take it."""
         self.close()

@@ -30,6 +30,8 @@ _REASONS: Final = {ExitKind.NORMAL: "closed", ExitKind.CANCELLED: "cancelled", E
 class _Over:
     """In the place of a session that has ended, which would hold its transport as that holds it."""
 
+    principal: str | None = None
+
     async def run(self) -> None:
         """There is nothing to serve."""
 
@@ -71,10 +73,16 @@ class NativeTransport(BoundTransport):
         self._log = log
         self._message_bytes = message_bytes
         self._shared = shared
+        self._principal: str | None = None
         self._closing = False
         self._overflowed = False
         self._sessions = 0
         self._session: NativeSession = self._connect()
+
+    def belongs_to(self, principal: str) -> None:
+        """The server is told."""
+        self._principal = principal
+        self._session.principal = principal
 
     async def run(self) -> None:
         """Serves this session, and after `restart` the next, until `close`."""
@@ -127,7 +135,7 @@ class NativeTransport(BoundTransport):
             if self._sessions == mine:
                 self._emit(FrameReceived(frame, related))
 
-        return self._server.connect(receive, self._crashed, self._message_bytes)
+        return self._server.connect(receive, self._crashed, self._message_bytes, self._principal)
 
     def _crashed(self, method: str, error: BaseException) -> None:
         self._log.error("native_handler_crashed", backend=self._name, method=method, exc_info=error)

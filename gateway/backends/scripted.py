@@ -172,6 +172,9 @@ class ScriptedTransport:
         self.let_go_of = self.kind == "http"
         self.close()
 
+    def belongs_to(self, principal: str) -> None:
+        """The server is not told."""
+
     def hand_over(self) -> None:
         self.handed_over = True
         self.close()

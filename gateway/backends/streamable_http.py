@@ -209,6 +209,9 @@ class StreamableHttpTransport:
         self._stays = True
         self.close()
 
+    def belongs_to(self, principal: str) -> None:
+        """The server is not told."""
+
     def hand_over(self) -> None:
         """There is no process."""
         self.close()

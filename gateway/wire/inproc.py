@@ -7,7 +7,9 @@ from actors.protocol.messages import RequestId
 
 
 class NativeSession(Protocol):
-    """One session with a server."""
+    """One session with a server. `principal` is who is on the other side, as the gateway knows them."""
+
+    principal: str | None
 
     async def run(self) -> None:
         """Serves until `close`."""
@@ -31,4 +33,5 @@ class NativeServer(Protocol):
         send: Callable[[bytes, RequestId | None], None],
         crash: Callable[[str, BaseException], None],
         message_bytes: int,
+        principal: str | None = None,
     ) -> NativeSession: ...

@@ -74,6 +74,8 @@ class Profile(Struct, frozen=True):
     """Begins every upstream id: an epoch, so that a rebuilt session never repeats an id."""
     tasks: bool = False
     """What its client sends as a task may go out as one."""
+    principal: str | None = None
+    """Whose connection it is; None: of somebody without a name, or everybody's."""
 
 
 class Upstream(Struct, frozen=True):
