@@ -141,7 +141,7 @@ class Gateway:
         sealer = lifecycle.sealer(settings, self.log)
         async with (
             lifecycle.open_connector(
-                self.log, limits, settings.secrets, connections=places.servers, descriptors=before
+                self.log, self.metrics, limits, settings.secrets, connections=places.servers, descriptors=before
             ) as connector,
             lifecycle.open_store(
                 settings.store,

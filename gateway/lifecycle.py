@@ -117,19 +117,23 @@ async def collect_garbage(telemetry: Telemetry) -> None:
 class NativeConnector:
     """Makes transports to servers of this process."""
 
-    def __init__(self, log: Log, limits: Limits) -> None:
+    def __init__(self, log: Log, telemetry: Telemetry, limits: Limits) -> None:
         self._log = log
+        self._telemetry = telemetry
         self._limits = limits
 
     def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
         """As in `Connector`."""
         message_bytes = self._limits.message_bytes
-        return NativeTransport(spec, emit, log=self._log, message_bytes=message_bytes, shared=modern)
+        return NativeTransport(
+            spec, emit, log=self._log, telemetry=self._telemetry, message_bytes=message_bytes, shared=modern
+        )
 
 
 @asynccontextmanager
 async def open_connector(
     log: Log,
+    telemetry: Telemetry,
     limits: Limits,
     secrets: Iterable[str] = (),
     *,
@@ -161,7 +165,7 @@ async def open_connector(
                     HttpTarget: http,
                     SseTarget: http,
                     WebSocketTarget: http,
-                    NativeTarget: NativeConnector(log, limits),
+                    NativeTarget: NativeConnector(log, telemetry, limits),
                 },
             )
             http.close()

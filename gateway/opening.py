@@ -218,7 +218,7 @@ async def open_client(target: Target) -> AsyncIterator[Client]:
     secrets = target.secrets if isinstance(target, Settings) else ()
     log, metrics = get_log("stagedoor.cli"), Metrics()
     async with (
-        lifecycle.open_connector(log, limits, secrets) as connector,
+        lifecycle.open_connector(log, metrics, limits, secrets) as connector,
         lifecycle.open_store("memory://", limits, log) as store,
         open_system(lifecycle.crash_logger(log, metrics)) as system,
     ):

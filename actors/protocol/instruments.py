@@ -94,6 +94,13 @@ _ROWS: Final = (
     Instrument("stagedoor_actor_crashes_total", "counter", "Actors that ended by a fault of ours", ("actor",)),
     Instrument("stagedoor_restarts_total", "counter", "Actors started again", ("actor",)),
     Instrument("stagedoor_scheduler_lag_seconds", "histogram", "How late the event loop runs a timer", (), SHORT),
+    Instrument(
+        "stagedoor_native_blocked_seconds",
+        "histogram",
+        "Handlers of in-process servers that kept the event loop to themselves for over 250 ms",
+        ("server", "mcp_method_name", "gen_ai_tool_name"),
+        SECONDS,
+    ),
     Instrument("stagedoor_garbage_collection_seconds", "histogram", "Garbage collections, as pauses", (), SHORT),
     # Store and cluster.
     Instrument("stagedoor_store_latency_seconds", "histogram", "Calls of the store", ("operation",), SHORT),

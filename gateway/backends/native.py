@@ -12,6 +12,7 @@ from actors.ports import (
     Headers,
     Log,
     RequestFailed,
+    Telemetry,
     TransportClosed,
     TransportEvent,
     TransportKind,
@@ -63,6 +64,7 @@ class NativeTransport(BoundTransport):
         emit: Callable[[TransportEvent], None],
         *,
         log: Log,
+        telemetry: Telemetry | None = None,
         message_bytes: int = _LIMITS.message_bytes,
         shared: bool = False,
     ) -> None:
@@ -71,6 +73,7 @@ class NativeTransport(BoundTransport):
         self._name = spec.name
         self._emit = emit
         self._log = log
+        self._telemetry = telemetry
         self._message_bytes = message_bytes
         self._shared = shared
         self._principal: str | None = None
@@ -135,10 +138,17 @@ class NativeTransport(BoundTransport):
             if self._sessions == mine:
                 self._emit(FrameReceived(frame, related))
 
-        return self._server.connect(receive, self._crashed, self._message_bytes, self._principal)
+        return self._server.connect(receive, self._crashed, self._message_bytes, self._principal, self._blocked)
 
     def _crashed(self, method: str, error: BaseException) -> None:
         self._log.error("native_handler_crashed", backend=self._name, method=method, exc_info=error)
+
+    def _blocked(self, method: str, name: str, seconds: float) -> None:
+        if self._telemetry is not None:
+            self._telemetry.observe("stagedoor_native_blocked_seconds", seconds, (self._name, method, name))
+        self._log.warning(
+            "native_handler_blocks_the_loop", backend=self._name, method=method, name=name, seconds=round(seconds, 3)
+        )
 
     def _ended(self, outcome: Exit) -> None:
         if outcome.error:

@@ -2,7 +2,7 @@
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as BadBase64
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
@@ -41,7 +41,7 @@ SUBSCRIPTIONS: Final = 1000
 Params: TypeAlias = Mapping[str, Raw]
 
 
-Rest: TypeAlias = Callable[["Session", Context, Params], Awaitable[Mapping[str, Any]]]
+Rest: TypeAlias = Callable[["Session", Context, Params], Coroutine[Any, Any, Mapping[str, Any]]]
 """What is left to do of a request, in a task."""
 
 
@@ -296,6 +296,17 @@ METHODS: Final[Mapping[str, AtOnce | InTask]] = {
     "completion/complete": InTask("completions", complete),
     "logging/setLevel": AtOnce("logging", set_level),
 }
+
+
+def called(session: "Session", method: str, params: Params) -> str:
+    """The tool or the prompt that a request names, if there is one of this name."""
+    try:
+        name = codec.text(params.get("name", EMPTY))
+    except Malformed:
+        return ""
+    server = session.server
+    there = (method == "tools/call" and name in server.tools) or (method == "prompts/get" and name in server.prompts)
+    return name if there else ""
 
 
 def cancelled_id(params: Raw) -> RequestId | None:

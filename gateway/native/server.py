@@ -30,7 +30,7 @@ from gateway.native.providers import (
     scheme_of,
 )
 from gateway.native.resources import Resource, Template
-from gateway.native.session import Crash, ListKind, Session
+from gateway.native.session import Blocked, Crash, ListKind, Session
 from gateway.native.tools import Tool
 from gateway.native.validation import Schema
 
@@ -322,10 +322,11 @@ class Server:
         crash: Crash,
         message_bytes: int = 4 * 1024 * 1024,
         principal: str | None = None,
+        blocked: Blocked | None = None,
     ) -> Session:
         """A session for one client, to be run. It hands each frame to `send`, with the request that it belongs to;
-        `send` must not wait, nor raise."""
-        return Session(self, send, crash, message_bytes, principal)
+        `send` must not wait, nor raise. `crash` and `blocked` hear of handlers that do what they should not."""
+        return Session(self, send, crash, message_bytes, principal, blocked)
 
     @property
     def connected(self) -> int:

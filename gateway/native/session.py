@@ -22,6 +22,7 @@ from gateway.native.asking import Asking
 from gateway.native.content import to_json
 from gateway.native.context import Client, Context, Level
 from gateway.native.errors import ClientTimeoutError, TooLargeError, UrlElicitation, UrlRequiredError
+from gateway.native.stepping import Stepped
 
 if TYPE_CHECKING:
     from gateway.native.server import Server
@@ -39,6 +40,11 @@ ListKind: TypeAlias = Literal["tools", "resources", "prompts"]
 
 Crash: TypeAlias = Callable[[str, BaseException], None]
 """Told of a crash in a handler: the method, and what was raised. It must not raise."""
+
+
+Blocked: TypeAlias = Callable[[str, str, float], None]
+"""Told that a handler kept the event loop to itself: the method, the tool or prompt ("" for others), and for how many
+seconds. It must not raise."""
 
 
 class Phase(Enum):
@@ -60,6 +66,7 @@ class Session:
         crash: Crash,
         message_bytes: int,
         principal: str | None,
+        blocked: Blocked | None,
     ) -> None:
         self.server = server
         self.principal = principal
@@ -71,6 +78,7 @@ class Session:
         self._phase = Phase.NEW
         self._send = send
         self._crash = crash
+        self._blocked = blocked
         self._message_bytes = message_bytes
         self._calls: dict[RequestId, trio.CancelScope] = {}
         self._asking = Asking(send, server.patience)
@@ -226,7 +234,9 @@ class Session:
         async def work() -> None:
             context = Context(self, request.id, codec.progress_token(request.params))
             with failures.no_exit():
-                answers.append(self._result(request, await do(self, context, codec.members(request.params))))
+                params = codec.members(request.params)
+                done = Stepped(do(self, context, params), partial(self._slow, request.method, params))
+                answers.append(self._result(request, await done))
 
         try:
             with scope:
@@ -250,6 +260,10 @@ class Session:
         if isinstance(error, UrlRequiredError):
             self.visited_by(error.elicitations)
         return failures.answer(request, error, self.client)
+
+    def _slow(self, method: str, params: methods.Params, seconds: float) -> None:
+        if self._blocked:
+            self._blocked(method, methods.called(self, method, params), seconds)
 
     def undescribed(self, method: str, outcome: Exit) -> None:
         """Something could not say what it is and was left out of a list, if this is the outcome of a crash."""

@@ -26,7 +26,8 @@ class NativeSession(Protocol):
 
 class NativeServer(Protocol):
     """Makes sessions. `send` gets each frame with the request that it belongs to; `crash` hears of handlers that
-    raised what they should not: the method, and the exception."""
+    raised what they should not: the method, and the exception; `blocked` of those that kept the event loop to
+    themselves: the method, the tool or prompt, and for how many seconds."""
 
     def connect(
         self,
@@ -34,4 +35,5 @@ class NativeServer(Protocol):
         crash: Callable[[str, BaseException], None],
         message_bytes: int,
         principal: str | None = None,
+        blocked: Callable[[str, str, float], None] | None = None,
     ) -> NativeSession: ...

@@ -268,7 +268,7 @@ class Stage:
     async def _live(self, task_status: trio.TaskStatus[_Life]) -> None:
         over, ended = trio.Event(), trio.Event()
         async with (
-            lifecycle.open_connector(self.log, self.limits) as connector,
+            lifecycle.open_connector(self.log, self.telemetry, self.limits) as connector,
             self._opened_store() as store,
             open_system(self._crashed) as system,
         ):
