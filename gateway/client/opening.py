@@ -70,6 +70,10 @@ async def _connect(
     target: Target, nursery: trio.Nursery, headers: Mapping[str, str], env: Mapping[str, str] | None
 ) -> Transport:
     """Imports no more than this target needs."""
+    if isinstance(target, str) and target.startswith(("ws://", "wss://")):
+        from gateway.client.websocket import open_ws
+
+        return await open_ws(target, nursery, headers=headers.items())
     if isinstance(target, str):
         from gateway.client.streamable_http import HttpTransport
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from trio_websocket import ConnectionClosed, WebSocketRequest, serve_websocket
 
 from gateway.client import Client
 from stagedoor import open_client
 from tests.gateway.client import shop
 from tests.support.ports import free_port
-from tests.support.processes import ROOT, Programs, accepts, need, programs, shared_programs
+from tests.support.processes import ROOT, Programs, accepts, need, node, programs, shared_programs
 
-__all__ = ["programs", "shared_programs"]
+__all__ = ["node", "programs", "shared_programs"]
 
 SDK = ROOT / ".venv-sdks" / "py-1.27" / "bin" / "python"
 SDK_SHOP = Path(__file__).with_name("sdk_shop.py")
@@ -49,6 +51,36 @@ def by_sse(programs: Programs) -> str:
     return f"http://127.0.0.1:{port}/sse"
 
 
+WEBSOCKET = "the fixture of this name"
+
+
+async def over_a_websocket(socket: WebSocketRequest) -> None:
+    """A session with the shop over one connection."""
+    connection = await socket.accept(subprotocol="mcp")
+    out, frames = trio.open_memory_channel[bytes](1000)
+    session = shop.server.connect(lambda frame, related: out.send_nowait(frame), lambda method, error: None, 10**6)
+
+    async def write() -> None:
+        async for frame in frames:
+            await connection.send_message(frame.decode())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(session.run)
+        nursery.start_soon(write)
+        try:
+            while True:
+                session.receive((await connection.get_message()).encode())
+        except ConnectionClosed:
+            nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def websocket(nursery: trio.Nursery) -> str:
+    """The shop behind a WebSocket."""
+    server = await nursery.start(serve_websocket, over_a_websocket, "127.0.0.1", 0, None)
+    return f"ws://127.0.0.1:{server.port}/ws"
+
+
 WAYS: dict[str, tuple[Callable[[Programs], Any], str | None, str]] = {
     "native": (in_memory, None, "2025-11-25"),
     "gateway": (by_gateway, None, "2026-07-28"),
@@ -56,6 +88,7 @@ WAYS: dict[str, tuple[Callable[[Programs], Any], str | None, str]] = {
     "gateway of old": (by_gateway, "2025-06-18", "2025-06-18"),
     "sdk": (by_sdk, None, "2025-11-25"),
     "sdk over HTTP+SSE": (by_sse, None, "2025-11-25"),
+    "websocket": (lambda programs: WEBSOCKET, None, "2025-11-25"),
     "sdk as a command": (by_command, None, "2025-11-25"),
 }
 """By name: what to open a client of, the revision that is wanted, and the one that is spoken."""
@@ -68,9 +101,11 @@ def way(request: pytest.FixtureRequest, shared_programs: Programs) -> tuple[Any,
 
 
 @pytest.fixture
-def opening(way: tuple[Any, str | None, str]) -> Callable[..., Any]:
+def opening(way: tuple[Any, str | None, str], websocket: str) -> Callable[..., Any]:
     """Opens a client of a server."""
     target, wanted, spoken = way
+    if target == WEBSOCKET:
+        target = websocket
 
     @asynccontextmanager
     async def opened(**handlers: Any) -> AsyncIterator[Client]:
