@@ -29,6 +29,7 @@ from actors.ports import (
 from actors.protocol.codec import dumps, loads
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec
+from actors.protocol.transport import RELATING
 
 INITIALIZED: Mapping[str, Any] = {
     "protocolVersion": "2025-11-25",
@@ -210,12 +211,12 @@ class ScriptedTransport:
 
     def answer(self, sent: Sent, result: Mapping[str, Any]) -> None:
         """The result of this request, on its own stream where the transport has such."""
-        self.deliver({"id": sent.id, "result": result}, sent.id if self.kind != "stdio" else None)
+        self.deliver({"id": sent.id, "result": result}, sent.id if self.kind in RELATING else None)
 
     def refuse(self, sent: Sent, code: int, message: str) -> None:
         """A JSON-RPC error for this request."""
         error = {"code": code, "message": message}
-        self.deliver({"id": sent.id, "error": error}, sent.id if self.kind != "stdio" else None)
+        self.deliver({"id": sent.id, "error": error}, sent.id if self.kind in RELATING else None)
 
     def attach(self) -> None:
         """The GET stream is open, or refused."""

@@ -348,6 +348,16 @@ PLANS = (
     _plan("never finishes the handshake", silent, "connects", within=31.0),
     _plan("opens its stream late", late_stream(0.8), "connects", within=31.0),
     _plan("never opens its stream", late_stream(None), "connects", within=31.0),
+    *(
+        _plan(f"{name}, over {words}", install, kind=kind, **more)
+        for kind, words in (("sse", "HTTP+SSE"), ("ws", "a WebSocket"))
+        for name, install, more in (
+            ("dies in the middle of a call", on_call(_later(die)), {}),
+            ("answers twice", on_call(answer_twice), {"harmless": True}),
+            ("never answers", on_call(nothing), {"within": 301.0}),
+            ("asks and dies", on_call(ask_and_die), {}),
+        )
+    ),
     _plan("starts slowly", slow_start(15.0), "connects", kind="stdio", within=31.0),
     _plan("starts too slowly", slow_start(35.0), "connects", kind="stdio", within=66.0),
 )

@@ -23,16 +23,17 @@ from typing import Any, Literal
 
 import trio
 
-from actors.ports import TransportEvent
+from actors.ports import TransportEvent, TransportKind
 from actors.protocol.codec import dumps, loads
 from actors.protocol.messages import RequestId
-from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, StdioTarget, Target
+from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, SseTarget, StdioTarget, Target, WebSocketTarget
+from actors.protocol.transport import RELATING
 from gateway.backends.scripted import ScriptedTransport, Sent
 
 Message = dict[str, Any]
 WAIT = 3600.0
 """Seconds on the test's clock, which jumps: what takes longer hangs."""
-Kind = Literal["stdio", "http", "inproc"]
+Kind = TransportKind
 
 LISTS = {
     "tools/list": "tools",
@@ -112,9 +113,17 @@ class Backend:
         return f"<Backend {self.name}: {len(self.open)} of {len(self.upstreams)} links open>"
 
     def _target(self) -> Target:
-        if self.kind == "http":
-            return HttpTarget(f"http://{self.name}.test/mcp")
-        return StdioTarget(self.name) if self.kind == "stdio" else NativeTarget(self)
+        match self.kind:
+            case "http":
+                return HttpTarget(f"http://{self.name}.test/mcp")
+            case "sse":
+                return SseTarget(f"http://{self.name}.test/sse")
+            case "ws":
+                return WebSocketTarget(f"ws://{self.name}.test/ws")
+            case "stdio":
+                return StdioTarget(self.name)
+            case "inproc":
+                return NativeTarget(self)
 
     # What the test looks at
 
@@ -319,7 +328,7 @@ class Request:
 
     @property
     def _related(self) -> int | str | None:
-        return self.id if self.upstream.backend.kind != "stdio" else None
+        return self.id if self.upstream.backend.kind in RELATING else None
 
     def result(self, result: Mapping[str, Any]) -> None:
         """Answers."""
