@@ -8,6 +8,7 @@ from typing import Any
 
 import trio
 
+from actors.duplex import Duplex
 from actors.machines.upstream.breaker import BreakerState
 from actors.ports import Log, Store
 from actors.runtime import System, SystemFailed, open_system
@@ -212,6 +213,7 @@ class Gateway:
             actors.door,
             security,
             settings.limits,
+            converse=Duplex(actors.door, settings.limits, self.stopping),
             known=lambda endpoint: endpoint in actors.services.table.value.endpoints,
             answered=lambda method, status: self.metrics.count("stagedoor_http_responses_total", (method, str(status))),
         )

@@ -5,12 +5,13 @@ The serve loop cancels the app when the connection ends; that cancels the call t
 
 from collections.abc import Callable, Mapping
 
-from actors.ports import Answer, Delete, Door, Get, Post, Principal, Reply, Streaming
+from actors.ports import Answer, Converse, Delete, Door, Get, Post, Principal, Reply, Streaming
 from actors.protocol.table import Limits
 from gateway.http.bodies import NoRoomError, Room, Share, read_body
+from gateway.http.conversation import send_rejection, serve_websocket, unfit
 from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json
 from gateway.http.response import Header, Send, cors_headers, preflight_headers, refusal, send_answer
-from gateway.http.routes import Health, Mcp, route
+from gateway.http.routes import Health, Mcp, Ws, route
 from gateway.http.security import Gate, Security
 from gateway.http.sse_stream import send_stream
 
@@ -31,8 +32,8 @@ def _uncounted(method: str, status: int) -> None:
 
 
 class McpApp:
-    """`known` says whether an endpoint exists; `overloaded` whether POSTs are to be refused for now (503); `answered`
-    hears of each answer's method and status.
+    """`converse` serves clients that have one channel for everything. `known` says whether an endpoint exists;
+    `overloaded` whether POSTs are to be refused for now (503); `answered` hears of each answer's method and status.
 
     `calls` counts requests that wait in the door, `streams` the event streams being written.
     """
@@ -43,10 +44,12 @@ class McpApp:
         security: Security,
         limits: Limits,
         *,
+        converse: Converse | None = None,
         known: Callable[[str], bool],
         overloaded: Callable[[], bool] = _never,
         answered: Callable[[str, int], None] = _uncounted,
     ) -> None:
+        self._converse = converse
         self._answered = answered
         self.calls = 0
         self.streams = 0
@@ -58,6 +61,9 @@ class McpApp:
         self._overloaded = overloaded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+            return
         try:
             reply, extra = await self._respond(scope, receive)
         except DisconnectedError:
@@ -76,15 +82,53 @@ class McpApp:
     async def _respond(self, scope: Scope, receive: Receive) -> tuple[Reply, tuple[Header, ...]]:
         """The reply, and the headers that a browser needs with it."""
         headers = header_map(scope["headers"])
-        host = headers.get("host")
-        if not self._gate.host_allowed(host):
-            return refusal(403, "Forbidden: this Host is not served here"), ()
+        refused = self._foreign(headers)
+        if refused is not None:
+            return refused, ()
         origin = headers.get("origin")
-        if origin is not None and not self._gate.origin_allowed(origin):
-            return refusal(403, "Forbidden: this Origin is not allowed"), ()
         if scope["method"] == "OPTIONS":
             return Answer(204), preflight_headers(origin, headers.get("access-control-request-headers"))
         return await self._reply(scope, headers, receive), cors_headers(origin)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket has the checks of every request before it is one, and none of a message's headers after."""
+        found = self._admit(scope)
+        if isinstance(found, Answer):
+            self._answered("GET", found.status)
+            await send_rejection(send, found)
+            return
+        endpoint, principal, converse = found
+        self._answered("GET", 101)
+        self.streams += 1
+        try:
+            await serve_websocket(scope, receive, send, converse, endpoint, principal, self._limits)
+        finally:
+            self.streams -= 1
+
+    def _admit(self, scope: Scope) -> tuple[str, Principal, Converse] | Answer:
+        headers = header_map(scope["headers"])
+        refused = self._foreign(headers)
+        if refused is not None:
+            return refused
+        principal = self._gate.principal(headers.get("authorization"))
+        if principal is None:
+            return _unauthorized("authorization" in headers)
+        target = route(scope["path"], scope.get("raw_path", b""))
+        if not isinstance(target, Ws) or self._converse is None or not self._known(target.endpoint):
+            return refusal(404, "Not found: no WebSocket here")
+        if self._overloaded():
+            return refusal(503, "Overloaded, try again", ("Retry-After", "1"))
+        refused = unfit(scope)
+        return (target.endpoint, principal, self._converse) if refused is None else refused
+
+    def _foreign(self, headers: Mapping[str, str]) -> Answer | None:
+        """The refusal of a Host or an Origin that may not speak here."""
+        if not self._gate.host_allowed(headers.get("host")):
+            return refusal(403, "Forbidden: this Host is not served here")
+        origin = headers.get("origin")
+        if origin is not None and not self._gate.origin_allowed(origin):
+            return refusal(403, "Forbidden: this Origin is not allowed")
+        return None
 
     async def _reply(self, scope: Scope, headers: Mapping[str, str], receive: Receive) -> Reply:
         target = route(scope["path"], scope.get("raw_path", b""))
@@ -96,6 +140,8 @@ class McpApp:
             return _unauthorized("authorization" in headers)
         if target is None or not self._known(target.endpoint):
             return refusal(404, "Not found: no such endpoint")
+        if isinstance(target, Ws):
+            return refusal(426, "Upgrade required: this is a WebSocket", ("Upgrade", "websocket"))
         self.calls += 1
         try:
             return await self._ask(target, method, principal, headers, receive)

@@ -47,13 +47,17 @@ class ServeConfig:
     """The largest rest of a body that is read and dropped when it was answered early; else the connection closes."""
     whole: bool = True
     """Whether a POST that came in one read goes to the app by the short way."""
+    message: int = 4 * 1024 * 1024
+    """A message on a WebSocket."""
     request: RequestLimits = field(default_factory=RequestLimits)
 
     @classmethod
     def within(cls, limits: Limits, tls: ssl.SSLContext | None = None, connections: int = 25_000) -> "ServeConfig":
         """The bounds that follow from the gateway's. (Chunked framing may double a message.)"""
         request = RequestLimits(body=2 * limits.message_bytes + 64 * 1024)
-        return cls(tls=tls, write=limits.write, stop=limits.drain_deadline, connections=connections, request=request)
+        stop = limits.drain_deadline
+        message = limits.message_bytes
+        return cls(message=message, tls=tls, write=limits.write, stop=stop, connections=connections, request=request)
 
 
 class _Silent:

@@ -3,7 +3,7 @@
 It stands between hypercorn's connection (RawData, Closed, Updated) and hypercorn's HTTPStream (Request, Body, …, which
 speaks ASGI), as H11Protocol does, and differs in this: the parser is llhttp's; a request that is answered is whole, and
 what comes behind it waits unparsed and bounded, so that the end of the connection is still seen; head and body leave in
-one write; there is no upgrade, neither to HTTP/2 nor to anything else; a body that nobody read is dropped.
+one write; there is no upgrade but to WebSocket (`websocket`); a body that nobody read is dropped.
 `handle` never waits but for a `100 Continue` or an error to be written. A request that came whole goes to the app by
 WholeStream, which is shorter than HTTPStream.
 """
@@ -27,6 +27,7 @@ from hypercorn.utils import suppress_body
 from gateway.http.config import EdgeConfig
 from gateway.http.requests import Inbox, Requests
 from gateway.http.response import refusal
+from gateway.http.websocket import WebSocketStream, upgrades
 from gateway.wire.http1_server import (
     CONTINUE,
     END,
@@ -116,7 +117,7 @@ class Http1Protocol(H11Protocol):
         self.client = client
         self.server = server
         self.wire = wire
-        self.stream: AppStream | WholeStream | None = None  # type: ignore[assignment]
+        self.stream: AppStream | WholeStream | WebSocketStream | None = None  # type: ignore[assignment]
         self.limits = config.serve
         self.decoder = RequestDecoder(self.limits.request)
         self.phase = Phase.IDLE
@@ -148,7 +149,9 @@ class Http1Protocol(H11Protocol):
 
     async def feed(self, data: bytes) -> None:
         """What came from the peer."""
-        if self.phase is Phase.WORK:
+        if isinstance(self.stream, WebSocketStream):
+            await self.stream.feed(data)
+        elif self.phase is Phase.WORK:
             self._held += data
         else:
             self.decoder.feed(data)
@@ -207,6 +210,15 @@ class Http1Protocol(H11Protocol):
         self._reset()
         self._head = head
         self._served += 1
+        if upgrades(head) and self.decoder.take_rest() == b"":
+            self._unread = 0
+            if self.decoder.next_event() is not None or not self.decoder.idle:
+                await self.refuse(400, "Nothing may be sent before the handshake is answered")
+                return
+            self.stream = WebSocketStream(self, head, self.limits.message)
+            self._enter(Phase.WORK)
+            self.stream.start(self.app, self.task_group)
+            return
         if self.limits.whole and head.method in _DIRECT and (body := self.decoder.take_rest()) is not None:
             self._unread = 0
             self.stream = WholeStream(self, head, body)

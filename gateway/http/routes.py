@@ -12,11 +12,18 @@ class Mcp:
 
 
 @dataclass(frozen=True, slots=True)
+class Ws:
+    """`/ws` (the endpoint named "") or `/ws/<endpoint>`: WebSocket."""
+
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """`/healthz`: the process answers."""
 
 
-Route: TypeAlias = Mcp | Health
+Route: TypeAlias = Mcp | Ws | Health
 
 _ROOT = Mcp("")
 _HEALTH = Health()
@@ -34,7 +41,10 @@ def route(path: str, raw: bytes = b"") -> Route | None:
         return _ROOT
     if path == "/healthz":
         return _HEALTH
-    if path.startswith("/mcp/"):
-        name = path[5:].removesuffix("/")
-        return Mcp(name) if name and "/" not in name else None
+    if path in {"/ws", "/ws/"}:
+        return Ws("")
+    for kind, prefix in ((Mcp, "/mcp/"), (Ws, "/ws/")):
+        if path.startswith(prefix):
+            name = path.removeprefix(prefix).removesuffix("/")
+            return kind(name) if name and "/" not in name else None
     return None

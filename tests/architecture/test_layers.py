@@ -13,7 +13,7 @@ LIBRARIES: dict[str, set[str]] = {
     "actors/machines": {"msgspec"},
     "actors/runtime": {"trio"},
     "actors": {"trio"},
-    "gateway/http": {"trio", "hypercorn"},
+    "gateway/http": {"trio", "hypercorn", "wsproto"},
     "gateway/admin": {"quart", "quart_trio"},
     "gateway/backends": {"trio"},
     "gateway/client": {"trio"},

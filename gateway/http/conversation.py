@@ -1,0 +1,68 @@
+"""Clients that have one channel for everything, over HTTP: a WebSocket as a `Channel`, as far as the app sees it."""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from actors.ports import Answer, Converse, HungUp, Principal
+from actors.protocol.table import Limits
+from gateway.http.request import Receive, Scope
+from gateway.http.response import Send, encoded, refusal
+
+SUBPROTOCOL: Final = "mcp"
+GOING_AWAY: Final = 1001
+
+
+def unfit(scope: Scope) -> Answer | None:
+    """Why a request for a WebSocket can't be served; None if it can."""
+    if not scope["valid"]:
+        version = ("Sec-WebSocket-Version", "13")
+        return refusal(426, "Upgrade required: this is no handshake of WebSocket 13", ("Upgrade", "websocket"), version)
+    if scope["subprotocols"] and SUBPROTOCOL not in scope["subprotocols"]:
+        return refusal(400, f"Bad request: the subprotocol is {SUBPROTOCOL}")
+    return None
+
+
+async def send_rejection(send: Send, answer: Answer) -> None:
+    """Writes a whole answer in place of the handshake's."""
+    headers = [*encoded(answer.headers), (b"content-type", b"application/json")]
+    headers.append((b"content-length", b"%d" % len(answer.body)))
+    await send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": answer.body})
+
+
+async def serve_websocket(
+    scope: Scope, receive: Receive, send: Send, converse: Converse, endpoint: str, principal: Principal, limits: Limits
+) -> None:
+    """Accepts the handshake, and serves the client until one of both ends it."""
+    subprotocol = SUBPROTOCOL if scope["subprotocols"] else None
+    await send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": []})
+    await converse(WebSocketChannel(receive, send, scope["heard"], limits.keep_alive), endpoint, principal)
+    await send({"type": "websocket.close", "code": GOING_AWAY, "reason": "the gateway ends this connection"})
+
+
+class WebSocketChannel:
+    """Implements `Channel`. A peer of which nothing was heard between two pings is gone."""
+
+    def __init__(self, receive: Receive, send: Send, heard: Callable[[], float], keep_alive: float) -> None:
+        self._receive = receive
+        self._send = send
+        self._heard = heard
+        self._keep_alive = keep_alive
+        self._pinged: float | None = None
+
+    async def receive(self) -> bytes:
+        while True:
+            with trio.move_on_after(self._keep_alive):
+                message = await self._receive()
+                if message["type"] != "websocket.receive":
+                    raise HungUp
+                return bytes(message["text"].encode())
+            if self._pinged is not None and self._heard() < self._pinged:
+                raise HungUp
+            self._pinged = trio.current_time()
+            await self._send({"type": "websocket.ping"})
+
+    async def send(self, message: bytes) -> None:
+        await self._send({"type": "websocket.send", "text": message.decode()})
