@@ -15,7 +15,7 @@ import trio
 from actors.endpoints.merged import MISSING
 from actors.ports import ANONYMOUS, Answer, Post, Reply, Streaming
 from actors.protocol import sse
-from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, Table
+from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, Table, WebSocketTarget
 from actors.protocol.versions import LATEST_HANDSHAKE
 from actors.runtime import open_system
 from actors.tree import GatewayActors
@@ -207,7 +207,9 @@ def table_of(target: Target) -> tuple[Table, Limits]:
         return target.table, replace(target.limits, list_deadline=target.limits.link_connect)
     headers = (("Authorization", f"Bearer {target.token}"),) if target.token else ()
     name = target.url.partition("?")[0]
-    remote = BackendSpec(name, HttpTarget(target.url, headers, may_be_sse=True))
+    web_socket = target.url.lower().startswith(("ws:", "wss:"))
+    place = WebSocketTarget(target.url, headers) if web_socket else HttpTarget(target.url, headers, may_be_sse=True)
+    remote = BackendSpec(name, place)
     return Table({name: remote}, {"": Endpoint("", "transparent", (name,))}), Limits()
 
 

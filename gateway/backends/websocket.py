@@ -53,7 +53,7 @@ class WebSocketTransport(BoundTransport):
         """ValueError for a URL that is none."""
         self._name = name
         self._url = parse_url(target.url, ON_SOCKET)
-        self._headers = [(key, value) for key, value in target.headers if key.lower() not in OURS]
+        self._headers = [(key, value) for key, value in target.headers if not _is_ours(key.lower())]
         self._emit = emit
         self._slots = slots
         self._log = log
@@ -214,3 +214,8 @@ class WebSocketTransport(BoundTransport):
                 self._say(RequestFailed(item.id, why, message, "no", self._status, detail))
         self._say(TransportClosed(reason, message, detail))
         self._told = True
+
+
+def _is_ours(header: str) -> bool:
+    """Whether the handshake needs it; configuration does not replace it."""
+    return header in OURS or header.startswith("sec-websocket-")

@@ -30,7 +30,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OWN_HEADERS = re.compile(
     "accept|accept-encoding|connection|content-length|content-type|expect|host|last-event-id|mcp-protocol-version"
-    "|mcp-session-id|te|trailer|transfer-encoding|upgrade",
+    "|mcp-session-id|sec-websocket-[a-z-]*|te|trailer|transfer-encoding|upgrade",
     re.IGNORECASE,
 )
 """Headers that the transport sets: a second value would contradict it."""

@@ -1,6 +1,8 @@
 """Connections to HTTP servers belong to one server each, and to nobody for ever."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import trio
@@ -32,6 +34,15 @@ async def ask(backend, events, log, nursery):
     with trio.fail_after(PATIENCE):
         yield asked
     connector.close()
+
+
+def test_what_few_servers_need_is_not_imported_until_one_does():
+    program = (
+        "import sys, gateway.lifecycle;"
+        "print({'trio_websocket', 'gateway.backends.websocket', 'gateway.backends.sse_2024'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 async def test_sessions_with_one_server_share_its_connections_and_other_servers_have_their_own(ask, backend):

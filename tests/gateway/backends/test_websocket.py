@@ -97,7 +97,8 @@ async def connect(nursery, events, log):
 
         nursery.start_soon(trio.serve_listeners, serve, [listener])
         port = listener.socket.getsockname()[1]
-        target = target or WebSocketTarget(f"ws://127.0.0.1:{port}/a?b=c", (("Authorization", "Bearer secret"),))
+        headers = (("Authorization", "Bearer secret"), ("Sec-WebSocket-Protocol", "other"), ("Host", "h"))
+        target = target or WebSocketTarget(f"ws://127.0.0.1:{port}/a?b=c", headers)
         transport = WebSocketTransport(
             "demo",
             target,
@@ -142,6 +143,7 @@ async def test_messages_are_text_messages_both_ways(connect, events):
     lines = {line.lower() for line in peer.head.decode().split("\r\n")}
     assert "get /a?b=c http/1.1" in lines
     assert {"sec-websocket-protocol: mcp", "authorization: bearer secret"} <= lines
+    assert not {"sec-websocket-protocol: other", "host: h"} & lines
     assert not any(line.startswith("sec-websocket-extensions") for line in lines), "nothing is compressed"
     assert (transport.kind, transport.kept) == ("ws", None)
 

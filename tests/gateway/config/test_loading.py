@@ -279,6 +279,11 @@ def test_an_unset_variable_is_an_error_that_names_the_field(problem: Callable[..
         ('{"url": "http://h/#x"}', ".url", "holds a #fragment"),
         ('{"url": "http://h", "headers": {"A b": "x"}}', ".headers.A b", "is not a header name"),
         ('{"url": "http://h", "headers": {"Mcp-Session-Id": "x"}}', ".headers.Mcp-Session-Id", "is set by the gateway"),
+        (
+            '{"url": "ws://h", "headers": {"Sec-WebSocket-Key": "x"}}',
+            ".headers.Sec-WebSocket-Key",
+            "is set by the gateway",
+        ),
         ('{"url": "http://h", "headers": {"A": "b\\r\\nC: d"}}', ".headers.A", "holds a line break"),
         ('{"command": ""}', ".command", "is empty"),
         ('{"command": "x\\u0000"}', ".command", "holds a NUL character"),
