@@ -1,7 +1,7 @@
 """The client behind `stagedoor ls` and `stagedoor call`: a session with the gateway's own actors, in this process.
 
-Over a configuration it is the aggregate that `/mcp` would serve; over a URL, the one server there, as it is. Either way
-the connection to the server is the one that the gateway makes.
+Over a configuration it is the aggregate that `/mcp` would serve, by the connections that the gateway makes; over a URL,
+the one server there, as it is.
 """
 
 import json
@@ -15,13 +15,13 @@ import trio
 from actors.endpoints.merged import MISSING
 from actors.ports import ANONYMOUS, Answer, Post, Reply, Streaming
 from actors.protocol import sse
-from actors.protocol.table import BackendSpec, Endpoint, HttpTarget, Limits, Table, WebSocketTarget
+from actors.protocol.table import Limits
 from actors.protocol.versions import LATEST_HANDSHAKE
 from actors.runtime import open_system
 from actors.tree import GatewayActors
 from gateway import lifecycle
+from gateway.calling import LISTED, open_url, told
 from gateway.cli.client import Client, ClientFailedError, Kind, Target, UrlTarget
-from gateway.config import Settings
 from gateway.observability.logging import get_log
 from gateway.observability.metrics import Metrics
 from gateway.servers import servers_of
@@ -30,18 +30,10 @@ LIST_METHODS: dict[str, str] = {"tools": "tools/list", "resources": "resources/l
 
 
 Entries: TypeAlias = list[dict[str, Any]]
-LISTED: tuple[Kind, ...] = ("tools", "resources", "prompts")
-"""The kinds of things that servers are asked for, in this order; each has the name of the capability."""
 AT_ONCE = 16
 """Servers that are connected to at one time."""
 PAUSE = 0.5
 """Seconds before a list that lacks servers which are still starting is asked for again."""
-EXECUTED = {
-    "no": "the call was not executed",
-    "unknown": "the call may have been executed",
-    "yes": "the call was executed, and its result was lost",
-}
-"""What `data.executed` means, in plain words."""
 
 
 class DoorClient:
@@ -141,35 +133,9 @@ class DoorClient:
         reply = await self._post({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
         answer = await self._answer(reply, id)
         if "error" in answer:
-            raise ClientFailedError(self._told(answer["error"], acts=acts))
+            raise ClientFailedError(told(answer["error"], self._actors.backends.status, acts=acts))
         result: dict[str, Any] = answer.get("result", {})
         return result
-
-    def _told(self, error: dict[str, Any], *, acts: bool) -> str:
-        """An error for people, who may know the address, with what is known of the server's end."""
-        message = str(error.get("message", "the server answered with an error")).removeprefix("Internal error: ")
-        data = error.get("data")
-        data = data if isinstance(data, dict) else {}
-        status = self._actors.backends.status.get(str(data.get("backend")))
-        if status is not None and status.failure is not None and status.failure.message in message:
-            message = message.replace(status.failure.message, status.last_error)
-        lines = [message, *(f"  {line}" for line in _texts(data.get("stderr")))]
-        servers = data.get("servers")
-        for server in servers if isinstance(servers, list) else ():
-            if isinstance(server, dict):
-                lines.append(self._told_of(server))
-        if data.get("more"):
-            lines.append(f"  and {data['more']} more")
-        executed = EXECUTED.get(str(data.get("executed"))) if acts else None
-        return "\n".join([*lines, *([f"  {executed}"] if executed else [])])
-
-    def _told_of(self, server: dict[str, Any]) -> str:
-        """One server of several that don't work."""
-        name, message, stderr = str(server.get("backend")), str(server.get("message")), _texts(server.get("stderr"))
-        status = self._actors.backends.status.get(name)
-        if status is not None and status.failure is not None:
-            message, stderr = status.last_error, [*status.failure.diagnostics.stderr]
-        return "\n".join([f"  server {name!r}: {message}", *(f"    {line}" for line in stderr)])
 
     async def _post(self, message: dict[str, Any]) -> Reply:
         headers = {"mcp-session-id": self._session} if self._session is not None else {}
@@ -196,31 +162,18 @@ class DoorClient:
         raise ClientFailedError("the stream ended without an answer")
 
 
-def _texts(value: object) -> list[str]:
-    return [str(line) for line in value] if isinstance(value, list) else []
-
-
-def table_of(target: Target) -> tuple[Table, Limits]:
-    """What the target names, as a table."""
-    if not isinstance(target, UrlTarget):
-        # Whoever asks once wants the whole list.
-        return target.table, replace(target.limits, list_deadline=target.limits.link_connect)
-    headers = (("Authorization", f"Bearer {target.token}"),) if target.token else ()
-    name = target.url.partition("?")[0]
-    web_socket = target.url.lower().startswith(("ws:", "wss:"))
-    place = WebSocketTarget(target.url, headers) if web_socket else HttpTarget(target.url, headers, may_be_sse=True)
-    remote = BackendSpec(name, place)
-    return Table({name: remote}, {"": Endpoint("", "transparent", (name,))}), Limits()
-
-
 @asynccontextmanager
 async def open_client(target: Target) -> AsyncIterator[Client]:
     """A client; its first request raises ClientFailedError if nobody answers there."""
-    table, limits = table_of(target)
-    secrets = target.secrets if isinstance(target, Settings) else ()
+    if isinstance(target, UrlTarget):
+        async with open_url(target, Limits()) as client:
+            yield client
+        return
+    # Whoever asks once wants the whole list.
+    table, limits = target.table, replace(target.limits, list_deadline=target.limits.link_connect)
     log, metrics = get_log("stagedoor.cli"), Metrics()
     async with (
-        lifecycle.open_connector(log, metrics, limits, secrets) as connector,
+        lifecycle.open_connector(log, metrics, limits, target.secrets) as connector,
         lifecycle.open_store("memory://", limits, log) as store,
         open_system(lifecycle.crash_logger(log, metrics)) as system,
     ):

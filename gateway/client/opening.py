@@ -1,5 +1,6 @@
 """From a target to a client."""
 
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -32,6 +33,7 @@ async def open_client(
     headers: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
     info: Mapping[str, str] = INFO,
+    within: float = math.inf,
 ) -> AsyncIterator[Client]:
     """A client of the server at `target`, for the time of a block.
 
@@ -40,19 +42,24 @@ async def open_client(
     the protocol writes them; `log` hears of log messages. `headers` go with every HTTP request, `env`
     into the environment of a command.
 
+    `within` are the seconds for connection and handshake, after which it is a trio.TooSlowError.
+
     Raises ClientError where there is no server, or none that speaks the protocol.
     """
+    until = trio.current_time() + within
     handlers = Handlers(sampling, elicitation, roots, log)
     try:
         async with trio.open_nursery() as nursery:
             connect = partial(_connect, target, nursery, headers or {}, env)
             other = partial(_connect_sse, target, nursery, headers or {}) if isinstance(target, str) else None
-            link = Link(await connect(), None if hasattr(target, "receive") else connect, other)
+            with trio.fail_at(until):
+                link = Link(await connect(), None if hasattr(target, "receive") else connect, other)
             try:
                 # What is still to be said is said before the connection ends.
                 async with trio.open_nursery() as farewells:
                     client = Client(link, handlers, info, nursery, farewells)
-                    await client.begin(version)
+                    with trio.fail_at(until):
+                        await client.begin(version)
                     try:
                         yield client
                     finally:
@@ -70,7 +77,7 @@ async def _connect(
     target: Target, nursery: trio.Nursery, headers: Mapping[str, str], env: Mapping[str, str] | None
 ) -> Transport:
     """Imports no more than this target needs."""
-    if isinstance(target, str) and target.startswith(("ws://", "wss://")):
+    if isinstance(target, str) and target.lower().startswith(("ws://", "wss://")):
         from gateway.client.websocket import open_ws
 
         return await open_ws(target, nursery, headers=headers.items())

@@ -18,9 +18,10 @@ from gateway.client import ConnectionLostError, RequestFailedError, VersionError
 from gateway.client.memory import MemoryTransport
 from stagedoor import open_client
 from tests.gateway.client import shop
-from tests.gateway.client.conftest import CONFIG
+from tests.gateway.client.conftest import CONFIG, by_sse
 from tests.gateway.native.conftest import checker
-from tests.support.processes import Programs
+from tests.support.patience import PATIENCE
+from tests.support.processes import STAGEDOOR, Programs
 
 
 @pytest.mark.e2e
@@ -177,3 +178,21 @@ def trio_s() -> set[str]:
         [sys.executable, "-c", "import trio, sys; print(*sys.modules)"], capture_output=True, text=True, check=True
     )
     return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+@pytest.mark.e2e
+def test_the_command_line_speaks_with_it(programs: Programs) -> None:
+    """Over a transport that the gateway's URL does not name."""
+    url = by_sse(programs)
+    command = [STAGEDOOR, "call", "add", "--arg", "a=1", "--arg", "b=2", "--url", url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (done.returncode, done.stdout.strip()) == (0, "3"), done.stderr
+    command = [STAGEDOOR, "ls", "servers", "--url", url, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    (entry,) = json.loads(done.stdout)
+    assert (entry["status"], entry["server"], entry["era"], entry["counts"]["prompts"]) == (
+        "healthy",
+        "shop",
+        "legacy",
+        1,
+    )
