@@ -129,7 +129,11 @@ class Arguments:
             return taken
 
     def _check(self, arguments: bytes) -> None:
-        fault = self._schema.fault(from_json(arguments), every=len(arguments) <= SEARCHED)
+        try:
+            value = from_json(arguments)
+        except ValueError as error:  # too deep, or numbers or escapes that nothing stands for
+            raise BadValuesError(f"the arguments can't be read: {error}") from None
+        fault = self._schema.fault(value, every=len(arguments) <= SEARCHED)
         if fault:
             raise BadValuesError(fault)
 
@@ -182,9 +186,8 @@ class Output:
         """What goes into `structuredContent`: an object as it is, anything else as `{"result": …}`. TypeError if the
         tool returned something else than it promised."""
         if self._adapter is None:
-            plain = from_json(to_json(value))
-            self.check(plain)
-            return cast(dict[str, Any], plain)
+            self.check(value)
+            return cast(dict[str, Any], from_json(to_json(value)))
         try:
             checked = self._adapter.validate_python(value)
         except ValidationError as error:
@@ -193,8 +196,8 @@ class Output:
         return {"result": plain} if self._wrapped else plain
 
     def check(self, structured: Any) -> None:
-        """TypeError if this JSON value does not fit the schema."""
-        fault = self._schema.fault(structured)
+        """TypeError if this value, as JSON has it, does not fit the schema."""
+        fault = self._schema.fault(from_json(to_json(structured)))
         if fault:
             raise TypeError(f"the tool returned what its output schema forbids: {fault}")
 

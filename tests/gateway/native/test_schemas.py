@@ -12,6 +12,8 @@ import typing_extensions
 from pydantic import BaseModel, Field
 
 from gateway.native import Server, ToolResult
+from gateway.native.errors import BadValuesError
+from gateway.native.schemas import Arguments
 
 ORDER = {
     "type": "object",
@@ -250,6 +252,24 @@ async def test_a_typed_dict_may_be_returned(connect: Any) -> None:
 
     client = await connect(server)
     assert (await client.call("typed"))["structuredContent"] == {"inners": [{"a": 1}], "x": 2}
+
+
+@pytest.mark.parametrize("value", ["[" * 3000 + "]" * 3000, "9" * 5000, '"\\ud800"'])
+def test_arguments_that_nothing_stands_for_are_bad_arguments(value: str) -> None:
+    by_hand = Arguments("by_hand", (), {"type": "object"})
+    with pytest.raises(BadValuesError, match=r"^the arguments can.t be read: "):
+        by_hand.parse_exactly(b'{"x":' + value.encode() + b"}")
+
+
+async def test_structured_output_in_full_may_hold_what_has_a_json_form(connect: Any) -> None:
+    server = Server("t")
+
+    @server.tool(output_schema={"type": "object", "properties": {"at": {"type": "object"}}})
+    async def where() -> ToolResult:
+        return ToolResult(["there"], {"at": Point(1.0)})
+
+    client = await connect(server)
+    assert (await client.call("where"))["structuredContent"] == {"at": {"x": 1.0, "y": 0.0}}
 
 
 def test_a_server_without_schemas_by_hand_does_not_load_their_library() -> None:
