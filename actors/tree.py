@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import trio
 
+from actors.cluster.channels import Channels
 from actors.cluster.holder import DrainStarted
 from actors.cluster.mailer import Mailer, Postman
 from actors.cluster.sweeper import Deaths, Sweeper
@@ -68,8 +69,11 @@ class GatewayActors:
             ),
             "core",
         )
+        self.channels = Channels(services)
         self.router, mailer = NamedRef(system, "router"), NamedRef(system, "mailer")
-        post = Child("mailer", lambda: Mailer(services, self.sessions, self.router, lambda: self.affinity_pools))
+        post = Child(
+            "mailer", lambda: Mailer(services, self.sessions, self.router, lambda: self.affinity_pools, self.channels)
+        )
         system.spawn(Supervisor([post]), "mail")
         system.spawn(upstreams, "links")
         system.spawn(supervisor, "sessions")

@@ -214,6 +214,7 @@ class Gateway:
             security,
             settings.limits,
             converse=Duplex(actors.door, settings.limits, self.stopping),
+            post=actors.channels,
             known=lambda endpoint: endpoint in actors.services.table.value.endpoints,
             answered=lambda method, status: self.metrics.count("stagedoor_http_responses_total", (method, str(status))),
         )

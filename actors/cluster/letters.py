@@ -107,6 +107,22 @@ class FromPool(ToPool, frozen=True, omit_defaults=True):
     """The same from the owner to the holder. Number 0 is in no order: there is no such link."""
 
 
+# Between the process to which a client posts and the one that holds its only stream --------------------------------
+
+
+class Said(Struct, frozen=True, omit_defaults=True):
+    """A client's message for the channel of this name."""
+
+    channel: str
+    body: bytes
+
+
+class Heard(Struct, frozen=True, omit_defaults=True):
+    """What became of it, as an HTTP status. It names the letter."""
+
+    status: int
+
+
 # From the owner to the holder: each names the letter that it is about -----------------------------------------
 
 
@@ -185,7 +201,8 @@ Ask: TypeAlias = Deliver | Note | Attach | Recover | End | Move | Take
 ToOwner: TypeAlias = Ask | Detach | Written
 ToHolder: TypeAlias = Whole | Opened | Attached | Unrecorded | Events | Head | Released | Refused | Moved
 OfPool: TypeAlias = ToPool | FromPool
-Body: TypeAlias = ToOwner | ToHolder | OfPool
+OfChannel: TypeAlias = Said | Heard
+Body: TypeAlias = ToOwner | ToHolder | OfPool | OfChannel
 
 BODIES: Final[dict[str, type[Body]]] = {
     "deliver": Deliver,
@@ -208,6 +225,8 @@ BODIES: Final[dict[str, type[Body]]] = {
     "moved": Moved,
     "to_pool": ToPool,
     "from_pool": FromPool,
+    "said": Said,
+    "heard": Heard,
 }
 """By kind."""
 KINDS: Final = {body: kind for kind, body in BODIES.items()}

@@ -12,6 +12,7 @@ from msgspec import Struct
 from actors.cluster import holder as ho
 from actors.cluster import letters as lt
 from actors.cluster import owner as ow
+from actors.cluster.channels import Channels
 from actors.cluster.holder import Holder
 from actors.cluster.letters import Letter, UnreadableError
 from actors.cluster.owner import Owner
@@ -92,8 +93,16 @@ class Mailer(Actor):
 
     mailbox_size = ho.MOST
 
-    def __init__(self, services: Services, sessions: Sessions, router: NamedRef, pools: Callable[[], PoolPost]) -> None:
-        """`pools`: who takes letters that are about these."""
+    def __init__(
+        self,
+        services: Services,
+        sessions: Sessions,
+        router: NamedRef,
+        pools: Callable[[], PoolPost],
+        channels: Channels,
+    ) -> None:
+        """`pools` and `channels`: who takes letters that are about these."""
+        self._channels = channels
         self._pools = pools
         self._services = services
         self._sessions = sessions
@@ -144,6 +153,8 @@ class Mailer(Actor):
             self.owner.take(letter, letter.body)
         elif isinstance(letter.body, lt.ToHolder):
             self.holder.take(sender, mid, letter.body)
+        elif isinstance(letter.body, lt.OfChannel):
+            self._channels.take(letter)
         else:
             self._pools().take(letter)
 

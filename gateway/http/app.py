@@ -4,15 +4,19 @@ The serve loop cancels the app when the connection ends; that cancels the call t
 """
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qs
 
-from actors.ports import Answer, Converse, Delete, Door, Get, Post, Principal, Reply, Streaming
+from actors import ports
+from actors.ports import Answer, Converse, Delete, Door, Get, Principal, Reply, Streaming
 from actors.protocol.table import Limits
 from gateway.http.bodies import NoRoomError, Room, Share, read_body
 from gateway.http.conversation import send_rejection, serve_websocket, unfit
 from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json
 from gateway.http.response import Header, Send, cors_headers, preflight_headers, refusal, send_answer
-from gateway.http.routes import Health, Mcp, Ws, route
+from gateway.http.routes import Health, Mcp, Messages, Sse, Ws, route
 from gateway.http.security import Gate, Security
+from gateway.http.sse_channel import PARAMETER, Post, said, serve_sse
 from gateway.http.sse_stream import send_stream
 
 _ALLOW = ("Allow", "GET, POST, DELETE, OPTIONS")
@@ -31,9 +35,19 @@ def _uncounted(method: str, status: int) -> None:
     """Nobody counts."""
 
 
+class Opening(NamedTuple):
+    """In place of a reply: a stream on which everything goes out."""
+
+    endpoint: str
+    principal: Principal
+    converse: Converse
+    post: "Post"
+
+
 class McpApp:
-    """`converse` serves clients that have one channel for everything. `known` says whether an endpoint exists;
-    `overloaded` whether POSTs are to be refused for now (503); `answered` hears of each answer's method and status.
+    """`converse` serves clients that have one channel for everything, `post` brings what they POST there. `known` says
+    whether an endpoint exists; `overloaded` whether POSTs are to be refused for now (503); `answered` hears of each
+    answer's method and status.
 
     `calls` counts requests that wait in the door, `streams` the event streams being written.
     """
@@ -45,11 +59,13 @@ class McpApp:
         limits: Limits,
         *,
         converse: Converse | None = None,
+        post: Post | None = None,
         known: Callable[[str], bool],
         overloaded: Callable[[], bool] = _never,
         answered: Callable[[str, int], None] = _uncounted,
     ) -> None:
         self._converse = converse
+        self._to_stream = post
         self._answered = answered
         self.calls = 0
         self.streams = 0
@@ -68,9 +84,15 @@ class McpApp:
             reply, extra = await self._respond(scope, receive)
         except DisconnectedError:
             return
-        status = 200 if isinstance(reply, Streaming) else reply.status
+        status = reply.status if isinstance(reply, Answer) else 200
         self._answered(scope["method"] if scope["method"] in _COUNTED else "other", status)
-        if isinstance(reply, Streaming):
+        if isinstance(reply, Opening):
+            self.streams += 1
+            try:
+                await serve_sse(send, reply.post, reply.converse, reply.endpoint, reply.principal, self._limits, extra)
+            finally:
+                self.streams -= 1
+        elif isinstance(reply, Streaming):
             self.streams += 1
             try:
                 await send_stream(send, reply, self._limits.keep_alive, extra)
@@ -79,7 +101,7 @@ class McpApp:
         else:
             await send_answer(send, reply, extra, head_only=scope["method"] == "HEAD")
 
-    async def _respond(self, scope: Scope, receive: Receive) -> tuple[Reply, tuple[Header, ...]]:
+    async def _respond(self, scope: Scope, receive: Receive) -> tuple["Reply | Opening", tuple[Header, ...]]:
         """The reply, and the headers that a browser needs with it."""
         headers = header_map(scope["headers"])
         refused = self._foreign(headers)
@@ -130,7 +152,7 @@ class McpApp:
             return refusal(403, "Forbidden: this Origin is not allowed")
         return None
 
-    async def _reply(self, scope: Scope, headers: Mapping[str, str], receive: Receive) -> Reply:
+    async def _reply(self, scope: Scope, headers: Mapping[str, str], receive: Receive) -> "Reply | Opening":
         target = route(scope["path"], scope.get("raw_path", b""))
         method: str = scope["method"]
         if isinstance(target, Health):
@@ -138,10 +160,14 @@ class McpApp:
         principal = self._gate.principal(headers.get("authorization"))
         if principal is None:
             return _unauthorized("authorization" in headers)
-        if target is None or not self._known(target.endpoint):
+        if isinstance(target, Messages) and self._to_stream is not None:
+            return await self._say(scope, principal, headers, receive)
+        if target is None or isinstance(target, Messages) or not self._known(target.endpoint):
             return refusal(404, "Not found: no such endpoint")
         if isinstance(target, Ws):
             return refusal(426, "Upgrade required: this is a WebSocket", ("Upgrade", "websocket"))
+        if isinstance(target, Sse):
+            return self._open_sse(target, method, principal, headers)
         self.calls += 1
         try:
             return await self._ask(target, method, principal, headers, receive)
@@ -161,16 +187,51 @@ class McpApp:
             return await self._door.delete(Delete(target.endpoint, principal, headers))
         return refusal(405, "Method not allowed", _ALLOW)
 
+    def _open_sse(
+        self, target: Sse, method: str, principal: Principal, headers: Mapping[str, str]
+    ) -> "Answer | Opening":
+        if self._converse is None or self._to_stream is None:
+            return refusal(404, "Not found: no such endpoint")
+        if method != "GET":  # by this a client of a later revision learns that it is the old transport
+            return refusal(405, "Method not allowed", ("Allow", "GET, OPTIONS"))
+        if not accepts(headers.get("accept", "*/*")).events:
+            return refusal(406, "Not acceptable: the client must accept text/event-stream")
+        if self._overloaded():
+            return refusal(503, "Overloaded, try again", ("Retry-After", "1"))
+        return Opening(target.endpoint, principal, self._converse, self._to_stream)
+
+    async def _say(self, scope: Scope, principal: Principal, headers: Mapping[str, str], receive: Receive) -> Answer:
+        """A message for an SSE stream, which its answer goes to."""
+        assert self._to_stream is not None
+        if scope["method"] != "POST":
+            return refusal(405, "Method not allowed", ("Allow", "POST, OPTIONS"))
+        body = await self._body(headers, receive)
+        if isinstance(body, Answer):
+            return body
+        return said(await self._to_stream.say(_named(scope.get("query_string", b"")), principal, body))
+
+    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes | Answer:
+        unreadable = _unreadable(headers)
+        if unreadable is not None:
+            return unreadable
+        with Share(self._room) as share:
+            try:
+                body = await read_body(headers, receive, self._limits.message_bytes, share)
+            except NoRoomError:
+                return refusal(503, "No room for a message of this size, try again", ("Retry-After", "1"))
+        if body is None:
+            return refusal(413, f"The message is larger than {self._limits.message_bytes} bytes")
+        return body
+
     async def _post(self, target: Mcp, principal: Principal, headers: Mapping[str, str], receive: Receive) -> Reply:
         if self._overloaded():
             return refusal(503, "Overloaded, try again", ("Retry-After", "1"))
         accepted = accepts(headers.get("accept", ""))
         if not (accepted.json and accepted.events):
             return refusal(406, "Not acceptable: the client must accept application/json and text/event-stream")
-        if not is_json(headers.get("content-type", "")):
-            return refusal(415, "Unsupported media type: Content-Type must be application/json")
-        if headers.get("content-encoding", "identity").lower() != "identity":
-            return refusal(415, "Unsupported content coding: the body must not be compressed", _CODING)
+        unreadable = _unreadable(headers)
+        if unreadable is not None:
+            return unreadable
         with Share(self._room) as share:
             try:
                 body = await read_body(headers, receive, self._limits.message_bytes, share)
@@ -178,7 +239,23 @@ class McpApp:
                 return refusal(503, "No room for a message of this size, try again", ("Retry-After", "1"))
             if body is None:
                 return refusal(413, f"The message is larger than {self._limits.message_bytes} bytes")
-            return await self._door.post(Post(target.endpoint, principal, headers, body))
+            return await self._door.post(ports.Post(target.endpoint, principal, headers, body))
+
+
+def _unreadable(headers: Mapping[str, str]) -> Answer | None:
+    if not is_json(headers.get("content-type", "")):
+        return refusal(415, "Unsupported media type: Content-Type must be application/json")
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        return refusal(415, "Unsupported content coding: the body must not be compressed", _CODING)
+    return None
+
+
+def _named(query: bytes) -> str:
+    """What names the stream in the query of a POST."""
+    try:
+        return parse_qs(query.decode("latin-1"), max_num_fields=8).get(PARAMETER, [""])[0]
+    except ValueError:
+        return ""
 
 
 def _unauthorized(tried: bool) -> Answer:

@@ -19,11 +19,23 @@ class Ws:
 
 
 @dataclass(frozen=True, slots=True)
+class Sse:
+    """`/sse` (the endpoint named "") or `/sse/<endpoint>`: the stream of HTTP+SSE."""
+
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """`/messages`: where its clients POST."""
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """`/healthz`: the process answers."""
 
 
-Route: TypeAlias = Mcp | Ws | Health
+Route: TypeAlias = Mcp | Ws | Sse | Messages | Health
 
 _ROOT = Mcp("")
 _HEALTH = Health()
@@ -43,7 +55,11 @@ def route(path: str, raw: bytes = b"") -> Route | None:
         return _HEALTH
     if path in {"/ws", "/ws/"}:
         return Ws("")
-    for kind, prefix in ((Mcp, "/mcp/"), (Ws, "/ws/")):
+    if path in {"/sse", "/sse/"}:
+        return Sse("")
+    if path in {"/messages", "/messages/"}:
+        return Messages()
+    for kind, prefix in ((Mcp, "/mcp/"), (Ws, "/ws/"), (Sse, "/sse/")):
         if path.startswith(prefix):
             name = path.removeprefix(prefix).removesuffix("/")
             return kind(name) if name and "/" not in name else None

@@ -16,11 +16,12 @@ COMMENT = b":\n\n"
 FIRST_EVENT = 0.01
 """An event that comes within these seconds leaves together with the head; else a comment takes the head out."""
 
-_HEADERS: tuple[Header, ...] = (
+EVENT_STREAM: tuple[Header, ...] = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 )
+"""The headers of every event stream."""
 
 
 async def send_stream(send: Send, reply: Streaming, keep_alive: float, extra: tuple[Header, ...] = ()) -> None:
@@ -28,7 +29,7 @@ async def send_stream(send: Send, reply: Streaming, keep_alive: float, extra: tu
     source = reply.source
     try:
         await send(
-            {"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *encoded(reply.headers), *extra]}
+            {"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *encoded(reply.headers), *extra]}
         )
         patience = FIRST_EVENT
         while True:

@@ -42,6 +42,8 @@ BODIES: list[letters.Body] = [
     letters.Moved(),
     letters.ToPool(1, 0, b"\x90"),
     letters.FromPool(0, 2**40, b""),
+    letters.Said("c", b"{}"),
+    letters.Heard(202),
 ]
 
 

@@ -1,0 +1,82 @@
+"""HTTP+SSE of 2024-11-05: one stream on which everything goes out, beginning with the place where to POST."""
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import trio
+
+from actors.ports import Answer, Converse, Principal
+from actors.protocol.sse import encode_event
+from actors.protocol.table import Limits
+from gateway.http.response import Header, Send, refusal
+from gateway.http.sse_stream import COMMENT, EVENT_STREAM
+
+MESSAGES = "/messages"
+PARAMETER = "sessionId"
+
+
+class Messages(Protocol):
+    """The messages of one client, as they come."""
+
+    async def receive(self) -> bytes: ...
+
+
+class Post(Protocol):
+    """Brings messages to the streams that they belong to, in whichever process these are."""
+
+    def opened(self, principal: Principal) -> AbstractContextManager[tuple[str, Messages]]:
+        """A stream, for the time of a block: what names it to its client, and the client's messages."""
+
+    async def say(self, token: str, principal: Principal, body: bytes) -> int:
+        """A message of a client; an HTTP status."""
+
+
+def said(status: int) -> Answer:
+    """The answer to a POST."""
+    if status == 404:
+        return refusal(404, "Not found: no such session")
+    if status == 503:
+        return refusal(503, "The session takes no message at the moment, try again", ("Retry-After", "1"))
+    return Answer(status)
+
+
+async def serve_sse(
+    send: Send,
+    post: Post,
+    converse: Converse,
+    endpoint: str,
+    principal: Principal,
+    limits: Limits,
+    extra: tuple[Header, ...],
+) -> None:
+    """Serves the client on this stream, until one of both ends it."""
+    await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *extra]})
+    with post.opened(principal) as (token, messages):
+        channel = SseChannel(send, messages, limits.keep_alive)
+        await channel.write(encode_event(f"{MESSAGES}?{PARAMETER}={token}".encode(), event="endpoint"))
+        await converse(channel, endpoint, principal)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class SseChannel:
+    """Implements `Channel`."""
+
+    def __init__(self, send: Send, messages: Messages, keep_alive: float) -> None:
+        self._send = send
+        self._messages = messages
+        self._keep_alive = keep_alive
+        self._writing = trio.Lock()
+
+    async def receive(self) -> bytes:
+        while True:
+            with trio.move_on_after(self._keep_alive):
+                return await self._messages.receive()
+            await self.write(COMMENT)
+
+    async def send(self, message: bytes) -> None:
+        await self.write(encode_event(message, event="message"))
+
+    async def write(self, data: bytes) -> None:
+        """Some bytes of the stream."""
+        async with self._writing:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
