@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from actors.protocol.table import StdioTarget
+from actors.protocol.table import HttpTarget, StdioTarget
 from tests.interaction.backend import HttpAnswer, text
 from tests.interaction.cells import TRANSPORTS
 from tests.interaction.codes import INTERNAL
+from tests.interaction.http_server import HttpServer, SseServer
 from tests.interaction.stage import Cell, Route, Stage
+from tests.interaction.transports import served
 from tests.support.schemas import NEWEST
+from tests.support.wire_client import RpcError
 
 HTTP = pytest.mark.cells((Cell(NEWEST, "memory", "http"),))
 STDIO = pytest.mark.cells((Cell(NEWEST, "memory", "stdio"),))
@@ -167,3 +170,32 @@ async def test_the_negotiated_revision_is_named_to_the_backend_in_every_later_re
     assert "mcp-session-id" not in first
     assert {headers["mcp-protocol-version"] for headers in rest} == {"2025-06-18"}
     assert {headers["mcp-session-id"] for headers in rest} == {"backend-session-1"}
+
+
+# HTTP+SSE ----------------------------------------------------------------------------------------------------
+
+
+@HTTP
+async def test_a_server_that_has_another_transport_than_it_had_is_found_out_anew(stage: Stage) -> None:
+    old, new = await stage.backend("old", transport="inproc"), await stage.backend("new", transport="inproc")
+    old.result("echo", text("old"))
+    new.result("echo", text("new"))
+    serving = [SseServer(old).serve, HttpServer({"/sse": new}).serve]
+    async with served(lambda stream: serving[0](stream), stage.nursery) as origin:
+        stage.target("alpha", HttpTarget(f"{origin}/sse", may_be_sse=True))
+        client = await stage.connect("/mcp/alpha")
+        assert await client.call("echo") == text("old")
+        [before] = [connection for connection in old.connections if connection.of("tools/call")]
+        del serving[0]
+        before.hang_up()
+        await before.wait_ended()
+        # A POST to the session that is gone, if it comes before the end of its stream; then a stream that is refused.
+        errors: list[RpcError] = []
+        while not new.of("tools/call") and len(errors) < 3:
+            try:
+                assert await client.call("echo") == text("new")
+            except RpcError as error:
+                errors.append(error)
+        assert {error.code for error in errors} == {INTERNAL}
+        assert errors[-1].data["executed"] == "no", "the stream that was refused"
+        assert len(errors) < 3

@@ -47,11 +47,11 @@ async def reached(backend: Backend, kind: Kind, nursery: trio.Nursery) -> AsyncI
             nursery.start_soon(trio.serve_listeners, HttpServer({"/mcp": backend}).serve, _listeners(listener))
             yield HttpTarget(f"unix:{path}", HEADERS)
     elif kind in ("sse", "found"):
-        async with _served(SseServer(backend).serve, nursery) as origin:
+        async with served(SseServer(backend).serve, nursery) as origin:
             url = f"{origin}/sse"
             yield SseTarget(url, HEADERS) if kind == "sse" else HttpTarget(url, HEADERS, may_be_sse=True)
     elif kind == "ws":
-        async with _served(partial(_web_socket, backend), nursery) as origin:
+        async with served(partial(_web_socket, backend), nursery) as origin:
             yield WebSocketTarget(f"{origin.replace('http', 'ws')}/ws", HEADERS)
     else:
         async with shared_origin({"/mcp": backend}, nursery) as origin:
@@ -72,12 +72,13 @@ def _socket() -> Iterator[tuple[str, socket.socket]]:
 @asynccontextmanager
 async def shared_origin(backends: Mapping[str, Backend], nursery: trio.Nursery) -> AsyncIterator[str]:
     """One host and port for backends at these paths, in front of which its address is to be put."""
-    async with _served(HttpServer(backends).serve, nursery) as origin:
+    async with served(HttpServer(backends).serve, nursery) as origin:
         yield origin
 
 
 @asynccontextmanager
-async def _served(serve: Callable[[trio.SocketStream], Awaitable[None]], nursery: trio.Nursery) -> AsyncIterator[str]:
+async def served(serve: Callable[[trio.SocketStream], Awaitable[None]], nursery: trio.Nursery) -> AsyncIterator[str]:
+    """Whatever answers connections, as an origin."""
     listener = socket.create_server(("127.0.0.1", 0))
     nursery.start_soon(trio.serve_listeners, serve, _listeners(listener))
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -99,6 +100,8 @@ class _NativeServer:
         send: Callable[[bytes, Id | None], None],
         crash: Callable[[str, BaseException], None],
         message_bytes: int,
+        principal: str | None = None,
+        blocked: Callable[[str, str, float], None] | None = None,
     ) -> _NativeSession:
         return _NativeSession(self._backend.connected(send))
 
