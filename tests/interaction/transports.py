@@ -107,6 +107,8 @@ class _NativeServer:
 
 
 class _NativeSession:
+    principal: str | None = None
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._over = trio.Event()
