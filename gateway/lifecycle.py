@@ -38,7 +38,6 @@ from gateway.observability.redaction import Redaction
 from gateway.sealing import AesSealer
 from gateway.store.lists import open_file_lists
 from gateway.store.memory import MemoryStore
-from gateway.store.redis.store import RedisStore, open_redis_store
 
 KEY_BYTES = 32
 
@@ -194,6 +193,8 @@ async def open_store(
             yield store
             nursery.cancel_scope.cancel()
         return
+    from gateway.store.redis.store import open_redis_store  # its library takes a while to load
+
     async with open_redis_store(
         url, limits, log=log, on_lost=on_lost, on_batch=on_batch, info=info, seals=seals
     ) as redis:
@@ -203,8 +204,9 @@ async def open_store(
 @asynccontextmanager
 async def open_lists(store: Store, log: Log) -> AsyncIterator[ListStore | None]:
     """Where the last lists known are kept: with the sessions, or, if these end with the process, on this machine."""
-    if isinstance(store, RedisStore):
-        yield store.lists
+    with_sessions: ListStore | None = getattr(store, "lists", None)
+    if with_sessions is not None:
+        yield with_sessions
         return
     try:
         path = state_directory() / "lists.json"

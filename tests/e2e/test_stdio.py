@@ -209,3 +209,10 @@ def test_wrong_usage_is_said_on_standard_error(tmp_path: Path) -> None:
         done = subprocess.run([STAGEDOOR, "stdio", *options], capture_output=True, timeout=PATIENCE, check=False)
         assert (done.returncode, done.stdout) == (2, b"")
         assert done.stderr
+
+
+def test_what_only_a_listener_or_a_shared_store_needs_is_not_loaded() -> None:
+    look = "import sys, gateway.stdio; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"redis", "hypercorn", "quart", "quart_trio", "wsproto", "trio_websocket"}
