@@ -311,7 +311,7 @@ class Client:
             call.settle(_again(lost))
         for scope in list(self._asked.values()):
             scope.cancel()
-        self._watching.lose(lost)
+        self._watching.fail(lost)
 
     async def _receive(self, transport: Transport) -> None:
         while True:
@@ -326,7 +326,9 @@ class Client:
                         received.message, reason=received.reason, executed=received.executed, status=received.status
                     ),
                 )
-            case SessionLost(id=int(id)):  # one without an id is found out by the next request
+            case SessionLost(id=None):
+                self._nursery.start_soon(self._renew_soon, self._session)
+            case SessionLost(id=int(id)):
                 self._settle(id, SessionForgottenError())
             case FrameReceived():
                 self._read(received.frame, received.status)
@@ -528,6 +530,13 @@ class Client:
         self._begun = result
         ready = self._talk.tell("notifications/initialized")
         await self._link.transport.send(ready.frame, ready.headers)
+
+    async def _renew_soon(self, session: int) -> None:
+        """For those who wait for what the server says by itself."""
+        try:
+            await self._renew(session)
+        except ClientError as error:
+            self._watching.fail(error)
 
     async def _renew(self, session: int) -> None:
         """A new session in the place of one that the server has forgotten, once, whoever notices it first."""

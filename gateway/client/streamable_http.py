@@ -1,6 +1,7 @@
 """Streamable HTTP of both eras: a POST for each message, a GET for what belongs to no request, and the same GET for the
 rest of an answer whose stream was cut. A POST is made once, whatever becomes of it."""
 
+import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import Final
@@ -28,6 +29,8 @@ from gateway.wire.url import parse_url
 
 RESUMES: Final = 6
 """Attempts in a row to go on with a broken stream that bring no event."""
+LISTENS: Final = 10
+"""The same of the stream of what belongs to no request; with the back-off some minutes."""
 ACCEPT: Final = 30.0
 """Seconds in which a notification or an answer is accepted."""
 LISTEN: Final = 5.0
@@ -36,6 +39,8 @@ DELETE: Final = 3.0
 """Seconds for ending the session."""
 REFUSAL: Final = 1024 * 1024
 """Bytes of a refusal that are read."""
+
+_LOG: Final = logging.getLogger("stagedoor.client")
 
 
 class HttpTransport:
@@ -220,7 +225,8 @@ class HttpTransport:
                 reason = "connect" if not error.sent else "broken"
                 failed = RequestFailed(id, reason, error.detail, "unknown" if error.sent else "no")
             case _:
-                raise error
+                _LOG.error("an exchange crashed", exc_info=error)
+                failed = RequestFailed(id, "crashed", "the exchange with the server crashed", "unknown")
         self._emit(failed)
 
     def _emit(self, received: Received) -> None:
@@ -251,6 +257,9 @@ class HttpTransport:
                 elif response == 400 and trail.last_id is not None:
                     trail.last_id = None  # what came since is no longer kept
                 elif not _passes(response):
+                    return
+                elif trail.failures >= LISTENS:
+                    self._emit(SessionLost(None))
                     return
                 await trio.sleep(trail.wait())
 

@@ -15,6 +15,8 @@ from gateway.client.values import Update, typed
 
 PENDING: Final = 1024
 """Resources that have changed and were not taken yet; of further ones the oldest is dropped."""
+LISTENS: Final = 10
+"""Attempts in a row to go on with a subscription that come to nothing; with the back-off some minutes."""
 UPDATED: Final = "notifications/resources/updated"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
@@ -110,7 +112,7 @@ class Watching:
         async with self._changing:
             if watch in self._watches:
                 self._watches.remove(watch)
-                if all(other.uri != watch.uri for other in self._watches):
+                if watch.failure is None and all(other.uri != watch.uri for other in self._watches):
                     await self._client.request("resources/unsubscribe", {"uri": watch.uri})
 
     def abandon(self, watch: Watch) -> None:
@@ -132,10 +134,10 @@ class Watching:
             for watch in [listened] if listened is not None else self._meant(params["uri"]):
                 watch.note(params)
 
-    def lose(self, lost: ConnectionLostError) -> None:
-        """The connection is gone."""
+    def fail(self, failure: ClientError) -> None:
+        """Nothing more comes."""
         for watch in (*self._watches, *self._listens.values()):
-            watch.fail(lost)
+            watch.fail(failure)
 
     async def renew(self) -> None:
         """Subscribes anew, in a new session; what was missed meanwhile nobody knows."""
@@ -173,7 +175,7 @@ class Watching:
                 except (ConnectionLostError, McpError) as error:
                     watch.fail(error)
                 except ClientError as error:
-                    if not watch.begun.is_set():
+                    if not watch.begun.is_set() or failures >= LISTENS:
                         watch.fail(error)
                 finally:
                     del self._listens[ids.pop()]

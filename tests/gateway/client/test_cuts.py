@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
-from gateway.client import ConnectionLostError, McpError, RequestFailedError
+from gateway.client import ConnectionLostError, McpError, RequestFailedError, streamable_http, subscriptions
 from stagedoor import open_client
 from tests.e2e import cutter as cutters
 from tests.gateway.client.conftest import CONFIG, by_sdk
@@ -116,8 +116,8 @@ async def test_a_session_that_the_server_has_forgotten_is_begun_anew(programs: P
             gateway.program.kill()
             programs.gateway(CONFIG, in_place_of=gateway)
             with trio.fail_after(PATIENCE):
-                assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == {"result": 3}
                 await anext(updates)
+                assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == {"result": 3}
                 await client.call_tool("sell")
                 await anext(updates)
             await client.call_tool("chat", {"level": "warning"})
@@ -140,3 +140,17 @@ async def test_a_server_that_is_away_fails_what_is_asked_of_it(programs: Program
                 await client.ping()
             assert failed.value.executed == "no"
         nursery.cancel_scope.deadline = trio.current_time() + PATIENCE
+
+
+@pytest.mark.parametrize("version", [SESSIONS, None])
+async def test_a_subscription_to_a_server_that_does_not_come_back_ends(
+    version: str | None, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (streamable_http, subscriptions):
+        monkeypatch.setattr(module, "LISTENS", 2)
+    gateway = programs.gateway(CONFIG)
+    async with open_client(gateway.endpoint("shop"), version) as client, client.subscribe("shop://price") as updates:
+        gateway.program.kill()
+        with trio.fail_after(PATIENCE), pytest.raises(RequestFailedError):
+            async for _ in updates:
+                pass
