@@ -19,7 +19,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/client": {"trio"},
     "gateway/wire": {"trio", "httptools", "trio_websocket"},
     "gateway/store": {"trio", "redis", "hiredis"},
-    "gateway/native": {"trio", "pydantic", "pydantic_core", "typing_extensions", "jsonschema_rs"},
+    "gateway/native": {"trio", "pydantic", "pydantic_core", "typing_extensions", "jsonschema_rs", "uritemplate"},
     "gateway/observability": {"trio", "prometheus_client", "structlog"},
     "gateway/config": {"pydantic", "pydantic_core", "yaml"},
     "gateway/sealing": {"cryptography"},
@@ -77,6 +77,7 @@ IN_ONE_FOLDER = (
     "cryptography",
     "yaml",
     "jsonschema_rs",
+    "uritemplate",
 )
 
 

@@ -182,7 +182,7 @@ def test_what_can_not_be_a_resource_is_refused_when_it_is_registered() -> None:
         server.resource("x://y")(argued)
     with pytest.raises(TypeError, match="must be id"):
         server.template("x://{id}")(argued)
-    for wrong in ("x://y", "x://{a}/{a}", "x://{a", "x://{?a}", "x://{a*}"):
+    for wrong in ("x://y", "x://{a}/{a}", "x://{a", "x://{=a}", "x://{;a*}"):
         with pytest.raises(ValueError, match="variables"):
             parse(wrong)
 
@@ -200,3 +200,25 @@ def test_a_resource_can_not_change_without_end() -> None:
 
 async def _words() -> str:
     return ""
+
+
+async def test_variables_that_a_uri_leaves_out_have_their_defaults(connect: Any, failed: Any) -> None:
+    server = Server("t")
+
+    @server.template("search://{index}{/path*}{?q,limit}")
+    async def search(index: str, path: list[str], q: str, limit: int = 5) -> str:
+        return f"{index} {path} {q} {limit}"
+
+    client = await connect(server)
+    [template] = (await client.request("resources/templates/list"))["resourceTemplates"]
+    assert template["uriTemplate"] == "search://{index}{/path*}{?q,limit}"
+
+    async def read(uri: str) -> str:
+        text: str = (await client.request("resources/read", {"uri": uri}))["contents"][0]["text"]
+        return text
+
+    assert await read("search://i/a/b?limit=7&q=x%20y") == "i ['a', 'b'] x y 7"
+    assert await read("search://i/a?q=x") == "i ['a'] x 5"
+    for uri in ("search://i/a", "search://i/a?q=x&limit=many", "search://i?q=x", "search://i/a?q=x&other=1"):
+        with pytest.raises(failed):
+            await read(uri)
