@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,9 @@ async def over_a_websocket(socket: WebSocketRequest) -> None:
     session = shop.server.connect(lambda frame, related: out.send_nowait(frame), lambda method, error: None, 10**6)
 
     async def write() -> None:
-        async for frame in frames:
-            await connection.send_message(frame.decode())
+        with suppress(ConnectionClosed):
+            async for frame in frames:
+                await connection.send_message(frame.decode())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(session.run)

@@ -93,10 +93,20 @@ async def test_a_subscription_without_sessions_is_made_again_after_a_cut_and_tol
     with Cutting(gateway, b"notifications/resources/updated") as cutter, trio.fail_after(PATIENCE):
         async with open_client(cutter.url) as client, client.subscribe("shop://price") as updates:
             await client.call_tool("sell")
-            await anext(updates)
+            # The update that was cut off may be lost with its connection: then what is told of the cut comes first.
             assert (await anext(updates)).uri == "shop://price"
-            await client.call_tool("sell")
-            assert (await anext(updates)).uri == "shop://price"
+            async with trio.open_nursery() as nursery:
+
+                async def sell() -> None:
+                    while True:
+                        await client.call_tool("sell")
+                        await trio.sleep(0.1)
+
+                nursery.start_soon(sell)
+                for _ in range(3):
+                    assert (await anext(updates)).uri == "shop://price"
+                nursery.cancel_scope.cancel()
+        assert cutter.cuts == 1
 
 
 async def test_of_a_server_without_event_ids_nothing_can_be_fetched(shared_programs: Programs) -> None:
