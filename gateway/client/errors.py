@@ -55,6 +55,11 @@ class RequestFailedError(ClientError):
         self.status = status
 
 
+def not_resumable(what: str) -> RequestFailedError:
+    """For a transport whose messages can't be asked for again."""
+    return RequestFailedError(f"{what} has no event ids", reason="not_resumed", executed="no")
+
+
 class ConnectionLostError(ClientError):
     """The connection is gone, and with it every request that had no answer. `stderr`: the last lines of a process."""
 

@@ -9,7 +9,7 @@ from actors.ports import Headers
 from actors.protocol.messages import RequestId
 from actors.protocol.table import Limits
 from actors.runtime.boundary import boundary
-from gateway.client.errors import ConnectionLostError
+from gateway.client.errors import ConnectionLostError, not_resumable
 from gateway.client.transport import Received
 from gateway.wire.inproc import NativeServer
 
@@ -45,7 +45,8 @@ class MemoryTransport:
         self._session.close()
 
     async def resume_from(self, event_id: str) -> None:
-        raise NotImplementedError("a session in memory has no event ids")
+        await trio.lowlevel.checkpoint()
+        raise not_resumable("a session in memory")
 
     def _said(self, frame: bytes, related: RequestId | None) -> None:
         try:

@@ -11,7 +11,7 @@ from actors.protocol.messages import Request
 from actors.protocol.sse import SseDecoder, SseEvent, SseTooLargeError
 from actors.protocol.table import Limits
 from actors.runtime.boundary import boundary
-from gateway.client.errors import ConnectionLostError
+from gateway.client.errors import ConnectionLostError, not_resumable
 from gateway.client.transport import Received
 from gateway.wire.errors import WireError
 from gateway.wire.http1_client import encode_headers
@@ -63,7 +63,8 @@ class SseTransport:
         self._pool.close()
 
     async def resume_from(self, event_id: str) -> None:
-        raise NotImplementedError("this transport has no event ids")
+        await trio.lowlevel.checkpoint()
+        raise not_resumable("HTTP+SSE")
 
     async def _post(self, message: bytes) -> None:
         said = codec.decode_message(message)

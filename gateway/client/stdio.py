@@ -10,7 +10,7 @@ from trio.lowlevel import FdStream
 
 from actors.ports import Headers
 from actors.protocol.table import Limits, StdioTarget
-from gateway.client.errors import ConnectionLostError
+from gateway.client.errors import ConnectionLostError, not_resumable
 from gateway.client.transport import Received
 from gateway.wire.lines import LineSplitter, LongLine
 from gateway.wire.process import Child, Patience, SpawnError, describe_exit, end_group, spawn
@@ -73,7 +73,8 @@ class StdioTransport:
             self._ended.set()
 
     async def resume_from(self, event_id: str) -> None:
-        raise NotImplementedError("a process has no event ids")
+        await trio.lowlevel.checkpoint()
+        raise not_resumable("a process")
 
     async def _lost(self) -> ConnectionLostError:
         with trio.move_on_after(LAST_WORDS):

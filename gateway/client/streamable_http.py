@@ -249,7 +249,9 @@ class HttpTransport:
                 response = await self._get(trail)
                 heard.set()
                 if isinstance(response, Response):
-                    await self._follow(response, trail)
+                    if not await self._follow(response, trail):
+                        self._emit(SessionLost(None))  # to go on after what could not be read would be to meet it again
+                        return
                 elif response == 404 and session.id is not None:
                     self._forget_session(session)
                     self._emit(SessionLost(None))
@@ -263,11 +265,15 @@ class HttpTransport:
                     return
                 await trio.sleep(trail.wait())
 
-    async def _follow(self, response: Response, trail: EventTrail) -> None:
+    async def _follow(self, response: Response, trail: EventTrail) -> bool:
+        """Passes on what comes up to the end of the stream; whether all of it could be read."""
         with response:
-            await boundary(
+            outcome = await boundary(
                 read_events, response, SseDecoder(2 * self._limit), trail, self._take_unrelated, lambda: None
             )
+        if outcome.error is not None:
+            _LOG.warning("a stream was given up: %s", outcome.error)
+        return outcome.error is None
 
     def _take_unrelated(self, frame: bytes) -> bool:
         self._emit(frame)

@@ -8,7 +8,7 @@ import trio
 from actors.ports import Headers
 from actors.protocol.table import Limits
 from actors.runtime.boundary import boundary
-from gateway.client.errors import ConnectionLostError, RequestFailedError
+from gateway.client.errors import ConnectionLostError, RequestFailedError, not_resumable
 from gateway.client.transport import Received
 from gateway.wire.errors import WireError
 from gateway.wire.http_session import OURS
@@ -56,7 +56,8 @@ class WebSocketTransport:
         await self._socket.close()
 
     async def resume_from(self, event_id: str) -> None:
-        raise NotImplementedError("a WebSocket has no event ids")
+        await trio.lowlevel.checkpoint()
+        raise not_resumable("a WebSocket")
 
     async def _write(self) -> None:
         """The one writer, so that no message is written in part."""

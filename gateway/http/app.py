@@ -205,20 +205,20 @@ class McpApp:
         assert self._to_stream is not None
         if scope["method"] != "POST":
             return refusal(405, "Method not allowed", ("Allow", "POST, OPTIONS"))
-        body = await self._body(headers, receive)
-        if isinstance(body, Answer):
-            return body
-        return said(await self._to_stream.say(_named(scope.get("query_string", b"")), principal, body))
+        with Share(self._room) as share:
+            body = await self._body(headers, receive, share)
+            if isinstance(body, Answer):
+                return body
+            return said(await self._to_stream.say(_named(scope.get("query_string", b"")), principal, body))
 
-    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes | Answer:
+    async def _body(self, headers: Mapping[str, str], receive: Receive, share: Share) -> bytes | Answer:
         unreadable = _unreadable(headers)
         if unreadable is not None:
             return unreadable
-        with Share(self._room) as share:
-            try:
-                body = await read_body(headers, receive, self._limits.message_bytes, share)
-            except NoRoomError:
-                return refusal(503, "No room for a message of this size, try again", ("Retry-After", "1"))
+        try:
+            body = await read_body(headers, receive, self._limits.message_bytes, share)
+        except NoRoomError:
+            return refusal(503, "No room for a message of this size, try again", ("Retry-After", "1"))
         if body is None:
             return refusal(413, f"The message is larger than {self._limits.message_bytes} bytes")
         return body
@@ -229,16 +229,10 @@ class McpApp:
         accepted = accepts(headers.get("accept", ""))
         if not (accepted.json and accepted.events):
             return refusal(406, "Not acceptable: the client must accept application/json and text/event-stream")
-        unreadable = _unreadable(headers)
-        if unreadable is not None:
-            return unreadable
         with Share(self._room) as share:
-            try:
-                body = await read_body(headers, receive, self._limits.message_bytes, share)
-            except NoRoomError:
-                return refusal(503, "No room for a message of this size, try again", ("Retry-After", "1"))
-            if body is None:
-                return refusal(413, f"The message is larger than {self._limits.message_bytes} bytes")
+            body = await self._body(headers, receive, share)
+            if isinstance(body, Answer):
+                return body
             return await self._door.post(ports.Post(target.endpoint, principal, headers, body))
 
 
