@@ -226,6 +226,13 @@ def sessions(story: Story) -> Iterator[str]:
         if statuses:
             yield f"the stream of {listening.who} could not be resumed: {statuses}"
     yield from (f"{who} was not served again" for who in story.unserved)
+    # One that was lost before it had served anything is one whose handshake was broken off.
+    good = {(sdk.who, sdk.session) for sdk in story.sdk_calls if sdk.outcome == "result"}
+    yield from (
+        f"{sdk.key}: the session was not found"
+        for sdk in story.sdk_calls
+        if sdk.lost and (sdk.who, sdk.session) in good
+    )
     served = {sdk.key.rpartition(".")[0] for sdk in story.sdk_calls if sdk.outcome == "result"}
     yield from (f"{who} was never served" for who in story.sdks if who not in served)
 

@@ -72,18 +72,18 @@ async def live(who: str, over: anyio.Event) -> None:
     while not over.is_set():
         try:
             async with connected() as session:
-                good = True
+                good, first = True, count + 1
                 while good and not over.is_set():
                     count += 1
-                    good = await call(session, f"{who}.{count}", chance)
+                    good = await call(session, f"{who}.{count}", first, chance)
                     await anyio.sleep(chance.uniform(0.05, 0.5))
         except Exception as error:  # whatever an SDK makes of a lost connection
             write(who=who, gave_up=repr(error)[:300])
         await anyio.sleep(0.5)
 
 
-async def call(session: Any, key: str, chance: random.Random) -> bool:
-    """One call; whether the session can go on."""
+async def call(session: Any, key: str, first: int, chance: random.Random) -> bool:
+    """One call of the session whose first one has that number; whether it can go on."""
     tool = chance.choices(tuple(TOOLS), tuple(TOOLS.values()))[0]
     steps = 0 if tool == "quick" else chance.randint(1, 4)
     backend = chance.choice(("ids", "plain"))
@@ -94,6 +94,7 @@ async def call(session: Any, key: str, chance: random.Random) -> bool:
         told.append((message or "", int(value)))
 
     began = {"key": key, "who": key.partition(".")[0], "steps": steps, "tool": tool, "began": time.monotonic()}
+    began["session"] = first
     began["takes"] = steps * pause + (THINKS if tool == "ask" else 0.0)
     write(**began)
     end: dict[str, Any] = {"outcome": "timeout"}
@@ -108,8 +109,9 @@ async def call(session: Any, key: str, chance: random.Random) -> bool:
             data = error.error.data if isinstance(error.error.data, dict) else {}
             end = {"outcome": "timeout" if silent else "error", "text": f"{error.error.code} {error.error.message}"}
             end["executed"] = str(data.get("executed", ""))
+            end["lost"] = error.error.message == "Session terminated"  # what both SDKs make of a 404
     write(**began, **end, progress=told, ended=time.monotonic())
-    return end["outcome"] != "timeout"
+    return end["outcome"] != "timeout" and not end.get("lost")
 
 
 async def main() -> None:

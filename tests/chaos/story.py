@@ -124,6 +124,10 @@ class SdkCall:
     executed: str = ""
     """What an error said of it."""
     takes: float = 0.0
+    session: int = 0
+    """The number of the first call of its session."""
+    lost: bool = False
+    """The session was not found."""
     """Seconds that the tool and its user take."""
 
 

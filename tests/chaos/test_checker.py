@@ -105,6 +105,9 @@ FINE: dict[str, Story] = {
     "an SDK gave up when a replica was lost": changed(
         lambda s: s.sdk_calls.append(SdkCall("sdk", "sdk.2", 101.0, 140.0, "timeout"))
     ),
+    "a session on an SDK that is not found, whose handshake was broken off": changed(
+        lambda s: s.sdk_calls.append(SdkCall("sdk", "sdk.2", 200.0, 201.0, "error", lost=True, session=2))
+    ),
 }
 
 WRONG: dict[str, tuple[str, Story]] = {
@@ -219,6 +222,10 @@ WRONG: dict[str, tuple[str, Story]] = {
         changed(lambda s: s.listenings[0].exchanges.append(exchange(status=400, end="whole"))),
     ),
     "not served any more": ("sessions", changed(lambda s: s.unserved.append("ann"))),
+    "a session on an SDK that is not found": (
+        "sessions",
+        changed(lambda s: s.sdk_calls.append(SdkCall("sdk", "sdk.2", 200.0, 201.0, "error", lost=True))),
+    ),
     "nobody on an SDK": ("sessions", changed(lambda s: setattr(s, "sdks", ["sdk", "another"]))),
     "too long on an SDK": (
         "hangs",

@@ -75,6 +75,20 @@ async def test_a_process_is_started_anew_and_what_may_have_changed_is_said_once(
         assert stdio.upstream.params_of("resources/subscribe") == [{"uri": "test:///a"}]
 
 
+async def test_a_session_whose_end_of_the_handshake_got_lost_outlives_its_owner(autojump_clock):
+    """SDKs do not look at what became of `notifications/initialized`; a request says as much."""
+    async with open_replicas(2, Backend("alpha", kind="http")) as (one, two):
+        client = one.client("alpha")
+        params = {"protocolVersion": client.version, "capabilities": {}, "clientInfo": client.info}
+        opened = client.begin("initialize", params)
+        await opened.result()
+        client.session = opened.headers["mcp-session-id"]
+        assert await client.tool("echo") == "alpha: echo"
+        one.kill()
+        client.to(two)
+        assert await client.tool("echo") == "alpha: echo"
+
+
 async def test_a_handshake_is_not_over_before_the_store_has_it(autojump_clock, monkeypatch):
     """Whoever got its 202 has a session that outlives its owner."""
     async with open_replicas(2, Backend("alpha", kind="http")) as (one, two):

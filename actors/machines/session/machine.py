@@ -114,10 +114,15 @@ def _request(session: Session, event: ev.Posted, request: Request) -> Step:
         refusal = errors.invalid_params("unknown log level")
     if refusal is not None:
         return _deny(session, event, request, refusal)
+    effects: fx.Effects = []
+    if session.phase is SessionPhase.CONFIRMING:
+        # Whoever asks has read the answer to `initialize`. What says so else may be lost on its way, or never come.
+        session, effects = _initialized(session, "request")
     try:
-        return inflight.accept(session, event.post, request, event.now, level)
+        session, more = inflight.accept(session, event.post, request, event.now, level)
     except errors.Malformed as malformed:
-        return _deny(session, event, request, malformed.error)
+        session, more = _deny(session, event, request, malformed.error)
+    return session, effects + more
 
 
 def _deny(session: Session, event: ev.Posted, request: Request, error: errors.ProtocolError) -> Step:
@@ -244,7 +249,7 @@ def _not_initialized(session: Session, effects: fx.Effects) -> Step:
 def _notification(session: Session, message: Notification) -> Step:
     method = message.method
     if method == "notifications/initialized":
-        return _initialized(session)
+        return _initialized(session, method)
     if method == "notifications/cancelled":
         return inflight.cancelled(session, message.params)
     if method == "notifications/progress":
@@ -253,13 +258,13 @@ def _notification(session: Session, message: Notification) -> Step:
     return session, [fx.Count(why)] if why is not None else [fx.Broadcast(method, message.params)]
 
 
-def _initialized(session: Session) -> Step:
+def _initialized(session: Session, cause: str) -> Step:
     """The handshake is over: from here on a session can be rebuilt, and the client be told what waited."""
-    following = TRANSITIONS.get((session.phase, "notifications/initialized"))
+    following = TRANSITIONS.get((session.phase, cause))
     if following is not None:
         session = replace(session, phase=following)
     elif session.phase is SessionPhase.OPERATION:
-        return session, []  # said twice
+        return session, []  # said twice, or after a request
     elif session.phase is not SessionPhase.DRAINING:
         return session, [fx.Count("early_initialized")]
     # In a drain too: whoever has the session next needs to know.

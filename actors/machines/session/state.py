@@ -24,7 +24,7 @@ class SessionPhase(Enum):
     INITIALIZING = "initializing"
     """`initialize` was received and has no answer."""
     CONFIRMING = "confirming"
-    """`initialize` was answered; `notifications/initialized` has not come."""
+    """`initialize` was answered; neither `notifications/initialized` nor a request has come."""
     OPERATION = "operation"
     """Everything that version and capabilities permit."""
     DRAINING_INITIALIZING = "draining-initializing"
@@ -39,6 +39,7 @@ TRANSITIONS: dict[tuple[SessionPhase, str], SessionPhase] = {
     (SessionPhase.NEW, "initialize"): SessionPhase.INITIALIZING,
     (SessionPhase.INITIALIZING, "initialize answered"): SessionPhase.CONFIRMING,
     (SessionPhase.CONFIRMING, "notifications/initialized"): SessionPhase.OPERATION,
+    (SessionPhase.CONFIRMING, "request"): SessionPhase.OPERATION,
     (SessionPhase.INITIALIZING, "drain"): SessionPhase.DRAINING_INITIALIZING,
     (SessionPhase.CONFIRMING, "drain"): SessionPhase.DRAINING,
     (SessionPhase.OPERATION, "drain"): SessionPhase.DRAINING,

@@ -229,13 +229,23 @@ def test_initialized_said_twice_changes_nothing(session: SessionDriver) -> None:
 
 def test_the_handshake_is_recorded_when_it_is_over() -> None:
     driver = SessionDriver()
-    assert not all_of(fx.Save, driver.begin() + driver.welcome())
-    driver.post(request(1, "logging/setLevel", level="error"))
-    assert not all_of(fx.Save, driver.end(1))
+    assert not all_of(fx.Save, driver.begin() + driver.welcome() + driver.post(request(1, "ping")))
     fields = only(fx.Save, driver.post(notification("notifications/initialized"))).fields
     assert fields["version"] == NEWEST.encode()
-    assert fields["level"] == b"error"
     assert plain(fields["client"] or b"")["info"] == {"name": "someone", "version": "1"}
+
+
+def test_a_request_ends_the_handshake_as_well() -> None:
+    """`notifications/initialized` may be lost with its connection, and clients have no answer to it that they miss."""
+    driver = SessionDriver()
+    driver.begin()
+    driver.welcome()
+    effects = driver.post(request(1, "logging/setLevel", level="error"))
+    assert only(fx.Save, effects).fields["version"] == NEWEST.encode()
+    assert kinds(effects).index("Save") < kinds(effects).index("Dispatch"), "recorded before anything is done"
+    assert driver.session.phase is SessionPhase.OPERATION
+    driver.end(1)
+    assert kinds(driver.post(notification("notifications/initialized"))) == ["Accept"]
 
 
 def test_a_failed_initialize_ends_the_session_after_its_answer() -> None:
