@@ -302,6 +302,7 @@ async def test_a_server_that_refuses_both_eras_is_heard_in_its_own_words(
         if error.data["reason"] == "no_common_version":
             assert len(refused) == 2, "both are said"
         assert len(error.message) < 1500
+        await gateway.settle()  # those who are told of the failure hear of it in no order
         failure = gateway.actors.backends.status["alpha"].failure
         assert failure.reason == error.data["reason"]
         assert "http://10.0.0.7:80/x" in gateway.actors.backends.status["alpha"].last_error
