@@ -9,12 +9,15 @@ event loop. A cancelled call does not wait for its thread: the thread ends by it
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from functools import partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin
 
 import trio
+from pydantic.fields import FieldInfo
 
+from gateway.native import docstrings
 from gateway.native.context import Context
-from gateway.native.definitions import Description
 from gateway.native.request import Request, Response
 
 Function: TypeAlias = Callable[..., Any]
@@ -22,23 +25,28 @@ Function: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One argument of a handler. `default` is `inspect.Parameter.empty` where there is none."""
+    """One argument of a handler; `alias` is what clients call it. `default` is `inspect.Parameter.empty` where there is
+    none, nor a `factory` that makes one."""
 
     name: str
+    alias: str
     annotation: Any
     default: Any
+    factory: Callable[..., Any] | None = None
+    description: str | None = None
 
     @property
     def required(self) -> bool:
         """Whether a call without it fails."""
-        return self.default is inspect.Parameter.empty
+        return self.default is inspect.Parameter.empty and self.factory is None
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A registered function: its parameters without the context, and how to call it."""
+    """A registered function: its parameters without the context, what its docstring says of it, and how to call it."""
 
     function: Function
+    doc: str | None
     parameters: tuple[Parameter, ...]
     returns: Any
     injected: Mapping[str, type]
@@ -60,7 +68,8 @@ class Handler:
 
     async def _run(self, arguments: Mapping[str, Any], threads: trio.CapacityLimiter) -> Any:
         if self.is_async:
-            return await self.function(**arguments)
+            returned = self.function(**arguments)
+            return await returned if inspect.isawaitable(returned) else returned
         # In a tuple, since trio refuses to be handed a coroutine, as an async function behind a decorator returns.
         (result,) = await trio.to_thread.run_sync(
             lambda: (self.function(**arguments),), limiter=threads, abandon_on_cancel=True
@@ -69,25 +78,24 @@ class Handler:
 
 
 _BUILDERS: Final = ({"req": Request, "res": Response}, {"request": Request, "response": Response})
+_INJECTED: Final = (Context, Request, Response)
 
 
 def read(function: Function) -> Handler:
     """The handler in this function. TypeError if it can't be one."""
-    signature = inspect.signature(function, eval_str=True)
+    signature, is_async = _signature(function), _is_async(function)
     bare = {p.name for p in signature.parameters.values() if p.annotation is p.empty}
     injected: dict[str, type] = next((dict(pair) for pair in _BUILDERS if pair.keys() <= bare), {})
-    named = []
     for parameter in signature.parameters.values():
-        if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
-            raise TypeError(f"{_name(function)}: every parameter needs a name, *args and **kwargs have none")
-        if parameter.annotation in (Context, Request, Response):
-            injected[parameter.name] = parameter.annotation
-        elif parameter.name not in injected:
-            named.append(Parameter(parameter.name, _annotation(parameter.annotation), parameter.default))
-    is_async = inspect.iscoroutinefunction(function)
+        _check(function, parameter)
+        if (kind := _bare(parameter.annotation)) in _INJECTED:
+            injected[parameter.name] = kind
     if Context in injected.values() and not is_async:
         raise TypeError(f"{_name(function)} takes a Context, so it must be an async function")
-    return Handler(function, tuple(named), signature.return_annotation, injected, is_async)
+    names = [name for name in signature.parameters if name not in injected]
+    doc, told = docstrings.split(_doc(function), names)
+    parameters = tuple(_parameter(signature.parameters[name], told.get(name)) for name in names)
+    return Handler(function, doc or None, parameters, signature.return_annotation, injected, is_async)
 
 
 def name_of(function: Function, given: str | None) -> str:
@@ -98,14 +106,78 @@ def name_of(function: Function, given: str | None) -> str:
     return str(name)
 
 
-def description_of(function: Function, given: Description) -> Description:
-    """The given description, or the docstring."""
-    return given or inspect.getdoc(function)
+def _signature(function: Function) -> inspect.Signature:
+    if inspect.isasyncgenfunction(function):
+        raise TypeError(f"{_name(function)}: a handler returns once, so it can't be an async generator")
+    try:
+        return inspect.signature(function, eval_str=True)
+    except NameError as error:
+        raise TypeError(
+            f"{_name(function)}: {error.name!r} in its annotations is not known where the function is defined: import "
+            "or define it in the module, and not for type checkers alone"
+        ) from error
 
 
-def _annotation(annotation: Any) -> Any:
-    return Any if annotation is inspect.Parameter.empty else annotation
+def _check(function: Function, parameter: inspect.Parameter) -> None:
+    """TypeError for what no client could give."""
+    what = f"{_name(function)}: the parameter {parameter.name!r} is"
+    match parameter.kind:
+        case parameter.POSITIONAL_ONLY:
+            raise TypeError(f"{what} positional only, and arguments come by name")
+        case parameter.VAR_POSITIONAL | parameter.VAR_KEYWORD:
+            stars = "*args" if parameter.kind is parameter.VAR_POSITIONAL else "**kwargs"
+            raise TypeError(f"{what} {stars}, and each argument needs a name of its own")
+    if parameter.name == "self" and parameter.annotation is parameter.empty:
+        raise TypeError(f"{what} of a class: give the method of an object, `server.tool(object.method)`")
+
+
+def _parameter(given: inspect.Parameter, told: str | None) -> Parameter:
+    annotation = Any if given.annotation is given.empty else given.annotation
+    default, factory = given.default, None
+    if isinstance(default, FieldInfo):
+        annotation, default = Annotated[annotation, default], given.empty
+    fields = [said for said in getattr(annotation, "__metadata__", ()) if isinstance(said, FieldInfo)]
+    for field in fields if default is given.empty else ():
+        if not field.is_required():
+            default, factory = (given.empty, field.default_factory) if field.default_factory else (field.default, None)
+    aliases = [said for field in fields for said in (field.validation_alias, field.alias) if isinstance(said, str)]
+    described = any(field.description is not None for field in fields)
+    return Parameter(
+        given.name,
+        aliases[0] if aliases else given.name,
+        annotation,
+        default,
+        factory,
+        None if described else told,
+    )
+
+
+def _bare(annotation: Any) -> Any:
+    """Without what `Annotated` adds, and without None."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    if get_origin(annotation) in {Union, UnionType}:
+        options = [option for option in get_args(annotation) if option is not NoneType]
+        return _bare(options[0]) if len(options) == 1 else annotation
+    return annotation
+
+
+def _inner(function: Function) -> Function:
+    """What is behind partials and decorators."""
+    while isinstance(function, partial):
+        function = function.func
+    unwrapped: Function = inspect.unwrap(function)
+    return unwrapped
+
+
+def _is_async(function: Function) -> bool:
+    inner = _inner(function)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(type(inner), "__call__", None))  # noqa: B004
+
+
+def _doc(function: Function) -> str:
+    return inspect.getdoc(_inner(function)) or ""
 
 
 def _name(function: Function) -> str:
-    return getattr(function, "__qualname__", repr(function))
+    return getattr(_inner(function), "__qualname__", repr(function))

@@ -49,11 +49,11 @@ def prompt(
 ) -> Prompt:
     """A prompt whose arguments are those of this function, or those given; they arrive as text."""
     named, handler = functions.name_of(function, name), functions.read(function)
-    described = functions.description_of(function, description)
+    described = description or handler.doc
     if arguments is None:
         taken = Arguments(named, handler.parameters)
         fields = taken.schema["properties"]
-        arguments = [{**fields[p.name], "name": p.name, "required": p.required} for p in handler.parameters]
+        arguments = [{**fields[p.alias], "name": p.alias, "required": p.required} for p in handler.parameters]
     else:
         taken = _taken(named, handler.parameters, arguments)
     return Prompt(PromptDefinition(named, described, arguments, title, icons), taken, handler)

@@ -56,7 +56,7 @@ def resource(
         raise ValueError(f"{uri}: every must be more than 0 seconds")
     if handler.parameters:
         raise TypeError(f"{uri}: the function of a resource takes no arguments; a template does")
-    described = functions.description_of(function, description)
+    described = description or handler.doc
     named = functions.name_of(function, name)
     return Resource(ResourceInfo(uri, named, title, described, mime_type, None, icons), handler, every)
 
@@ -74,10 +74,10 @@ def template(
 ) -> Template:
     """A template whose variables are the arguments of this function, or in the request that it takes."""
     handler, parsed = functions.read(function), uris.parse(uri)
-    taken, names = {p.name for p in handler.parameters}, set(parsed.names)
+    taken, names = {p.alias for p in handler.parameters}, set(parsed.names)
     if taken - names or (taken < names and not handler.takes(Request)):
         raise TypeError(f"{uri}: the function's arguments must be {', '.join(parsed.names)}")
-    described = functions.description_of(function, description)
+    described = description or handler.doc
     info = TemplateInfo(uri, functions.name_of(function, name), title, described, mime_type, icons)
     return Template(
         info,

@@ -89,7 +89,7 @@ class Arguments:
             self._model: type[BaseModel] = create_model(name, __config__=config, **cast(Any, fields))
             derived = _root(self._model.model_json_schema(schema_generator=_Plain))
         except _SCHEMALESS as error:
-            raise TypeError(f"{name}: a parameter has a type without a JSON form") from error
+            raise TypeError(f"{name}: {_formless(parameters)} a type without a JSON form") from error
         derived.setdefault("properties", {})
         self._known = derived["properties"]
         self._by_hand = by_hand is not None
@@ -229,8 +229,21 @@ def texts(names: Iterable[str], required: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _field(parameter: Parameter) -> FieldInfo:
-    default = ... if parameter.required else parameter.default
-    return cast(FieldInfo, Field(default=default, alias=parameter.name))
+    said: dict[str, Any] = {"alias": parameter.alias}
+    if parameter.description is not None:
+        said["description"] = parameter.description
+    if parameter.factory is not None:
+        return cast(FieldInfo, Field(default_factory=parameter.factory, **said))
+    return cast(FieldInfo, Field(default=... if parameter.required else parameter.default, **said))
+
+
+def _formless(parameters: Iterable[Parameter]) -> str:
+    for parameter in parameters:
+        try:
+            TypeAdapter(parameter.annotation).json_schema()
+        except _SCHEMALESS:
+            return f"the parameter {parameter.name!r} has"
+    return "a parameter has"
 
 
 def _root(schema: dict[str, Any]) -> dict[str, Any]:

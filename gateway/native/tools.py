@@ -74,7 +74,7 @@ def tool(
         output = schemas.output_of(handler.returns)
     definition = ToolDefinition(
         name,
-        functions.description_of(function, description),
+        description or handler.doc,
         input_schema or arguments.schema,
         output_schema or (output.schema if output else None),
         title,
