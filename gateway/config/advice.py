@@ -35,7 +35,7 @@ def _clear_credentials(data: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(message, ("gateway", "keys", index))
     for section in ("mcpServers", "servers"):
         for name, server in (data.get(section) or {}).items():
-            for part in ("env", "headers"):
+            for part in ("env", "headers", "options"):
                 for key, value in (server.get(part) or {}).items():
                     if CREDENTIAL.search(key) and isinstance(value, str) and value and not _refers(value):
                         yield Problem(message, (section, name, part, key))

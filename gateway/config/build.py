@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -21,7 +21,8 @@ from actors.protocol.table import (
     WebSocketTarget,
 )
 from gateway.config.models import SSE_TYPES, WEB_SOCKET_SCHEMES, WEB_SOCKET_TYPES, File, Server
-from gateway.config.problems import Path, Problem, dotted, nearest
+from gateway.config.natives import made
+from gateway.config.problems import ConfigError, Path, Problem, dotted, nearest
 from gateway.config.sections import PLACE, limits_from
 from gateway.config.settings import Auth, LogSettings, Settings, Tls
 from gateway.config.values import parse_address, parse_key, parse_listen
@@ -44,7 +45,7 @@ _ORDER = [
 Resolve = Callable[[str], Any]
 """`module:attribute` → the object; ValueError with a sentence where there is none."""
 
-_IDENTITY = {"command", "args", "cwd", "url", "native", "enabled_tools", "disabled_tools"}
+_IDENTITY = {"command", "args", "cwd", "url", "native", "options", "enabled_tools", "disabled_tools"}
 """What exposed names and cursors depend on: neither limits nor credentials."""
 
 
@@ -98,7 +99,7 @@ class Builder:
             if target is not None:
                 groups = tuple(group for group, names in members.items() if name in names)
                 specs[name] = _spec(name, server, target, groups, limits)
-                identities[name] = server.model_dump(include=_IDENTITY)
+                identities[name] = server.model_dump(mode="json", include=_IDENTITY)
         endpoints = {name: Endpoint(name, "transparent", (name,)) for name in specs}
         endpoints[""] = Endpoint("", "aggregate", tuple(specs))
         for group, names in members.items():
@@ -127,10 +128,18 @@ class Builder:
             if server.type in SSE_TYPES:
                 return SseTarget(server.url, headers)
             return HttpTarget(server.url, headers, may_be_sse=server.type is None)
+        return self._native(server, path)
+
+    def _native(self, server: Server, path: Path) -> NativeTarget | None:
         try:
-            return NativeTarget(self.resolve(server.native or ""))
+            found = self.resolve(server.native or "")
         except ValueError as error:
             self._add((*path, "native"), str(error))
+            return None
+        try:
+            return NativeTarget(made(found, server.options, self._file))
+        except ConfigError as error:
+            self.problems += [replace(problem, path=(*path, *problem.path)) for problem in error.problems]
             return None
 
     def _stdio(self, server: Server, command: str, path: Path) -> StdioTarget:
@@ -205,7 +214,7 @@ class Builder:
                 self._add(("gateway", "tls", key), "there is no such file")
         return Tls(self._file(section.cert), self._file(section.key))
 
-    def _file(self, text: str) -> FilePath:
+    def _file(self, text: str | FilePath) -> FilePath:
         return self.folder / FilePath(text).expanduser()
 
     def _fits_a_path(self, name: str, path: Path) -> bool:

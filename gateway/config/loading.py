@@ -10,32 +10,14 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 
 from gateway.config.build import Builder, Resolve
 from gateway.config.document import Document, read
 from gateway.config.expand import editors_words, expand
 from gateway.config.foreign import SECTIONS, adapt, workspace
 from gateway.config.models import File
-from gateway.config.problems import ConfigError, Path, Problem, nearest
+from gateway.config.problems import ConfigError, Path, Problem, nearest, sentence
 from gateway.config.settings import Settings
-
-_SENTENCES = {
-    "string_type": "must be text (in quotes)",
-    "list_type": "must be a list",
-    "dict_type": "must be an object",
-    "model_type": "must be an object",
-    "missing": "is missing",
-    "float_parsing": "must be a number",
-    "float_type": "must be a number",
-    "int_parsing": "must be a whole number",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "finite_number": "must be a finite number",
-    "bool_parsing": "must be true or false",
-    "bool_type": "must be true or false",
-}
-"""Sentences for the errors whose own text speaks of Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +30,11 @@ class Loaded:
 
 
 def import_object(reference: str) -> Any:
-    """The object that `module:attribute` names; modules are found beside the packages that are installed and in the
-    current directory. ValueError says what is not there; what the module itself raises is not caught."""
-    module, _, attribute = reference.partition(":")
+    """The object that `module:attribute` names, or `module` alone, whose `server` it is; modules are found beside the
+    packages that are installed and in the current directory. ValueError says what is not there; what the module itself
+    raises is not caught."""
+    module, colon, attribute = reference.partition(":")
+    attribute = attribute if colon else "server"
     if not module or not attribute:
         raise ValueError("must be written as module:attribute")
     if os.getcwd() not in sys.path:
@@ -171,12 +155,10 @@ def _problems_of(error: ValidationError) -> Iterator[tuple[str, Problem]]:
             yield detail["type"], Problem("unknown key", path, nearest(str(path[-1]), known_keys(path[:-1])))
         else:
             field = detail.get("ctx", {}).get("field")
-            yield detail["type"], Problem(_sentence(detail), path if field is None else (*path, field))
-
-
-def _sentence(detail: ErrorDetails) -> str:
-    message = _SENTENCES.get(detail["type"], detail["msg"])
-    return message.removeprefix("Value error, ").replace("Input should be", "must be")
+            yield (
+                detail["type"],
+                Problem(sentence(detail["type"], detail["msg"]), path if field is None else (*path, field)),
+            )
 
 
 def known_keys(path: Path) -> list[str]:

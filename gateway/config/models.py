@@ -33,7 +33,7 @@ WEB_SOCKET_TYPES = ("ws",)
 WEB_SOCKET_SCHEMES = ("ws:", "wss:")
 
 _KINDS = ("command", "url", "native")
-_BELONGS = {"args": "command", "env": "command", "cwd": "command", "headers": "url"}
+_BELONGS = {"args": "command", "env": "command", "cwd": "command", "headers": "url", "options": "native"}
 _ANY_KIND: JsonDict = {"oneOf": [{"required": [kind]} for kind in _KINDS]}
 
 
@@ -59,7 +59,10 @@ class Server(Section):
     headers: dict[str, HeaderValue] = {}
     """Headers sent with every request to it: the place for its credentials."""
     native: str | None = None
-    """A server object in this process, as `module:attribute`."""
+    """A server in this process, as `module:attribute`; of a module alone, its `server`. The object is the server, or a
+    function that makes it of the `options`."""
+    options: dict[str, Any] = {}
+    """What the function that makes a `native` server takes. Paths are relative to this file."""
     sharing: Literal["session", "shared"] = "session"
     """`session`: a connection of its own for each client session. `shared`: one for all, for servers without state."""
     timeout: Positive | None = None

@@ -8,6 +8,24 @@ from typing import TypeAlias
 Path: TypeAlias = tuple[str | int, ...]
 """Where a value stands: keys and list positions from the root of the file."""
 
+_SENTENCES: Mapping[str, str] = {
+    "string_type": "must be text (in quotes)",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "path_type": "must be text (in quotes)",
+    "missing": "is missing",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "finite_number": "must be a finite number",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+}
+"""Of pydantic's errors by their type, those whose own text speaks of Python."""
+
 Lines: TypeAlias = Mapping[Path, int]
 """The line, from 1, of each value of a file."""
 
@@ -25,6 +43,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     folded = {_fold(candidate): candidate for candidate in known}
     matches = difflib.get_close_matches(_fold(word), list(folded), n=1, cutoff=0.6)
     return folded[matches[0]] if matches else None
+
+
+def sentence(kind: str, message: str) -> str:
+    """What pydantic says of a value, in the words of a configuration."""
+    said = _SENTENCES.get(kind, message)
+    return said.removeprefix("Value error, ").replace("Input should be", "must be")
 
 
 def line_of(lines: Lines, path: Path) -> int | None:

@@ -18,7 +18,14 @@ GUIDE = Path("docs/configuration.md")
 SCHEMA = Path("docs/config.schema.json")
 
 _MARK = re.compile(r"(<!-- table: (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_WORDS: dict[Any, str] = {str: "text", SecretStr: "text", bool: "true, false", int: "number", float: "seconds"}
+_WORDS: dict[Any, str] = {
+    str: "text",
+    SecretStr: "text",
+    bool: "true, false",
+    int: "number",
+    float: "seconds",
+    Any: "anything",
+}
 
 
 def schema_text() -> str:

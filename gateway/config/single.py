@@ -14,8 +14,7 @@ NAME = "native"
 
 def native_settings(target: str, resolve: Resolve = import_object) -> Settings:
     """Settings with this server, `module:attribute` (of a module alone its `server`), and every default."""
-    reference = target if ":" in target else f"{target}:server"
-    given = {"mcpServers": {NAME: {"native": reference}}}
+    given = {"mcpServers": {NAME: {"native": target}}}
     settings = settings_from(Document(given, {}, "--native", Path.cwd()), {}, resolve)
     endpoints = {**settings.table.endpoints, "": Endpoint("", "transparent", (NAME,))}
     return replace(settings, table=replace(settings.table, endpoints=endpoints))

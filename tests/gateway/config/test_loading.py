@@ -1,8 +1,8 @@
 import json
-import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +18,7 @@ from actors.protocol.table import (
 )
 from gateway.config import Address, Auth, ConfigError, LogSettings, Problem, Settings, import_object, load
 from gateway.config.sections import PLACES
+from gateway.native.demo import server as demo
 
 EXAMPLE = """{
   "mcpServers": {
@@ -149,8 +150,84 @@ def test_a_native_reference_becomes_the_object_that_composition_finds(write: Cal
 
 
 def test_a_native_reference_is_imported_unless_told_otherwise(write: Callable[..., Path]) -> None:
-    loaded = load(write('{"mcpServers": {"a": {"native": "os:path.join"}}}'), {})
-    assert loaded.settings.table.backends["a"].target == NativeTarget(os.path.join)
+    loaded = load(write('{"mcpServers": {"a": {"native": "gateway.native.demo:server"}}}'), {})
+    assert loaded.settings.table.backends["a"].target == NativeTarget(demo)
+
+
+def test_a_module_alone_means_its_server(write: Callable[..., Path]) -> None:
+    loaded = load(write('{"mcpServers": {"a": {"native": "gateway.native.demo"}}}'), {})
+    assert loaded.settings.table.backends["a"].target == NativeTarget(demo)
+
+
+@dataclass
+class Made:
+    """A server that is made of options."""
+
+    folder: Path
+    schema: int = 3
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.schema > 9:
+            raise ValueError("schema: no more than 9")
+
+    def connect(self) -> None:
+        """As servers have it."""
+
+
+def make(*, folder: Path, schema: int = 3) -> Made:
+    return Made(folder, schema)
+
+
+@pytest.mark.parametrize("factory", [Made, make])
+def test_a_function_that_makes_a_server_gets_its_options(
+    write: Callable[..., Path], tmp_path: Path, factory: Any
+) -> None:
+    servers = {
+        "a": {"native": "m:a", "options": {"folder": "sub/x", "schema": "${N}"}},
+        "b": {"native": "m:a", "options": {"folder": "/b"}},
+    }
+    file = write(json.dumps({"mcpServers": servers}))
+    found = load(file, {"N": "5"}, resolve={"m:a": factory}.__getitem__).settings.table.backends
+    assert found["a"].target == NativeTarget(Made(tmp_path / "sub/x", 5))
+    assert found["b"].target == NativeTarget(Made(Path("/b"), 3))
+
+
+@pytest.mark.parametrize(
+    ("found", "options", "place", "said"),
+    [
+        (make, {}, ".folder", "is missing"),
+        (make, {"folder": "/", "shema": 1}, ".shema", 'unknown option; did you mean "schema"?'),
+        (make, {"folder": "/", "schema": "hush"}, ".schema", "must be a whole number"),
+        (make, {"folder": "/", "schema": 1.5}, ".schema", "must be a whole number"),
+        (make, {"folder": 7}, ".folder", "must be text (in quotes)"),
+        (make, {"folder": "/", "schema": 10}, "", "schema: no more than 9"),
+        (Made(Path()), {"folder": "/"}, "", "this server has no options"),
+    ],
+)
+def test_options_that_a_server_does_not_take_are_told(
+    write: Callable[..., Path], found: Any, options: dict[str, Any], place: str, said: str
+) -> None:
+    text = json.dumps({"mcpServers": {"a": {"native": "m:a", "options": options}}})
+    with pytest.raises(ConfigError) as caught:
+        load(write(text), {}, resolve=lambda _: found)
+    [problem] = caught.value.problems
+    hint = f'; did you mean "{problem.nearest}"?' if problem.nearest else ""
+    assert (problem.field, problem.message + hint) == (f"mcpServers.a.options{place}", said)
+    assert "hush" not in str(problem)
+
+
+def test_what_is_neither_a_server_nor_makes_one_is_told(write: Callable[..., Path]) -> None:
+    with pytest.raises(ConfigError, match=r"mcpServers\.a\.native: is no server, nor a function that makes one"):
+        load(write('{"mcpServers": {"a": {"native": "builtins:dict"}}}'), {})
+
+
+def test_cursors_depend_on_options(write: Callable[..., Path]) -> None:
+    def digest(folder: str) -> str:
+        text = json.dumps({"mcpServers": {"a": {"native": "m:a", "options": {"folder": folder}}}})
+        return load(write(text), {}, resolve=lambda _: make).settings.table.digest
+
+    assert digest("/a") == digest("/a") != digest("/b")
 
 
 def test_every_limit_is_configurable(settings: Callable[..., Settings], subtests: pytest.Subtests) -> None:
@@ -267,6 +344,7 @@ def test_an_unset_variable_is_an_error_that_names_the_field(problem: Callable[..
         ("{}", "", "has none of `command`, `url` and `native`"),
         ('{"command": "x", "url": "http://h"}', ".url", "stands beside `command`"),
         ('{"native": "m:a", "args": ["x"]}', ".args", "goes with `command`"),
+        ('{"command": "x", "options": {"a": "b"}}', ".options", "goes with `native`"),
         ('{"command": "x", "headers": {"A": "b"}}', ".headers", "goes with `url`"),
         ('{"command": "x", "type": "http"}', ".type", "does not fit a server with `command`"),
         ('{"url": "http://h", "type": "stdio"}', ".type", "does not fit a server with `url`"),
@@ -418,7 +496,8 @@ def test_no_error_repeats_a_value_that_may_be_a_credential(problems: Callable[..
 @pytest.mark.parametrize(
     ("reference", "said"),
     [
-        ("os", "must be written as module:attribute"),
+        ("os", 'there is no "server" in os'),
+        ("os:", "must be written as module:attribute"),
         (":x", "must be written as module:attribute"),
         ("no_such_module:x", "cannot be imported: No module named 'no_such_module'"),
         ("os:no_such", 'there is no "no_such" in os'),
