@@ -32,6 +32,8 @@ WAITS = 40.0 * float(SLOWNESS)
 """Seconds for an answer."""
 THINKS = 0.1
 """Seconds that its user takes for a form."""
+GONE = ("Session not found", "Session terminated")
+"""What is said of a 404, by the gateway or by an SDK that does not repeat it: there is to be a new session."""
 TOOLS = {"quick": 4, "work": 2, "ask": 1}
 SdkError: Any = getattr(exceptions, "MCPError", None) or exceptions.McpError
 timeout: Any = WAITS if hasattr(exceptions, "MCPError") else timedelta(seconds=WAITS)
@@ -109,7 +111,7 @@ async def call(session: Any, key: str, first: int, chance: random.Random) -> boo
             data = error.error.data if isinstance(error.error.data, dict) else {}
             end = {"outcome": "timeout" if silent else "error", "text": f"{error.error.code} {error.error.message}"}
             end["executed"] = str(data.get("executed", ""))
-            end["lost"] = error.error.message == "Session terminated"  # what both SDKs make of a 404
+            end["lost"] = error.error.message in GONE
     write(**began, **end, progress=told, ended=time.monotonic())
     return end["outcome"] != "timeout" and not end.get("lost")
 
