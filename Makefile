@@ -16,7 +16,7 @@ SERVE := $(BIN)/stagedoor serve \
   $(if $(CONFIG),--config $(CONFIG)) $(if $(LISTEN),--listen $(LISTEN)) \
   $(if $(ADMIN),--admin $(ADMIN)) $(if $(STORE),--store $(STORE))
 
-.PHONY: help setup run everyday test lint format bench chaos lock test-tools redis nginx clean
+.PHONY: help setup run everyday test lint format reference bench chaos lock test-tools redis nginx clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -42,6 +42,9 @@ lint: setup ## Check style, types and the structured-concurrency rules.
 format: setup ## Put every file into the project's style.
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+reference: setup ## Write docs/api.md from the docstrings.
+	$(BIN)/python scripts/reference.py
 
 bench: setup redis .venv-peers/fastmcp/.stamp .venv-peers/mcp-proxy/.stamp ## Measure the gateway beside its floor and its peers.
 	$(BIN)/python -m loadtest.run $(ARGS)

@@ -55,6 +55,7 @@ class Embedded:
 
 
 Content: TypeAlias = Text | Image | Audio | Link | Embedded
+"""What a tool or a message is made of. A plain `str` is a `Text`."""
 CONTENT_TYPES = (Text, Image, Audio, Link, Embedded)
 
 
