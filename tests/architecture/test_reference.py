@@ -14,7 +14,7 @@ spec.loader.exec_module(reference)
 
 
 def test_the_reference_is_that_of_the_docstrings() -> None:
-    assert reference.DOCUMENT.read_text() == reference.reference(), "run `make reference`"
+    assert reference.DOCUMENT.read_text() == reference.reference(), "run scripts/reference.py"
 
 
 def test_whatever_is_exported_is_in_it_and_says_what_it_is() -> None:
