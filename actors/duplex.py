@@ -78,7 +78,8 @@ class _Connection:
         self._affinity = {AFFINITY_HEADER: secrets.token_hex(8)} if principal.anonymous else {}
         self._scopes: dict[object, trio.CancelScope] = {}
         self._writing = trio.Lock()
-        self._changed = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
+        """An exchange has ended."""
         self._scope = trio.CancelScope()
         self._listening = False
 
@@ -96,7 +97,7 @@ class _Connection:
                     self._scope.cancel()
                 with trio.move_on_after(self._limits.drain_deadline):
                     while self._conversation.awaited:
-                        await self._change()
+                        await self._changed.park()
                 self._scope.cancel()
 
     async def end(self) -> None:
@@ -107,12 +108,8 @@ class _Connection:
     async def _stop_when_told(self) -> None:
         await self._shared.stopping.wait()
         while self._conversation.running:
-            await self._change()
+            await self._changed.park()
         self._scope.cancel()
-
-    async def _change(self) -> None:
-        self._changed = trio.Event()
-        await self._changed.wait()
 
     # What the client says
 
@@ -164,7 +161,7 @@ class _Connection:
             self._conversation.over(exchange)
             for id in exchange.ids:
                 self._scopes.pop(id, None)
-            self._changed.set()
+            self._changed.unpark_all()
 
     async def _post(self, body: bytes) -> Reply:
         headers = self._affinity | self._headers()

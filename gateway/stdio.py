@@ -36,7 +36,7 @@ def serve_stdio(read: Callable[[], Settings]) -> int:
 
 async def _serve(settings: Settings, channel: StandardStreams) -> None:
     log, metrics, limits = get_log("stagedoor"), Metrics(), settings.limits
-    stopping, patience = trio.Event(), trio.CancelScope()
+    stopping, drained, patience = trio.Event(), trio.Event(), trio.CancelScope()
 
     def stop(reason: str) -> None:
         log.info("draining", reason=reason)
@@ -52,13 +52,22 @@ async def _serve(settings: Settings, channel: StandardStreams) -> None:
         sealer = lifecycle.ephemeral_sealer()
         services = lifecycle.services_for(settings.table, limits, store, connector, sealer, metrics, log, lists)
         actors = GatewayActors(system, services, prestart=settings.prestart)
+
+        async def drain() -> None:
+            await stopping.wait()
+            lifecycle.start_watchdog(lifecycle.longest_drain(limits, 0.0), log)
+            actors.sessions.draining = True
+            await system.drain(limits.drain_deadline)
+            drained.set()
+
         with lifecycle.signals(stop) as listen:
             async with trio.open_nursery() as nursery:
                 listen(nursery)
+                nursery.start_soon(drain)  # meanwhile the client hears how what it has begun ends
                 with patience:
                     await Duplex(actors.door, limits, stopping)(channel, "", ANONYMOUS)
-                lifecycle.start_watchdog(lifecycle.longest_drain(limits, 0.0), log)
-                await system.drain(limits.drain_deadline)
+                stopping.set()
+                await drained.wait()
                 nursery.cancel_scope.cancel()
 
 

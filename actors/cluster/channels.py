@@ -2,25 +2,68 @@
 stream of this one (HTTP+SSE of 2024-11-05).
 
 What names such a channel to its client is sealed: who has it, and the principal that may speak on it, so that any
-replica can pass a message on, and nobody can make one up. A message is passed on at most once.
+replica can pass a message on, and nobody can make one up. A message is passed on at most once: what is refused for now
+was surely not, else it is said that nobody knows. A replica whose lease has lapsed has another name since, and its
+channels are asked for wherever somebody lives.
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from actors.cluster import letters as lt
 from actors.cluster.letters import Letter
-from actors.ports import Failed, Incarnation, Principal, Refused
+from actors.ports import Done, Failed, Incarnation, Principal, Refused, Replica
 from actors.services import Services
 
 WAITING: Final = 64
 """Messages that wait on one channel; a further one gets 503."""
-ACCEPTED, UNKNOWN, BUSY = 202, 404, 503
+LARGE: Final = 16 * 1024
+"""Bytes of a message from which on it counts against what all may take together."""
+RENAMED: Final = 256
+"""Replicas under another name than their channels say that are remembered."""
+ACCEPTED, UNKNOWN, BUSY, UNSURE = 202, 404, 503, 504
 CONTEXT: Final = b"channel:"
+
+
+class Messages:
+    """Of one channel, as they come."""
+
+    def __init__(self, channels: "Channels") -> None:
+        self._channels = channels
+        self._in, self._out = trio.open_memory_channel[bytes](WAITING)
+
+    def put(self, body: bytes) -> bool:
+        """False: there is no room."""
+        if not self._channels.room_for(body):
+            return False
+        try:
+            self._in.send_nowait(body)
+        except trio.WouldBlock:
+            return False
+        self._channels.held += _counted(body)
+        return True
+
+    async def receive(self) -> bytes:
+        """The next one."""
+        return self._taken(await self._out.receive())
+
+    def receive_nowait(self) -> bytes:
+        """The next one, if it is there; else trio.WouldBlock."""
+        return self._taken(self._out.receive_nowait())
+
+    def _taken(self, body: bytes) -> bytes:
+        self._channels.held -= _counted(body)
+        return body
+
+    def drop(self) -> None:
+        """Nobody receives them any more."""
+        self._in.close()
+        while self._out.statistics().current_buffer_used:
+            self.receive_nowait()
 
 
 class Channels:
@@ -28,24 +71,32 @@ class Channels:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._open: dict[str, trio.MemorySendChannel[bytes]] = {}
-        self._asked: dict[int, tuple[trio.Event, list[int]]] = {}
+        self._open: dict[str, Messages] = {}
+        self._asked: dict[int, _Mailed] = {}
+        self._renamed: dict[Incarnation, Incarnation] = {}
         self._next = -1
         """Below zero: an answer can't be taken for one to a letter of the mailer's own."""
+        self.held = 0
+        """Bytes of large messages that wait."""
 
     def __len__(self) -> int:
         return len(self._open)
 
+    def room_for(self, body: bytes) -> bool:
+        """Whether one more may wait."""
+        return self.held + _counted(body) <= self._services.limits.bodies_bytes
+
     @contextmanager
-    def opened(self, principal: Principal) -> Iterator[tuple[str, trio.MemoryReceiveChannel[bytes]]]:
+    def opened(self, principal: Principal) -> Iterator[tuple[str, Messages]]:
         """A channel for the time of the block: what names it to its client, and the client's messages."""
         id = secrets.token_hex(16)
-        self._open[id], messages = trio.open_memory_channel[bytes](WAITING)
+        messages = self._open[id] = Messages(self)
         named = f"{id} {self._services.cluster.incarnation}".encode()
         try:
             yield self._services.sealer.seal(named, _context(principal)), messages
         finally:
             del self._open[id]
+            messages.drop()
 
     async def say(self, token: str, principal: Principal, body: bytes) -> int:
         """Passes on a message of a client; an HTTP status. A foreign channel looks like one that is not there."""
@@ -55,35 +106,67 @@ class Channels:
         id, _, incarnation = named.decode().partition(" ")
         if id in self._open or incarnation == self._services.cluster.incarnation:
             return self._put(id, body)
-        return await self._mail(incarnation, principal, lt.Said(id, body))
+        to, said = self._renamed.get(incarnation, incarnation), lt.Said(id, body)
+        status = await self._mail(to, principal, said)
+        return status if status is not None else await self._find(incarnation, principal, said)
 
     def _put(self, id: str, body: bytes) -> int:
-        channel = self._open.get(id)
-        if channel is None:
+        messages = self._open.get(id)
+        if messages is None:
             return UNKNOWN
-        try:
-            channel.send_nowait(body)
-        except trio.WouldBlock:
-            return BUSY
-        return ACCEPTED
+        return ACCEPTED if messages.put(body) else BUSY
 
-    async def _mail(self, to: Incarnation, principal: Principal, said: lt.Said) -> int:
+    async def _find(self, former: Incarnation, principal: Principal, said: lt.Said) -> int:
+        """Nobody lives under this name: whoever had it may have another one now."""
+        replicas: list[Replica] | None = await self._ask(self._services.cluster.replicas)
+        if replicas is None:
+            return BUSY
+        statuses = [UNKNOWN]
+        for replica in replicas:
+            if replica.alive and replica.incarnation != self._services.cluster.incarnation:
+                status = await self._mail(replica.incarnation, principal, said)
+                if status == ACCEPTED:
+                    self._remember(former, replica.incarnation)
+                    return ACCEPTED
+                statuses.append(status or UNKNOWN)
+        return max(statuses)
+
+    def _remember(self, former: Incarnation, now: Incarnation) -> None:
+        if len(self._renamed) >= RENAMED:
+            self._renamed.clear()
+        self._renamed[former] = now
+
+    async def _mail(self, to: Incarnation, principal: Principal, said: lt.Said) -> int | None:
+        """None: nobody lives there."""
         cluster, mid = self._services.cluster, self._next
         self._next -= 1
-        heard, status = self._asked[mid] = trio.Event(), []
-
-        def posted(outcome: object) -> None:
-            if isinstance(outcome, Failed):
-                status.append(UNKNOWN if outcome.reason is Refused.DEAD else BUSY)
-                heard.set()
-
-        cluster.post(to, lt.encode(Letter("", (cluster.incarnation, mid), said, principal, "")), posted)
+        mailed = self._asked[mid] = _Mailed()
         try:
+            letter = lt.encode(Letter("", (cluster.incarnation, mid), said, principal, ""))
+            cluster.post(to, letter, mailed.posted)
             with trio.move_on_after(self._services.limits.admission):
-                await heard.wait()
+                await mailed.settled.wait()
+            if not mailed.settled.is_set() and (entry := mailed.entry) is not None:
+                if await self._ask(lambda done: cluster.withdraw(to, entry, done)) is True:
+                    return BUSY
+                with trio.move_on_after(self._services.limits.admission):  # it was taken: the answer is on its way
+                    await mailed.settled.wait()
+            return mailed.status
         finally:
             del self._asked[mid]
-        return status[0] if status else BUSY
+
+    async def _ask(self, ask: Callable[[Done], None]) -> Any:
+        """What the cluster answers; None if it can't."""
+        answered, answers = trio.Event(), []
+
+        def done(outcome: object) -> None:
+            answers.append(None if isinstance(outcome, Failed) else outcome)
+            answered.set()
+
+        ask(done)
+        with trio.move_on_after(self._services.limits.admission):
+            await answered.wait()
+        return answers[0] if answers else None
 
     def take(self, letter: Letter) -> None:
         """A letter about a channel, from another replica."""
@@ -94,10 +177,33 @@ class Channels:
                 answer = Letter("", (cluster.incarnation, mid), lt.Heard(status), letter.principal, "")
                 cluster.post(to, lt.encode(answer), lambda outcome: None)
             case lt.Heard(status):
-                asked = self._asked.get(mid)
-                if asked is not None:
-                    asked[1].append(status)
-                    asked[0].set()
+                if (mailed := self._asked.get(mid)) is not None:
+                    mailed.settle(status)
+
+
+class _Mailed:
+    """A message in a letter. `status` is that of its HTTP request, as far as anybody knows; None: nobody is there."""
+
+    def __init__(self) -> None:
+        self.status: int | None = UNSURE
+        self.entry: str | None = None
+        self.settled = trio.Event()
+
+    def posted(self, outcome: object) -> None:
+        """Of the letter."""
+        if not isinstance(outcome, Failed):
+            self.entry = str(outcome)
+        elif outcome.reason is not Refused.AWAY:
+            self.settle(None if outcome.reason is Refused.DEAD else BUSY)
+
+    def settle(self, status: int | None) -> None:
+        """It is known."""
+        self.status = status
+        self.settled.set()
+
+
+def _counted(body: bytes) -> int:
+    return len(body) if len(body) > LARGE else 0
 
 
 def _context(principal: Principal) -> bytes:

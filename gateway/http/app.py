@@ -49,7 +49,8 @@ class McpApp:
     whether an endpoint exists; `overloaded` whether POSTs are to be refused for now (503); `answered` hears of each
     answer's method and status.
 
-    `calls` counts requests that wait in the door, `streams` the event streams being written.
+    `calls` counts requests that wait in the door, `streams` the event streams being written; in `room` is what was read
+    of messages that nobody has taken.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class McpApp:
         self._door = door
         self._gate = Gate(security)
         self._limits = limits
-        self._room = Room(limits.bodies_bytes)
+        self.room = Room(limits.bodies_bytes)
         self._known = known
         self._overloaded = overloaded
 
@@ -123,7 +124,7 @@ class McpApp:
         self._answered("GET", 101)
         self.streams += 1
         try:
-            await serve_websocket(scope, receive, send, converse, endpoint, principal, self._limits)
+            await serve_websocket(scope, receive, send, converse, endpoint, principal, self._limits, self.room)
         finally:
             self.streams -= 1
 
@@ -205,7 +206,7 @@ class McpApp:
         assert self._to_stream is not None
         if scope["method"] != "POST":
             return refusal(405, "Method not allowed", ("Allow", "POST, OPTIONS"))
-        with Share(self._room) as share:
+        with Share(self.room) as share:
             body = await self._body(headers, receive, share)
             if isinstance(body, Answer):
                 return body
@@ -229,7 +230,7 @@ class McpApp:
         accepted = accepts(headers.get("accept", ""))
         if not (accepted.json and accepted.events):
             return refusal(406, "Not acceptable: the client must accept application/json and text/event-stream")
-        with Share(self._room) as share:
+        with Share(self.room) as share:
             body = await self._body(headers, receive, share)
             if isinstance(body, Answer):
                 return body

@@ -22,7 +22,7 @@ class Room:
 
 
 class Share:
-    """The part of one body, until its context ends."""
+    """The part of one body, or of one connection, until its context ends."""
 
     __slots__ = ("_room", "_size")
 
@@ -34,17 +34,16 @@ class Share:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._room.held -= self._size
+        self.hold(0)
 
-    def grow(self, size: int) -> None:
-        """The body has so many bytes by now. Raises NoRoomError."""
-        if size <= SMALL:
-            return
-        more = size - self._size
-        if self._room.held + more > self._room.limit:
+    def hold(self, size: int) -> None:
+        """So many bytes are held by now. Raises NoRoomError if that is more than there is room for."""
+        counted = size if size > SMALL else 0
+        more = counted - self._size
+        if more > 0 and self._room.held + more > self._room.limit:
             raise NoRoomError
         self._room.held += more
-        self._size = size
+        self._size = counted
 
 
 async def read_body(headers: Mapping[str, str], receive: Receive, limit: int, share: Share) -> bytes | None:
@@ -67,5 +66,5 @@ async def read_body(headers: Mapping[str, str], receive: Receive, limit: int, sh
         more = message["more_body"]
         if size > limit:
             return None
-        share.grow(size)
+        share.hold(size)
     return b"".join(chunks)

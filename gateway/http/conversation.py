@@ -7,6 +7,7 @@ import trio
 
 from actors.ports import Answer, Converse, HungUp, Principal
 from actors.protocol.table import Limits
+from gateway.http.bodies import Room
 from gateway.http.request import Receive, Scope
 from gateway.http.response import Send, encoded, refusal
 
@@ -33,11 +34,19 @@ async def send_rejection(send: Send, answer: Answer) -> None:
 
 
 async def serve_websocket(
-    scope: Scope, receive: Receive, send: Send, converse: Converse, endpoint: str, principal: Principal, limits: Limits
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    converse: Converse,
+    endpoint: str,
+    principal: Principal,
+    limits: Limits,
+    room: Room,
 ) -> None:
-    """Accepts the handshake, and serves the client until one of both ends it."""
+    """Accepts the handshake, and serves the client until one of both ends it. What it sends takes its place in `room`
+    until it is received here."""
     subprotocol = SUBPROTOCOL if scope["subprotocols"] else None
-    await send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": []})
+    await send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": [], "room": room})
     await converse(WebSocketChannel(receive, send, scope["heard"], limits.keep_alive), endpoint, principal)
     await send({"type": "websocket.close", "code": GOING_AWAY, "reason": "the gateway ends this connection"})
 

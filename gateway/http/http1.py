@@ -159,6 +159,8 @@ class Http1Protocol(H11Protocol):
 
     def let_go(self) -> None:
         """The connection has ended, if only by cancellation: ends the cycles that this object is part of."""
+        if isinstance(self.stream, WebSocketStream):
+            self.stream.end()
         self.stream = None
         self.decoder.close()
 

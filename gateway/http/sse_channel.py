@@ -6,6 +6,8 @@ from typing import Protocol
 import trio
 
 from actors.ports import Answer, Converse, Principal
+from actors.protocol import errors
+from actors.protocol.errors import encode_error_body
 from actors.protocol.sse import encode_event
 from actors.protocol.table import Limits
 from gateway.http.response import Header, Send, refusal
@@ -37,6 +39,9 @@ def said(status: int) -> Answer:
         return refusal(404, "Not found: no such session")
     if status == 503:
         return refusal(503, "The session takes no message at the moment, try again", ("Retry-After", "1"))
+    if status == 504:
+        lost = errors.internal("nobody knows whether the session got the message", executed="unknown")
+        return Answer(504, encode_error_body(lost))
     return Answer(status)
 
 

@@ -2,11 +2,13 @@
 
 The framing is wsproto's, under hypercorn's handshake; compression is never agreed on (it would cost each connection
 hundreds of KiB). What the peer does wrong ends its connection with a close code that says so: 1002 what is no
-WebSocket, 1003 binary, 1007 no UTF-8, 1008 floods and fragments without end, 1009 what is too large. Beside ASGI's
-messages the app may send `websocket.ping`; whether anything came since the last one is told by `heard`.
+WebSocket, 1003 binary, 1007 no UTF-8, 1008 floods and messages without end, 1009 what is too large; 1013 is for what
+there is no room for now. Beside ASGI's messages the app may send `websocket.ping`; whether anything came since the last
+one is told by `heard`. With `websocket.accept` it says in which `room` messages wait.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -19,6 +21,7 @@ from wsproto.events import BytesMessage, CloseConnection, Message, Ping, TextMes
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from gateway.http.bodies import NoRoomError, Room, Share
 from gateway.http.requests import Requests
 from gateway.wire.http1_server import Head, encode_head
 
@@ -32,7 +35,7 @@ CONTROLS: Final = 20
 BURST: Final = 10
 """So many seconds' worth may come at once."""
 PATIENCE: Final = 60.0
-"""Seconds from the first fragment of a message to the last."""
+"""Seconds from the first piece of a message to the last."""
 REASON: Final = 120
 """Characters of the reason of a close; a close frame has room for 123 bytes."""
 
@@ -74,8 +77,11 @@ class WebSocketStream:
         self._handshake = Handshake(head.headers, head.version)
         self._handshake.extensions = None
         self._frames: Connection | None = None
+        self._share = Share(Room(0))
         self._parts: list[str] = []
         self._size = 0
+        self._waiting = 0
+        """Bytes of messages that the app has not received."""
         self._begun_at = 0.0
         self._to_app, self._from_peer = trio.open_memory_channel[Mapping[str, Any]](2)
         self._writing = trio.Lock()
@@ -113,17 +119,27 @@ class WebSocketStream:
     async def receive(self) -> Mapping[str, Any]:
         """What the app receives."""
         try:
-            return await self._from_peer.receive()
+            message = await self._from_peer.receive()
         except trio.EndOfChannel:
             return {"type": "websocket.disconnect", "code": 1006}
+        self._waiting -= len(message["text"])
+        self._hold()
+        return message
+
+    def _hold(self) -> None:
+        """Raises NoRoomError."""
+        self._share.hold(0 if self.closed else self._waiting + self._size)
 
     # From the peer
 
     async def feed(self, data: bytes) -> None:
         """What came from it. Waits as long as the app takes no more, or it came too fast."""
-        self.heard = trio.current_time()
+        now = self.heard = trio.current_time()
         if self._frames is None:
             await self._fail(CloseReason.PROTOCOL_ERROR, "nothing may be sent before the handshake is answered")
+            return
+        if self._parts and now - self._begun_at > PATIENCE:
+            await self._fail(CloseReason.POLICY_VIOLATION, f"a message that is not whole after {PATIENCE:g} s")
             return
         try:
             self._frames.receive_data(data)
@@ -145,7 +161,7 @@ class WebSocketStream:
             await self._fail(CloseReason.UNSUPPORTED_DATA, "messages are text")
         elif isinstance(event, CloseConnection):
             await self._answer(event.response())
-            self._end()
+            self.end()
         elif self._controls.spend():
             await self._fail(CloseReason.POLICY_VIOLATION, "too many pings")
         elif isinstance(event, Ping):
@@ -154,33 +170,42 @@ class WebSocketStream:
                 await self._answer(None)
 
     async def _text(self, event: "Message[str]") -> None:
-        now = trio.current_time()
         if not self._parts:
-            self._begun_at = now
+            self._begun_at = trio.current_time()
         self._parts.append(event.data)
         self._size += len(event.data)
         if self._size > self._message_bytes:
             await self._fail(CloseReason.MESSAGE_TOO_BIG, f"a message has at most {self._message_bytes} bytes")
-        elif event.message_finished:
-            text, self._parts, self._size = "".join(self._parts), [], 0
-            await self._to_app.send({"type": "websocket.receive", "text": text})
-        elif now - self._begun_at > PATIENCE or len(self._parts) > self._message_bytes // 64:
+            return
+        try:
+            self._hold()
+        except NoRoomError:
+            await self._fail(CloseReason.TRY_AGAIN_LATER, "no room for a message of this size, try again")
+            return
+        if event.message_finished:
+            text, self._parts = "".join(self._parts), []
+            self._waiting, self._size = self._waiting + self._size, 0
+            with suppress(trio.ClosedResourceError):  # the app has returned meanwhile
+                await self._to_app.send({"type": "websocket.receive", "text": text})
+        elif len(self._parts) > self._message_bytes // 64:
             await self._fail(CloseReason.POLICY_VIOLATION, "a message in fragments without end")
 
     async def _fail(self, code: CloseReason, reason: str) -> None:
         """Ends the connection for what the peer did."""
         if self._frames is not None:
             await self._answer(CloseConnection(int(code), reason[:REASON]))
-        self._end()
+        self.end()
         await self._protocol.wire.finish()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Nothing more is passed on."""
         self.closed = True
         self._to_app.close()
+        self._share.hold(0)
 
     async def handle(self, _closed: StreamEvent) -> None:
         """The connection has ended."""
-        self._end()
+        self.end()
 
     # From the app
 
@@ -195,6 +220,7 @@ class WebSocketStream:
         elif message["type"] == "websocket.ping":
             await self._answer(Ping())
         elif message["type"] == "websocket.accept":
+            self._share = Share(message["room"])
             status, headers, self._frames = self._handshake.accept(message.get("subprotocol"), message["headers"])
             self._protocol.answering = True
             await self._protocol.wire.write(encode_head(status, headers))
@@ -212,7 +238,7 @@ class WebSocketStream:
             await self._protocol.send_body(b"", last=True)
         elif self._frames is not None and not self.closed:
             await self._answer(CloseConnection(int(CloseReason.INTERNAL_ERROR)))
-        self._end()
+        self.end()
         await self._protocol.wire.finish()
 
     async def _answer(self, event: Any) -> None:

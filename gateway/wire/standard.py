@@ -8,6 +8,7 @@ same pipe or terminal open: reads and writes are only as large as cannot block.
 import os
 import select
 import stat
+import sys
 from collections import deque
 from typing import Final
 
@@ -90,9 +91,21 @@ class StandardStreams:
 
 def take_standard_streams() -> tuple[int, int]:
     """Standard input and output under other numbers; under their own there is nothing to read, and standard error."""
+    for place, stream in enumerate((sys.stdin, sys.stdout)):
+        if stream is None:  # it was closed when we were started, and something else may have its number since
+            _close(place)
     kept = os.dup(0), os.dup(1)  # not inherited by child processes
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
     return kept
+
+
+def _close(place: int) -> None:
+    """Has standard input be at its end, and standard output broken."""
+    nothing, ends = os.open(os.devnull, os.O_RDWR), os.pipe()
+    os.close(ends[0])
+    os.dup2(ends[1] if place == 1 else nothing, place)
+    for made in {nothing, ends[1]} - {place}:
+        os.close(made)

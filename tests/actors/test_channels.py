@@ -49,3 +49,51 @@ async def test_the_channel_of_a_dead_replica_is_gone(autojump_clock):
             one.kill()
             await trio.sleep(10)
             assert await other.actors.channels.say(token, ANN, b"x") in (404, 503)
+
+
+async def test_a_replica_whose_lease_has_lapsed_keeps_its_channels(autojump_clock):
+    async with open_replicas(3, Backend("alpha")) as [one, other, _]:
+        with one.actors.channels.opened(ANN) as (token, messages):
+            for _ in range(2):
+                await one.pause()
+                await trio.sleep(60)
+                await one.resume()
+                await trio.sleep(10)
+                for body in (b"x", b"y"):
+                    assert await other.actors.channels.say(token, ANN, body) == 202
+                    assert await messages.receive() == body
+            assert await other.actors.channels.say(token, BOB, b"x") == 404
+        assert await other.actors.channels.say(token, ANN, b"x") == 404
+
+
+async def test_what_a_replica_that_stands_still_has_not_read_is_refused_and_does_not_come_later(autojump_clock):
+    async with open_replicas(2, Backend("alpha")) as [one, other]:
+        with one.actors.channels.opened(ANN) as (token, messages):
+            await one.pause()
+            assert await other.actors.channels.say(token, ANN, b"x") == 503
+            await one.resume()
+            await trio.sleep(10)
+            with pytest.raises(trio.WouldBlock):
+                messages.receive_nowait()
+
+
+async def test_where_the_answer_is_lost_nobody_knows(autojump_clock):
+    async with open_replicas(2, Backend("alpha")) as [one, other]:
+        with one.actors.channels.opened(ANN) as (token, messages):
+            one.store.replica.post_office = lambda to, letter: ()
+            assert await other.actors.channels.say(token, ANN, b"x") == 504
+            assert await messages.receive() == b"x"
+
+
+async def test_large_messages_that_wait_have_a_bound_over_all_channels(autojump_clock):
+    async with open_gateway(Backend("alpha"), bodies_bytes=250_000) as gateway:
+        channels, body = gateway.actors.channels, b"x" * 100_000
+        with channels.opened(ANN) as (token, messages):
+            with channels.opened(BOB) as (bobs, _):
+                assert await channels.say(bobs, BOB, body) == 202
+                assert [await channels.say(token, ANN, body) for _ in range(2)] == [202, 503]
+                assert await channels.say(token, ANN, b"small") == 202
+            assert await channels.say(token, ANN, body) == 202
+            for _ in range(3):
+                await messages.receive()
+        assert channels.held == 0

@@ -191,6 +191,26 @@ def test_a_signal_drains_it(config: Path, number: signal.Signals) -> None:
         assert child.process.wait(PATIENCE) == 0
 
 
+def test_a_signal_ends_subscriptions_with_their_results_at_once(config: Path) -> None:
+    with started("--config", config) as child:
+        child.ask(1, "subscriptions/listen", notifications={"toolsListChanged": True}, _meta=META)
+        assert child.read()["method"] == "notifications/subscriptions/acknowledged"
+        child.process.send_signal(signal.SIGTERM)
+        assert child.process.wait(PATIENCE) == 0
+        assert child.process.stdout is not None
+        result, cancelled = map(json.loads, child.process.stdout.read().splitlines())
+        assert "result" in result
+        assert cancelled["params"] == {"requestId": 1}
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+def test_streams_that_are_closed_from_the_start_are_an_end_like_any_other(config: Path, closed: str) -> None:
+    command = ["sh", "-c", f'exec "$0" stdio --config "$1" {closed}', STAGEDOOR, config]
+    ping = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
+    done = subprocess.run(command, input=ping, stdout=subprocess.PIPE, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
 def test_what_a_library_prints_does_not_reach_the_client(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(
         "import os, sys\nfrom stagedoor import Server\nserver = Server('noisy')\nprint('at import')\n"

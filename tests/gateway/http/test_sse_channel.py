@@ -147,3 +147,11 @@ def test_the_answer_of_a_post_has_no_body():
     from gateway.http.sse_channel import said
 
     assert said(202) == Answer(202)
+
+
+def test_what_may_have_been_delivered_is_not_called_refused():
+    from gateway.http.sse_channel import said
+
+    answer = said(504)
+    assert answer.status == 504
+    assert json.loads(answer.body)["error"]["data"]["executed"] == "unknown"

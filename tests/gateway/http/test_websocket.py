@@ -140,6 +140,7 @@ BAD = {
     "too large, by its own word": ([frame(1, b"x" * 100_001, length=2**40)], 1009),
     "too large in fragments": ([frame(1, b"x" * 60_000, fin=False), frame(0, b"x" * 60_000, fin=False)], 1009),
     "empty fragments without end": ([frame(1, b"x", fin=False), *[frame(0, b"", fin=False)] * 2000], 1008),
+    "fragments without end": ([frame(1, b"x", fin=False), *[frame(0, b"x", fin=False)] * 2000], 1008),
     "a continuation of nothing": ([frame(0, b"x")], 1002),
     "an unknown opcode": ([frame(7, b"x")], 1002),
     "a reserved bit": ([b"\xc1" + frame(1, b"x")[1:]], 1002),
@@ -160,6 +161,60 @@ async def test_what_is_no_message_ends_its_connection_with_the_reason(app, runni
         assert (await ws.closed())[0] == code
         assert (await other.ask(1, "initialize"))["id"] == 1
         assert await alive(server)
+    assert server.log.events == []
+
+
+async def test_a_message_that_is_never_whole_ends_its_connection_and_leaves_nothing(
+    echo, make_app, running, monkeypatch
+):
+    monkeypatch.setattr(websocket, "PATIENCE", 0.2)
+    limits = Limits(keep_alive=0.1)
+    app = make_app(converse=Duplex(echo, limits), limits=limits)
+    async with running(app) as server:
+        ws = await open_ws(server)
+        await ws.stream.send_all(frame(1, b"x" * 50_000, fin=False))
+        while app.room.held == 0:
+            await trio.sleep(0.01)
+        data = await ws.stream.receive_some()
+        while data == b"\x89\x00":
+            await ws.stream.send_all(frame(10, b""))
+            data = await ws.stream.receive_some()
+        assert data[:4] == b"\x88" + bytes([len(data) - 2]) + struct.pack("!H", 1008)
+        assert app.room.held == 0
+
+
+async def test_messages_wait_within_what_all_may_take(echo, make_app, running):
+    limits = Limits(bodies_bytes=150_000)
+    app = make_app(converse=Duplex(echo, limits), limits=limits)
+    async with running(app) as server:
+        ws, other, small = await open_ws(server), await open_ws(server), await open_ws(server)
+        await ws.stream.send_all(frame(1, b"x" * 100_000, fin=False))
+        while app.room.held == 0:
+            await trio.sleep(0.01)
+        await other.stream.send_all(frame(1, b"x" * 100_000, fin=False))
+        assert (await other.closed())[0] == 1013
+        assert (await small.ask(1, "initialize"))["id"] == 1
+        await ws.stream.aclose()
+        with trio.fail_after(PATIENCE):
+            while app.room.held:
+                await trio.sleep(0.01)
+
+
+async def test_an_end_while_messages_wait_is_no_fault(echo, make_app, running):
+    stopping = trio.Event()
+    app = make_app(converse=Duplex(echo, Limits(), stopping))
+    async with running(app, message=100_000) as server:
+        ws = await open_ws(server)
+        await ws.ask(1, "initialize")
+        echo.hang()
+        for _ in range(10):
+            await ws.say({"jsonrpc": "2.0", "method": "notifications/x", "params": {"t": "x" * 50_000}})
+        await echo.entered.wait()
+        while app.room.held == 0:
+            await trio.sleep(0.01)
+        echo.answer = None
+        stopping.set()
+        assert (await ws.closed())[0] == 1001
     assert server.log.events == []
 
 
