@@ -106,6 +106,14 @@ class Client:
         """Says goodbye."""
         self.close()
 
+    def rest(self) -> None:
+        """Closes what a session lasts without while nothing is said."""
+        self.close()
+
+    async def wake(self) -> None:
+        """What comes before the next call then."""
+        await self.reopen()
+
     async def call_and_stall(self) -> None:
         """Sends a call that is answered by much more than the sockets hold, and never reads on."""
         await self.reopen(receive_buffer=4096)
@@ -335,7 +343,7 @@ async def open_clients(make: Callable[[], Client], count: int, *, keep_connectio
     async def opened(client: Client) -> None:
         await client.open()
         if not keep_connections:
-            client.close()
+            client.rest()
 
     await _each(clients, opened)
     return clients

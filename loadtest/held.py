@@ -1,7 +1,8 @@
 """What a session holds, by the lines that made it: `python -m loadtest.held`.
 
 The gateway runs with `tracemalloc` beside it. Sessions are opened on `/mcp/<server>`, each with a connection to its
-server; then half of them open a GET stream; then they rest. What is traced is exact, but for what C libraries take for
+server; then half of them open a GET stream; then they rest. With `--over ws` each is an idle WebSocket on `/ws`, with
+`--over sse` a stream on `/sse`. What is traced is exact, but for what C libraries take for
 themselves; resident memory, which `loadtest.run` measures, has that in it too, and what allocators keep.
 """
 
@@ -17,15 +18,19 @@ import sys
 import tempfile
 import time
 import tracemalloc
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
 from loadtest import client, proc
+from loadtest.channels import OverEvents, OverWebSocket
+from loadtest.client import Session
 from loadtest.profiled import where
 from loadtest.shapes import steady
-from loadtest.targets import Bench, Running, free_port, http_server
+from loadtest.targets import Bench, MakeClient, Running, free_port, http_server
 from loadtest.wire import Address
 
 REST = 45.0  # seconds without a message after which sessions rest
@@ -46,7 +51,8 @@ def serve(out: Path, rest: list[str]) -> None:
         part.write_text(json.dumps(lines))
         part.rename(out)
 
-    from gateway.cli import main as gateway  # before it is traced, which makes imports slow
+    import gateway.app
+    from gateway.cli import main as gateway
 
     signal.signal(signal.SIGUSR1, write)
     tracemalloc.start()
@@ -74,6 +80,20 @@ class Look:
         print(f"\n{what}: {traced:.2f} KiB in {count:.0f} blocks")
         for line, (size, number) in sorted(grown.items(), key=lambda item: -item[1][0])[:top]:
             print(f"{size / sessions:9.0f} bytes {number / sessions:6.1f} blocks  {line}")
+
+
+CHANNELS: dict[str, MakeClient] = {"ws": OverWebSocket, "sse": OverEvents}
+
+
+async def measure_channels(running: Running, out: Path, count: int, top: int) -> None:
+    warm = await client.open_clients(running.client, 50)
+    await steady(warm, "echo", 0.5)
+    await client.end_clients(warm)
+    await trio.sleep(SETTLE)
+    empty = Look(running.pid, out)
+    held = await client.open_clients(running.client, count)
+    await trio.sleep(SETTLE)
+    Look(running.pid, out).show("an idle connection", empty, len(held), top)
 
 
 async def measure(running: Running, out: Path, count: int, top: int) -> None:
@@ -104,6 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--sessions", type=int, default=400)
+    parser.add_argument("--over", choices=CHANNELS, help="what is measured instead of sessions over Streamable HTTP")
     parser.add_argument("--top", type=int, default=25, help="lines of each table (%(default)s)")
     options, rest = parser.parse_known_args()
     if options.serve is not None:
@@ -125,7 +146,13 @@ def main() -> None:
             config.write_text(json.dumps({"mcpServers": {"bench": http_server(bench)}, "gateway": gateway}))
             command = [sys.executable, "-m", "loadtest.held", "--serve", out, "serve", "--config", config]
             pid = bench.spawn("stagedoor", command, port)
-            trio.run(measure, Running(Address(port, b"/mcp/bench"), pid), out, options.sessions, options.top)
+            if options.over is None:
+                look: Callable[..., Awaitable[None]] = measure
+                make = partial(Session, Address(port, b"/mcp/bench"))
+            else:
+                look = measure_channels
+                make = partial(CHANNELS[options.over], Address(port, b"/%b" % options.over.encode()), "bench__")
+            trio.run(look, Running(pid, make), out, options.sessions, options.top)
         finally:
             bench.end()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import signal
 import subprocess
@@ -44,13 +45,13 @@ class Load:
     shape: Shape
     clients: int
     tool: str = "echo"
-    needs: frozenset[str] = frozenset()
+    needs: frozenset[str] = frozenset({"other tools"})
     """It is only for targets that can do this."""
 
 
 LOADS = {
-    "1 caller": Load(shapes.steady, 1),
-    "16 callers": Load(shapes.steady, 16),
+    "1 caller": Load(shapes.steady, 1, needs=frozenset()),
+    "16 callers": Load(shapes.steady, 16, needs=frozenset()),
     "16 callers, streamed": Load(shapes.steady, 16, "stream"),
     "16 callers, asked": Load(shapes.steady, 16, "ask", frozenset({"asks"})),
     "16 callers, 100 events": Load(shapes.steady, 16, "events"),
@@ -116,7 +117,7 @@ async def hold(running: Running, sessions: int, streams: int, rest: float) -> di
     streaming = proc.resident_bytes(running.pid)
     sample = held[:: max(1, len(held) // 20)]
     for session in sample:
-        await session.reopen()
+        await session.wake()
         await session.call()
         session.close()
     for connection in listening:
@@ -127,7 +128,7 @@ async def hold(running: Running, sessions: int, streams: int, rest: float) -> di
         "resident_mib": streaming / 2**20,
         "kib_per_session": (idle - empty) / sessions / 1024,
         "kib_per_resting_session": (twice - idle) / sessions / 1024 if rest else None,
-        "kib_per_stream": (streaming - twice) / streams / 1024,
+        "kib_per_stream": (streaming - twice) / streams / 1024 if streams else None,
         "answered": len(sample),
     }
 
@@ -186,7 +187,7 @@ def looked_at(running: Running, profile: Path, load: Load, seconds: float) -> tu
 def held_by(name: str, scale: float) -> dict[str, Any]:
     """Measures the memory of one target, in a process of its own."""
     target = TARGETS[name]
-    sessions, streams = max(1, int(target.sessions * scale)), max(1, int(target.streams * scale))
+    sessions, streams = (math.ceil(count * scale) for count in (target.sessions, target.streams))
     say(f"memory: {sessions} sessions, {streams} streams: {name}")
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))

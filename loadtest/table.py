@@ -6,9 +6,18 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from loadtest.targets import CELLS
+from loadtest.targets import CELLS, SIDE_BY_SIDE, TRANSPORTS
 
 NUMBERS = ("calls_per_s", "cpu_us", "p50_ms", "p99_ms")
+COMPARED = {
+    "of_sessions": CELLS,
+    "of_http": TRANSPORTS,
+    "of_native_http": SIDE_BY_SIDE[0],
+    "of_native_stdio": SIDE_BY_SIDE[1],
+}
+"""Targets of which the CPU per call is told as a multiple of the first one's, and under which name."""
+SHOWN = 5
+"""Errors of one target under one load; if it does not work at all, each is another."""
 UNIT_LOAD = "16 callers"
 """The floor's CPU per call under this load is the unit, called a floor."""
 
@@ -24,16 +33,31 @@ def medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         cell: dict[str, Any] = {"load": load, "target": target, "errors": _errors(found)}
         if good:
             cell |= {name: median(row[name] for row in good) for name in NUMBERS}
+            cell |= _compared_to_first(load, target, good, cells)
         result.append(cell)
     _add_ratios(result)
     return result
+
+
+def _compared_to_first(
+    load: str, target: str, rows: list[dict[str, Any]], cells: dict[tuple[str, str], list[dict[str, Any]]]
+) -> dict[str, float]:
+    """Of each round by itself, since what else the machine does changes from one to the next; then the median."""
+    found = {}
+    for name, targets in COMPARED.items():
+        if target in targets:
+            first = {row["round"]: row["cpu_us"] for row in cells.get((load, targets[0]), ()) if row.get("calls")}
+            ratios = [row["cpu_us"] / first[row["round"]] for row in rows if row["round"] in first]
+            if ratios:
+                found[name] = median(ratios)
+    return found
 
 
 def _errors(rows: Iterable[dict[str, Any]]) -> list[str]:
     texts = {row["failed"] for row in rows if "failed" in row}
     for row in rows:
         texts |= {f"{count}x {text}" for text, count in row.get("errors", {}).items()}
-    return sorted(texts)
+    return sorted(texts)[:SHOWN]
 
 
 def _add_ratios(cells: list[dict[str, Any]]) -> None:
@@ -46,8 +70,6 @@ def _add_ratios(cells: list[dict[str, Any]]) -> None:
             cell["floors"] = cell["cpu_us"] / unit
         if here := by_place.get((cell["load"], "floor")):
             cell["floors_here"] = cell["cpu_us"] / here["cpu_us"]
-        if cell["target"] in CELLS and (sessions := by_place.get((cell["load"], CELLS[0]))):
-            cell["of_sessions"] = cell["cpu_us"] / sessions["cpu_us"]
         if direct:
             for name in ("p50_ms", "p99_ms"):
                 cell[f"added_{name}"] = cell[name] - direct[name]
@@ -77,7 +99,7 @@ def render(report: dict[str, Any]) -> str:
     ]
     for load in dict.fromkeys(cell["load"] for cell in report["loads"]):
         lines += _load(load, [cell for cell in report["loads"] if cell["load"] == load])
-    return "\n".join(lines + _eras(report["loads"]) + _memory(report["memory"])) + "\n"
+    return "\n".join(lines + _compared(report["loads"]) + _memory(report["memory"])) + "\n"
 
 
 def _load(load: str, cells: list[dict[str, Any]]) -> list[str]:
@@ -100,16 +122,19 @@ def _load(load: str, cells: list[dict[str, Any]]) -> list[str]:
     return [*_lines(head, body), "", *errors, *([""] if errors else [])]
 
 
-def _eras(cells: list[dict[str, Any]]) -> list[str]:
-    """CPU per call of each pair of eras, as a multiple of the one with sessions at both ends."""
-    there = {(cell["load"], cell["target"]): cell["of_sessions"] for cell in cells if "of_sessions" in cell}
-    if len({target for _, target in there}) < len(CELLS):
-        return []
-    body = [
-        (load, *(_number(there.get((load, cell)), 2) for cell in CELLS))
-        for load in dict.fromkeys(load for load, _ in there)
-    ]
-    return [*_lines(("CPU/call, as a multiple of stagedoor's", *CELLS), body), ""]
+def _compared(cells: list[dict[str, Any]]) -> list[str]:
+    """CPU per call of targets that belong together, as a multiple of the first one's."""
+    lines: list[str] = []
+    for name, targets in COMPARED.items():
+        there = {(cell["load"], cell["target"]): cell[name] for cell in cells if name in cell}
+        if len({target for _, target in there}) < len(targets):
+            continue
+        body = [
+            (load, *(_number(there.get((load, target)), 2) for target in targets))
+            for load in dict.fromkeys(load for load, _ in there)
+        ]
+        lines += [*_lines((f"CPU/call, as a multiple of {targets[0]}'s", *targets), body), ""]
+    return lines
 
 
 def _memory(rows: list[dict[str, Any]]) -> list[str]:

@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from loadtest.channels import OverEvents, OverPipe, OverWebSocket, Pipe
 from loadtest.client import Client, Session, Stateless
 from loadtest.proc import on_cpu
 from loadtest.wire import Address
@@ -44,22 +46,17 @@ def listening(port: int) -> bool:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
+MakeClient = Callable[[Address, str], Client]
+
+
 @dataclass(frozen=True)
 class Running:
-    """A started target: where it answers, and the process whose CPU and memory count."""
+    """A started target: the process whose CPU and memory count, and how to make one more client of it."""
 
-    address: Address
     pid: int
-    prefix: str = ""
-    """What stands before the names of the backend's tools there."""
-    speaks: type[Client] = Session
-    """The clients that make its load."""
+    client: Callable[[], Client]
     profile: Path | None = None
     """Where the process leaves its profile, if it can make one."""
-
-    def client(self) -> Client:
-        """One more client of it."""
-        return self.speaks(self.address, self.prefix)
 
 
 @dataclass
@@ -75,24 +72,32 @@ class Bench:
         """Starts a process on these CPUs (else on that of the servers); returns its id once it listens. Raises
         RuntimeError when it does not."""
         log = self.folder / f"{len(self._started)}-{name}.log"
-        with on_cpu(*(cpus or (SERVER_CPU,))), log.open("wb") as output:
-            process = subprocess.Popen(
-                [str(part) for part in command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=ROOT,
-                # A state of its own: gateways keep keys and lists, and what is compared must start from the same.
-                env={**os.environ, "PYTHONWARNINGS": "ignore", "XDG_STATE_HOME": str(self.folder)},
-                start_new_session=True,
-            )
-        self._started.append(process)
+        with log.open("wb") as output:
+            process = self._start(command, cpus, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         end = time.monotonic() + START_WITHIN
         while not listening(port):
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"{name} did not start:\n{log.read_text(errors='replace')[-3000:]}")
             time.sleep(0.05)
         return process.pid
+
+    def piped(self, name: str, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
+        """Starts a server of standard streams."""
+        with (self.folder / f"{len(self._started)}-{name}.log").open("wb") as output:
+            return self._start(command, (), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output)
+
+    def _start(self, command: Sequence[str | Path], cpus: Sequence[int], **streams: Any) -> subprocess.Popen[bytes]:
+        with on_cpu(*(cpus or (SERVER_CPU,))):
+            process = subprocess.Popen(
+                [str(part) for part in command],
+                cwd=ROOT,
+                # A state of its own: gateways keep keys and lists, and what is compared must start from the same.
+                env={**os.environ, "PYTHONWARNINGS": "ignore", "XDG_STATE_HOME": str(self.folder)},
+                start_new_session=True,
+                **streams,
+            )
+        self._started.append(process)
+        return process
 
     def module(self, name: str, port: int, *arguments: str, cpu: int = SERVER_CPU) -> int:
         """Starts a module of this folder."""
@@ -138,16 +143,29 @@ class Bench:
         store: str,
         path: str = "/mcp/bench",
         prefix: str = "",
-        speaks: type[Client] = Session,
+        speaks: MakeClient = Session,
     ) -> Running:
         """Starts the gateway in front of one server."""
         port, config = self.configured(server, store)
-        command: list[str | Path] = [sys.executable, "-m", "stagedoor", "serve", "--config", config]
-        profile = None
-        if self.profile_by:
-            profile = config.with_suffix(".profile")
-            command[2:3] = ["loadtest.profiled", "--out", profile, "--by", self.profile_by]
-        return Running(Address(port, path.encode()), self.spawn("stagedoor", command, port), prefix, speaks, profile)
+        command, profile = self._command(config, "serve", "--config", config)
+        return Running(
+            self.spawn("stagedoor", command, port), partial(speaks, Address(port, path.encode()), prefix), profile
+        )
+
+    def stagedoor_stdio(self, server: dict[str, Any]) -> Running:
+        """Starts the gateway on standard streams, in front of one server."""
+        _, config = self.configured(server, "memory://")
+        command, profile = self._command(config, "stdio", "--config", config)
+        process = self.piped("stagedoor", command)
+        return Running(process.pid, partial(OverPipe, Pipe(process), "bench__"), profile)
+
+    def _command(self, config: Path, *arguments: str | Path) -> tuple[list[str | Path], Path | None]:
+        """Our command line, with the profiler beside it if there is one, and where that leaves its profile."""
+        if not self.profile_by:
+            return [sys.executable, "-m", "stagedoor", *arguments], None
+        profile = config.with_suffix(".profile")
+        profiler = ["loadtest.profiled", "--out", profile, "--by", self.profile_by]
+        return [sys.executable, "-m", *profiler, *arguments], profile
 
     def end(self) -> None:
         """Ends everything: a moment to do so in order, then by force."""
@@ -164,35 +182,37 @@ class Bench:
 
 def direct(bench: Bench) -> Running:
     port = free_port()
-    return Running(Address(port), bench.module("backend", port))
+    return Running(bench.module("backend", port), partial(Session, Address(port)))
 
 
 def direct_modern(bench: Bench) -> Running:
     port = free_port()
-    return Running(Address(port), bench.module(MODERN, port), speaks=Stateless)
+    return Running(bench.module(MODERN, port), partial(Stateless, Address(port)))
 
 
 def floor(bench: Bench) -> Running:
     port = free_port()
-    return Running(Address(port), bench.module("floor", port, "--backend", str(bench.backend())))
+    pid = bench.module("floor", port, "--backend", str(bench.backend()))
+    return Running(pid, partial(Session, Address(port)))
 
 
 def forwarder(bench: Bench) -> Running:
     port = free_port()
-    return Running(Address(port), bench.module("floor", port, "--bytes", "--backend", str(bench.backend())))
+    pid = bench.module("floor", port, "--bytes", "--backend", str(bench.backend()))
+    return Running(pid, partial(Session, Address(port)))
 
 
 def floor_modern(bench: Bench) -> Running:
     port = free_port()
     pid = bench.module("floor", port, "--backend", str(bench.backend(MODERN)))
-    return Running(Address(port), pid, speaks=Stateless)
+    return Running(pid, partial(Stateless, Address(port)))
 
 
 def http_server(bench: Bench, module: str = "backend") -> dict[str, Any]:
     return {"type": "http", "url": f"http://127.0.0.1:{bench.backend(module)}/mcp"}
 
 
-def stagedoor_between(speaks: type[Client], module: str) -> Callable[[Bench], Running]:
+def stagedoor_between(speaks: MakeClient, module: str) -> Callable[[Bench], Running]:
     """The gateway in memory between clients of one era and a backend of one."""
 
     def start(bench: Bench) -> Running:
@@ -220,7 +240,7 @@ def mcp_proxy(bench: Bench) -> Running:
     program = PEERS / "mcp-proxy" / "bin" / "mcp-proxy"
     options = ["--port", str(port), "--pass-environment", "--log-level", "ERROR", "--"]
     pid = bench.spawn("mcp-proxy", [program, *options, *STDIO_BACKEND], port)
-    return Running(Address(port, b"/mcp"), pid)
+    return Running(pid, partial(Session, Address(port)))
 
 
 def fastmcp(bench: Bench) -> Running:
@@ -228,7 +248,50 @@ def fastmcp(bench: Bench) -> Running:
     python = PEERS / "fastmcp" / "bin" / "python"
     script = ROOT / "loadtest" / "peers" / "fastmcp_proxy.py"
     url = f"http://127.0.0.1:{bench.backend()}/mcp"
-    return Running(Address(port), bench.spawn("fastmcp", [python, script, str(port), url], port))
+    pid = bench.spawn("fastmcp", [python, script, str(port), url], port)
+    return Running(pid, partial(Session, Address(port)))
+
+
+def over(speaks: MakeClient, path: str) -> Callable[[Bench], Running]:
+    """The gateway in memory, with all its servers as one, over one of its transports."""
+
+    def start(bench: Bench) -> Running:
+        return bench.stagedoor(http_server(bench), "memory://", path, "bench__", speaks)
+
+    return start
+
+
+def over_stdio(bench: Bench) -> Running:
+    return bench.stagedoor_stdio(http_server(bench))
+
+
+def native_http(bench: Bench) -> Running:
+    return bench.stagedoor({"native": "loadtest.echo:server"}, "memory://")
+
+
+def native_stdio(bench: Bench) -> Running:
+    command = [sys.executable, "-m", "stagedoor", "stdio", "--native", "loadtest.echo:server"]
+    process = bench.piped("native", command)
+    return Running(process.pid, partial(OverPipe, Pipe(process)))
+
+
+def peer(python: str | Path, script: str) -> tuple[Callable[[Bench], Running], Callable[[Bench], Running]]:
+    """A server written on another library, over HTTP and on standard streams."""
+    command: list[str | Path] = [python, ROOT / "loadtest" / "peers" / script]
+
+    def http(bench: Bench) -> Running:
+        port = free_port()
+        return Running(bench.spawn(script, [*command, str(port)], port), partial(Session, Address(port)))
+
+    def stdio(bench: Bench) -> Running:
+        process = bench.piped(script, command)
+        return Running(process.pid, partial(OverPipe, Pipe(process)))
+
+    return http, stdio
+
+
+sdk_http, sdk_stdio = peer(sys.executable, "sdk_echo.py")
+fastmcp_http, fastmcp_stdio = peer(PEERS / "fastmcp" / "bin" / "python", "fastmcp_echo.py")
 
 
 @dataclass(frozen=True)
@@ -243,13 +306,15 @@ class Target:
     """How many of them with an open GET stream."""
     rests_after: float = 0.0
     """Seconds without a call after which an idle session takes less memory; 0 where it never does."""
-    can: frozenset[str] = frozenset()
-    """What not every target can: `resume` a cut stream, carry what a server `asks`."""
+    can: frozenset[str] = frozenset({"other tools"})
+    """What not every target can: do more than `echo` (`other tools`), `resume` a cut stream, carry what a server
+    `asks`."""
 
 
 PASSIVE = 75.0  # seconds: passivation is after 60 without a call
 
-ASKS = frozenset({"asks"})
+ECHO = frozenset[str]()
+ASKS = frozenset({"other tools", "asks"})
 ALL = ASKS | {"resume"}
 
 TARGETS = {
@@ -275,6 +340,20 @@ TARGETS = {
     "stagedoor-stdio": Target(stagedoor_stdio, "Stagedoor in memory, one shared stdio backend"),
     "mcp-proxy": Target(mcp_proxy, "mcp-proxy (PyPI), one stdio backend", 1_000, 200),
     "fastmcp": Target(fastmcp, "FastMCP's proxy, HTTP backend", 1_000, 200),
+    "over-http": Target(over(Session, "/mcp"), "Stagedoor in memory, HTTP backend, over Streamable HTTP", can=ECHO),
+    "over-ws": Target(over(OverWebSocket, "/ws"), "the same over WebSocket", 1_000, can=ECHO),
+    "over-sse": Target(over(OverEvents, "/sse"), "the same over HTTP+SSE (2024-11-05)", 1_000, can=ECHO),
+    "over-stdio": Target(over_stdio, "the same as `stagedoor stdio`, all callers on one session", can=ECHO),
+    "native-http": Target(native_http, "a server on gateway.native, HTTP", can=ECHO),
+    "sdk-http": Target(sdk_http, "one on the official SDK's low-level server, HTTP", can=ECHO),
+    "fastmcp-http": Target(fastmcp_http, "one on FastMCP, HTTP", can=ECHO),
+    "native-stdio": Target(native_stdio, "a server on gateway.native, stdio", can=ECHO),
+    "sdk-stdio": Target(sdk_stdio, "one on the official SDK's low-level server, stdio", can=ECHO),
+    "fastmcp-stdio": Target(fastmcp_stdio, "one on FastMCP, stdio", can=ECHO),
 }
+TRANSPORTS = ("over-http", "over-ws", "over-sse", "over-stdio")
+"""What a call costs over each, as a multiple of the first."""
+SIDE_BY_SIDE = (("native-http", "sdk-http", "fastmcp-http"), ("native-stdio", "sdk-stdio", "fastmcp-stdio"))
+"""The same tool by ours, and by others: ours as a share of each."""
 CELLS = ("stagedoor", "legacy-modern", "modern-legacy", "modern-modern")
 """Eras of clients and backend: the first is of sessions at both ends."""

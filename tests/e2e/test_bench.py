@@ -34,12 +34,11 @@ def bench(*options: str | Path) -> str:
 
 
 def test_a_quick_run_reports_every_load_without_an_error(tmp_path: Path) -> None:
-    printed = bench("--scale", "0.005", "--targets", "direct,floor,stagedoor", "--results", tmp_path)
+    printed = bench("--scale", "0.005", "--targets", "direct,floor,stagedoor,over-ws", "--results", tmp_path)
     report = json.loads(next(tmp_path.glob("*.json")).read_text())
     assert not [cell for cell in report["loads"] if cell["errors"] or "cpu_us" not in cell], printed
-    assert {"direct", "floor", "stagedoor"} == {cell["target"] for cell in report["loads"]}
-    (memory,) = report["memory"]
-    assert "failed" not in memory, memory
+    assert {"direct", "floor", "stagedoor", "over-ws"} == {cell["target"] for cell in report["loads"]}
+    assert [row["target"] for row in report["memory"] if "failed" not in row] == ["stagedoor", "over-ws"], report
     assert "| stagedoor |" in next(tmp_path.glob("*.md")).read_text()
 
 
@@ -54,6 +53,18 @@ def test_clients_and_servers_of_both_eras_are_measured_side_by_side(tmp_path: Pa
         (cell["load"], cell["target"]) for cell in report["loads"]
     }
     assert {cell["target"] for cell in report["loads"] if "of_sessions" in cell} == set(cells)
+
+
+def test_all_transports_and_servers_on_other_libraries_are_measured_side_by_side(tmp_path: Path) -> None:
+    transports = ["over-http", "over-ws", "over-sse", "over-stdio"]
+    targets = [*transports, "native-http", "sdk-http", "native-stdio", "sdk-stdio"]
+    load = "16 callers"
+    printed = bench("--scale", "0", "--targets", ",".join(targets), "--loads", load, "--results", tmp_path)
+    report = json.loads(next(tmp_path.glob("*.json")).read_text())
+    assert not [cell for cell in report["loads"] if cell["errors"] or "cpu_us" not in cell], printed
+    assert {(load, target) for target in targets} == {(cell["load"], cell["target"]) for cell in report["loads"]}
+    assert {cell["target"] for cell in report["loads"] if "of_http" in cell} == set(transports)
+    assert "as a multiple of over-http's" in printed
 
 
 @pytest.mark.parametrize("profiler", ["samples", "calls"])
