@@ -13,7 +13,7 @@ from actors.machines.upstream.breaker import BreakerState
 from actors.ports import Log, Store
 from actors.runtime import System, SystemFailed, open_system
 from actors.tree import GatewayActors
-from gateway import descriptors, lifecycle, supervising
+from gateway import descriptors, lifecycle
 from gateway.admin.app import Readiness
 from gateway.cli.client import ServeFailedError
 from gateway.config import Settings
@@ -30,16 +30,7 @@ from gateway.operating import Operator
 from gateway.reaching import ask_gateway, operate
 from gateway.roles import Role, Single, bound
 from gateway.servers import servers_of
-from gateway.store.redis.errors import StoreError
-from gateway.working import (
-    Working,
-    end_with_supervisor,
-    ends_within,
-    hear_hello,
-    ignore_supervisors_signals,
-    open_channel,
-    shared,
-)
+from gateway.store.errors import StoreError
 
 CLOSE_WITHIN = 3.0
 """Seconds for the listeners to end after the drain."""
@@ -242,19 +233,21 @@ def run(settings: Settings, announce: Callable[[Settings], None] = lambda settin
 
 def work(settings: Settings, descriptor: int) -> int:
     """The same as one of several workers, whose supervisor is at the other end of this descriptor."""
+    from gateway import working  # and with it what few processes need
+
     lag = Lag()
 
     async def main() -> int:
-        channel = open_channel(descriptor)
-        hello = await hear_hello(channel)
+        channel = working.open_channel(descriptor)
+        hello = await working.hear_hello(channel)
         if hello is None:
             return 1
-        ours = shared(settings, hello)
-        end_with_supervisor(descriptor, ends_within(ours.limits))
+        ours = working.shared(settings, hello)
+        working.end_with_supervisor(descriptor, working.ends_within(ours.limits))
         configure(ours.log.level, ours.log.format, ours.secrets)
-        role = Working(channel, hello)
+        role = working.Working(channel, hello)
         gateway = Gateway(ours, get_log("stagedoor").bind(worker=hello.place), lag, role)
-        ignore_supervisors_signals()
+        working.ignore_supervisors_signals()
         with lifecycle.signals(gateway.stop) as listen:
             async with trio.open_nursery() as nursery:
                 listen(nursery)
@@ -268,6 +261,7 @@ def work(settings: Settings, descriptor: int) -> int:
 
 def supervise(settings: Settings, file: str | None, announce: Callable[[Settings], None]) -> int:
     """The same by several workers, each of which reads the file anew; None: the demo servers."""
+    from gateway import supervising
 
     async def main() -> int:
         return await supervising.supervise(settings, file, get_log("stagedoor"), announce)

@@ -3,6 +3,7 @@ workers (`gateway.working`). The rest of it is the same in each role."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from socket import socket
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,12 +24,12 @@ from gateway.http.sockets import (
     remove_names,
     unix_listeners_for,
 )
-from gateway.observability.exposition import Exposition
 from gateway.running import recorded
 from gateway.sampling import sample
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
+    from gateway.observability.exposition import Exposition
 
 
 class Role(Protocol):
@@ -73,11 +74,16 @@ class Single:
         listen, admin = bound(self._settings.listen, self._public), bound(self._settings.admin, self._admin)
         self._announce(replace(self._settings, listen=listen, admin=admin))
         gateway.log.info("serving", listen=str(listen), admin=str(admin))
-        exposition = Exposition(gateway.metrics)
 
         def page() -> tuple[bytes, str]:
             sample(gateway, system)
-            return exposition.page()
+            return exposition().page()
+
+        @cache
+        def exposition() -> "Exposition":
+            from gateway.observability.exposition import Exposition  # its library is for scrapes alone
+
+            return Exposition(gateway.metrics)
 
         app = admin_app(gateway.readiness, page, servers=gateway.servers, sessions=gateway.operate)
         config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)

@@ -1,7 +1,6 @@
 """The command `stagedoor`. Exit status: 0 done, 1 failed, 2 wrong usage or configuration."""
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import click
@@ -10,7 +9,7 @@ from gateway.cli.asking import call, ls
 from gateway.cli.client import Parts
 from gateway.cli.serving import check, serve, stdio
 from gateway.cli.sessions import sessions
-from gateway.observability import configure
+from gateway.observability.logging import configure
 
 
 def composed() -> Parts:
@@ -35,15 +34,24 @@ def composed() -> Parts:
     )
 
 
-def _version() -> str:
+def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    """Prints the version and ends, where that was asked for."""
+    if not wanted or context.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        return version("stagedoor")
+        found = version("stagedoor")
     except PackageNotFoundError:
-        return "(from its source tree)"
+        found = "(from its source tree)"
+    click.echo(f"stagedoor, version {found}")
+    context.exit()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version=_version(), prog_name="stagedoor")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Many MCP servers behind one endpoint, and no session lost."""

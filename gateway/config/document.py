@@ -5,10 +5,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from gateway.config import jsonc, yamlfile
-from gateway.config.problems import ConfigError, Lines, Problem, line_of
+from gateway.config import jsonc
+from gateway.config.problems import ConfigError, Lines, Path, Problem, line_of
 
-_READERS = {".json": jsonc.parse, ".jsonc": jsonc.parse, ".yaml": yamlfile.parse, ".yml": yamlfile.parse}
+
+def _yaml(text: str, file: str) -> tuple[Any, dict[Path, int]]:
+    from gateway.config import yamlfile  # and with it a library
+
+    return yamlfile.parse(text, file)
+
+
+_READERS = {".json": jsonc.parse, ".jsonc": jsonc.parse, ".yaml": _yaml, ".yml": _yaml}
 
 
 @dataclass(frozen=True, slots=True)

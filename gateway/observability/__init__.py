@@ -1,13 +1,11 @@
 """What the gateway tells about itself: metrics, logs, and how far its event loop is behind."""
 
-from gateway.observability.exposition import Exposition
 from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import bound, configure, get_log
 from gateway.observability.metrics import Metrics
 from gateway.observability.redaction import Redaction
 
 __all__ = [
-    "Exposition",
     "Lag",
     "Metrics",
     "Redaction",

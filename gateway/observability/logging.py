@@ -1,26 +1,23 @@
-"""Structured logs by structlog: one event name and its values a line, as JSON or as text for people.
+"""Structured logs: one event name and its values a line, as JSON or as text for people.
 
 What libraries log by the standard module goes the same way. No line holds a credential or a session id
 (`gateway.observability.redaction`), no peer can fill the log with warnings (`flood`), and
-a sink that fails (a closed pipe, a full disk) harms nobody.
+a sink that fails (a closed pipe, a full disk) harms nobody. The library behind it (`gateway.observability.lines`) is
+loaded by the first line that is written: many a process never says anything.
 """
 
 import contextlib
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Literal, TextIO
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-import structlog
-from structlog.typing import EventDict, Processor
-
-from gateway.observability.flood import Flood
-from gateway.observability.redaction import Redaction
+if TYPE_CHECKING:
+    from gateway.observability.lines import Lines
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 
 
 def configure(
@@ -29,32 +26,17 @@ def configure(
     secrets: Iterable[str] = (),
     stream: TextIO | None = None,
 ) -> None:
-    """Sets up logging of the whole process, by default to standard error. Call it before any log is made."""
+    """Sets up logging of the whole process, by default to standard error."""
+    global _writer
     stream = sys.stderr if stream is None else stream
     console = style == "console" or (style == "auto" and stream.isatty())
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-        Redaction(secrets),
-    ]
-    render: list[Processor] = [structlog.processors.JSONRenderer()]
-    if console:
-        render = [_printable, structlog.dev.ConsoleRenderer(colors=stream.isatty())]
-    sink = _Sink(stream)
-    structlog.configure(
-        processors=[Flood(), *shared, *render],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=sink),  # type: ignore[arg-type]
-        cache_logger_on_first_use=True,
-    )
-    _adopt_standard_logging(LEVELS[level], sink, shared, render)
+    _writer = _Writer(LEVELS[level], console, tuple(secrets), stream)
+    _adopt_standard_logging(_writer)
 
 
 def get_log(name: str) -> Any:
     """A log whose lines carry `logger=name`; it is a `Log` as the actors want it."""
-    return structlog.get_logger().bind(logger=name)
+    return _Log({"logger": name})
 
 
 def bound(**ids: Any) -> AbstractContextManager[None]:
@@ -62,7 +44,57 @@ def bound(**ids: Any) -> AbstractContextManager[None]:
 
     For the handling of one message: a value bound where a task is started would stay with it for life.
     """
-    return structlog.contextvars.bound_contextvars(**ids)
+    return _writer.lines.bound(**ids)
+
+
+class _Writer:
+    """What writes the lines of this process."""
+
+    def __init__(self, level: int, console: bool, secrets: tuple[str, ...], stream: TextIO) -> None:
+        self.level = level
+        self.sink = _Sink(stream)
+        self._console = console
+        self._colors = console and stream.isatty()
+        self._secrets = secrets
+
+    @cached_property
+    def lines(self) -> "Lines":
+        """How they are made."""
+        with _without("rich"):  # takes as long as all the rest, for tracebacks in colours that we don't use
+            from gateway.observability.lines import Lines
+        return Lines(self.sink, self._secrets, console=self._console, colors=self._colors)
+
+    def write(self, level: int, method: str, event: str, values: dict[str, Any]) -> None:
+        """One line, if it is important enough."""
+        if level >= self.level:
+            self.lines.write(method, event, values)
+
+
+class _Log:
+    """Writes by whatever `configure` said last."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def bind(self, **values: Any) -> "_Log":
+        return _Log({**self._values, **values})
+
+    def debug(self, event: str, **values: Any) -> None:
+        _writer.write(logging.DEBUG, "debug", event, {**self._values, **values})
+
+    def info(self, event: str, **values: Any) -> None:
+        _writer.write(logging.INFO, "info", event, {**self._values, **values})
+
+    def warning(self, event: str, **values: Any) -> None:
+        _writer.write(logging.WARNING, "warning", event, {**self._values, **values})
+
+    def error(self, event: str, **values: Any) -> None:
+        _writer.write(logging.ERROR, "error", event, {**self._values, **values})
+
+    def critical(self, event: str, **values: Any) -> None:
+        _writer.write(logging.CRITICAL, "critical", event, {**self._values, **values})
 
 
 class _Sink:
@@ -80,31 +112,37 @@ class _Sink:
             self._stream.flush()
 
 
-def _printable(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """What a backend writes to its standard error must not steer the terminal of whoever reads the log."""
-    return {key: _visible(value) if isinstance(value, str) else value for key, value in event.items()}
+class _Adopted(logging.StreamHandler[_Sink]):
+    """Writes what libraries log."""
+
+    def __init__(self, writer: _Writer) -> None:
+        super().__init__(writer.sink)
+        self._writer = writer
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._writer.lines.foreign(record)
 
 
-def _visible(text: str) -> str:
-    return text.translate(_CONTROL).encode("utf-8", "backslashreplace").decode()
-
-
-def _adopt_standard_logging(level: int, sink: _Sink, shared: list[Processor], render: list[Processor]) -> None:
-    handler = logging.StreamHandler(sink)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[_logger_name, *shared],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
-        )
-    )
+def _adopt_standard_logging(writer: _Writer) -> None:
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
-    root.addHandler(handler)
-    root.setLevel(level)
+    root.addHandler(_Adopted(writer))
+    root.setLevel(writer.level)
     logging.captureWarnings(True)
 
 
-def _logger_name(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    record: logging.LogRecord = event["_record"]
-    return {**event, "logger": record.name}
+@contextlib.contextmanager
+def _without(library: str) -> Iterator[None]:
+    """Inside the block this library is not there for those who would import it, unless it was imported before."""
+    if library in sys.modules:
+        yield
+        return
+    sys.modules[library] = None  # type: ignore[assignment]  # as `import` has it
+    try:
+        yield
+    finally:
+        del sys.modules[library]
+
+
+_writer = _Writer(logging.INFO, True, (), sys.stderr)

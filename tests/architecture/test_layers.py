@@ -14,7 +14,7 @@ LIBRARIES: dict[str, set[str]] = {
     "actors/runtime": {"trio"},
     "actors": {"trio"},
     "gateway/http": {"trio", "hypercorn", "wsproto"},
-    "gateway/admin": {"quart", "quart_trio"},
+    "gateway/admin": {"trio", "quart", "quart_trio"},
     "gateway/backends": {"trio"},
     "gateway/client": {"trio"},
     "gateway/wire": {"trio", "httptools", "trio_websocket"},

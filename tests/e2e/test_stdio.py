@@ -231,8 +231,16 @@ def test_wrong_usage_is_said_on_standard_error(tmp_path: Path) -> None:
         assert done.stderr
 
 
-def test_what_only_a_listener_or_a_shared_store_needs_is_not_loaded() -> None:
-    look = "import sys, gateway.stdio; print(*sys.modules)"
+LIBRARIES = {
+    "gateway.stdio": {"asyncio", "h11", "hypercorn", "prometheus_client", "quart", "quart_trio", "redis", "wsproto"},
+    "gateway.app": {"asyncio", "jinja2", "prometheus_client", "quart", "quart_trio", "redis", "structlog"},
+}
+"""What each must start without, besides what is for pages, tables on a terminal and YAML."""
+
+
+@pytest.mark.parametrize("module", LIBRARIES)
+def test_what_is_not_used_is_not_loaded(module: str) -> None:
+    look = f"import sys, gateway.cli, gateway.native, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=PATIENCE, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert not loaded & {"redis", "hypercorn", "quart", "quart_trio", "wsproto", "trio_websocket"}
+    assert not loaded & (LIBRARIES[module] | {"rich", "structlog", "trio_websocket", "yaml"})

@@ -5,9 +5,9 @@ async with open_redis_store("redis://127.0.0.1:6379/0", limits, log=log, on_lost
     ...
 """
 
+from gateway.store.errors import StoreError
 from gateway.store.redis.errors import (
     StoreDenied,
-    StoreError,
     StoreKeysDiffer,
     StoreTooOld,
     StoreUnreachable,

@@ -13,10 +13,10 @@ from redis.exceptions import (
 )
 
 from actors.ports import Log
+from gateway.store.errors import StoreError
 from gateway.store.redis.errors import (
     LinkDown,
     StoreDenied,
-    StoreError,
     StoreLoading,
     StoreTooOld,
     StoreUnreachable,

@@ -2,9 +2,7 @@
 
 # ruff: noqa: N818 - they name conditions
 
-
-class StoreError(Exception):
-    """The store can't be used; the message is for the operator."""
+from gateway.store.errors import StoreError
 
 
 class StoreUrlError(StoreError):

@@ -1,11 +1,13 @@
-"""The admin listener, in process by Quart's own client and once over the serve loop."""
+"""The admin listener, in process and once over the serve loop."""
 
+import json
 from typing import Any
 
 import pytest
 import trio
 
-from gateway.admin.app import BODY_TIMEOUT, MAX_CONTENT_LENGTH, RESPONSE_TIMEOUT, Readiness, admin_app
+from gateway.admin.app import Readiness, admin_app
+from gateway.admin.pages import BODY_TIMEOUT, MAX_CONTENT_LENGTH, RESPONSE_TIMEOUT, pages
 from gateway.http.config import ServeConfig
 from gateway.http.serve import serve
 from gateway.http.sockets import addresses, open_listeners
@@ -36,15 +38,62 @@ def app(state):
     )
 
 
-async def get(app: Any, path: str, host: str = "127.0.0.1:8081", method: str = "GET") -> Any:
-    return await app.test_client().open(path, method=method, headers={"Host": host})
+class Answered:
+    """What came back for one request."""
+
+    def __init__(self, events: list[dict[str, Any]]) -> None:
+        start = events[0]
+        self.status_code = start["status"]
+        self.headers = {name.decode().title(): value.decode() for name, value in start["headers"]}
+        self.data = b"".join(event.get("body", b"") for event in events[1:])
+
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+
+async def ask(app: Any, method: str, path: str, headers: dict[str, str], data: bytes = b"") -> Answered:
+    """One request, as a server that speaks ASGI puts it."""
+    path, _, query = path.partition("?")
+    body = [{"type": "http.request", "body": data, "more_body": False}]
+    events: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if not body:
+            await trio.sleep_forever()
+        return body.pop()
+
+    async def send(event: dict[str, Any]) -> None:
+        await trio.lowlevel.checkpoint()
+        events.append(event)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": query.encode(),
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8081),
+        "extensions": {},
+    }
+    await app(scope, receive, send)
+    return Answered(events)
+
+
+async def get(app: Any, path: str, host: str = "127.0.0.1:8081", method: str = "GET") -> Answered:
+    return await ask(app, method, path, {"Host": host})
 
 
 @pytest.mark.parametrize("path", ["/livez", "/healthz"])
 async def test_livez_says_that_the_process_answers(path, app):
     response = await get(app, path)
     assert response.status_code == 200
-    assert await response.get_json() == {"status": "ok"}
+    assert response.json() == {"status": "ok"}
     assert response.headers["Cache-Control"] == "no-store"
 
 
@@ -61,7 +110,7 @@ async def test_readyz_tells_ready_degraded_and_draining(readiness, code, status,
     state.readiness = readiness
     response = await get(app, "/readyz")
     assert response.status_code == code
-    assert await response.get_json() == {
+    assert response.json() == {
         "status": status,
         "ready": readiness.ready,
         "degraded": readiness.degraded,
@@ -69,21 +118,21 @@ async def test_readyz_tells_ready_degraded_and_draining(readiness, code, status,
 
 
 async def test_readyz_shows_the_details(app):
-    body = await (await get(app, "/readyz")).get_json()
+    body = (await get(app, "/readyz")).json()
     assert (body["store"], body["sessions"]) == ("memory", 3)
 
 
 async def test_the_servers_are_told_and_with_readyz_when_it_is_asked_to_be_verbose(app):
     told = {"listen": "127.0.0.1:8080", "servers": [{"name": "fx", "status": "down"}]}
-    assert await (await get(app, "/api/servers")).get_json() == told
+    assert (await get(app, "/api/servers")).json() == told
     for query in ("?verbose", "?verbose=1"):
-        assert told.items() <= (await (await get(app, f"/readyz{query}")).get_json()).items()
-    assert "servers" not in await (await get(app, "/readyz")).get_json()
+        assert told.items() <= (await get(app, f"/readyz{query}")).json().items()
+    assert "servers" not in (await get(app, "/readyz")).json()
 
 
 async def test_metrics_are_passed_as_they_are(app):
     response = await get(app, "/metrics")
-    assert await response.get_data() == METRICS
+    assert response.data == METRICS
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4"
 
 
@@ -105,15 +154,18 @@ async def test_only_addresses_and_known_names_are_served(host, code, app):
         assert (await get(app, path, host)).status_code == code
 
 
-@pytest.mark.parametrize(("method", "path", "code"), [("GET", "/nothing", 404), ("POST", "/livez", 405)])
+@pytest.mark.parametrize(
+    ("method", "path", "code"), [("GET", "/nothing", 404), ("POST", "/livez", 405), ("POST", "/metrics", 405)]
+)
 async def test_other_paths_and_methods_get_json_errors(method, path, code, app):
     response = await get(app, path, method=method)
     assert response.status_code == code
-    assert "error" in await response.get_json()
+    assert "error" in response.json()
     assert ("Allow" in response.headers) == (code == 405)
 
 
-def test_quarts_limits_are_ours(app):
+def test_quarts_limits_are_ours():
+    app = pages(lambda: (METRICS, ""), dict, None)
     assert app.config["RESPONSE_TIMEOUT"] == RESPONSE_TIMEOUT
     assert app.config["BODY_TIMEOUT"] == BODY_TIMEOUT
     assert app.config["MAX_CONTENT_LENGTH"] == MAX_CONTENT_LENGTH
@@ -212,13 +264,13 @@ async def act(operated: Operated, path: str = "/api/sessions/abc/end", data: byt
     app = admin_app(lambda: Readiness(True), lambda: (METRICS, ""), sessions=operated)
     sent = {"Host": "127.0.0.1:8081", "Content-Type": "application/json"}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-    return await app.test_client().open(path, method="POST", headers=sent, data=data)
+    return await ask(app, "POST", path, {**sent, "Content-Length": str(len(data))}, data)
 
 
 async def test_sessions_are_listed_page_by_page(operated):
     app = admin_app(lambda: Readiness(True), lambda: (METRICS, ""), sessions=operated)
     response = await get(app, "/api/sessions?cursor=x:1&limit=7")
-    assert (response.status_code, await response.get_json()) == (200, {"done": "list"})
+    assert (response.status_code, response.json()) == (200, {"done": "list"})
     assert operated.asked == [("list", "", {"cursor": "x:1", "limit": "7"})]
 
 

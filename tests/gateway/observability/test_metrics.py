@@ -7,7 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from actors.ports import Telemetry
 from actors.protocol.instruments import INSTRUMENTS, Instrument
-from gateway.observability import Exposition, Metrics
+from gateway.observability import Metrics
+from gateway.observability.exposition import Exposition
 from gateway.observability.metrics import SERIES_PER_INSTRUMENT, TOOLS_OF_ALL, TOOLS_PER_SERVER
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,89 @@
+"""The pages of the admin listener, by quart-trio: metrics, servers, sessions.
+
+Quart's own limits are set here, each by name: their defaults cut a response after 60 s and take bodies of 16 MiB.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quart import Response, request
+from quart_trio import QuartTrio
+
+from gateway.admin.app import Operate
+
+RESPONSE_TIMEOUT = 10.0
+"""Seconds for one answer; a scrape of everything takes milliseconds."""
+BODY_TIMEOUT = 5.0
+"""Seconds for a request's body; none is expected."""
+MAX_CONTENT_LENGTH = 64 * 1024
+"""Bytes of a request's body."""
+
+
+def pages(
+    metrics: Callable[[], tuple[bytes, str]], servers: Callable[[], Mapping[str, Any]], sessions: Operate | None
+) -> QuartTrio:
+    """The app; what it is given is as in `admin_app`."""
+    app = QuartTrio("stagedoor.admin", static_folder=None)
+    app.config.update(
+        RESPONSE_TIMEOUT=RESPONSE_TIMEOUT,
+        BODY_TIMEOUT=BODY_TIMEOUT,
+        MAX_CONTENT_LENGTH=MAX_CONTENT_LENGTH,
+        PROPAGATE_EXCEPTIONS=True,  # to the serve loop, which answers 500 and writes to our log
+    )
+
+    @app.get("/api/servers")
+    async def api_servers() -> Response:
+        return _json(200, servers())
+
+    if sessions is not None:
+        _add_sessions(app, sessions)
+
+    @app.get("/metrics")
+    async def scrape() -> Response:
+        body, content_type = metrics()
+        return Response(body, content_type=content_type, headers={"Cache-Control": "no-store"})
+
+    @app.errorhandler(404)
+    async def not_found(_: Exception) -> Response:
+        return _json(404, {"error": "not found"})
+
+    @app.errorhandler(405)
+    async def not_allowed(error: Any) -> Response:
+        response = _json(405, {"error": "method not allowed"})
+        response.headers["Allow"] = ", ".join(sorted(error.valid_methods or ()))
+        return response
+
+    return app
+
+
+def _add_sessions(app: QuartTrio, operate: Operate) -> None:
+    @app.get("/api/sessions")
+    async def list_sessions() -> Response:
+        return _json(*await operate("list", "", request.args.to_dict()))
+
+    @app.post("/api/sessions/<name>/<what>")
+    async def act(name: str, what: str) -> Response:
+        refused = _of_a_page()
+        if refused is not None:
+            return refused
+        options = await request.get_json(silent=True)
+        if not isinstance(options, dict) or not all(isinstance(value, str) for value in options.values()):
+            return _json(400, {"error": "the body is a JSON object of texts"})
+        return _json(*await operate(what, name, options))
+
+
+def _of_a_page() -> Response | None:
+    """No page in a browser may change anything: what one sends to another origin without being asked names its own, or
+    has no type that a program's request has."""
+    if "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none") != "none":
+        return _json(403, {"error": "this is not for pages in a browser"})
+    if request.mimetype != "application/json":
+        return _json(415, {"error": "the content type is application/json"})
+    return None
+
+
+def _json(status: int, body: Mapping[str, Any]) -> Response:
+    return Response(
+        json.dumps(body) + "\n", status, content_type="application/json", headers={"Cache-Control": "no-store"}
+    )
