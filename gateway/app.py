@@ -28,7 +28,7 @@ from gateway.observability.metrics import Metrics
 from gateway.opening import open_client
 from gateway.operating import Operator
 from gateway.reaching import ask_gateway, operate
-from gateway.roles import Role, Single, bound
+from gateway.roles import Alone, Role, Single, bound
 from gateway.servers import servers_of
 from gateway.store.errors import StoreError
 
@@ -41,7 +41,7 @@ class Gateway:
 
     def __init__(self, settings: Settings, log: Log, lag: Lag, role: Role) -> None:
         self.role = role
-        self.settings = settings
+        self.settings, self._reloader = lifecycle.with_reloader(settings, log)
         self.log = log
         self.metrics = Metrics()
         self.lag = lag
@@ -156,6 +156,8 @@ class Gateway:
             async with trio.open_nursery() as background:
                 background.start_soon(report_lag, self.lag, self.metrics)
                 background.start_soon(lifecycle.collect_garbage, self.metrics)
+                if self._reloader is not None:
+                    background.start_soon(self._reloader.run)
                 async with trio.open_nursery() as listening:
                     listening.start_soon(self._serve_public, public, self.actors, places.clients)
                     self.listen = str(bound(settings.listen, public))
@@ -217,10 +219,19 @@ class Gateway:
 def run(settings: Settings, announce: Callable[[Settings], None] = lambda settings: None) -> int:
     """Serves until SIGTERM or SIGINT; the exit status of the process. `announce` gets the settings with the addresses
     that are really listened on, as soon as they are. Raises ServeFailedError."""
+    return _run(settings, Single(settings, announce))
+
+
+def run_alone(settings: Settings, announce: Callable[[Settings], None]) -> int:
+    """The same without an admin listener."""
+    return _run(settings, Alone(settings, announce))
+
+
+def _run(settings: Settings, role: Role) -> int:
     lag = Lag()
 
     async def main() -> int:
-        gateway = Gateway(settings, get_log("stagedoor"), lag, Single(settings, announce))
+        gateway = Gateway(settings, get_log("stagedoor"), lag, role)
         with lifecycle.signals(gateway.stop) as listen:
             async with trio.open_nursery() as nursery:
                 listen(nursery)
@@ -259,12 +270,12 @@ def work(settings: Settings, descriptor: int) -> int:
     return started(settings, main, lag)
 
 
-def supervise(settings: Settings, file: str | None, announce: Callable[[Settings], None]) -> int:
-    """The same by several workers, each of which reads the file anew; None: the demo servers."""
+def supervise(settings: Settings, source: tuple[str, ...], announce: Callable[[Settings], None]) -> int:
+    """The same by several workers, each of which is given these arguments and reads its servers anew."""
     from gateway import supervising
 
     async def main() -> int:
-        return await supervising.supervise(settings, file, get_log("stagedoor"), announce)
+        return await supervising.supervise(settings, source, get_log("stagedoor"), announce)
 
     return started(settings, main)
 
@@ -300,4 +311,4 @@ def _single(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-__all__ = ["Gateway", "ask_gateway", "open_client", "operate", "run", "supervise", "work"]
+__all__ = ["Gateway", "ask_gateway", "open_client", "operate", "run", "run_alone", "supervise", "work"]

@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from random import random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
@@ -38,6 +39,9 @@ from gateway.observability.redaction import Redaction
 from gateway.sealing import AesSealer
 from gateway.store.lists import open_file_lists
 from gateway.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from gateway.reloading import Reloader
 
 KEY_BYTES = 32
 
@@ -224,6 +228,17 @@ async def _sweep(sweep: Callable[[], object]) -> None:
         sweep()
 
 
+def with_reloader(settings: Settings, log: Log) -> tuple[Settings, "Reloader | None"]:
+    """The settings with a reloader in the server's place, if it is to be loaded anew."""
+    if settings.reload is None:
+        return settings, None
+    from gateway.reloading import Reloader  # few are
+
+    reloader = Reloader(settings.reload, log)
+    specs = {name: replace(spec, target=NativeTarget(reloader)) for name, spec in settings.table.backends.items()}
+    return replace(settings, table=replace(settings.table, backends=specs)), reloader
+
+
 def sealer(settings: Settings, log: Log) -> AesSealer:
     """With the configured keys; without any, with one of this process, or, if sessions outlive it, of this machine."""
     if settings.keys:
@@ -371,4 +386,5 @@ __all__ = [
     "signals",
     "start_watchdog",
     "tune_gc",
+    "with_reloader",
 ]

@@ -91,6 +91,29 @@ class Single:
             await serve(app, self._admin, config, stop=gateway.drained, log=gateway.log, connections=gateway.admin)
 
 
+class Alone:
+    """The only process, with nothing for operators."""
+
+    farewell = 0.0
+
+    def __init__(self, settings: Settings, announce: Callable[[Settings], None]) -> None:
+        self._settings = settings
+        self._announce = announce
+        self._public: list[socket] = []
+
+    def listeners(self) -> list[socket]:
+        listen = self._settings.listen
+        self._public = listeners_for("public", "http", listen.host, listen.port, in_file=False)
+        return self._public
+
+    def leave(self) -> None:
+        """Nobody finds it but by its address."""
+
+    async def attend(self, gateway: "Gateway", system: System) -> None:
+        self._announce(replace(self._settings, listen=bound(self._settings.listen, self._public)))
+        await gateway.drained.wait()
+
+
 def listeners_of(settings: Settings) -> tuple[list[socket], list[socket]]:
     """The sockets of both listeners, public and admin. Raises CannotListenError."""
     listen = settings.listen

@@ -36,6 +36,7 @@ def serve_stdio(read: Callable[[], Settings]) -> int:
 
 async def _serve(settings: Settings, channel: StandardStreams) -> None:
     log, metrics, limits = get_log("stagedoor"), Metrics(), settings.limits
+    settings, reloader = lifecycle.with_reloader(settings, log)
     stopping, drained, patience = trio.Event(), trio.Event(), trio.CancelScope()
 
     def stop(reason: str) -> None:
@@ -63,6 +64,8 @@ async def _serve(settings: Settings, channel: StandardStreams) -> None:
         with lifecycle.signals(stop) as listen:
             async with trio.open_nursery() as nursery:
                 listen(nursery)
+                if reloader is not None:
+                    nursery.start_soon(reloader.run)
                 nursery.start_soon(drain)  # meanwhile the client hears how what it has begun ends
                 with patience:
                     await Duplex(actors.door, limits, stopping)(channel, "", ANONYMOUS)

@@ -35,11 +35,11 @@ REAP_WITHIN = 5.0
 STATES = ("starting", "ready", "draining", "silent")
 
 
-async def supervise(settings: Settings, file: str | None, log: Log, announce: Callable[[Settings], None]) -> int:
+async def supervise(settings: Settings, source: tuple[str, ...], log: Log, announce: Callable[[Settings], None]) -> int:
     """Serves by several workers until SIGTERM or SIGINT; the exit status. Raises CannotListenError."""
     public, admin = listeners_of(settings)
     made = names(public)
-    supervisor = Supervisor(plan(settings, file, public, log), log, partial(reap, settings.store, log))
+    supervisor = Supervisor(plan(settings, source, public, log), log, partial(reap, settings.store, log))
     listen, watched = bound(settings.listen, public), bound(settings.admin, admin)
     with signals(supervisor, log) as listen_to_signals:
         async with trio.open_nursery() as nursery:
@@ -54,12 +54,12 @@ async def supervise(settings: Settings, file: str | None, log: Log, announce: Ca
     return status
 
 
-def plan(settings: Settings, file: str | None, public: list[socket], log: Log) -> Plan:
+def plan(settings: Settings, source: tuple[str, ...], public: list[socket], log: Log) -> Plan:
     """What every worker is started with."""
     return Plan(
         settings.workers,
         # -P: what lies in the current directory is no part of the program.
-        (sys.executable, "-P", "-m", "stagedoor", "serve", *([file] if file else []), "--worker"),
+        (sys.executable, "-P", "-m", "stagedoor", "serve", *source, "--worker"),
         Hello(
             place=0,
             listeners=[listener.fileno() for listener in public],

@@ -7,7 +7,7 @@ import click
 
 from gateway.cli.asking import call, ls
 from gateway.cli.client import Parts
-from gateway.cli.serving import check, serve, stdio
+from gateway.cli.serving import check, run, serve, stdio
 from gateway.cli.sessions import sessions
 from gateway.observability.logging import configure
 
@@ -31,6 +31,7 @@ def composed() -> Parts:
         late("work"),
         late("operate"),
         late("serve_stdio", "gateway.stdio"),
+        late("run_alone"),
     )
 
 
@@ -59,7 +60,7 @@ def cli(context: click.Context) -> None:
         context.obj = composed
 
 
-for _command in (serve, stdio, check, ls, call, sessions):
+for _command in (run, serve, stdio, check, ls, call, sessions):
     cli.add_command(_command)
 
 

@@ -8,8 +8,9 @@ import trio
 
 from gateway.cli.arguments import from_json, from_pairs
 from gateway.cli.client import Client, ClientFailedError, Kind, Parts, Target, UrlTarget
-from gateway.cli.common import json_option, load_file, tell_troubles
+from gateway.cli.common import config_problems, json_option, load_file, tell_troubles
 from gateway.cli.output import print_json, print_rows, printable
+from gateway.config import native_settings
 
 DEFAULT_URL = "http://127.0.0.1:8080/mcp"
 
@@ -28,18 +29,21 @@ _MISSING = {"failed": "its list can't be had", "pending": "it has not answered y
 def _where(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say whom to ask."""
     command = click.option("--config", metavar="FILE", help="Ask the servers of a file, without a gateway.")(command)
+    command = click.option("--native", metavar="TARGET", help="Ask one in-process server, without a gateway.")(command)
     command = click.option("--token", envvar="STAGEDOOR_TOKEN", help="Bearer token (better: $STAGEDOOR_TOKEN).")(
         command
     )
     return click.option("--url", metavar="URL", help=f"A running gateway (default {DEFAULT_URL}).")(command)
 
 
-def _target(url: str | None, token: str | None, config: str | None) -> Target:
-    if config is None:
-        return UrlTarget(url or DEFAULT_URL, token)
-    if url is not None:
-        raise click.UsageError("--url and --config exclude each other")
-    return load_file(config).settings
+def _target(url: str | None, token: str | None, config: str | None, native: str | None) -> Target:
+    given = [f"--{name}" for name, value in {"url": url, "config": config, "native": native}.items() if value]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} exclude each other")
+    if native is not None:
+        with config_problems():
+            return native_settings(native)
+    return UrlTarget(url or DEFAULT_URL, token) if config is None else load_file(config).settings
 
 
 def ask(parts: Callable[[], Parts], target: Target, question: Callable[[Client], Awaitable[_T]]) -> _T:

@@ -85,14 +85,16 @@ async def _no_gateway(url: str, admin: str | None) -> None:
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What the commands need of composition. `run` serves until a signal and returns the exit status; when it listens,
-    it calls back with the settings as they came out. `supervise` does the same by several workers, which read the file
-    again; `work` is one of them, by the descriptor of the channel to its supervisor. `stdio` serves on the standard
-    streams, which are out of reach for all else before it gets its settings."""
+    it calls back with the settings as they came out; `run_alone` is the same with nothing for operators. `supervise`
+    does the same by several workers, which find their servers again by the arguments that name them; `work` is one of
+    them, by the descriptor of the channel to its supervisor. `stdio` serves on the standard streams, which are out of
+    reach for all else before it gets its settings."""
 
     run: Callable[[Settings, Callable[[Settings], None]], int]
     open_client: OpenClient
     ask_gateway: AskGateway = _no_gateway
-    supervise: Callable[[Settings, str | None, Callable[[Settings], None]], int] = _no_workers
+    supervise: Callable[[Settings, tuple[str, ...], Callable[[Settings], None]], int] = _no_workers
     work: Callable[[Settings, int], int] = _no_workers
     operate: Operate = _no_operator
     stdio: Callable[[Callable[[], Settings]], int] = _no_stdio
+    run_alone: Callable[[Settings, Callable[[Settings], None]], int] = _no_workers

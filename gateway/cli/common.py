@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gateway.cli.output import printable
-from gateway.config import ConfigError, Loaded, Problem, load
+from gateway.config import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from gateway.config import Loaded
 
 
 class ConfigProblemsError(click.ClickException):
@@ -34,8 +37,10 @@ def config_problems() -> Iterator[None]:
         raise ConfigProblemsError(error) from error
 
 
-def load_file(file: str) -> Loaded:
+def load_file(file: str) -> "Loaded":
     """Reads a configuration; its problems end the command."""
+    from gateway.config import load
+
     with config_problems():
         return load(Path(file))
 

@@ -1,4 +1,4 @@
-"""`stagedoor serve` and `stagedoor check`."""
+"""`stagedoor serve`, `run`, `stdio` and `check`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,17 +13,21 @@ from gateway.cli.client import Client, Parts, ServeFailedError
 from gateway.cli.common import config_problems, json_option, load_file, note, warn
 from gateway.cli.output import print_json, printable
 from gateway.config import (
+    Address,
     ConfigError,
+    LogSettings,
     Problem,
     Settings,
-    advice,
-    demo_settings,
-    load,
     native_settings,
     parse_address,
     parse_listen,
-    parse_store,
 )
+
+
+def _parse_store(text: str) -> str:
+    from gateway.config import parse_store
+
+    return parse_store(text)
 
 
 def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
@@ -39,9 +43,11 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 @click.command()
 @click.argument("file", required=False)
 @click.option("--config", metavar="FILE", help="The same as FILE.")
+@click.option("--native", metavar="TARGET", help="Serve one in-process server as it is, as `run` does.")
+@click.option("--reload", is_flag=True, help="With --native: load it anew when its files change.")
 @click.option("--listen", metavar="HOST:PORT|unix:PATH", callback=_parsed(parse_listen), help="Where clients connect.")
 @click.option("--admin", metavar="HOST:PORT", callback=_parsed(parse_address), help="Where metrics and probes are.")
-@click.option("--store", metavar="URL", callback=_parsed(parse_store), help="memory:// or redis://…")
+@click.option("--store", metavar="URL", callback=_parsed(_parse_store), help="memory:// or redis://…")
 @click.option("--workers", metavar="N", type=click.IntRange(min=1), help="Processes on one port; needs redis://….")
 @click.option("--worker", metavar="FD", type=int, hidden=True, help="Be one of them, for the supervisor at FD.")
 @json_option
@@ -52,6 +58,8 @@ def serve(
     *,
     file: str | None,
     config: str | None,
+    native: str | None,
+    reload: bool,
     worker: int | None,
     as_json: bool,
     **given: Any,
@@ -60,10 +68,12 @@ def serve(
 
     Without FILE it serves the demo servers.
     """
-    if file is not None and config is not None:
-        raise click.UsageError("FILE and --config exclude each other")
+    if sum(place is not None for place in (file, config, native)) > 1:
+        raise click.UsageError("FILE, --config and --native exclude each other")
+    if reload and native is None:
+        raise click.UsageError("--reload is for --native")
     file = file or config
-    settings = _settings(file, quiet=as_json or worker is not None)
+    settings = _native(native, reload) if native else _settings(file, quiet=as_json or worker is not None)
     if worker is not None:
         raise SystemExit(parts().work(settings, worker))
     settings = replace(settings, **{key: value for key, value in given.items() if value is not None})
@@ -71,6 +81,8 @@ def serve(
         raise click.UsageError("--listen and --admin are the same address: the two are separate listeners")
     if settings.unshared:
         raise click.UsageError(settings.unshared)
+    if settings.workers > 1 and settings.reload:
+        raise click.UsageError("--reload is for one worker")
 
     def announce(serving: Settings) -> None:
         if as_json:
@@ -80,7 +92,8 @@ def serve(
 
     try:
         if settings.workers > 1:
-            status = parts().supervise(settings, file, announce)
+            source = ("--native", native) if native else (file,) if file else ()
+            status = parts().supervise(settings, source, announce)
         else:
             status = parts().run(settings, announce)
     except ServeFailedError as error:
@@ -90,7 +103,7 @@ def serve(
 
 @click.command()
 @click.option("--config", metavar="FILE", help="Serve the servers of a file, all together.")
-@click.option("--native", metavar="TARGET", help="Serve one in-process server (module:server) as it is.")
+@click.option("--native", metavar="TARGET", help="Serve one in-process server as it is, as `run` does.")
 @click.pass_obj
 def stdio(parts: Callable[[], Parts], /, *, config: str | None, native: str | None) -> None:
     """Be one MCP server on standard input and output, for a client that starts its servers.
@@ -101,13 +114,46 @@ def stdio(parts: Callable[[], Parts], /, *, config: str | None, native: str | No
         raise click.UsageError("one of --config and --native says what to serve")
 
     def settings() -> Settings:
-        with config_problems():
-            return native_settings(native) if native is not None else load(Path(str(config))).settings
+        return _native(native, quiet=True) if native is not None else load_file(str(config)).settings
 
     raise SystemExit(parts().stdio(settings))
 
 
+@click.command()
+@click.argument("target")
+@click.option("--http", metavar="HOST:PORT", callback=_parsed(parse_address), help="Serve over HTTP, at /mcp.")
+@click.option("--reload", is_flag=True, help="Load the server anew when its files change.")
+@click.pass_obj
+def run(parts: Callable[[], Parts], /, *, target: str, http: Address | None, reload: bool) -> None:
+    """Run one server written in Python: module:server, or path/to/file.py:server.
+
+    It speaks on standard input and output, and ends with status 0 when its input does; with --http over Streamable
+    HTTP, until SIGTERM or Ctrl-C. Everything but the protocol goes to standard error. Of a module or file alone it is
+    the `server`.
+    """
+    if http is None:
+        raise SystemExit(parts().stdio(lambda: _native(target, reload, quiet=not reload)))
+
+    def announce(serving: Settings) -> None:
+        click.echo(f"{target} is at http://{serving.listen.url_host}:{serving.listen.port}/mcp", err=True)
+
+    try:
+        status = parts().run_alone(replace(_native(target, reload), listen=http), announce)
+    except ServeFailedError as error:
+        raise click.ClickException(str(error)) from error
+    raise SystemExit(status)
+
+
+def _native(target: str, reload: bool = False, *, quiet: bool = False) -> Settings:
+    """`quiet`: nothing but warnings is said, for whoever starts it has other things to look at."""
+    with config_problems():
+        settings = native_settings(target, reload)
+    return replace(settings, log=LogSettings("warning")) if quiet else settings
+
+
 def _settings(config: str | None, *, quiet: bool) -> Settings:
+    from gateway.config import advice, demo_settings
+
     if config is None:
         with config_problems():
             return demo_settings()
@@ -133,6 +179,8 @@ def check(parts: Callable[[], Parts], /, *, file: str, connect: bool, as_json: b
     if as_json:
         _check_for_programs(parts, file, connect)
         return
+    from gateway.config import advice
+
     loaded = load_file(file)
     note(loaded.notes)
     warn(advice(loaded))
@@ -169,6 +217,8 @@ def _line(entry: dict[str, Any]) -> str:
 
 
 def _check_for_programs(parts: Callable[[], Parts], file: str, connect: bool) -> None:
+    from gateway.config import advice, load
+
     errors: tuple[Problem, ...] = ()
     warnings: list[Problem] = []
     found: dict[str, Any] = {}

@@ -20,12 +20,14 @@ from actors.protocol.table import (
     Target,
     WebSocketTarget,
 )
+from gateway.config.addresses import parse_address, parse_listen
 from gateway.config.models import SSE_TYPES, WEB_SOCKET_SCHEMES, WEB_SOCKET_TYPES, File, Server
 from gateway.config.natives import made
 from gateway.config.problems import ConfigError, Path, Problem, dotted, nearest
+from gateway.config.references import placed
 from gateway.config.sections import PLACE, limits_from
 from gateway.config.settings import Auth, LogSettings, Settings, Tls
-from gateway.config.values import parse_address, parse_key, parse_listen
+from gateway.config.values import parse_key
 
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -43,7 +45,7 @@ _ORDER = [
 """Limits of which the first cannot be more than the second."""
 
 Resolve = Callable[[str], Any]
-"""`module:attribute` → the object; ValueError with a sentence where there is none."""
+"""A reference → the object (`gateway.config.references`); ValueError with a sentence where there is none."""
 
 _IDENTITY = {"command", "args", "cwd", "url", "native", "options", "enabled_tools", "disabled_tools"}
 """What exposed names and cursors depend on: neither limits nor credentials."""
@@ -132,7 +134,7 @@ class Builder:
 
     def _native(self, server: Server, path: Path) -> NativeTarget | None:
         try:
-            found = self.resolve(server.native or "")
+            found = self.resolve(placed(server.native or "", self.folder))
         except ValueError as error:
             self._add((*path, "native"), str(error))
             return None

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from gateway.config.build import Resolve
 from gateway.config.document import Document
-from gateway.config.loading import import_object, settings_from
+from gateway.config.loading import settings_from
+from gateway.config.references import import_object
 from gateway.config.settings import Settings
 
 SERVERS = {"demo": {"native": "gateway.native.demo:server"}, "notes": {"native": "gateway.native.notes:server"}}

@@ -1,8 +1,6 @@
 """Reads a configuration file into settings, or says everything that is wrong with it at once."""
 
-import importlib
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -17,6 +15,7 @@ from gateway.config.expand import editors_words, expand
 from gateway.config.foreign import SECTIONS, adapt, workspace
 from gateway.config.models import File
 from gateway.config.problems import ConfigError, Path, Problem, nearest, sentence
+from gateway.config.references import import_object
 from gateway.config.settings import Settings
 
 
@@ -27,27 +26,6 @@ class Loaded:
     settings: Settings
     document: Document
     notes: tuple[Problem, ...] = ()
-
-
-def import_object(reference: str) -> Any:
-    """The object that `module:attribute` names, or `module` alone, whose `server` it is; modules are found beside the
-    packages that are installed and in the current directory. ValueError says what is not there; what the module itself
-    raises is not caught."""
-    module, colon, attribute = reference.partition(":")
-    attribute = attribute if colon else "server"
-    if not module or not attribute:
-        raise ValueError("must be written as module:attribute")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        found = importlib.import_module(module)
-        for name in attribute.split("."):
-            found = getattr(found, name)
-    except ImportError as error:
-        raise ValueError(f"cannot be imported: {error}") from error
-    except AttributeError as error:
-        raise ValueError(f'there is no "{attribute}" in {module}') from error
-    return found
 
 
 def load(file: FilePath, environ: Mapping[str, str] | None = None, resolve: Resolve = import_object) -> Loaded:

@@ -59,8 +59,8 @@ class Server(Section):
     headers: dict[str, HeaderValue] = {}
     """Headers sent with every request to it: the place for its credentials."""
     native: str | None = None
-    """A server in this process, as `module:attribute`; of a module alone, its `server`. The object is the server, or a
-    function that makes it of the `options`."""
+    """A server in this process, as `module:attribute` or `path/to/file.py:attribute`, relative to this file; of a
+    module or file alone, its `server`. The object is the server, or a function that makes it of the `options`."""
     options: dict[str, Any] = {}
     """What the function that makes a `native` server takes. Paths are relative to this file."""
     sharing: Literal["session", "shared"] = "session"

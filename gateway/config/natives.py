@@ -8,13 +8,16 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from gateway.config.problems import ConfigError, Problem, nearest, sentence
+from gateway.config.references import is_server
 
 
 def made(found: Any, options: Mapping[str, Any], place: Callable[[FilePath], FilePath]) -> Any:
     """The server that was found, or that the function that was found makes of these options. `place` says where a
     path among them leads. ConfigError says what is wrong with the options, by their places in the server's section."""
-    is_server = hasattr(found, "connect") and not isinstance(found, type)
-    if is_server or not callable(found):
+    if not is_server(found) and not callable(found):
+        kind = type(found).__name__
+        raise ConfigError([Problem(f"is no server, nor a function that makes one: it is of type {kind}", ("native",))])
+    if is_server(found):
         if options:
             raise ConfigError([Problem("this server has no options", ("options",))])
         return found

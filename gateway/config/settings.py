@@ -9,6 +9,7 @@ from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from actors.protocol.table import Limits, RemoteTarget, StdioTarget, Table
+from gateway.config.references import Loaded
 
 CREDENTIAL = re.compile(r"authorization|cookie|token|secret|passw|api[-_]?key|credential", re.IGNORECASE)
 """What the name of a header or of a variable says when its value is a credential."""
@@ -87,6 +88,7 @@ class Settings:
 
     `table.digest` changes with what names and cursors depend on; `config_digest` with anything but credentials.
     `keys` seal what goes out to clients, the first seals and all open; empty: composition makes its own.
+    `reload`: the one in-process server, if it is to be loaded anew when its files change.
     """
 
     table: Table
@@ -101,6 +103,7 @@ class Settings:
     tls: Tls | None = None
     log: LogSettings = LogSettings()
     config_digest: str = ""
+    reload: Loaded | None = None
 
     @property
     def unshared(self) -> str:

@@ -1,20 +1,43 @@
 """One in-process server without a configuration file: served as it is, under its own names."""
 
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
-from actors.protocol.table import Endpoint
-from gateway.config.build import Resolve
-from gateway.config.document import Document
-from gateway.config.loading import import_object, settings_from
+from actors.protocol.table import BackendSpec, Endpoint, NativeTarget, Table
+from gateway.config.problems import ConfigError, Problem
+from gateway.config.references import Loaded, import_object, is_server, load_anew
 from gateway.config.settings import Settings
 
 NAME = "native"
 
 
-def native_settings(target: str, resolve: Resolve = import_object) -> Settings:
-    """Settings with this server, `module:attribute` (of a module alone its `server`), and every default."""
-    given = {"mcpServers": {NAME: {"native": target}}}
-    settings = settings_from(Document(given, {}, "--native", Path.cwd()), {}, resolve)
-    endpoints = {**settings.table.endpoints, "": Endpoint("", "transparent", (NAME,))}
-    return replace(settings, table=replace(settings.table, endpoints=endpoints))
+def native_settings(target: str, reload: bool = False) -> Settings:
+    """Settings with this server (`gateway.config.references`), and every default. ConfigError says why it can't be
+    had. `reload`: it can be loaded anew."""
+    loaded = None
+    try:
+        if reload:
+            loaded = load_server(target)
+        server = loaded.found if loaded else server_of(import_object(target))
+    except ValueError as error:
+        raise ConfigError([Problem(str(error), file=target)]) from error
+    except ConfigError as error:
+        raise ConfigError([replace(problem, file=target) for problem in error.problems]) from error
+    spec = BackendSpec(NAME, NativeTarget(server))
+    table = Table({NAME: spec}, {"": Endpoint("", "transparent", (NAME,))}, digest=target)
+    return Settings(table, prestart=False, reload=loaded)
+
+
+def load_server(target: str, before: Loaded | None = None) -> Loaded:
+    """The server, so that it can be loaded anew; ConfigError, and whatever else `load_anew` raises."""
+    loaded = load_anew(target, before)
+    return replace(loaded, found=server_of(loaded.found))
+
+
+def server_of(found: Any) -> Any:
+    """The server that was found, or that the function that was found makes with every default. ConfigError."""
+    if is_server(found):
+        return found
+    from gateway.config.natives import made  # with a library that most servers here do without
+
+    return made(found, {}, lambda path: path)

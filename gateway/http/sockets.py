@@ -138,17 +138,16 @@ def unix_listeners_for(what: str, option: str, path: str) -> list[socket.socket]
         raise CannotListenError(error.errno, message) from error
 
 
-def listeners_for(what: str, option: str, host: str, port: int) -> list[socket.socket]:
-    """As `open_listeners`; CannotListenError says which listener it is, which address, and what to do."""
+def listeners_for(what: str, option: str, host: str, port: int, *, in_file: bool = True) -> list[socket.socket]:
+    """As `open_listeners`; CannotListenError says which listener it is, which address, and what to do:
+    an option, which may stand in a file too."""
     try:
         return open_listeners(host, port)
     except OSError as error:
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         why, cure = _REFUSALS.get(error.errno or 0, (error.strerror or str(error), "choose another address"))
-        message = (
-            f"the {what} listener can't listen on {address}: {why}; {cure} by `--{option} HOST:PORT`"
-            f" (or `gateway.{option}` in the configuration)"
-        )
+        message = f"the {what} listener can't listen on {address}: {why}; {cure} by `--{option} HOST:PORT`"
+        message += f" (or `gateway.{option}` in the configuration)" if in_file else ""
         raise CannotListenError(error.errno, message) from error
 
 

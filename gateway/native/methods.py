@@ -26,6 +26,7 @@ from gateway.native.resources import read_result
 from gateway.native.revisions import fit
 
 if TYPE_CHECKING:
+    from gateway.native.server import Server
     from gateway.native.session import Session
 
 _NULL: Final = Raw(b"null")
@@ -193,8 +194,8 @@ def subscribe(session: "Session", params: Params) -> dict[str, Any] | Rest:
     uri, server = _text(params, "uri"), session.server
     if len(session.subscriptions) >= SUBSCRIPTIONS:
         raise InvalidParamsError(f"No more than {SUBSCRIPTIONS} subscriptions")
-    resource = server.resources.get(uri)
-    if resource is not None or any(t.uri.match(uri) is not None for t in server.templates.values()):
+    if _is_own(server, uri):
+        resource = server.resources.get(uri)
         session.subscribe(uri, resource.every if resource else None)
         return {}
     provider = server.provider_of(uri)
@@ -203,6 +204,22 @@ def subscribe(session: "Session", params: Params) -> dict[str, Any] | Rest:
     session.subscribe(uri, None)
     server.subscribers.add(uri, session)
     return partial(_subscribed, uri, provider)
+
+
+async def subscribe_again(session: "Session", uri: str) -> None:
+    """The same for a session that has come from another server; what is not here any more is subscribed to for when it
+    comes back."""
+    resource, provider = session.server.resources.get(uri), session.server.provider_of(uri)
+    session.unsubscribe(uri)
+    session.subscribe(uri, resource.every if resource else None)
+    if provider is not None and not _is_own(session.server, uri):
+        session.server.subscribers.add(uri, session)
+        await session.server.subscribers.settle(uri, provider)
+
+
+def _is_own(server: "Server", uri: str) -> bool:
+    """Whether it stands before what a provider has."""
+    return uri in server.resources or any(t.uri.match(uri) is not None for t in server.templates.values())
 
 
 async def _subscribed(

@@ -328,6 +328,11 @@ class Server:
         `send` must not wait, nor raise. `crash` and `blocked` hear of handlers that do what they should not."""
         return Session(self, send, crash, message_bytes, principal, blocked)
 
+    def hand_over(self, heir: "Server") -> None:
+        """Every session goes on with this other server; calls that run end here."""
+        for session in list(self._sessions):
+            session.go_on_with(heir)
+
     @property
     def connected(self) -> int:
         """Sessions that run."""

@@ -37,6 +37,7 @@ LEAVING: Final = 5.0
 """Seconds that providers have, when a session ends, to hear of its subscriptions."""
 
 ListKind: TypeAlias = Literal["tools", "resources", "prompts"]
+LIST_KINDS: Final[tuple[ListKind, ...]] = ("tools", "resources", "prompts")
 
 Crash: TypeAlias = Callable[[str, BaseException], None]
 """Told of a crash in a handler: the method, and what was raised. It must not raise."""
@@ -319,6 +320,27 @@ class Session:
             changed, self._changed = self._changed, {}
             for kind in changed:
                 self.notify(f"notifications/{kind}/list_changed")
+
+    def go_on_with(self, heir: "Server") -> None:
+        """From here on it is a session with another server, of which the client may expect what it was offered: it is
+        told that each of its lists has changed, and each resource that it subscribed to."""
+        left, self.server = self.server, heir
+        left.left(self)
+        heir.joined(self)
+        self._spawn(self._subscribe_again, left)
+        for kind in LIST_KINDS:
+            self.list_changed(kind)
+
+    async def _subscribe_again(self, left: "Server") -> None:
+        providers = {uri: left.provider_of(uri) for uri in left.subscribers.of(self)}
+        for uri, provider in providers.items():
+            left.subscribers.discard(uri, self)
+            if provider is not None:
+                crashed = partial(self.undescribed, "resources/unsubscribe")
+                await boundary(left.subscribers.settle, uri, provider, on_exit=crashed)
+        for uri in list(self.subscriptions):
+            await boundary(methods.subscribe_again, self, uri, on_exit=partial(self.undescribed, "resources/subscribe"))
+            self.resource_updated(uri)
 
     def visited_by(self, elicitations: Iterable[UrlElicitation]) -> None:
         """Remembers that this client was sent to these pages, for `elicitation_complete`."""

@@ -22,7 +22,7 @@ class Composition:
     result: dict[str, Any] = field(default_factory=lambda: {"content": [{"type": "text", "text": "done"}]})
     failure: str | None = None
     ran: list[Settings] = field(default_factory=list)
-    supervised: list[tuple[Settings, str | None]] = field(default_factory=list)
+    supervised: list[tuple[Settings, tuple[str, ...]]] = field(default_factory=list)
     operated: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     """What was asked about sessions."""
     told: list[tuple[int, dict[str, Any]] | None] = field(default_factory=list)
@@ -36,7 +36,9 @@ class Composition:
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def parts(self) -> Parts:
-        return Parts(self.run, self.open_client, self.ask_gateway, self.supervise, self.work, self.operate)
+        return Parts(
+            self.run, self.open_client, self.ask_gateway, self.supervise, self.work, self.operate, self.stdio, self.run
+        )
 
     async def ask_gateway(self, url: str, admin: str | None) -> list[dict[str, Any]] | None:
         await trio.lowlevel.checkpoint()
@@ -48,9 +50,13 @@ class Composition:
         self.ran.append(settings)
         return self.status
 
-    def supervise(self, settings: Settings, file: str | None, announce: Callable[[Settings], None]) -> int:
+    def stdio(self, settings: Callable[[], Settings]) -> int:
+        self.ran.append(settings())
+        return self.status
+
+    def supervise(self, settings: Settings, source: tuple[str, ...], announce: Callable[[Settings], None]) -> int:
         announce(settings)
-        self.supervised.append((settings, file))
+        self.supervised.append((settings, source))
         return self.status
 
     def work(self, settings: Settings, descriptor: int) -> int:

@@ -24,7 +24,9 @@ def test_composition_has_the_parts_that_the_commands_need(monkeypatch: pytest.Mo
     from gateway import app, stdio
     from gateway.cli import composed
 
-    names = {name: (app, name) for name in ("run", "open_client", "ask_gateway", "supervise", "work", "operate")}
+    names = {
+        name: (app, name) for name in ("run", "run_alone", "open_client", "ask_gateway", "supervise", "work", "operate")
+    }
     for part, (module, name) in (names | {"stdio": (stdio, "serve_stdio")}).items():
         assert callable(getattr(module, name))
         monkeypatch.setattr(module, name, lambda *given, part=part: (part, given))

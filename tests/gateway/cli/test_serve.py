@@ -135,7 +135,7 @@ def test_several_workers_are_supervised_and_each_reads_the_file_itself(
     assert result.exit_code == 3
     assert "http://127.0.0.1:7000/mcp" in result.stdout
     [(settings, told)] = composition.supervised
-    assert (settings.workers, told) == (4, name)
+    assert (settings.workers, told) == (4, (name,))
     assert not composition.ran
     configured = file(ONE.replace('"gateway": {', '"gateway": {"workers": 2, "store": "redis://h", '))
     assert stagedoor("serve", configured).exit_code == 3
@@ -174,3 +174,39 @@ def test_systems_that_hand_no_sockets_on_are_told_so(
     result = stagedoor("serve", "--workers", "2", "--store", "redis://h")
     assert result.exit_code == 2
     assert "this one does not" in result.stderr
+
+
+# One in-process server ---------------------------------------------------------------------------------------
+
+
+def test_one_server_is_served_as_it_is_and_by_workers_too(stagedoor: Callable[..., Result], composition: Any) -> None:
+    assert stagedoor("serve", "--native", "gateway.native.demo").exit_code == 0
+    [settings] = composition.ran
+    assert [(one.kind, one.backends) for one in settings.table.endpoints.values()] == [("transparent", ("native",))]
+    words = ("serve", "--native", "gateway.native.demo:server", "--workers", "2", "--store", "redis://h")
+    assert stagedoor(*words).exit_code == 0
+    assert composition.supervised[0][1] == ("--native", "gateway.native.demo:server")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("serve", "x.json", "--native", "m"), "exclude each other"),
+        (("serve", "--reload"), "--reload is for --native"),
+        (("ls", "tools", "--native", "m", "--url", "http://h/mcp"), "--url and --native exclude each other"),
+        (("run",), "Missing argument 'TARGET'"),
+        (("run", "m", "--http", "8000"), "must be HOST:PORT"),
+        (("run", "no_such_module"), "error: no_such_module: cannot be imported: No module named 'no_such_module'"),
+        (("run", "no/such.py:server"), "error: no/such.py:server: there is no file no/such.py"),
+        (("serve", "--native", "gateway.native.demo:nobody"), 'there is no "nobody" in gateway.native.demo'),
+        (("ls", "tools", "--native", "gateway.native.demo:GREETINGS"), "is no server, nor a function that makes one"),
+        (("call", "add", "--native", "json:nobody"), 'there is no "nobody" in json'),
+    ],
+)
+def test_what_can_not_be_run_is_wrong_usage(
+    words: tuple[str, ...], said: str, stagedoor: Callable[..., Result], composition: Any
+) -> None:
+    result = stagedoor(*words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not composition.ran

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.config import ConfigError, Problem, Settings, load
+from gateway.native import Server
 
 
 @pytest.fixture
@@ -21,10 +22,10 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def settings(write: Callable[..., Path]) -> Callable[..., Settings]:
-    """The settings of a configuration given as text; native references resolve to themselves."""
+    """The settings of a configuration given as text; native references resolve to servers of that name."""
 
     def settings(text: str, name: str = "stagedoor.jsonc", **environ: str) -> Settings:
-        return load(write(text, name), environ, resolve=lambda reference: reference).settings
+        return load(write(text, name), environ, resolve=Server).settings
 
     return settings
 

@@ -10,6 +10,7 @@ from gateway.config import ConfigError, Loaded, Settings, advice
 from gateway.config.document import Document
 from gateway.config.loading import known_keys, settings_from
 from gateway.config.reference import tables
+from gateway.native import Server
 
 SECTIONS = [name for name in tables() if name not in ("server", "gateway")]
 WORDS = st.sampled_from(
@@ -52,6 +53,6 @@ def test_any_file_is_loaded_or_refused_with_problems(data: dict[str, Any]) -> No
 
 def outcome(document: Document) -> Settings | ConfigError:
     try:
-        return settings_from(document, {"V": "v"}, resolve=str)
+        return settings_from(document, {"V": "v"}, resolve=Server)
     except ConfigError as error:
         return error

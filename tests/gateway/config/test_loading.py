@@ -18,6 +18,7 @@ from actors.protocol.table import (
 )
 from gateway.config import Address, Auth, ConfigError, LogSettings, Problem, Settings, import_object, load
 from gateway.config.sections import PLACES
+from gateway.native import Server
 from gateway.native.demo import server as demo
 
 EXAMPLE = """{
@@ -143,7 +144,7 @@ def test_a_relative_cwd_is_relative_to_the_file(settings: Callable[..., Settings
 
 
 def test_a_native_reference_becomes_the_object_that_composition_finds(write: Callable[..., Path]) -> None:
-    server = object()
+    server = Server("a")
     file = write('{"mcpServers": {"a": {"native": "module:attr"}}}')
     loaded = load(file, {}, resolve={"module:attr": server}.__getitem__)
     assert loaded.settings.table.backends["a"].target == NativeTarget(server)
@@ -497,8 +498,8 @@ def test_no_error_repeats_a_value_that_may_be_a_credential(problems: Callable[..
     ("reference", "said"),
     [
         ("os", 'there is no "server" in os'),
-        ("os:", "must be written as module:attribute"),
-        (":x", "must be written as module:attribute"),
+        ("os:", "must be written as module:attribute or path/to/file.py:attribute"),
+        (":x", "must be written as module:attribute or path/to/file.py:attribute"),
         ("no_such_module:x", "cannot be imported: No module named 'no_such_module'"),
         ("os:no_such", 'there is no "no_such" in os'),
     ],
