@@ -64,6 +64,12 @@ class ClusterStore(Store, Cluster, Protocol):
     """A store, and who else works on it."""
 
 
+def collect_again() -> None:
+    """Garbage is collected from here on, among what comes: what a start has made stays."""
+    gc.freeze()
+    gc.enable()
+
+
 def tune_gc() -> None:
     """Thousands of sessions make a full collection stop the loop (1 µs for each object: 0.15 s for 1,000 busy ones), so
     Python's own schedule is not used, and what lives for ever is left out. What ends is freed by reference counting;
@@ -373,6 +379,7 @@ def crash_logger(log: Log, telemetry: Any) -> Callable[[str, BaseException], Non
 
 __all__ = [
     "GarbageBound",
+    "collect_again",
     "collect_garbage",
     "crash_logger",
     "longest_drain",

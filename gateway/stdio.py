@@ -30,6 +30,7 @@ def serve_stdio(read: Callable[[], Settings]) -> int:
     channel = StandardStreams(*taken, limits.message_bytes, limits.write)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    lifecycle.collect_again()
     trio.run(_serve, settings, channel)
     return 0
 

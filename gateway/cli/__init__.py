@@ -1,5 +1,6 @@
 """The command `stagedoor`. Exit status: 0 done, 1 failed, 2 wrong usage or configuration."""
 
+import gc
 from importlib import import_module
 from typing import Any
 
@@ -66,6 +67,7 @@ for _command in (run, serve, stdio, check, ls, call, sessions):
 
 def main() -> None:
     """The entry point of the command line."""
+    gc.disable()  # nothing of what a start makes is garbage; who serves collects again
     configure("error", "console")  # `serve` sets logging up again, as its configuration says
     cli(prog_name="stagedoor")
 

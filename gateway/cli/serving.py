@@ -15,7 +15,6 @@ from gateway.cli.output import print_json, printable
 from gateway.config import (
     Address,
     ConfigError,
-    LogSettings,
     Problem,
     Settings,
     native_settings,
@@ -114,7 +113,11 @@ def stdio(parts: Callable[[], Parts], /, *, config: str | None, native: str | No
         raise click.UsageError("one of --config and --native says what to serve")
 
     def settings() -> Settings:
-        return _native(native, quiet=True) if native is not None else load_file(str(config)).settings
+        if native is not None:
+            return _native(native, quiet=True)
+        loaded = load_file(str(config))
+        asked = (loaded.document.data.get("gateway") or {}).get("log") or {}
+        return loaded.settings if "level" in asked else _quiet(loaded.settings)
 
     raise SystemExit(parts().stdio(settings))
 
@@ -145,10 +148,14 @@ def run(parts: Callable[[], Parts], /, *, target: str, http: Address | None, rel
 
 
 def _native(target: str, reload: bool = False, *, quiet: bool = False) -> Settings:
-    """`quiet`: nothing but warnings is said, for whoever starts it has other things to look at."""
     with config_problems():
         settings = native_settings(target, reload)
-    return replace(settings, log=LogSettings("warning")) if quiet else settings
+    return _quiet(settings) if quiet else settings
+
+
+def _quiet(settings: Settings) -> Settings:
+    """Nothing but warnings is said: a client that starts its servers shows what they write, if at all, as trouble."""
+    return replace(settings, log=replace(settings.log, level="warning"))
 
 
 def _settings(config: str | None, *, quiet: bool) -> Settings:

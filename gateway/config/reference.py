@@ -3,16 +3,21 @@
 `python -m gateway.config` writes both anew; a test asserts that what is in `docs/` is what the models say.
 """
 
+import ast
+import inspect
 import json
 import re
+import textwrap
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
+from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
+from actors.protocol.table import Limits
 from gateway.config.models import File, Gateway, Server
-from gateway.config.sections import Section
+from gateway.config.sections import PLACES, Section
 
 GUIDE = Path("docs/configuration.md")
 SCHEMA = Path("docs/config.schema.json")
@@ -26,6 +31,44 @@ _WORDS: dict[Any, str] = {
     float: "seconds",
     Any: "anything",
 }
+
+
+def sentences(described: type) -> dict[str, str]:
+    """The docstring under each attribute of a class: Python keeps it in the source only."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(described))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for declared, after in zip(body.body, body.body[1:], strict=False):
+        if (
+            isinstance(declared, ast.AnnAssign)
+            and isinstance(declared.target, ast.Name)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+        ):
+            found[declared.target.id] = inspect.cleandoc(str(after.value.value))
+    return found
+
+
+def describe() -> None:
+    """Gives every key its sentence. They are for people and their editors, and take a while to look up: who only reads
+    a configuration does without."""
+    limits, keys = sentences(Limits), {place.limit: to_camel(place.key) for place in PLACES}
+    for place in PLACES:
+        section = _model(Gateway.model_fields[place.section].annotation)
+        assert section is not None
+        sentence = limits[place.limit].replace("\n", " ")
+        # The names of other limits as they stand in a file.
+        sentence = re.sub(r"`(\w+)`", lambda match: f"`{keys.get(match[1], match[1])}`", sentence)
+        section.model_fields[place.key].description = sentence
+    within: list[type[Section]] = []
+    for field in Gateway.model_fields.values():
+        within += filter(None, [_model(field.annotation)])
+    models: list[type[Section]] = [*within, Server, Gateway, File]
+    for model in models:
+        if model.__module__ == File.__module__:
+            for name, sentence in sentences(model).items():
+                model.model_fields[name].description = sentence
+        model.model_rebuild(force=True)
 
 
 def schema_text() -> str:
@@ -99,3 +142,6 @@ def _default(field: FieldInfo) -> str:
 def _model(kind: Any) -> type[Section] | None:
     candidates = [kind, *get_args(kind)]
     return next((one for one in candidates if isinstance(one, type) and issubclass(one, Section)), None)
+
+
+describe()

@@ -1,17 +1,12 @@
 """Where each of the gateway's limits stands in a configuration file.
 
-`actors.protocol.table.Limits` says what the limits are, their defaults and their sentences; this table gives each a
-section and a key, and the models of the sections are made from both.
+`actors.protocol.table.Limits` says what the limits are and their defaults; this table gives each a section and a key,
+and the models of the sections are made from both.
 """
 
-import ast
-import inspect
-import re
-import textwrap
-from functools import cache
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.alias_generators import to_camel
 
 from actors.protocol.table import Limits
@@ -21,13 +16,7 @@ from gateway.config.values import Bound, Count, Duration, Positive
 class Section(BaseModel):
     """A named part of a configuration: known keys only, written in camel case."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, use_attribute_docstrings=True)
-
-
-class LimitSection(Section):
-    """One whose sentences are those of `Limits`."""
-
-    model_config = ConfigDict(use_attribute_docstrings=False)  # it has no source in which they would be looked for
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
 
 
 class Place(NamedTuple):
@@ -76,26 +65,6 @@ def limits_from(sections: dict[str, Section]) -> Limits:
     return Limits(**{place.limit: getattr(sections[place.section], place.key) for place in PLACES})
 
 
-@cache
-def _sentences() -> dict[str, str]:
-    """The docstring under each field of `Limits`: Python keeps it in the source only."""
-    keys = {place.limit: to_camel(place.key) for place in PLACES}
-    body = ast.parse(textwrap.dedent(inspect.getsource(Limits))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
-    for declared, after in zip(body.body, body.body[1:], strict=False):
-        if isinstance(declared, ast.AnnAssign) and isinstance(declared.target, ast.Name):
-            assert isinstance(after, ast.Expr)
-            assert isinstance(after.value, ast.Constant)
-            found[declared.target.id] = _as_written(inspect.cleandoc(str(after.value.value)).replace("\n", " "), keys)
-    return found
-
-
-def _as_written(sentence: str, keys: dict[str, str]) -> str:
-    """The sentence with the names of other limits as they stand in a file."""
-    return re.sub(r"`(\w+)`", lambda match: f"`{keys.get(match[1], match[1])}`", sentence)
-
-
 def _kind(name: str, default: object) -> Any:
     if isinstance(default, int):
         return Bound if name in _MAY_BE_ZERO else Count
@@ -104,11 +73,11 @@ def _kind(name: str, default: object) -> Any:
 
 def section(name: str, doc: str) -> type[Section]:
     """The model of one section of limits."""
-    sentences, defaults = _sentences(), Limits()
+    defaults = Limits()
     fields: dict[str, Any] = {}
     for place in PLACES:
         if place.section == name:
             default = getattr(defaults, place.limit)
             kind = _kind(place.limit, default)
-            fields[place.key] = (kind, Field(default, description=sentences[place.limit]))
-    return create_model(name.capitalize() + "Section", __base__=LimitSection, __doc__=doc, **fields)
+            fields[place.key] = (kind, default)
+    return create_model(name.capitalize() + "Section", __base__=Section, __doc__=doc, **fields)

@@ -43,3 +43,16 @@ def test_where_nobody_answers_one_line_says_so() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert url.removesuffix("/mcp") in done.stderr
+
+
+@pytest.mark.parametrize("words", [("serve",), ("run", "gateway.native.demo")], ids=lambda words: words[0])
+def test_garbage_is_collected_while_it_serves(words: tuple[str, ...]) -> None:
+    code = (
+        "import gc, sys, trio\n"
+        "from gateway.cli import main\n"
+        "trio.run = lambda *given, **more: print(gc.isenabled(), file=sys.stderr) or 0\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "True\n")

@@ -210,3 +210,13 @@ def test_what_can_not_be_run_is_wrong_usage(
     assert result.exit_code == 2
     assert said in result.stderr
     assert not composition.ran
+
+
+def test_on_standard_streams_only_warnings_are_logged_unless_the_file_says_otherwise(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    assert stagedoor("stdio", "--config", file('{"mcpServers": {}}')).exit_code == 0
+    assert stagedoor("stdio", "--config", file('{"gateway": {"log": {"level": "info"}}}')).exit_code == 0
+    assert stagedoor("run", "gateway.native.demo").exit_code == 0
+    assert stagedoor("run", "gateway.native.demo", "--reload").exit_code == 0
+    assert [settings.log.level for settings in composition.ran] == ["warning", "info", "warning", "info"]
