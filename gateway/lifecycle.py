@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from random import random
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,6 +38,7 @@ from gateway.observability.redaction import Redaction
 from gateway.sealing import AesSealer
 from gateway.store.lists import open_file_lists
 from gateway.store.memory import MemoryStore
+from gateway.version import VERSION
 
 if TYPE_CHECKING:
     from gateway.reloading import Reloader
@@ -266,22 +266,14 @@ def ephemeral_sealer() -> AesSealer:
     return AesSealer([os.urandom(32)])
 
 
-def own_version() -> str:
-    """The version that is installed."""
-    try:
-        return version("stagedoor")
-    except PackageNotFoundError:
-        return "0"
-
-
 def identity() -> bytes:
     """The gateway's own `Implementation`."""
-    return json.dumps({"name": "stagedoor", "title": "Stagedoor", "version": own_version()}).encode()
+    return json.dumps({"name": "stagedoor", "title": "Stagedoor", "version": VERSION}).encode()
 
 
 def replica_info(table: Table) -> Mapping[str, Any]:
     """What this replica says of itself to the others."""
-    return {"version": own_version(), "configuration": table.digest}
+    return {"version": VERSION, "configuration": table.digest}
 
 
 def services_for(

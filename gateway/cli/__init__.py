@@ -11,6 +11,7 @@ from gateway.cli.client import Parts
 from gateway.cli.serving import check, run, serve, stdio
 from gateway.cli.sessions import sessions
 from gateway.observability.logging import configure
+from gateway.version import VERSION
 
 
 def composed() -> Parts:
@@ -36,24 +37,8 @@ def composed() -> Parts:
     )
 
 
-def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    """Prints the version and ends, where that was asked for."""
-    if not wanted or context.resilient_parsing:
-        return
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        found = version("stagedoor")
-    except PackageNotFoundError:
-        found = "(from its source tree)"
-    click.echo(f"stagedoor, version {found}")
-    context.exit()
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
-)
+@click.version_option(version=VERSION, prog_name="stagedoor")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Many MCP servers behind one endpoint, and no session lost."""

@@ -11,6 +11,7 @@ import trio
 from gateway.client.client import Client, Link
 from gateway.client.handlers import Handler, Handlers, Roots
 from gateway.client.transport import Transport
+from gateway.version import VERSION
 from gateway.wire.inproc import NativeServer
 
 Target: TypeAlias = str | Sequence[str] | NativeServer | Transport
@@ -18,7 +19,7 @@ Target: TypeAlias = str | Sequence[str] | NativeServer | Transport
 
 CLOSING: Final = 6.0
 """Seconds for ending a connection in order: the longest that the end of a process takes."""
-INFO: Final = {"name": "stagedoor", "version": "0.2.0"}
+INFO: Final = {"name": "stagedoor", "version": VERSION}
 
 
 @asynccontextmanager

@@ -9,9 +9,11 @@ import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 NONCE = 12
 """Bytes; random for each token (NIST SP 800-38D allows 2^32 of them under one key)."""
@@ -27,8 +29,15 @@ class AesSealer:
             raise ValueError("at least one key is needed")
         self.fingerprints = [hashlib.sha256(b"stagedoor key\0" + key).hexdigest()[:16] for key in keys]
         """By which keys can be compared and not found out, in their order."""
+        self._keys = tuple(keys)
+
+    @cached_property
+    def _ciphers(self) -> "list[AESGCM]":
+        """Made with the first token: many a process never seals anything, and the library takes a while to load."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         # Keys may be given in any length: a hash makes them 256 bits.
-        self._ciphers = [AESGCM(hashlib.sha256(b"stagedoor seal\0" + key).digest()) for key in keys]
+        return [AESGCM(hashlib.sha256(b"stagedoor seal\0" + key).digest()) for key in self._keys]
 
     def seal(self, plain: bytes, context: bytes) -> str:
         nonce = secrets.token_bytes(NONCE)
@@ -37,6 +46,8 @@ class AesSealer:
     def unseal(self, token: str, context: bytes) -> bytes | None:
         if len(token) > LONGEST:
             return None
+        from cryptography.exceptions import InvalidTag
+
         try:
             sealed = urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
         except (UnicodeEncodeError, Base64Error, ValueError):

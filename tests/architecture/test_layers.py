@@ -60,9 +60,9 @@ ADAPTERS = (
     "sealing",
     "workers",
 )
-SHARED_ADAPTERS = {"observability", "wire"}
+SHARED_ADAPTERS = {"observability", "version", "wire"}
 COMPOSED_BY = {
-    "gateway/cli": {"config", "observability", "native"},
+    "gateway/cli": {"config", "observability", "native", "version"},
 }
 """Adapters that a room of the composition layer may use directly."""
 
