@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from random import random
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,6 +35,7 @@ from gateway.backends.http_call import HttpLimits
 from gateway.backends.native import NativeTransport
 from gateway.backends.stdio import StdioLimits
 from gateway.config import Settings
+from gateway.observability.logging import prepare
 from gateway.observability.redaction import Redaction
 from gateway.sealing import AesSealer
 from gateway.store.lists import open_file_lists
@@ -62,6 +64,14 @@ GARBAGE_SLACK = 128 * 1024 * 1024
 
 class ClusterStore(Store, Cluster, Protocol):
     """A store, and who else works on it."""
+
+
+def load_libraries(settings: Settings) -> None:
+    """Those that are needed for sure are loaded before the loop turns: it would stand still for each, and a process
+    that has just come would be taken for an overloaded one."""
+    prepare()
+    if not settings.store.startswith("memory:"):
+        import_module("gateway.store.redis.store")
 
 
 def collect_again() -> None:
@@ -374,6 +384,7 @@ __all__ = [
     "collect_again",
     "collect_garbage",
     "crash_logger",
+    "load_libraries",
     "longest_drain",
     "machine_key",
     "open_connector",

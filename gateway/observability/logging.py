@@ -34,6 +34,12 @@ def configure(
     _adopt_standard_logging(_writer)
 
 
+def prepare() -> None:
+    """Loads the library now, if anything but trouble is to be written."""
+    if _writer.level <= logging.INFO:
+        _ = _writer.lines
+
+
 def get_log(name: str) -> Any:
     """A log whose lines carry `logger=name`; it is a `Log` as the actors want it."""
     return _Log({"logger": name})
