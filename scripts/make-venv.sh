@@ -34,6 +34,7 @@ if ! { [ -x "$dir/bin/python" ] && new_enough "$dir/bin/python" && "${pip[@]}" -
   }
 fi
 echo "installing the $(grep -c '==' "$lock") packages of $lock into $dir"
-# What is there already is no news; what is fetched and installed shows that it goes on.
+# What is there already is no news; what is fetched and installed shows that it goes on. The lock is whole, so nothing is
+# resolved: pip would look for the newest of a package that is wanted with an extra, find one that is not in the lock, and refuse.
 "${pip[@]}" install --disable-pip-version-check --no-input --progress-bar off \
-  --require-hashes --requirement "$lock" | { grep -v -e 'already satisfied' -e '^Ignoring ' -e '^  ' || true; }
+  --no-deps --require-hashes --requirement "$lock" | { grep -v -e 'already satisfied' -e '^Ignoring ' -e '^  ' || true; }
