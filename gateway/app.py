@@ -133,7 +133,13 @@ class Gateway:
         sealer = lifecycle.sealer(settings, self.log)
         async with (
             lifecycle.open_connector(
-                self.log, self.metrics, limits, settings.secrets, connections=places.servers, descriptors=before
+                self.log,
+                self.metrics,
+                limits,
+                settings.secrets,
+                connections=places.servers,
+                descriptors=before,
+                new_privileges=settings.new_privileges,
             ) as connector,
             lifecycle.open_store(
                 settings.store,

@@ -41,6 +41,7 @@ from gateway.sealing import AesSealer
 from gateway.store.lists import open_file_lists
 from gateway.store.memory import MemoryStore
 from gateway.version import VERSION
+from gateway.wire.confine import forbid_new_privileges
 
 if TYPE_CHECKING:
     from gateway.reloading import Reloader
@@ -158,9 +159,13 @@ async def open_connector(
     *,
     connections: int = CONNECTIONS,
     descriptors: tuple[int, int] | None = None,
+    new_privileges: bool = False,
 ) -> AsyncIterator[Connector]:
     """The connector for every kind of target. `secrets` are taken out of what child processes write of themselves;
-    `connections` bounds those over HTTP, `descriptors` is the limit of open files that child processes get."""
+    `connections` bounds those over HTTP, `descriptors` is the limit of open files that child processes get. Without
+    `new_privileges` neither this process nor a child can gain any, to its end."""
+    if not new_privileges:
+        forbid_new_privileges()  # before there are threads: children are started in those
     stdio = StdioConnector(
         log,
         processes=limits.child_processes,

@@ -173,7 +173,9 @@ async def open_client(target: Target) -> AsyncIterator[Client]:
     table, limits = target.table, replace(target.limits, list_deadline=target.limits.link_connect)
     log, metrics = get_log("stagedoor.cli"), Metrics()
     async with (
-        lifecycle.open_connector(log, metrics, limits, target.secrets) as connector,
+        lifecycle.open_connector(
+            log, metrics, limits, target.secrets, new_privileges=target.new_privileges
+        ) as connector,
         lifecycle.open_store("memory://", limits, log) as store,
         open_system(lifecycle.crash_logger(log, metrics)) as system,
     ):

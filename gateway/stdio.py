@@ -46,7 +46,9 @@ async def _serve(settings: Settings, channel: StandardStreams) -> None:
         stopping.set()
 
     async with (
-        lifecycle.open_connector(log, metrics, limits, settings.secrets) as connector,
+        lifecycle.open_connector(
+            log, metrics, limits, settings.secrets, new_privileges=settings.new_privileges
+        ) as connector,
         lifecycle.open_store("memory://", limits, log) as store,
         lifecycle.open_lists(store, log) as lists,
         open_system(lifecycle.crash_logger(log, metrics)) as system,

@@ -69,7 +69,7 @@ def neutral(backend: str) -> Key:
 def digest_of(spec: BackendSpec) -> str | None:
     """Names a server as it is configured; None for one of this process, which is there as soon as it is asked."""
     match spec.target:
-        case StdioTarget(command, args, env, cwd):
+        case StdioTarget(command, args, env, cwd):  # however confined, it is the same server
             target: object = ("stdio", command, args, sorted(env), cwd)
         case HttpTarget(url, headers):
             target = ("http", url, sorted(headers))

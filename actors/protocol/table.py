@@ -19,6 +19,29 @@ class StdioTarget:
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     cwd: str | None = None
+    confinement: "Confinement | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What a child in a sandbox sees of the file system, beside the programs and libraries of the system, and whether
+    it reaches a network. Paths are absolute."""
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a child process may have. None is as much as the gateway itself has. `memory` is in bytes, of each process;
+    `processes` are all of its user; `files` are open at a time in each process."""
+
+    memory: int | None = None
+    processes: int | None = None
+    files: int | None = None
+    user: str | None = None
+    sandbox: Sandbox | None = None
 
 
 @dataclass(frozen=True, slots=True)

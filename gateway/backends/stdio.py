@@ -34,8 +34,9 @@ from actors.protocol.table import StdioTarget
 from gateway.backends.bound import BoundTransport
 from gateway.backends.guardian import Guardian
 from gateway.backends.outbox import Outbox, Outgoing
+from gateway.wire.errors import SpawnError
 from gateway.wire.lines import FRAMES_PER_TURN, Line, LineSplitter, LongLine
-from gateway.wire.process import Child, Patience, SpawnError, describe_exit, end_group, spawn
+from gateway.wire.process import Child, Patience, describe_exit, end_group, spawn
 
 CHUNK: Final = 65536
 """Bytes of one read, and about of one write."""

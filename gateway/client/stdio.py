@@ -12,8 +12,9 @@ from actors.ports import Headers
 from actors.protocol.table import Limits, StdioTarget
 from gateway.client.errors import ConnectionLostError, not_resumable
 from gateway.client.transport import Received
+from gateway.wire.errors import SpawnError
 from gateway.wire.lines import LineSplitter, LongLine
-from gateway.wire.process import Child, Patience, SpawnError, describe_exit, end_group, spawn
+from gateway.wire.process import Child, Patience, describe_exit, end_group, spawn
 
 CHUNK: Final = 65536
 """Bytes of one read."""

@@ -1,15 +1,17 @@
 """What is allowed in a configuration and yet unwise: warnings, each with its place in the file."""
 
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from actors.protocol.table import HttpTarget, StdioTarget, Target
+from actors.protocol.table import Confinement, HttpTarget, StdioTarget, Target
 from gateway.config.loading import Loaded
 from gateway.config.problems import Path, Problem
 from gateway.config.settings import CREDENTIAL
+from gateway.wire.confine import BUBBLEWRAP, find, is_visible
 
 MIN_TOKEN = 20
 """Characters of a bearer token below which guessing it is worth a try (RFC 6750 leaves the length open)."""
@@ -70,14 +72,33 @@ def _servers(loaded: Loaded) -> Iterator[Problem]:
         yield Problem("there is no server to serve", ("mcpServers",))
     for name, spec in table.backends.items():
         path = ("mcpServers" if name in (loaded.document.data.get("mcpServers") or {}) else "servers", name)
-        if isinstance(spec.target, StdioTarget) and not _found(spec.target):
-            yield Problem(_not_found(spec.target.command), (*path, "command"))
+        if isinstance(spec.target, StdioTarget):
+            yield from _child(spec.target, path)
         if _asks_sse_for_another(spec.target):
             message = 'looks like the address of an SSE endpoint: leave `type` out, or write "type": "sse"'
             yield Problem(message, (*path, "url"))
     for endpoint in table.endpoints.values():
         if endpoint.kind == "aggregate" and endpoint.name and not endpoint.backends:
             yield Problem("the group has no server", ("gateway", "groups", endpoint.name))
+
+
+def _child(target: StdioTarget, path: Path) -> Iterator[Problem]:
+    program = find(target.command, target.cwd, dict(target.env).get("PATH"))
+    if program is None:
+        yield Problem(_not_found(target.command), (*path, "command"))
+    confinement = target.confinement or Confinement()
+    sandbox = confinement.sandbox
+    if sandbox is not None and shutil.which(BUBBLEWRAP) is None:
+        yield Problem(f"needs bubblewrap, and there is no `{BUBBLEWRAP}` on PATH", (*path, "sandbox"))
+    if sandbox is not None and program is not None and not is_visible(program, sandbox, target.cwd):
+        yield Problem(
+            f'"{target.command}" is {program}, which its sandbox does not have: name that folder', (*path, "folders")
+        )
+    if confinement.user is not None and os.geteuid() != 0:
+        yield Problem("only a gateway that runs as root can start it so", (*path, "user"))
+    if confinement.processes is not None and confinement.user is None:
+        message = "counts all processes of the gateway's own user: give the server a `user` of its own"
+        yield Problem(message, (*path, "resources", "processes"))
 
 
 def _asks_sse_for_another(target: Target) -> bool:
@@ -92,7 +113,3 @@ def _not_found(command: str) -> str:
         first = command.split(maxsplit=1)[0]
         return f'is not on PATH: if it holds arguments too, write "command": "{first}" and put each of them into `args`'
     return f'"{command}" is not on PATH'
-
-
-def _found(target: StdioTarget) -> bool:
-    return shutil.which(target.command, path=dict(target.env).get("PATH")) is not None

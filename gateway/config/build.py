@@ -10,10 +10,12 @@ from typing import Any
 
 from actors.protocol.table import (
     BackendSpec,
+    Confinement,
     Endpoint,
     HttpTarget,
     Limits,
     NativeTarget,
+    Sandbox,
     SseTarget,
     StdioTarget,
     Table,
@@ -76,6 +78,7 @@ class Builder:
             store=gateway.store.get_secret_value(),
             workers=gateway.workers,
             prestart=gateway.prestart,
+            new_privileges=gateway.new_privileges,
             auth=self._auth(),
             keys=tuple(parse_key(key.get_secret_value()) for key in gateway.keys),
             tls=self._tls(),
@@ -151,9 +154,24 @@ class Builder:
             if not name or "=" in name or "\0" in name:
                 self._add((*path, "env", name), "is not a name that a variable can have")
         env = tuple((name, value.get_secret_value()) for name, value in server.env.items())
-        return StdioTarget(
-            command, tuple(server.args), env, None if server.cwd is None else str(self._file(server.cwd))
-        )
+        cwd = None if server.cwd is None else str(self._file(server.cwd))
+        return StdioTarget(command, tuple(server.args), env, cwd, self._confinement(server, path))
+
+    def _confinement(self, server: Server, path: Path) -> Confinement | None:
+        sandbox = self._sandbox(server, path) if server.sandbox is not None else None
+        given = server.resources
+        confinement = Confinement(given.memory_bytes, given.processes, given.files, server.user, sandbox)
+        return None if confinement == Confinement() else confinement
+
+    def _sandbox(self, server: Server, path: Path) -> Sandbox:
+        found: dict[str, tuple[str, ...]] = {}
+        for key in ("read", "write"):
+            paths = [self._file(text).resolve() for text in getattr(server.folders, key)]
+            for index, place in enumerate(paths):
+                if not place.exists():
+                    self._add((*path, "folders", key, index), "there is no such file or folder")
+            found[key] = tuple(map(str, paths))
+        return Sandbox(**found, network=server.network)
 
     def _headers(self, server: Server, path: Path) -> Iterator[tuple[str, str]]:
         for name, value in server.headers.items():

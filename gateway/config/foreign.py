@@ -145,7 +145,7 @@ def _filter(mcp: Any) -> tuple[frozenset[str] | None, frozenset[str]]:
 def _server(server: dict[str, Any], path: Path, folder: FilePath, adapted: Adapted, own: _Own) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in server.items():
-        if key in OWN:
+        if key in OWN and not (key == "sandbox" and isinstance(value, str)):  # as text it is ours
             own.found(OWN[key], (*path, key))
         elif key == "enabled":
             message = 'is no key here: a server is left out by `"disabled": true`, and served without it'

@@ -33,8 +33,38 @@ WEB_SOCKET_TYPES = ("ws",)
 WEB_SOCKET_SCHEMES = ("ws:", "wss:")
 
 _KINDS = ("command", "url", "native")
-_BELONGS = {"args": "command", "env": "command", "cwd": "command", "headers": "url", "options": "native"}
+_BELONGS = {
+    "args": "command",
+    "env": "command",
+    "cwd": "command",
+    "user": "command",
+    "sandbox": "command",
+    "headers": "url",
+    "options": "native",
+}
 _ANY_KIND: JsonDict = {"oneOf": [{"required": [kind]} for kind in _KINDS]}
+
+
+class ResourcesSection(Section):
+    """What the processes of one server may use. Without a number there is no limit but the gateway's own."""
+
+    memory_bytes: Count | None = None
+    """Bytes that each of its processes may write to (Linux; addresses that are only reserved do not count)."""
+    processes: Count | None = None
+    """Processes and threads. The system counts those of the same user together, and does not stop root: give the server
+    a `user` of its own."""
+    files: Count | None = None
+    """Files and connections that each of its processes may have open."""
+
+
+class FoldersSection(Section):
+    """What a server in a sandbox finds besides the programs and libraries of the system, its `cwd` (to read), and an
+    empty home and `/tmp` that end with it. Paths are relative to this file, and must be there."""
+
+    read: list[Argument] = []
+    """Files and folders that it may read."""
+    write: list[Argument] = []
+    """Files and folders that it may also change."""
 
 
 class Server(Section):
@@ -53,6 +83,14 @@ class Server(Section):
     """Variables for it, besides those that it inherits."""
     cwd: Argument | None = None
     """The directory in which it runs, relative to this file; without it, the gateway's own."""
+    user: Argument | None = None
+    """The user as whom it runs, where the gateway itself runs as root."""
+    resources: ResourcesSection = ResourcesSection()
+    sandbox: Literal["bwrap"] | None = None
+    """`bwrap`: it runs in a sandbox of bubblewrap, with what `folders` and `network` say and nothing else."""
+    folders: FoldersSection = FoldersSection()
+    network: Switch = False
+    """Whether it reaches networks from its sandbox, this machine included."""
     url: BackendUrl | None = None
     """Its endpoint: an `http(s)://` or `ws(s)://` URL, or `unix:/path`: on that Unix domain socket `/mcp`, `/sse` with
     `sse`, `/ws` with `ws`."""
@@ -86,11 +124,19 @@ class Server(Section):
         for key, kind in _BELONGS.items():
             if getattr(self, key) and given[0] != kind:
                 raise _error(key, f"goes with `{kind}`, this server has `{given[0]}`")
+        self._check_confinement(given[0])
         transports = {"command": STDIO_TYPES, "url": HTTP_TYPES + SSE_TYPES + WEB_SOCKET_TYPES, "native": ()}[given[0]]
         if self.type is not None and self.type not in transports:
             raise _error("type", f"does not fit a server with `{given[0]}`")
         self._check_scheme()
         return self
+
+    def _check_confinement(self, kind: str) -> None:
+        if kind != "command" and self.resources != ResourcesSection():
+            raise _error("resources", f"goes with `command`, this server has `{kind}`")
+        if self.sandbox is None and (self.folders != FoldersSection() or self.network):
+            key = "network" if self.network else "folders"
+            raise _error(key, 'goes with `"sandbox": "bwrap"`: without one a server sees everything')
 
     def _check_scheme(self) -> None:
         url = self.url or f"{SOCKET}:"
@@ -161,6 +207,9 @@ class Gateway(Section):
     workers: Count = 1
     """Processes that serve together on `listen`, each with sessions of its own that the others take over when it ends.
     More than one needs a store that they share."""
+    new_privileges: Switch = False
+    """Lets servers that are processes run programs that give them more privileges, such as `sudo`. Otherwise Linux
+    keeps the gateway and all that it starts from that (`no_new_privs`)."""
     prestart: bool = True
     """Start servers whose lists are not known yet ahead of the first client, so that merged lists have them."""
     keys: list[KeyText] = []

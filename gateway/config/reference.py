@@ -61,7 +61,7 @@ def describe() -> None:
         sentence = re.sub(r"`(\w+)`", lambda match: f"`{keys.get(match[1], match[1])}`", sentence)
         section.model_fields[place.key].description = sentence
     within: list[type[Section]] = []
-    for field in Gateway.model_fields.values():
+    for field in (*Gateway.model_fields.values(), *Server.model_fields.values()):
         within += filter(None, [_model(field.annotation)])
     models: list[type[Section]] = [*within, Server, Gateway, File]
     for model in models:
@@ -78,9 +78,9 @@ def schema_text() -> str:
 
 
 def tables() -> dict[str, str]:
-    """Tables of the guide by name: `server`, `gateway`, and one for each section of `gateway`."""
+    """Tables of the guide by name: `server`, `gateway`, and one for each section of either."""
     found = {"server": _table(Server), "gateway": _table(Gateway)}
-    for field in Gateway.model_fields.values():
+    for field in (*Gateway.model_fields.values(), *Server.model_fields.values()):
         model = _model(field.annotation)
         if model is not None:
             found[str(field.alias)] = _table(model)

@@ -98,6 +98,7 @@ class Settings:
     workers: int = 1
     store: str = field(default="memory://", repr=False)
     prestart: bool = True
+    new_privileges: bool = False
     auth: Auth = Auth()
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     tls: Tls | None = None

@@ -1,8 +1,19 @@
-"""What can go wrong with an outgoing request, and whether the peer may have acted on it.
+"""What can go wrong with a child process, and with an outgoing request, and whether the peer may have acted on that.
 
 `sent` is the one thing that a caller decides by: False means that surely no byte of the request was given to the
 peer, so that it was not executed; True that it may have been, and must not be sent again.
 """
+
+from actors.protocol.diagnostics import without_addresses
+
+
+class SpawnError(Exception):
+    """A child process could not be started; the text says why, for operators, and `told` for clients: without an
+    address."""
+
+    @property
+    def told(self) -> str:
+        return without_addresses(str(self))
 
 
 class WireError(Exception):

@@ -13,21 +13,14 @@ from typing import cast
 import trio
 from trio.lowlevel import FdStream
 
-from actors.protocol.diagnostics import without_addresses
-from actors.protocol.table import StdioTarget
+from actors.protocol.table import Confinement, StdioTarget
+from gateway.wire.confine import command_line, identity
+from gateway.wire.errors import SpawnError
 
 INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ")
 """Of the gateway's own environment, which holds secrets of the gateway and of other backends: what the official SDKs
 pass on (HOME, LOGNAME, PATH, SHELL, TERM, USER), with locale, time zone and the directory for temporary files. Proxy
 settings may hold a password; a backend that needs them names them in its `env`."""
-
-
-class SpawnError(Exception):
-    """The child could not be started; the text says why, for operators, and `told` for clients: without an address."""
-
-    @property
-    def told(self) -> str:
-        return without_addresses(str(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +63,47 @@ def _environment(configured: Iterable[tuple[str, str]], own: Mapping[str, str]) 
     return inherited | dict(configured)
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a child is started with."""
+
+    words: list[str]
+    env: dict[str, str]
+    cwd: str | None
+
+
+def _prepare(target: StdioTarget, confinement: Confinement) -> _Start:
+    """Asks the system for users and programs, which may take a while. Raises SpawnError."""
+    who = identity(confinement)
+    own = os.environ if who is None else {**os.environ, **dict(who.env)}
+    env = _environment(target.env, own)
+    if who is not None and "TMPDIR" not in dict(target.env):
+        env.pop("TMPDIR", None)  # it is the gateway's own
+    cwd = target.cwd if target.cwd is not None or who is None else who.home
+    return _Start(command_line(target, env, who), env, None if confinement.sandbox is not None else cwd)
+
+
 async def spawn(target: StdioTarget, descriptors: tuple[int, int] | None = None) -> Child:
     """The running child, where the system allows with this limit of open files. Raises SpawnError."""
+    confinement = target.confinement
     try:
+        if confinement is None:
+            start = _Start([target.command, *target.args], _environment(target.env, os.environ), target.cwd)
+        else:
+            start = await trio.to_thread.run_sync(_prepare, target, confinement, abandon_on_cancel=True)
         process = await trio.lowlevel.open_process(
-            [target.command, *target.args],
+            start.words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(target.env, os.environ),
-            cwd=target.cwd,
+            env=start.env,
+            cwd=start.cwd,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
         raise SpawnError(_explain(target, error)) from error
-    if descriptors is not None and sys.platform == "linux":
+    limited = confinement is not None and confinement.files is not None
+    if descriptors is not None and not limited and sys.platform == "linux":
         with suppress(OSError):  # it has ended already, or runs as somebody else
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, descriptors)
     pipes = (process.stdin, process.stdout, process.stderr)

@@ -12,15 +12,19 @@ from gateway.config.loading import known_keys, settings_from
 from gateway.config.reference import tables
 from gateway.native import Server
 
-SECTIONS = [name for name in tables() if name not in ("server", "gateway")]
+OF_SERVERS = [name for name in known_keys(("mcpServers", "a")) if name in tables()]
+SECTIONS = [name for name in tables() if name not in ("server", "gateway", *OF_SERVERS)]
 WORDS = st.sampled_from(
     ["", "a", "b", "x y", "${V}", "${GONE:-b}", "${GONE}", "127.0.0.1:80", "http://h/mcp", "stdio", "sse"]
 )
 LEAVES = st.none() | st.booleans() | st.integers(-1, 5) | st.floats() | WORDS
 VALUES = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(WORDS, LEAVES, max_size=3)
 SERVER_KEYS = st.sampled_from([*known_keys(("mcpServers", "a")), "comand"])
+PARTS = VALUES | st.dictionaries(
+    st.sampled_from(sorted({key for name in OF_SERVERS for key in known_keys(("mcpServers", "a", name))})), VALUES
+)
 SERVERS = st.dictionaries(
-    st.sampled_from(["a", "b", "x y", ""]), VALUES | st.dictionaries(SERVER_KEYS, VALUES, max_size=4)
+    st.sampled_from(["a", "b", "x y", ""]), VALUES | st.dictionaries(SERVER_KEYS, PARTS, max_size=4)
 )
 GATEWAYS = st.fixed_dictionaries(
     {},
