@@ -527,6 +527,42 @@ class ListStore(Protocol):
         """Keeps a value; None: no more. It is written some time later, and nobody hears if it can't be."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shelved:
+    """A value as it was read. `tag` tells it from every other that stood in its place, before or after."""
+
+    value: bytes = field(repr=False)
+    tag: str
+
+
+class Shelf(Protocol):
+    """Small values that all replicas share, each with its end. Values are sealed by whoever puts them there. Nothing
+    here raises: what could not be done is a `Failed`."""
+
+    async def read(self, key: str) -> Shelved | Failed | None:
+        """What stands there."""
+
+    async def put(self, key: str, value: bytes, seconds: float, *, instead: str | None = None) -> str | Failed:
+        """Puts a value there for so long → its tag. `instead`: only where this tag stands, "" where nothing does; else
+        FENCED. So nobody overwrites what he has not seen, however long he was away."""
+
+    async def take(self, key: str) -> Shelved | Failed | None:
+        """What stands there, for the last time: of several who come at once one gets it."""
+
+    async def lock(self, key: str, who: str, seconds: float) -> bool | Failed:
+        """Whether `who` may go about changing this value. It keeps others from the same work, and no value from harm:
+        that is what tags are for."""
+
+    async def unlock(self, key: str, who: str) -> None:
+        """The work is done. The lock of another stays."""
+
+    async def names(self) -> Sequence[str] | Failed:
+        """What `name` has kept."""
+
+    async def name(self, name: str, *, there: bool) -> None:
+        """Keeps a name so that it can be found, or no more."""
+
+
 class Telemetry(Protocol):
     """Metrics by the names in `actors.protocol.instruments`; `labels` are values in the declared order."""
 
@@ -590,6 +626,8 @@ __all__ = [
     "Sealer",
     "SessionKey",
     "SessionLost",
+    "Shelf",
+    "Shelved",
     "SpeaksSse",
     "Spoke",
     "Store",

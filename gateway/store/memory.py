@@ -42,6 +42,7 @@ from gateway.store.rules import (
     next_epoch,
     replay_after,
 )
+from gateway.store.shelf import MemoryShelf
 
 TOMBSTONES = 10_000
 """Ended sessions remembered; the oldest are forgotten early, and then GONE instead of ENDED."""
@@ -182,6 +183,10 @@ class _Memory:
     """When sessions end that nobody has in memory."""
     deleted: int = 0
     """The highest epoch of a record that was deleted."""
+    shelf: MemoryShelf = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shelf = MemoryShelf(self.directory.now)
 
 
 class MemoryStore:
@@ -210,6 +215,11 @@ class MemoryStore:
         told = {"schema": READS, **(info or {})}
         self.replica = MemoryReplica(self._memory.directory, self._owners, self._named, told)
         self._named(self.replica.incarnation)
+
+    @property
+    def shelf(self) -> MemoryShelf:
+        """Small values that all replicas share."""
+        return self._memory.shelf
 
     def beside(self, info: Mapping[str, Any] | None = None) -> "MemoryStore":
         """The store of another replica: the same sessions."""
@@ -422,7 +432,8 @@ class MemoryStore:
     # Expiry
 
     def sweep(self, now: float) -> None:
-        """Frees what has expired; costs nothing for what has not."""
+        """Frees what has expired; costs next to nothing for what has not."""
+        self._memory.shelf.sweep(now)
         while self._due and self._due[0][0] <= now:
             _, key, stream = heappop(self._due)
             session = self._sessions.get(key)

@@ -23,6 +23,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/observability": {"trio", "prometheus_client", "structlog"},
     "gateway/config": {"pydantic", "pydantic_core", "yaml"},
     "gateway/sealing": {"cryptography"},
+    "gateway/oauth": {"trio", "httpx2", "httpcore2", "jwt"},
     "gateway/workers": {"trio"},
     "gateway/cli": {"trio", "click", "rich"},
     "gateway": {"trio"},
@@ -58,6 +59,7 @@ ADAPTERS = (
     "observability",
     "config",
     "sealing",
+    "oauth",
     "workers",
 )
 SHARED_ADAPTERS = {"observability", "version", "wire"}
@@ -75,6 +77,9 @@ IN_ONE_FOLDER = (
     "prometheus_client",
     "structlog",
     "cryptography",
+    "httpx2",
+    "httpcore2",
+    "jwt",
     "yaml",
     "jsonschema_rs",
     "uritemplate",

@@ -7,11 +7,11 @@ from importlib.resources import files
 
 NAMES = (
     "append", "beat", "claim", "create", "delete", "drop", "due", "end", "mend", "open", "post", "probe", "read",
-    "register", "release", "restore", "resume", "save", "touch", "trim", "withdraw", "written",
+    "register", "release", "restore", "resume", "save", "shelf", "touch", "trim", "withdraw", "written",
 )  # fmt: skip
 
-SHARED = {"post": "inbox", "resume": "inbox", "withdraw": "inbox"}
-"""What stands before a function, if it is not the prelude of the session functions."""
+SHARED = {"post": "inbox", "resume": "inbox", "withdraw": "inbox", "shelf": ""}
+"""What stands before a function, if it is not the prelude of the session functions; "" for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ def _load(name: str, prelude: str) -> Script:
 def load() -> dict[str, Script]:
     """All functions by name."""
     folder = files(__package__).joinpath("lua")
-    shared = {name: folder.joinpath(f"{name}.lua").read_text() for name in ("prelude", *SHARED.values())}
+    shared = {name: folder.joinpath(f"{name}.lua").read_text() for name in ("prelude", *SHARED.values()) if name}
+    shared[""] = ""
     return {name: _load(name, shared[SHARED.get(name, "prelude")]) for name in NAMES}
 
 

@@ -44,6 +44,7 @@ from gateway.store.redis.loop_links import open_loop_link
 from gateway.store.redis.mail import Mail
 from gateway.store.redis.operations import Operation, Operations, due, due_at, record_key
 from gateway.store.redis.reader import Reader
+from gateway.store.redis.shelf import RedisShelf
 from gateway.store.redis.targets import Target, parse
 from gateway.store.redis.writer import State, Writer
 from gateway.store.redis.writers import Shards, Writers
@@ -79,6 +80,7 @@ class RedisStore:
         lists: RedisLists,
     ) -> None:
         self.lists = lists
+        self.shelf = RedisShelf(writer)
         self.owner = self.incarnation = directory.lease.incarnation
         self._writer = writer
         self._readers = readers

@@ -1,0 +1,1 @@
+"""OAuth: the gateway as a client of authorization servers."""

@@ -1,0 +1,156 @@
+"""Finds the authorization server of an MCP server, and speaks with it. What it says is `metadata`'s and `grants`'."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import urlencode, urlsplit
+
+from gateway.oauth import grants, metadata
+from gateway.oauth.challenges import Challenge
+from gateway.oauth.errors import AwayError, OAuthError, shown
+from gateway.oauth.grants import Client, Tokens
+from gateway.oauth.metadata import AuthorizationServer, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back, whole and within the bounds."""
+
+    status: int
+    body: bytes = field(default=b"", repr=False)
+
+
+class Http(Protocol):
+    """Makes one request to an address that another one has named: bounded in time and size, never inwards but to what
+    is `trusted` (origins, as `metadata.origin` has them), and without following redirects."""
+
+    async def __call__(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        trusted: frozenset[str] = frozenset(),
+    ) -> Answer:
+        """Raises AwayError, and OAuthError for an address that it will not speak to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Where the tokens for one MCP server come from."""
+
+    resource: Resource
+    server: AuthorizationServer
+    trusted: frozenset[str] = frozenset()
+
+
+class Discovery:
+    """Of all servers. `now`: the wall clock."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def provider(self, url: str, challenge: Challenge | None, issuer: str | None) -> Provider:
+        """Of the server at this URL; `issuer`: the one that is configured. Raises OAuthError."""
+        trusted = trusted_by(url, issuer)
+        resource = await self._resource(url, challenge, trusted)
+        if resource is None:
+            return Provider(Resource(None, ()), await self._at_origin(url, issuer, trusted), trusted)
+        chosen = metadata.choose_issuer(resource, issuer)
+        server = await self._server(chosen, trusted)
+        if server is None:
+            raise OAuthError("no_metadata", f"{shown(chosen)} has no metadata")
+        return Provider(resource, server, trusted)
+
+    async def _resource(self, url: str, challenge: Challenge | None, trusted: frozenset[str]) -> Resource | None:
+        named = challenge.parameters.get("resource_metadata") if challenge is not None else None
+        for where in dict.fromkeys((*((named,) if named else ()), *metadata.resource_urls(url))):
+            body = await self._document(where, trusted)
+            if body is not None:
+                return metadata.read_resource(url, body)
+        return None
+
+    async def _server(self, issuer: str, trusted: frozenset[str]) -> AuthorizationServer | None:
+        for where in metadata.issuer_urls(issuer):
+            body = await self._document(where, trusted)
+            if body is not None:
+                return metadata.read_server(issuer, body)
+        return None
+
+    async def _at_origin(self, url: str, issuer: str | None, trusted: frozenset[str]) -> AuthorizationServer:
+        """No document says whose tokens it takes: it is configured, or a server of 2025-03-26, which gives them itself
+        ("Server Metadata Discovery" there)."""
+        chosen = issuer or metadata.at_origin(url)
+        found = await self._server(chosen, trusted)
+        if found is None and issuer is not None:
+            raise OAuthError("no_metadata", f"{shown(chosen)} has no metadata")
+        return found or metadata.by_default(chosen)
+
+    async def _document(self, url: str, trusted: frozenset[str]) -> bytes | None:
+        """None where there is none: the next place is tried. A server with a fault of its own is asked again later."""
+        answer = await self._http("GET", url, headers={"Accept": "application/json"}, trusted=trusted)
+        if answer.status >= 500:
+            raise AwayError("metadata_away", f"{metadata.origin(url)} answered with HTTP {answer.status}")
+        return answer.body if answer.status == 200 else None
+
+    async def register(self, provider: Provider, redirect_uri: str, scopes: tuple[str, ...]) -> Client:
+        """Makes a client there (RFC 7591). Raises OAuthError."""
+        server = provider.server
+        assert server.registration_endpoint is not None
+        body = json.dumps(grants.registration(server, redirect_uri, scopes)).encode()
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        answer = await self._http(
+            "POST", server.registration_endpoint, headers=headers, body=body, trusted=provider.trusted
+        )
+        return grants.registered(server, answer.status, answer.body)
+
+    async def tokens(
+        self,
+        issuer: str,
+        endpoint: str,
+        client: Client,
+        form: Mapping[str, str],
+        *,
+        asked: tuple[str, ...],
+        now: float,
+        trusted: frozenset[str],
+    ) -> Tokens:
+        """What a token endpoint gives for this. Raises OAuthError."""
+        answer = await self._post(issuer, endpoint, client, form, now, trusted)
+        return grants.tokens(issuer, answer.status, answer.body, asked, now)
+
+    async def revoke(
+        self, issuer: str, endpoint: str, client: Client, token: str, hint: str, now: float, trusted: frozenset[str]
+    ) -> None:
+        """Tells the authorization server that a token is not needed any more (RFC 7009). Raises OAuthError."""
+        form = {"token": token, "token_type_hint": hint}
+        answer = await self._post(issuer, endpoint, client, form, now, trusted)
+        if answer.status != 200:
+            raise OAuthError("not_revoked", f"{shown(issuer)} answered with HTTP {answer.status}")
+
+    async def _post(
+        self,
+        issuer: str,
+        endpoint: str,
+        client: Client,
+        form: Mapping[str, str],
+        now: float,
+        trusted: frozenset[str],
+    ) -> Answer:
+        headers, whole = grants.authenticated(form, client, issuer, now)
+        headers |= {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+        return await self._http("POST", endpoint, headers=headers, body=urlencode(whole).encode(), trusted=trusted)
+
+
+LOOPBACK = "loopback"
+"""Trusted by those who stand there themselves: any address of this machine."""
+
+
+def trusted_by(url: str, issuer: str | None) -> frozenset[str]:
+    """Where we go though it may be inside: where the operator has sent us. A server on this machine may name other
+    places of this machine."""
+    found = {metadata.origin(url)} | ({metadata.origin(issuer)} if issuer is not None else set())
+    host = urlsplit(url).hostname or ""
+    return frozenset(found | ({LOOPBACK} if host in ("localhost", "::1") or host.startswith("127.") else set()))

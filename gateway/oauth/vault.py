@@ -1,0 +1,193 @@
+"""Users' accounts at servers, sealed, on the shelf that all replicas share.
+
+An account belongs to a principal, to a server by its name *and its URL*, and to the issuer of its tokens: another
+server that takes over a name finds nothing. What is read was sealed for this place: a value that was moved elsewhere
+does not open.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from actors.ports import Failed, Refused, Sealer, Shelf
+from gateway.oauth.errors import AwayError
+from gateway.oauth.grants import Client, Tokens
+
+_T = TypeVar("_T")
+
+LIVES: Final = 30 * 86400.0
+"""Seconds that an account is kept without being used."""
+CLIENT_LIVES: Final = 365 * 86400.0
+"""Seconds that a client is kept which was registered; and the issuer that was the first to get a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whose account at which server."""
+
+    principal: str
+    backend: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Tokens, and what it takes to have new ones. `asked`: the scopes that were asked for last."""
+
+    issuer: str
+    token_endpoint: str
+    client: Client
+    tokens: Tokens
+    resource: str | None = None
+    revocation_endpoint: str | None = None
+    asked: tuple[str, ...] = ()
+    connected: float = 0.0
+    """When the user did, by the wall clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An account as it was read; `tag` is another one with each change."""
+
+    account: Account
+    tag: str
+
+
+class _Sealed(Struct):
+    account: Account
+
+
+class _SealedClient(Struct):
+    client: Client
+
+
+class Vault:
+    """Raises AwayError where the store is."""
+
+    def __init__(self, shelf: Shelf, sealer: Sealer) -> None:
+        self._shelf = shelf
+        self._sealer = sealer
+
+    async def read(self, place: Place) -> Kept | None:
+        """The account, if there is one that can be read."""
+        key = _key("account", place.principal, place.backend, place.url)
+        found = _there(await self._shelf.read(key))
+        if found is None or not found.value:
+            return None
+        plain = self._sealer.unseal(found.value.decode(), _context(key, place))
+        if plain is None:
+            return None
+        try:
+            return Kept(msgspec.json.decode(plain, type=_Sealed).account, found.tag)
+        except msgspec.MsgspecError:
+            return None
+
+    async def put(self, place: Place, account: Account, *, instead: str | None = None) -> str | None:
+        """Keeps an account → its tag; None where another one stands than is expected (`instead`)."""
+        key = _key("account", place.principal, place.backend, place.url)
+        sealed = self._sealer.seal(msgspec.json.encode(_Sealed(account)), _context(key, place)).encode()
+        tag = await self._shelf.put(key, sealed, LIVES, instead=instead)
+        if isinstance(tag, Failed) and tag.reason is Refused.FENCED:
+            return None
+        return _there(tag)
+
+    async def remember(self, place: Place) -> None:
+        """Has the account found by `places`."""
+        await self._shelf.name(_name(place), there=True)
+
+    async def drop(self, place: Place, tag: str) -> bool:
+        """The account is no more; False where it is another one by now."""
+        key = _key("account", place.principal, place.backend, place.url)
+        outcome = await self._shelf.put(key, b"", 1.0, instead=tag)
+        if isinstance(outcome, Failed) and outcome.reason is Refused.FENCED:
+            return False
+        _there(outcome)
+        await self._shelf.name(_name(place), there=False)
+        return True
+
+    async def take(self, place: Place) -> Account | None:
+        """The account, which is no more."""
+        kept = await self.read(place)
+        _there(await self._shelf.take(_key("account", place.principal, place.backend, place.url)))
+        await self._shelf.name(_name(place), there=False)
+        return kept.account if kept is not None else None
+
+    async def places(self) -> Sequence[Place]:
+        """Of all accounts, those that have ended lately included."""
+        found = []
+        for name in _there(await self._shelf.names()):
+            try:
+                found.append(Place(*msgspec.json.decode(name, type=tuple[str, str, str])))
+            except msgspec.MsgspecError:
+                continue
+        return sorted(found, key=lambda place: (place.principal, place.backend))
+
+    async def lock(self, place: Place, who: str, seconds: float) -> bool:
+        """Whether this one may renew the account now."""
+        key = _key("account", place.principal, place.backend, place.url)
+        return _there(await self._shelf.lock(key, who, seconds))
+
+    async def unlock(self, place: Place, who: str) -> None:
+        """It is done."""
+        await self._shelf.unlock(_key("account", place.principal, place.backend, place.url), who)
+
+    # Clients
+
+    async def client(self, backend: str, url: str, issuer: str, redirect_uri: str) -> Client | None:
+        """The client that was registered there for this server, by any replica."""
+        key = _key("client", backend, url, issuer, redirect_uri)
+        found = _there(await self._shelf.read(key))
+        plain = self._sealer.unseal(found.value.decode(), key.encode()) if found is not None else None
+        if not plain:
+            return None
+        try:
+            return msgspec.json.decode(plain, type=_SealedClient).client
+        except msgspec.MsgspecError:
+            return None
+
+    async def keep_client(self, backend: str, url: str, issuer: str, redirect_uri: str, client: Client | None) -> None:
+        """Keeps it, or forgets it."""
+        key = _key("client", backend, url, issuer, redirect_uri)
+        if client is None:
+            _there(await self._shelf.take(key))
+        else:
+            sealed = self._sealer.seal(msgspec.json.encode(_SealedClient(client)), key.encode())
+            _there(await self._shelf.put(key, sealed.encode(), CLIENT_LIVES))
+
+    async def first_issuer(self, backend: str, url: str, client_id: str, issuer: str) -> str:
+        """The issuer that a configured secret belongs to where none is configured: the first one that the server
+        named. Its secret goes to no other one, whatever the server names later."""
+        key = _key("issuer", backend, url, client_id)
+        found = _there(await self._shelf.read(key))
+        if found is None:
+            tag = await self._shelf.put(key, issuer.encode(), CLIENT_LIVES, instead="")
+            if not isinstance(tag, Failed):
+                return issuer
+            found = _there(await self._shelf.read(key))
+        return found.value.decode() if found is not None else issuer
+
+
+def _there(outcome: "Failed | _T") -> "_T":
+    if isinstance(outcome, Failed):
+        raise AwayError("store_away", "the store of the accounts is not available")
+    return outcome
+
+
+def _key(kind: str, *parts: str) -> str:
+    digest = hashlib.sha256(kind.encode())
+    for part in parts:
+        data = part.encode()
+        digest.update(b"\0%d\0" % len(data) + data)
+    return f"{kind}:{digest.hexdigest()[:32]}"
+
+
+def _context(key: str, place: Place) -> bytes:
+    return msgspec.json.encode(("vault", key, place.principal, place.backend, place.url))
+
+
+def _name(place: Place) -> str:
+    return msgspec.json.encode((place.principal, place.backend, place.url)).decode()

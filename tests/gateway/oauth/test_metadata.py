@@ -1,0 +1,119 @@
+"""Which metadata is asked for, and what it may say."""
+
+import json
+
+import pytest
+
+from gateway.oauth import metadata
+from gateway.oauth.errors import OAuthError
+
+SERVER = "https://mcp.example/a/b"
+ISSUER = "https://as.example/tenant"
+
+
+def document(**members: object) -> bytes:
+    return json.dumps(members).encode()
+
+
+def test_the_metadata_of_a_server_is_at_its_path_and_else_at_the_root() -> None:
+    known = "https://mcp.example/.well-known/oauth-protected-resource"
+    assert metadata.resource_urls(SERVER) == (f"{known}/a/b", known)
+    assert metadata.resource_urls("https://mcp.example/") == (known,)
+    assert metadata.resource_urls("https://mcp.example:8443") == (known.replace("example", "example:8443"),)
+
+
+def test_the_metadata_of_an_issuer_is_asked_for_in_the_order_of_mcp() -> None:
+    assert metadata.issuer_urls(ISSUER) == (
+        "https://as.example/.well-known/oauth-authorization-server/tenant",
+        "https://as.example/.well-known/openid-configuration/tenant",
+        "https://as.example/tenant/.well-known/openid-configuration",
+    )
+    assert metadata.issuer_urls("https://as.example") == (
+        "https://as.example/.well-known/oauth-authorization-server",
+        "https://as.example/.well-known/openid-configuration",
+    )
+
+
+@pytest.mark.parametrize(
+    "resource", [SERVER, "https://mcp.example/a", "https://mcp.example", "https://MCP.example:443/a/"]
+)
+def test_a_resource_may_be_the_server_or_a_parent_and_is_kept_as_it_is(resource: str) -> None:
+    found = metadata.read_resource(SERVER, document(resource=resource, authorization_servers=[ISSUER]))
+    assert found == metadata.Resource(resource, (ISSUER,), None)
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "https://mcp.example/a/c",
+        "https://mcp.example/a/b/c",
+        "https://mcp.example/a/bc",
+        "https://other.example/a/b",
+        "http://mcp.example/a/b",
+        "https://mcp.example:444/a/b",
+        f"{SERVER}#x",
+        "",
+        7,
+        None,
+        "https://mcp.example:x/a",
+    ],
+)
+def test_metadata_of_another_resource_is_refused(resource: object) -> None:
+    with pytest.raises(OAuthError) as refused:
+        metadata.read_resource(SERVER, document(resource=resource, authorization_servers=[ISSUER]))
+    assert refused.value.reason == "resource_mismatch"
+
+
+def server(**members: object) -> metadata.AuthorizationServer:
+    usual = {"issuer": ISSUER, "authorization_endpoint": f"{ISSUER}/auth", "token_endpoint": f"{ISSUER}/token"}
+    usual["code_challenge_methods_supported"] = ["plain", "S256"]  # type: ignore[assignment]
+    return metadata.read_server(ISSUER, document(**(usual | members)))
+
+
+@pytest.mark.parametrize("issuer", [f"{ISSUER}/", "https://AS.example/tenant", "https://evil.example", None])
+def test_the_issuer_of_metadata_must_be_the_one_asked_for_to_the_letter(issuer: object) -> None:
+    with pytest.raises(OAuthError) as refused:
+        server(issuer=issuer)
+    assert refused.value.reason == "issuer_mismatch"
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "file:///etc/passwd", "https://u:p@as/x", "https://as/#f", "//as/x", "https://a b/"]
+)
+@pytest.mark.parametrize("name", ["authorization_endpoint", "token_endpoint", "registration_endpoint"])
+def test_endpoints_are_web_addresses(name: str, url: str) -> None:
+    with pytest.raises(OAuthError):
+        server(**{name: url})
+
+
+@pytest.mark.parametrize("methods", [[], ["plain"], None, "S256"])
+def test_users_are_not_sent_where_pkce_by_s256_is_not_offered(methods: object) -> None:
+    found = server(code_challenge_methods_supported=methods)
+    with pytest.raises(OAuthError) as refused:
+        metadata.for_users(found)
+    assert refused.value.reason == "no_pkce"
+    assert metadata.for_users(server()) == f"{ISSUER}/auth"
+
+
+def test_a_configured_issuer_is_never_exchanged_for_another_one() -> None:
+    named = metadata.Resource(SERVER, ("https://evil.example", ISSUER))
+    assert metadata.choose_issuer(named, None) == "https://evil.example"
+    assert metadata.choose_issuer(named, ISSUER) == ISSUER
+    with pytest.raises(OAuthError) as refused:
+        metadata.choose_issuer(metadata.Resource(SERVER, ("https://evil.example",)), ISSUER)
+    assert refused.value.reason == "issuer_changed"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"nonsense", b"[" * 100_000, b'"text"'])
+def test_what_is_no_document_is_refused_and_not_more(body: bytes) -> None:
+    with pytest.raises(OAuthError):
+        metadata.read_server(ISSUER, body)
+    with pytest.raises(OAuthError):
+        metadata.read_resource(SERVER, body)
+
+
+def test_a_server_of_2025_03_26_is_its_own_issuer() -> None:
+    assert metadata.at_origin("http://127.0.0.1:9/mcp") == "http://127.0.0.1:9"
+    found = metadata.by_default("https://mcp.example")
+    assert metadata.for_users(found) == "https://mcp.example/authorize"
+    assert found.registration_endpoint == "https://mcp.example/register"
