@@ -73,6 +73,7 @@ class _Connection:
         self._channel = channel
         self._endpoint = endpoint
         self._principal = principal
+        self._rights = channel.rights
         self._conversation = dx.Conversation(limits.requests_per_session, limits.message_bytes)
         # Where nobody says who he is, the connection is all that is known of the client.
         self._affinity = {AFFINITY_HEADER: secrets.token_hex(8)} if principal.anonymous else {}
@@ -89,6 +90,7 @@ class _Connection:
                 nursery.start_soon(self._stop_when_told)
                 try:
                     while (body := await self._channel.receive()) is not None:
+                        self._rights = self._channel.rights
                         if isinstance(body, TooLong):
                             await self._send(encode_error_body(errors.too_large(self._limits.message_bytes)))
                         else:
@@ -103,7 +105,7 @@ class _Connection:
     async def end(self) -> None:
         """The session ends with its connection."""
         if self._conversation.session is not None:
-            await self._door.delete(Delete(self._endpoint, self._principal, self._headers()))
+            await self._door.delete(Delete(self._endpoint, self._principal, self._headers(), self._rights))
 
     async def _stop_when_told(self) -> None:
         await self._shared.stopping.wait()
@@ -165,7 +167,7 @@ class _Connection:
 
     async def _post(self, body: bytes) -> Reply:
         headers = self._affinity | self._headers()
-        reply = await self._door.post(Post(self._endpoint, self._principal, headers, body, mirrored=False))
+        reply = await self._door.post(Post(self._endpoint, self._principal, headers, body, False, self._rights))
         for name, value in reply.headers:
             if name == SESSION_HEADER:
                 self._conversation.session = value
@@ -213,7 +215,7 @@ class _Connection:
         headers = self._headers() | {VERSION_HEADER: LATEST_HANDSHAKE}
         if place is not None:
             headers[EVENT_HEADER] = place
-        return await self._door.get(Get(self._endpoint, self._principal, headers))
+        return await self._door.get(Get(self._endpoint, self._principal, headers, self._rights))
 
     async def _relay(self, source: EventSource, exchange: dx.Exchange | None = None) -> str | None:
         """Brings a stream to its end; the id of its last event."""

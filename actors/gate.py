@@ -18,6 +18,7 @@ from actors.cluster.remote import RemoteSession
 from actors.modern.requests import Begin, Inform, Kind, ModernRequests
 from actors.named import LIVES, NamedRef
 from actors.ports import (
+    NO_RIGHTS,
     UNAVAILABLE,
     Answer,
     Delete,
@@ -27,6 +28,7 @@ from actors.ports import (
     Principal,
     Refused,
     Reply,
+    Rights,
     SessionKey,
     Streaming,
 )
@@ -105,19 +107,19 @@ class Gate:
             case classify.LegacyRequest(session, request):
                 if self._overloaded():
                     return Answer.refusing(errors.overloaded(), request.id)
-                return await self._deliver(post, session, _Letter((request,), version, id=request.id))
+                return await self._deliver(post, session, _Letter((request,), version, post.rights, id=request.id))
             case classify.LegacyNotification(session, message) | classify.LegacyResponse(session, message):
-                return await self._deliver(post, session, _Letter((message,), version))
+                return await self._deliver(post, session, _Letter((message,), version, post.rights))
             case classify.LegacyBatch(session, batch):
                 good = tuple(m for m in batch.messages if not isinstance(m, Malformed))
                 bad = tuple((classify.echoed(m), m.error.raw) for m in batch.messages if isinstance(m, Malformed))
-                return await self._deliver(post, session, _Letter(good, version, batch=True, bad=bad))
+                return await self._deliver(post, session, _Letter(good, version, post.rights, batch=True, bad=bad))
             case classify.ModernRequest(request, envelope):
                 if self._overloaded():
                     return _refused(errors.overloaded(), request.id)
                 return await self._modern.ask(
                     Kind(post.endpoint, post.principal, envelope.bits, post.headers.get(AFFINITY_HEADER, "")),
-                    lambda reply: Begin(request, envelope, mirrored, reply),
+                    lambda reply: Begin(request, envelope, mirrored, reply, post.rights),
                     request.id,
                 )
             case classify.ModernNotification(notification):
@@ -135,7 +137,7 @@ class Gate:
             return _refused(errors.overloaded())
         # It says nothing of its client that a server could be told.
         kind = Kind(post.endpoint, post.principal, frozenset(), post.headers.get(AFFINITY_HEADER, ""))
-        return await self._modern.ask(kind, lambda reply: Inform(notification, reply))
+        return await self._modern.ask(kind, lambda reply: Inform(notification, reply, post.rights))
 
     async def get(self, get: Get) -> Reply:
         """A GET: a new event stream, or the rest of one. Where the session ended while its stream was looked for, that
@@ -158,7 +160,8 @@ class Gate:
         reader = randbits(READER_BITS)
         try:
             outcome = await found.call(
-                lambda reply: GetEvents(stream, epoch, seq, reply, reader), self._services.limits.admission
+                lambda reply: GetEvents(stream, epoch, seq, reply, reader, rights=get.rights),
+                self._services.limits.admission,
             )
         except errors.Refusal as refusal:
             return Answer.refusing(refusal.error)
@@ -245,7 +248,7 @@ class Gate:
             self._services.telemetry.count("stagedoor_messages_rejected_total", (opened.kind,))
             return Answer.refusing(opened, request.id)
         ref, session_id = opened
-        letter = _Letter((request,), id=request.id)
+        letter = _Letter((request,), rights=post.rights, id=request.id)
         try:
             reply: Reply = await ref.call(letter.posted, self._services.limits.admission)
         except UNANSWERED as error:
@@ -358,6 +361,7 @@ class _Letter(Struct, frozen=True):
 
     messages: tuple[Message, ...]
     version: str | None = None
+    rights: Rights = NO_RIGHTS
     id: RequestId | None = None
     batch: bool = False
     bad: tuple[tuple[RequestId | None, Raw], ...] = ()
@@ -369,7 +373,7 @@ class _Letter(Struct, frozen=True):
 
     def posted(self, reply: PendingReply) -> PostMessages:
         """As the session is told."""
-        return PostMessages(self.messages, self.batch, self.version, self.bad, reply)
+        return PostMessages(self.messages, self.batch, self.version, self.bad, reply, self.rights)
 
 
 def _modern_rung(

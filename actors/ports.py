@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from actors.protocol.errors import ProtocolError, encode_error_body
 from actors.protocol.messages import RequestId
+from actors.protocol.rights import NO_RIGHTS, Rights
 from actors.protocol.transport import (
     Connector,
     EventsMissed,
@@ -56,13 +57,15 @@ ANONYMOUS = Principal("anonymous", anonymous=True)
 class Post(Struct, frozen=True):
     """A POST to an MCP endpoint, whole; or a message of a channel, of which nothing is `mirrored` in headers. Header
     names are lower-case; the values of an `mcp-` header that came twice are joined by a line feed. The edge has checked
-    method, Host, Origin, Accept, Content-Type, size and authentication, and nothing of the body."""
+    method, Host, Origin, Accept, Content-Type, size and authentication, and nothing of the body. `rights`: of the token
+    that came with it, here as in all that edges ask."""
 
     endpoint: str
     principal: Principal
     headers: Mapping[str, str]
     body: bytes
     mirrored: bool = True
+    rights: Rights = NO_RIGHTS
 
 
 class Get(Struct, frozen=True):
@@ -71,6 +74,7 @@ class Get(Struct, frozen=True):
     endpoint: str
     principal: Principal
     headers: Mapping[str, str]
+    rights: Rights = NO_RIGHTS
 
 
 class Delete(Struct, frozen=True):
@@ -79,6 +83,7 @@ class Delete(Struct, frozen=True):
     endpoint: str
     principal: Principal
     headers: Mapping[str, str]
+    rights: Rights = NO_RIGHTS
 
 
 class Answer(Struct, frozen=True):
@@ -131,6 +136,10 @@ class TooLong(Struct, frozen=True):
 
 class Channel(Protocol):
     """One client on a transport that carries messages both ways, one after the other: stdio, WebSocket, HTTP+SSE."""
+
+    @property
+    def rights(self) -> Rights:
+        """With what rights the message was said that was received last; before the first: of who opened it."""
 
     async def receive(self) -> bytes | TooLong | None:
         """The client's next message; None: it says no more, but may still read. Raises HungUp."""
@@ -588,6 +597,7 @@ class Log(Protocol):
 __all__ = [
     "ANONYMOUS",
     "NO_DELTAS",
+    "NO_RIGHTS",
     "Answer",
     "Channel",
     "Cluster",
@@ -623,6 +633,7 @@ __all__ = [
     "Reply",
     "RequestFailed",
     "Resumable",
+    "Rights",
     "Sealer",
     "SessionKey",
     "SessionLost",

@@ -207,6 +207,7 @@ class Gateway:
             settings.auth.origins,
             dict(settings.auth.tokens) or None,
             any_host=bool(settings.listen.path),
+            rights=settings.auth.rights,
         )
         app = McpApp(
             actors.door,

@@ -10,13 +10,13 @@ channels are asked for wherever somebody lives.
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import trio
 
 from actors.cluster import letters as lt
 from actors.cluster.letters import Letter
-from actors.ports import Done, Failed, Incarnation, Principal, Refused, Replica
+from actors.ports import NO_RIGHTS, Done, Failed, Incarnation, Principal, Refused, Replica, Rights
 from actors.services import Services
 
 WAITING: Final = 64
@@ -28,20 +28,24 @@ RENAMED: Final = 256
 ACCEPTED, UNKNOWN, BUSY, UNSURE = 202, 404, 503, 504
 CONTEXT: Final = b"channel:"
 
+_Saying: TypeAlias = tuple[Principal, lt.Said, Rights]
+"""Who says what on a channel, with what rights."""
+
 
 class Messages:
-    """Of one channel, as they come."""
+    """Of one channel, as they come. `rights`: of the last one that was received."""
 
-    def __init__(self, channels: "Channels") -> None:
+    def __init__(self, channels: "Channels", rights: Rights) -> None:
+        self.rights = rights
         self._channels = channels
-        self._in, self._out = trio.open_memory_channel[bytes](WAITING)
+        self._in, self._out = trio.open_memory_channel[tuple[bytes, Rights]](WAITING)
 
-    def put(self, body: bytes) -> bool:
+    def put(self, body: bytes, rights: Rights) -> bool:
         """False: there is no room."""
         if not self._channels.room_for(body):
             return False
         try:
-            self._in.send_nowait(body)
+            self._in.send_nowait((body, rights))
         except trio.WouldBlock:
             return False
         self._channels.held += _counted(body)
@@ -55,7 +59,8 @@ class Messages:
         """The next one, if it is there; else trio.WouldBlock."""
         return self._taken(self._out.receive_nowait())
 
-    def _taken(self, body: bytes) -> bytes:
+    def _taken(self, message: tuple[bytes, Rights]) -> bytes:
+        body, self.rights = message
         self._channels.held -= _counted(body)
         return body
 
@@ -87,10 +92,10 @@ class Channels:
         return self.held + _counted(body) <= self._services.limits.bodies_bytes
 
     @contextmanager
-    def opened(self, principal: Principal) -> Iterator[tuple[str, Messages]]:
+    def opened(self, principal: Principal, rights: Rights = NO_RIGHTS) -> Iterator[tuple[str, Messages]]:
         """A channel for the time of the block: what names it to its client, and the client's messages."""
         id = secrets.token_hex(16)
-        messages = self._open[id] = Messages(self)
+        messages = self._open[id] = Messages(self, rights)
         named = f"{id} {self._services.cluster.incarnation}".encode()
         try:
             yield self._services.sealer.seal(named, _context(principal)), messages
@@ -98,25 +103,25 @@ class Channels:
             del self._open[id]
             messages.drop()
 
-    async def say(self, token: str, principal: Principal, body: bytes) -> int:
+    async def say(self, token: str, principal: Principal, body: bytes, rights: Rights = NO_RIGHTS) -> int:
         """Passes on a message of a client; an HTTP status. A foreign channel looks like one that is not there."""
         named = self._services.sealer.unseal(token, _context(principal))
         if named is None:
             return UNKNOWN
         id, _, incarnation = named.decode().partition(" ")
         if id in self._open or incarnation == self._services.cluster.incarnation:
-            return self._put(id, body)
-        to, said = self._renamed.get(incarnation, incarnation), lt.Said(id, body)
-        status = await self._mail(to, principal, said)
-        return status if status is not None else await self._find(incarnation, principal, said)
+            return self._put(id, body, rights)
+        to, said = self._renamed.get(incarnation, incarnation), (principal, lt.Said(id, body), rights)
+        status = await self._mail(to, said)
+        return status if status is not None else await self._find(incarnation, said)
 
-    def _put(self, id: str, body: bytes) -> int:
+    def _put(self, id: str, body: bytes, rights: Rights) -> int:
         messages = self._open.get(id)
         if messages is None:
             return UNKNOWN
-        return ACCEPTED if messages.put(body) else BUSY
+        return ACCEPTED if messages.put(body, rights) else BUSY
 
-    async def _find(self, former: Incarnation, principal: Principal, said: lt.Said) -> int:
+    async def _find(self, former: Incarnation, said: _Saying) -> int:
         """Nobody lives under this name: whoever had it may have another one now."""
         replicas: list[Replica] | None = await self._ask(self._services.cluster.replicas)
         if replicas is None:
@@ -124,7 +129,7 @@ class Channels:
         statuses = [UNKNOWN]
         for replica in replicas:
             if replica.alive and replica.incarnation != self._services.cluster.incarnation:
-                status = await self._mail(replica.incarnation, principal, said)
+                status = await self._mail(replica.incarnation, said)
                 if status == ACCEPTED:
                     self._remember(former, replica.incarnation)
                     return ACCEPTED
@@ -136,13 +141,14 @@ class Channels:
             self._renamed.clear()
         self._renamed[former] = now
 
-    async def _mail(self, to: Incarnation, principal: Principal, said: lt.Said) -> int | None:
+    async def _mail(self, to: Incarnation, said: _Saying) -> int | None:
         """None: nobody lives there."""
         cluster, mid = self._services.cluster, self._next
         self._next -= 1
         mailed = self._asked[mid] = _Mailed()
+        principal, body, rights = said
         try:
-            letter = lt.encode(Letter("", (cluster.incarnation, mid), said, principal, ""))
+            letter = lt.encode(Letter("", (cluster.incarnation, mid), body, principal, "", rights=rights))
             cluster.post(to, letter, mailed.posted)
             with trio.move_on_after(self._services.limits.admission):
                 await mailed.settled.wait()
@@ -173,7 +179,7 @@ class Channels:
         to, mid = letter.reply
         match letter.body:
             case lt.Said(id, body):
-                status, cluster = self._put(id, body), self._services.cluster
+                status, cluster = self._put(id, body, letter.rights), self._services.cluster
                 answer = Letter("", (cluster.incarnation, mid), lt.Heard(status), letter.principal, "")
                 cluster.post(to, lt.encode(answer), lambda outcome: None)
             case lt.Heard(status):

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, assert_never
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.ports import Incarnation, Principal, SessionKey
+from actors.ports import NO_RIGHTS, Incarnation, Principal, Rights, SessionKey
 from actors.protocol import codec
 from actors.protocol.errors import Malformed
 from actors.protocol.messages import Error, Message, Request, RequestId
@@ -234,7 +234,8 @@ KINDS: Final = {body: kind for kind, body in BODIES.items()}
 
 class Letter(Struct, frozen=True):
     """One letter. `reply`: the process to which an answer goes, and the number by which it knows the letter; in an
-    answer the number of the letter that it answers, and who says so. `epoch`: of the session where it was sent."""
+    answer the number of the letter that it answers, and who says so. `epoch`: of the session where it was sent.
+    `rights`: with which the client asks for what is in it."""
 
     key: SessionKey
     reply: tuple[Incarnation, int]
@@ -242,6 +243,7 @@ class Letter(Struct, frozen=True):
     principal: Principal
     endpoint: str
     epoch: int = 0
+    rights: Rights = NO_RIGHTS
 
     @property
     def kind(self) -> str:
@@ -260,6 +262,8 @@ class UnreadableError(Exception):
 
 
 class _Envelope(Struct):
+    """A replica of before rights leaves them out, and does not look at them."""
+
     v: int
     kind: str
     sk: str
@@ -269,6 +273,7 @@ class _Envelope(Struct):
     anonymous: bool = False
     endpoint: str = ""
     epoch: int = 0
+    rights: Rights = NO_RIGHTS
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -291,6 +296,7 @@ def encode(letter: Letter) -> bytes:
             principal.anonymous,
             letter.endpoint,
             letter.epoch,
+            letter.rights,
         )
     )
 
@@ -310,7 +316,7 @@ def decode(data: bytes) -> Letter:
     except BROKEN:
         raise UnreadableError(BAD, reply, kind) from None
     principal = Principal(envelope.principal, envelope.anonymous)
-    return Letter(envelope.sk, reply, body, principal, envelope.endpoint, envelope.epoch)
+    return Letter(envelope.sk, reply, body, principal, envelope.endpoint, envelope.epoch, envelope.rights)
 
 
 # What sessions are told, and answer, as letters ---------------------------------------------------------------
@@ -339,15 +345,20 @@ def ask_of(message: SessionAsk) -> Ask:
             assert_never(message)
 
 
-def asked(ask: Ask) -> Callable[[Reply], SessionAsk]:
-    """What the session is told, but for the reply. Raises UnreadableError."""
+def rights_of(message: SessionAsk) -> Rights:
+    """With what rights the client asks so."""
+    return message.rights if isinstance(message, sm.PostMessages | sm.GetEvents) else NO_RIGHTS
+
+
+def asked(ask: Ask, rights: Rights = NO_RIGHTS) -> Callable[[Reply], SessionAsk]:
+    """What the session is told, but for the reply, by a letter with these rights. Raises UnreadableError."""
     match ask:
         case Deliver() | Note():
             messages = tuple(_message(line) for line in ask.messages)
             refused = tuple((e.id, e.error) for e in map(_message, ask.refused) if isinstance(e, Error))
-            return lambda reply: sm.PostMessages(messages, ask.batch, ask.version, refused, reply)
+            return lambda reply: sm.PostMessages(messages, ask.batch, ask.version, refused, reply, rights)
         case Attach(stream, epoch, seq):
-            return lambda reply: sm.GetEvents(stream, epoch, seq, reply, ask.reader, ask.again)
+            return lambda reply: sm.GetEvents(stream, epoch, seq, reply, ask.reader, ask.again, rights)
         case Recover(spelled):
             ids = _ids(spelled)
             return lambda reply: sm.Recover(ids, reply)

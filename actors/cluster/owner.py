@@ -229,7 +229,7 @@ class Owner:
             self._refuse(guest, errors.session_not_found())
             return
         try:
-            make = lt.asked(guest.ask)
+            make = lt.asked(guest.ask, guest.letter.rights)
         except UnreadableError as unreadable:
             self._services.telemetry.count("stagedoor_letters_refused_total", (guest.letter.kind, unreadable.reason))
             self._close(guest, lt.Refused(unreadable.reason))

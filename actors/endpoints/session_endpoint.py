@@ -176,7 +176,9 @@ class SessionEndpoint(Endpoint):
         elif method in tasks.ASKING or (method in tasks.AUGMENTED and json.mentions(params, b'"task"')):
             self.upstreams.wait(call, lambda outcome: self.pass_outcome(self.tasks.outcome(method, outcome)))
         version = self.host.version if self.merged is None else ""
-        if not self.upstreams.call(call, backend, method, params, effect.progress, version=version):
+        if not self.upstreams.call(
+            call, backend, method, params, effect.progress, version=version, rights=effect.rights
+        ):
             self.refuse(call, no_upstream(backend))
         elif waited:
             self.host.routed(call)

@@ -12,6 +12,7 @@ from msgspec import Raw
 from actors.endpoints.host import Host, Tree
 from actors.machines.upstream.events import ServerInfo, Wanted
 from actors.machines.upstream.modern_events import Caller
+from actors.ports import NO_RIGHTS, Rights
 from actors.protocol import errors
 from actors.protocol.table import BackendSpec, Endpoint, Table
 from actors.runtime import EMPTY_TABLE, AtCapacity, Ref, SystemClosed, put
@@ -285,8 +286,10 @@ class Upstreams:
         *,
         mends: bool = True,
         version: str = "",
+        rights: Rights = NO_RIGHTS,
     ) -> bool:
-        """Passes a call to a server's connection; False if none can be had. `mends`, `version`: as in `Call`."""
+        """Passes a call to a server's connection; False if none can be had. `mends`, `version`, `rights`: as in
+        `Call`."""
         upstream = self.connections.get(backend)
         if upstream is None or not upstream.alive:
             upstream = self.connection(backend)
@@ -295,7 +298,7 @@ class Upstreams:
         self.runs(call, backend)
         told = self._dialer.told
         caller = self._dialer.caller(backend, call) if told is None or backend in told else None
-        upstream.reply(Call(self._host.ctx.ref, call, method, params, progress, caller, mends, version))
+        upstream.reply(Call(self._host.ctx.ref, call, method, params, progress, caller, mends, version, rights))
         return True
 
     def own_call(self, backend: str, method: str, params: Raw, waiter: Waiter, seconds: float | None = None) -> int:

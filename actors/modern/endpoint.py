@@ -35,7 +35,7 @@ from actors.modern.lists import LearnedHeaders, ListedHeaders, ModernSource
 from actors.pools.messages import Resume, UpstreamSuspended
 from actors.pools.pool import PoolKey
 from actors.pools.pools import Pools
-from actors.ports import Principal
+from actors.ports import NO_RIGHTS, Principal, Rights
 from actors.protocol import aggregate, capabilities, classify_modern, errors, modern_tasks, translate
 from actors.protocol import payload as json
 from actors.protocol.filter import Filter
@@ -110,6 +110,7 @@ class Running:
     envelope: Envelope
     headers: Mapping[str, str] | None
     reply: Reply
+    rights: Rights = NO_RIGHTS
     connection: Connection | None = None
     pinned: str | None = None
     retry: Retry | None = None
@@ -245,7 +246,7 @@ class ModernEndpoint(Endpoint):
             self.refuse(call, refusal)
             return
         mends = self._learned is None or not self._learned.untold(call)
-        if not self.upstreams.call(call, backend, method, params, effect.progress, mends=mends):
+        if not self.upstreams.call(call, backend, method, params, effect.progress, mends=mends, rights=effect.rights):
             self.refuse(call, no_upstream(backend))
             return
         spec, limits = self.services.table.value.backends[backend], self.services.limits
@@ -285,7 +286,8 @@ class ModernEndpoint(Endpoint):
             if served is None or backend not in served.backends or not self.modern(backend):
                 self.refuse(effect.call, modern_tasks.unknown())
             else:
-                self.send(fx.Dispatch(effect.call, effect.method, routed.params, False), backend, routed.params)
+                about = fx.Dispatch(effect.call, effect.method, routed.params, False, effect.rights)
+                self.send(about, backend, routed.params)
 
     def resume(
         self, call: int, method: str, waiting: Waiting, *, progress: bool, level: str | None, waited: bool = False

@@ -70,6 +70,7 @@ class Begin(Struct, frozen=True):
     envelope: Envelope
     headers: Mapping[str, str] | None
     reply: Reply
+    rights: ports.Rights = ports.NO_RIGHTS
 
 
 class Inform(Struct, frozen=True):
@@ -77,6 +78,7 @@ class Inform(Struct, frozen=True):
 
     notification: Notification
     reply: Reply
+    rights: ports.Rights = ports.NO_RIGHTS
 
 
 class ClockDue(Struct, frozen=True):
@@ -349,13 +351,13 @@ class ModernRequests(Evictable):
         call = self._next
         self._next += 1
         if request.method == "subscriptions/listen":
-            self.listens.begin(call, request, reply, self.kind.bits)
+            self.listens.begin(call, request, reply, self.kind.bits, message.rights)
             return
         reply.on_abandon = lambda: self.ctx.ref.reply(Gone(call))
         server = Raw(self.services.identity) if self.endpoint.naming.merges else EMPTY
         bits, level, token = self.kind.bits, envelope.level, envelope.progress
         state = ModernRequest(request.id, request.method, request.params, bits, level, token, server)
-        running = self.running[call] = Running(state, envelope, message.headers, reply)
+        running = self.running[call] = Running(state, envelope, message.headers, reply, message.rights)
         if json.mentions(request.params, b"requestState"):
             self._come_again(call, running)
         else:
@@ -457,7 +459,7 @@ class ModernRequests(Evictable):
             self.endpoint.resume(call, effect.method, found, progress=effect.progress, level=level)
         else:
             params = found.params if isinstance(found, retry.Fresh) else effect.params
-            self.endpoint.dispatch(fx.Dispatch(call, effect.method, params, effect.progress))
+            self.endpoint.dispatch(fx.Dispatch(call, effect.method, params, effect.progress, running.rights))
 
     def _write(self, call: int, running: Running, effect: xv.Write) -> None:
         """Without event ids: there is nothing to come back to. What waits too long is not waited for."""

@@ -20,6 +20,7 @@ from actors.machines.modern.subscription import Phase, Subscription, step
 from actors.machines.upstream import breaker
 from actors.machines.upstream.events import ServerInfo
 from actors.modern.endpoint import ModernEndpoint
+from actors.ports import NO_RIGHTS, Rights
 from actors.protocol import capabilities, errors, sse
 from actors.protocol import filter as filters
 from actors.protocol import modern_tasks as tasks
@@ -105,6 +106,7 @@ class ListenRequest:
     reply: Reply
     beside: Raw
     """What its one server alone knows of its params."""
+    rights: Rights = NO_RIGHTS
     connection: Connection | None = None
     places: dict[str, tuple[str, str]] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
@@ -129,17 +131,17 @@ class ListenRequests:
 
     # What happens to them
 
-    def begin(self, call: int, request: Request, reply: Reply, bits: ClientBits) -> None:
-        """A `subscriptions/listen` of a client with these bits."""
+    def begin(self, call: int, request: Request, reply: Reply, bits: ClientBits, rights: Rights = NO_RIGHTS) -> None:
+        """A `subscriptions/listen` of a client with these bits, asked for with these rights."""
         self._quotas.listens.add(self._endpoint.host.principal, 1)
         try:
             wanted, beside = self._read(request.params, bits)
         except Refusal as refusal:
-            self.open[call] = ListenRequest(Subscription(request.id, Filter()), reply, EMPTY)
+            self.open[call] = ListenRequest(Subscription(request.id, Filter()), reply, EMPTY, rights)
             self.step(call, ev.Refused(refusal.error))
             return
         reply.on_abandon = lambda: self._ctx.ref.reply(Gone(call))
-        self.open[call] = ListenRequest(Subscription(request.id, wanted), reply, beside)
+        self.open[call] = ListenRequest(Subscription(request.id, wanted), reply, beside, rights)
         self.step(call, ev.Opened())
 
     def _read(self, params: Raw, bits: ClientBits) -> tuple[Filter, Raw]:

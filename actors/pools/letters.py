@@ -15,6 +15,7 @@ from actors.machines.modern.input_required import InputRequest
 from actors.machines.upstream.events import ServerInfo
 from actors.machines.upstream.modern_events import Caller
 from actors.pools import messages as pm
+from actors.ports import NO_RIGHTS, Rights
 from actors.protocol.payload import BROKEN
 from actors.runtime import Ref
 from actors.upstreams import messages as um
@@ -44,7 +45,8 @@ class Want(_Said, frozen=True):
 
 
 class Call(_Said, frozen=True):
-    """As `um.Call`, under the link's own number. `client`: capabilities, info, level and whether it passes as it is."""
+    """As `um.Call`, under the link's own number. `client`: capabilities, info, level and whether it passes as it is.
+    (A replica that knows nothing of rights reads the rest.)"""
 
     call: int
     method: str
@@ -53,6 +55,7 @@ class Call(_Said, frozen=True):
     client: tuple[bytes, bytes, str | None, bool] | None
     mends: bool
     version: str
+    rights: Rights = NO_RIGHTS
 
 
 class Resume(_Said, frozen=True):
@@ -198,7 +201,7 @@ def call_of(number: int, call: um.Call) -> Call:
     """What the holder says for a call."""
     who = call.client
     client = (bytes(who.capabilities), bytes(who.info), who.level, who.as_is) if who is not None else None
-    return Call(number, call.method, bytes(call.params), call.progress, client, call.mends, call.version)
+    return Call(number, call.method, bytes(call.params), call.progress, client, call.mends, call.version, call.rights)
 
 
 def call_for(caller: Ref, principal: str, said: Call) -> um.Call:
@@ -207,7 +210,8 @@ def call_for(caller: Ref, principal: str, said: Call) -> um.Call:
     if said.client is not None:
         capabilities, info, level, as_is = said.client
         client = Caller(principal, Raw(capabilities), Raw(info), level, drives=False, as_is=as_is)
-    return um.Call(caller, said.call, said.method, Raw(said.params), said.progress, client, said.mends, said.version)
+    params, version = Raw(said.params), said.version
+    return um.Call(caller, said.call, said.method, params, said.progress, client, said.mends, version, said.rights)
 
 
 def resume_of(number: int, resume: pm.Resume) -> Resume:

@@ -667,7 +667,7 @@ class PoolActor(Evictable):
         if pooled.level is not None:
             self._adjust(connection)
         params = translate.client_request(call.method, call.params, LATEST_HANDSHAKE, MODERN)
-        connection.ref.reply(um.Call(self.ctx.ref, effect.call, call.method, params, call.progress))
+        connection.ref.reply(um.Call(self.ctx.ref, effect.call, call.method, params, call.progress, rights=call.rights))
 
     def _deliver(self, effect: ev.Outcome) -> None:
         caller, call = owner = _owner(effect.owner)

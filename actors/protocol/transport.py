@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from actors.protocol.codec import Frame, Malformed
 from actors.protocol.messages import RequestId
+from actors.protocol.rights import NO_RIGHTS, Rights
 from actors.protocol.table import BackendSpec
 
 
@@ -147,10 +148,19 @@ class Transport(Protocol):
     def stderr(self) -> tuple[str, ...]:
         """The last lines that a child process wrote to its standard error, without credentials; none elsewhere."""
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
+    def send(
+        self,
+        frame: bytes,
+        *,
+        id: RequestId | None = None,
+        tag: int | None = None,
+        headers: Headers = (),
+        rights: Rights = NO_RIGHTS,
+    ) -> None:
         """Sends one message; `id` is given for requests, whose failure is reported by RequestFailed; `tag` for
         messages whose acceptance the owner waits for; `headers` go with this message alone, where the wire has such
-        (HTTP without sessions). Allowed before `run` has started."""
+        (HTTP without sessions); `rights`, with which it is asked, only servers of this process are told. Allowed before
+        `run` has started."""
 
     def negotiated(self, version: str) -> None:
         """The handshake settled on this revision (HTTP: sent as MCP-Protocol-Version from now on)."""

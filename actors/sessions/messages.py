@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, final
 
 from msgspec import Raw, Struct
 
-from actors.ports import Answer
+from actors.ports import NO_RIGHTS, Answer, Rights
 from actors.protocol import codec, errors
 from actors.protocol.messages import Message, Request, RequestId
 from actors.runtime import Reply
@@ -20,7 +20,8 @@ from actors.runtime import Reply
 
 @final
 class PostMessages(Struct, frozen=True):
-    """A POST, decoded: `refused` are the members of a batch that could not be read, `version` is the header's.
+    """A POST, decoded: `refused` are the members of a batch that could not be read, `version` is the header's,
+    `rights` are those of its token.
 
     The reply gets an Answer or Streaming.
     """
@@ -30,6 +31,7 @@ class PostMessages(Struct, frozen=True):
     version: str | None
     refused: tuple[tuple[RequestId | None, Raw], ...]
     reply: Reply
+    rights: Rights = NO_RIGHTS
 
 
 def unanswered(messages: Sequence[Message], *, batch: bool) -> Answer:
@@ -52,6 +54,7 @@ class GetEvents(Struct, frozen=True):
     reply: Reply
     reader: int = 0
     again: bool = False
+    rights: Rights = NO_RIGHTS
 
 
 class Recover(Struct, frozen=True):

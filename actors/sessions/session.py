@@ -34,6 +34,7 @@ from actors.machines.session import record as session_record
 from actors.machines.session.machine import FENCED, TABLE, step
 from actors.machines.session.state import TRANSITIONS, UNRECORDED, Client, Rules, Session, SessionPhase
 from actors.ports import (
+    NO_RIGHTS,
     UNAVAILABLE,
     Answer,
     Failed,
@@ -41,6 +42,7 @@ from actors.ports import (
     Principal,
     Record,
     Refused,
+    Rights,
     SessionKey,
     StreamHead,
     Streaming,
@@ -173,6 +175,7 @@ class SessionActor(Actor):
         "principal",
         "record",
         "recorder",
+        "rights",
         "running",
         "services",
         "tree",
@@ -195,6 +198,8 @@ class SessionActor(Actor):
     ) -> None:
         self.identity = identity
         self.principal = identity.principal
+        self.rights: Rights = NO_RIGHTS
+        """Those of the client's last message; of a session that came back, none until there is one."""
         self.services = services
         self.tree = tree
         self._quotas = quotas
@@ -557,7 +562,8 @@ class SessionActor(Actor):
         post = next(self._numbers)
         self._posts = put(self._posts, post, message)
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.PostBroken(post))
-        self.event(ev.Posted(post, message.messages, message.batch, self._active, message.refused))
+        self.rights = message.rights
+        self.event(ev.Posted(post, message.messages, message.batch, self._active, message.refused, message.rights))
 
     def _answer_post(self, post: int, answer: Answer) -> bool:
         """Settles a waiting POST; False if nobody waits any more."""
@@ -570,6 +576,8 @@ class SessionActor(Actor):
         if message.again and self.recorder.read_by_newer(message.stream or "", message.reader):
             message.reply.answer(Answer.refusing(errors.superseded()))
             return
+        if not message.again:
+            self.rights = message.rights
         connection = next(self._numbers)
         self._gets = put(self._gets, connection, message)
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.Detached(connection, message.stream or ""))
@@ -583,7 +591,7 @@ class SessionActor(Actor):
             return
         self._recovering = message.ids
         stream, opener = streams.pop()
-        self._get(sm.GetEvents(stream, opener, 0, message.reply))
+        self._get(sm.GetEvents(stream, opener, 0, message.reply, rights=self.rights))
         self._recovering = ()
 
     # The backends

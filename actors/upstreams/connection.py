@@ -419,7 +419,9 @@ class Connection(Actor):
 
     def _send(self, effect: ev.Send) -> None:
         if self._transport is not None:
-            self._transport.send(effect.frame, id=effect.id, tag=effect.tag, headers=effect.headers)
+            self._transport.send(
+                effect.frame, id=effect.id, tag=effect.tag, headers=effect.headers, rights=effect.rights
+            )
 
     def _on_transport(self, effect: Any) -> None:
         """Without a transport these have no object."""

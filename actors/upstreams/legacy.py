@@ -159,7 +159,8 @@ class LegacyUpstream(Connection):
             call.caller.reply(UpstreamOutcome(self._backend, call.call, True, EMPTY_RESULT))
             return
         self._calls.began(key, call.method, call.params, self.ctx.now())
-        self._step(ev.Called(key, call.method, call.params, call.progress, version=call.version))
+        called = ev.Called(key, call.method, call.params, call.progress, version=call.version, rights=call.rights)
+        self._step(called)
 
     def _abandon(self, key: tuple[Ref, int], reason: str) -> None:
         self._calls.forget(key)
@@ -365,7 +366,8 @@ class LegacyUpstream(Connection):
             if caller is self._me:
                 self._own.overdue(call)
             elif caller in mine:
-                mine[caller].append(Call(caller, call, called.method, called.params, called.progress))
+                again = Call(caller, call, called.method, called.params, called.progress, rights=called.rights)
+                mine[caller].append(again)
         for ref, calls in mine.items():
             ref.reply(UpstreamWrongEra(self._me, self._backend, tuple(calls)))
 

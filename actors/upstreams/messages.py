@@ -12,7 +12,7 @@ from actors.machines.session.events import Place
 from actors.machines.upstream.events import AnswerGiven, Continued, Hold, Notified, Released, ServerInfo, Wanted
 from actors.machines.upstream.legacy_state import Phase
 from actors.machines.upstream.modern_events import Caller
-from actors.ports import Resumable
+from actors.ports import NO_RIGHTS, Resumable, Rights
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.messages import EMPTY, RequestId
 from actors.runtime import Ref
@@ -32,7 +32,8 @@ class Join(Struct, frozen=True):
 class Call(Struct, frozen=True):
     """A request; the outcome comes to `caller` as LinkOutcome with the same `call`. `version` as in `Called`. For
     modern backends: `client` is on whose behalf; `mends`: where the backend refuses the headers of a tool
-    call, it is made once more with those that the tool wants by now; else the caller sees to that."""
+    call, it is made once more with those that the tool wants by now; else the caller sees to that. `rights`: with which
+    the client asked for it; none for a call of the gateway's own."""
 
     caller: Ref
     call: int
@@ -42,6 +43,7 @@ class Call(Struct, frozen=True):
     client: Caller | None = None
     mends: bool = True
     version: str = ""
+    rights: Rights = NO_RIGHTS
 
 
 class Cancel(Struct, frozen=True):

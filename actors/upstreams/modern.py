@@ -203,7 +203,8 @@ class ModernUpstream(Connection):
         self._calls.began(key, call.method, call.params, self.ctx.now())
         if cacheable:
             self._answers.ask(key, call, client)
-        self._step(mv.Called(key, call.caller, call.method, call.params or EMPTY, client, call.progress, call.mends))
+        wanted = (client, call.progress, call.mends, call.rights)
+        self._step(mv.Called(key, call.caller, call.method, call.params or EMPTY, *wanted))
 
     def _reconsider(self) -> None:
         """What was found out of the era may have been contradicted since."""
@@ -314,7 +315,9 @@ class ModernUpstream(Connection):
             for called in mine:
                 self._calls.forget(called.call)
                 self._answers.forget(called.call)
-            calls = (Call(ref, key_of(c.call)[1], c.method, c.params, c.progress, c.client) for c in mine)
+            calls = (
+                Call(ref, key_of(c.call)[1], c.method, c.params, c.progress, c.client, rights=c.rights) for c in mine
+            )
             ref.reply(UpstreamWrongEra(self._me, self._backend, tuple(calls)))
 
     def _judged(self, effect: mv.Judged) -> None:

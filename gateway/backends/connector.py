@@ -14,10 +14,12 @@ from typing import Final, TypedDict
 import trio
 
 from actors.ports import (
+    NO_RIGHTS,
     Connector,
     Headers,
     Log,
     RequestFailed,
+    Rights,
     Transport,
     TransportClosed,
     TransportEvent,
@@ -285,7 +287,15 @@ class StillbornTransport(BoundTransport):
         await trio.lowlevel.checkpoint()
         self._emit(TransportClosed("config", without_addresses(self._message), self._message))
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
+    def send(
+        self,
+        frame: bytes,
+        *,
+        id: RequestId | None = None,
+        tag: int | None = None,
+        headers: Headers = (),
+        rights: Rights = NO_RIGHTS,
+    ) -> None:
         if id is not None:
             self._emit(RequestFailed(id, "config", without_addresses(self._message), "no", None, self._message))
 

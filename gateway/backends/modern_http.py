@@ -18,10 +18,12 @@ import trio
 from msgspec import Struct
 
 from actors.ports import (
+    NO_RIGHTS,
     FrameReceived,
     Headers,
     Log,
     RequestFailed,
+    Rights,
     SpeaksSse,
     TransportClosed,
     TransportEvent,
@@ -100,7 +102,15 @@ class ModernHttpTransport(BoundTransport):
 
     # The port's synchronous half
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
+    def send(
+        self,
+        frame: bytes,
+        *,
+        id: RequestId | None = None,
+        tag: int | None = None,
+        headers: Headers = (),
+        rights: Rights = NO_RIGHTS,
+    ) -> None:
         """Starts the request, or lets it wait for its turn; what does not fit fails, unexecuted. A notification that
         does not fit is dropped."""
         if id is None:

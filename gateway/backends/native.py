@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 from actors.ports import (
+    NO_RIGHTS,
     FrameAccepted,
     FrameReceived,
     Headers,
     Log,
     RequestFailed,
+    Rights,
     Telemetry,
     TransportClosed,
     TransportEvent,
@@ -36,7 +38,7 @@ class _Over:
     async def run(self) -> None:
         """There is nothing to serve."""
 
-    def receive(self, frame: bytes) -> bool:
+    def receive(self, frame: bytes, rights: Rights = NO_RIGHTS) -> bool:
         """Takes nothing."""
         return False
 
@@ -95,10 +97,18 @@ class NativeTransport(BoundTransport):
                 current = self._session
                 await current.run()
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
+    def send(
+        self,
+        frame: bytes,
+        *,
+        id: RequestId | None = None,
+        tag: int | None = None,
+        headers: Headers = (),
+        rights: Rights = NO_RIGHTS,
+    ) -> None:
         """Hands the frame over. With no room for it a request fails, and any other message, which nobody could be
         told is lost, ends the session; that of all clients goes on, and what one of them notifies is lost."""
-        if self._session.receive(frame):
+        if self._session.receive(frame, rights):
             if tag is not None:
                 self._emit(FrameAccepted(tag))
         elif id is not None:

@@ -13,6 +13,7 @@ import trio
 from msgspec import Raw
 
 from actors.ports import (
+    NO_RIGHTS,
     FrameAccepted,
     FrameReceived,
     Headers,
@@ -20,6 +21,7 @@ from actors.ports import (
     Positioned,
     RequestFailed,
     Resumable,
+    Rights,
     SessionLost,
     Spoke,
     TransportClosed,
@@ -47,6 +49,7 @@ class Sent:
     id: RequestId | None
     tag: int | None
     headers: Headers = ()
+    rights: Rights = NO_RIGHTS
 
     @property
     def message(self) -> dict[str, Any]:
@@ -127,9 +130,17 @@ class ScriptedTransport:
             self._ending.set()
             self._emit(self.ended or TransportClosed("aborted", "cancelled"))
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
+    def send(
+        self,
+        frame: bytes,
+        *,
+        id: RequestId | None = None,
+        tag: int | None = None,
+        headers: Headers = (),
+        rights: Rights = NO_RIGHTS,
+    ) -> None:
         """Hands the message to the script; one to a transport that has ended is dropped."""
-        sent = Sent(frame, id, tag, headers)
+        sent = Sent(frame, id, tag, headers, rights)
         if self._ending.is_set():
             return
         if self._running:

@@ -13,10 +13,12 @@ from typing import Final
 import trio
 
 from actors.ports import (
+    NO_RIGHTS,
     FrameReceived,
     Headers,
     Log,
     RequestFailed,
+    Rights,
     TransportClosed,
     TransportEvent,
     TransportKind,
@@ -87,7 +89,15 @@ class SseTransport(BoundTransport):
 
     # The port's synchronous half
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
+    def send(
+        self,
+        frame: bytes,
+        *,
+        id: RequestId | None = None,
+        tag: int | None = None,
+        headers: Headers = (),
+        rights: Rights = NO_RIGHTS,
+    ) -> None:
         """POSTs the request, or lets it wait for its turn; what does not fit fails, unexecuted."""
         outgoing, limits = Outgoing(frame, id, tag), self._end.limits
         if id is None:

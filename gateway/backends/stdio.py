@@ -19,11 +19,13 @@ import trio
 from trio.lowlevel import FdStream
 
 from actors.ports import (
+    NO_RIGHTS,
     FrameAccepted,
     FrameReceived,
     Headers,
     Log,
     RequestFailed,
+    Rights,
     Spoke,
     TransportClosed,
     TransportEvent,
@@ -213,7 +215,15 @@ class StdioTransport(BoundTransport):
         """The last lines, without credentials."""
         return tuple(self._redact(line) for line in self._running.last) if self._running is not None else ()
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
+    def send(
+        self,
+        frame: bytes,
+        *,
+        id: RequestId | None = None,
+        tag: int | None = None,
+        headers: Headers = (),
+        rights: Rights = NO_RIGHTS,
+    ) -> None:
         """Puts the message into the outbox; a request that finds it full or closed fails, unexecuted."""
         if self._outbox.put(Outgoing(frame, id, tag)):
             return

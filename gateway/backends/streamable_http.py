@@ -14,10 +14,12 @@ from typing import Literal, TypeVarTuple
 import trio
 
 from actors.ports import (
+    NO_RIGHTS,
     Headers,
     Log,
     RequestFailed,
     Resumable,
+    Rights,
     TransportClosed,
     TransportEvent,
     TransportKind,
@@ -129,7 +131,15 @@ class StreamableHttpTransport:
         self._session.take_over(kept.session, kept.version)
         self._trail.last_id = kept.cursor
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
+    def send(
+        self,
+        frame: bytes,
+        *,
+        id: RequestId | None = None,
+        tag: int | None = None,
+        headers: Headers = (),
+        rights: Rights = NO_RIGHTS,
+    ) -> None:
         """Starts the request, or lets it wait for its turn; what does not fit fails, unexecuted."""
         if id is not None:
             self._request(id, Outgoing(frame, id, tag))

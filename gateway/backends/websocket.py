@@ -11,11 +11,13 @@ from ssl import SSLContext
 import trio
 
 from actors.ports import (
+    NO_RIGHTS,
     FrameAccepted,
     FrameReceived,
     Headers,
     Log,
     RequestFailed,
+    Rights,
     TransportClosed,
     TransportEvent,
     TransportKind,
@@ -76,7 +78,15 @@ class WebSocketTransport(BoundTransport):
 
     # The port's synchronous half
 
-    def send(self, frame: bytes, *, id: RequestId | None = None, tag: int | None = None, headers: Headers = ()) -> None:
+    def send(
+        self,
+        frame: bytes,
+        *,
+        id: RequestId | None = None,
+        tag: int | None = None,
+        headers: Headers = (),
+        rights: Rights = NO_RIGHTS,
+    ) -> None:
         """Puts the message into the outbox; a request that finds it full or closed fails, unexecuted."""
         if self._outbox.put(Outgoing(frame, id, tag)):
             return

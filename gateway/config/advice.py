@@ -29,7 +29,8 @@ def advice(loaded: Loaded) -> list[Problem]:
 def _clear_credentials(data: Mapping[str, Any]) -> Iterator[Problem]:
     message = "a credential in clear: write ${VAR} and set the variable"
     gateway = data.get("gateway") or {}
-    for principal, token in ((gateway.get("auth") or {}).get("tokens") or {}).items():
+    for principal, given in ((gateway.get("auth") or {}).get("tokens") or {}).items():
+        token = given if isinstance(given, str) else given["token"]
         if "${" not in token:
             yield Problem(message, ("gateway", "auth", "tokens", principal))
     for index, key in enumerate(gateway.get("keys") or ()):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
+from actors.protocol.rights import STATIC, Rights
 from actors.protocol.table import (
     BackendSpec,
     Confinement,
@@ -215,15 +216,18 @@ class Builder:
         if section.tokens == {}:
             self._add(path, "names no principal: nobody could come in (leave it out for one anonymous principal)")
         owners: dict[str, str] = {}
-        for principal, secret in (section.tokens or {}).items():
-            token = secret.get_secret_value()
-            if principal in ("", "anonymous"):
+        rights: dict[str, Rights] = {}
+        for principal, given in (section.tokens or {}).items():
+            token = given.token.get_secret_value()
+            if given.groups or given.scopes:
+                rights[principal] = Rights(STATIC, principal, "", frozenset(given.groups), frozenset(given.scopes))
+            if principal in ("", "anonymous") or re.match(r"\d+:", principal):
                 self._add((*path, principal), "is not a name that a principal can have")
             if token in owners:
                 self._add((*path, principal), f'has the token of "{owners[token]}"')
             owners[token] = principal
         tokens = tuple((principal, token) for token, principal in owners.items())
-        return Auth(tokens, tuple(section.hosts), tuple(section.origins))
+        return Auth(tokens, tuple(section.hosts), tuple(section.origins), rights)
 
     def _tls(self) -> Tls | None:
         section = self.file.gateway.tls

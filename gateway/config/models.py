@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, SecretStr, model_validator
+from pydantic import ConfigDict, Field, GetJsonSchemaHandler, SecretStr, model_validator
 from pydantic.config import JsonDict
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from gateway.config.sections import Section, section
 from gateway.config.values import (
@@ -23,6 +24,7 @@ from gateway.config.values import (
     StoreUrl,
     Switch,
     TokenText,
+    check_token,
 )
 from gateway.wire.url import SOCKET
 
@@ -152,11 +154,35 @@ def _error(key: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("field", "{message}", {"message": message, "field": key})
 
 
+class Token(Section):
+    """A bearer token, and what it gives to whoever brings it."""
+
+    token: TokenText
+    """The token."""
+    groups: list[str] = []
+    """The groups that its principal is in."""
+    scopes: list[str] = []
+    """The scopes that it has."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        check_token(value)
+        return {"token": value}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string"}, handler(core)]}
+
+
 class AuthSection(Section):
     """Who may come in. Without `tokens` every client is the one anonymous principal."""
 
-    tokens: dict[str, TokenText] | None = None
-    """The bearer token of each principal, by the principal's name."""
+    tokens: dict[str, Token] | None = None
+    """The bearer token of each principal, by the principal's name: the token, or an object with `token` and the
+    `groups` and `scopes` that it gives."""
     hosts: list[HostText] = []
     """`Host` values allowed besides loopback names and the listen address: `name`, or `name:port` for one port."""
     origins: list[OriginText] = []

@@ -3,11 +3,13 @@
 import ipaddress
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
+from actors.protocol.rights import Rights
 from actors.protocol.table import Limits, RemoteTarget, StdioTarget, Table
 from gateway.config.references import Loaded
 
@@ -59,11 +61,13 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """Who may come in: bearer token by principal (none: one anonymous principal), further Hosts and Origins."""
+    """Who may come in: bearer token by principal (none: one anonymous principal), further Hosts and Origins.
+    `rights` are those of principals that have groups or scopes."""
 
     tokens: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    rights: Mapping[str, Rights] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,10 +57,14 @@ def _key(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _token(secret: SecretStr) -> SecretStr:
-    # RFC 6750, section 2.1: anything else could not stand in an Authorization header.
-    if not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", secret.get_secret_value()):
+def check_token(text: str) -> None:
+    """ValueError for what could not stand in an Authorization header (RFC 6750, section 2.1)."""
+    if not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", text):
         raise ValueError("a bearer token is made of letters, digits and -._~+/ (RFC 6750, section 2.1)")
+
+
+def _token(secret: SecretStr) -> SecretStr:
+    check_token(secret.get_secret_value())
     return secret
 
 

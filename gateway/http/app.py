@@ -8,14 +8,14 @@ from typing import NamedTuple
 from urllib.parse import parse_qs
 
 from actors import ports
-from actors.ports import Answer, Converse, Delete, Door, Get, Principal, Reply, Streaming
+from actors.ports import Answer, Converse, Delete, Door, Get, Reply, Streaming
 from actors.protocol.table import Limits
 from gateway.http.bodies import NoRoomError, Room, Share, read_body
 from gateway.http.conversation import send_rejection, serve_websocket, unfit
 from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json
 from gateway.http.response import Header, Send, cors_headers, preflight_headers, refusal, send_answer
 from gateway.http.routes import Health, Mcp, Messages, Sse, Ws, route
-from gateway.http.security import Gate, Security
+from gateway.http.security import Asker, Gate, Security
 from gateway.http.sse_channel import PARAMETER, Post, said, serve_sse
 from gateway.http.sse_stream import send_stream
 
@@ -39,7 +39,7 @@ class Opening(NamedTuple):
     """In place of a reply: a stream on which everything goes out."""
 
     endpoint: str
-    principal: Principal
+    asker: Asker
     converse: Converse
     post: "Post"
 
@@ -90,7 +90,7 @@ class McpApp:
         if isinstance(reply, Opening):
             self.streams += 1
             try:
-                await serve_sse(send, reply.post, reply.converse, reply.endpoint, reply.principal, self._limits, extra)
+                await serve_sse(send, reply.post, reply.converse, reply.endpoint, reply.asker, self._limits, extra)
             finally:
                 self.streams -= 1
         elif isinstance(reply, Streaming):
@@ -120,21 +120,21 @@ class McpApp:
             self._answered("GET", found.status)
             await send_rejection(send, found)
             return
-        endpoint, principal, converse = found
+        endpoint, asker, converse = found
         self._answered("GET", 101)
         self.streams += 1
         try:
-            await serve_websocket(scope, receive, send, converse, endpoint, principal, self._limits, self.room)
+            await serve_websocket(scope, receive, send, converse, endpoint, asker, self._limits, self.room)
         finally:
             self.streams -= 1
 
-    def _admit(self, scope: Scope) -> tuple[str, Principal, Converse] | Answer:
+    def _admit(self, scope: Scope) -> tuple[str, Asker, Converse] | Answer:
         headers = header_map(scope["headers"])
         refused = self._foreign(headers)
         if refused is not None:
             return refused
-        principal = self._gate.principal(headers.get("authorization"))
-        if principal is None:
+        asker = self._gate.asker(headers.get("authorization"))
+        if asker is None:
             return _unauthorized("authorization" in headers)
         target = route(scope["path"], scope.get("raw_path", b""))
         if not isinstance(target, Ws) or self._converse is None or not self._known(target.endpoint):
@@ -142,7 +142,7 @@ class McpApp:
         if self._overloaded():
             return refusal(503, "Overloaded, try again", ("Retry-After", "1"))
         refused = unfit(scope)
-        return (target.endpoint, principal, self._converse) if refused is None else refused
+        return (target.endpoint, asker, self._converse) if refused is None else refused
 
     def _foreign(self, headers: Mapping[str, str]) -> Answer | None:
         """The refusal of a Host or an Origin that may not speak here."""
@@ -158,39 +158,35 @@ class McpApp:
         method: str = scope["method"]
         if isinstance(target, Health):
             return _HEALTHY if method in {"GET", "HEAD"} else refusal(405, "Method not allowed", ("Allow", "GET, HEAD"))
-        principal = self._gate.principal(headers.get("authorization"))
-        if principal is None:
+        asker = self._gate.asker(headers.get("authorization"))
+        if asker is None:
             return _unauthorized("authorization" in headers)
         if isinstance(target, Messages) and self._to_stream is not None:
-            return await self._say(scope, principal, headers, receive)
+            return await self._say(scope, asker, headers, receive)
         if target is None or isinstance(target, Messages) or not self._known(target.endpoint):
             return refusal(404, "Not found: no such endpoint")
         if isinstance(target, Ws):
             return refusal(426, "Upgrade required: this is a WebSocket", ("Upgrade", "websocket"))
         if isinstance(target, Sse):
-            return self._open_sse(target, method, principal, headers)
+            return self._open_sse(target, method, asker, headers)
         self.calls += 1
         try:
-            return await self._ask(target, method, principal, headers, receive)
+            return await self._ask(target, method, asker, headers, receive)
         finally:
             self.calls -= 1
 
-    async def _ask(
-        self, target: Mcp, method: str, principal: Principal, headers: Mapping[str, str], receive: Receive
-    ) -> Reply:
+    async def _ask(self, target: Mcp, method: str, asker: Asker, headers: Mapping[str, str], receive: Receive) -> Reply:
         if method == "POST":
-            return await self._post(target, principal, headers, receive)
+            return await self._post(target, asker, headers, receive)
         if method == "GET":
             if not accepts(headers.get("accept", "")).events:
                 return refusal(406, "Not acceptable: the client must accept text/event-stream")
-            return await self._door.get(Get(target.endpoint, principal, headers))
+            return await self._door.get(Get(target.endpoint, asker.principal, headers, asker.rights))
         if method == "DELETE":
-            return await self._door.delete(Delete(target.endpoint, principal, headers))
+            return await self._door.delete(Delete(target.endpoint, asker.principal, headers, asker.rights))
         return refusal(405, "Method not allowed", _ALLOW)
 
-    def _open_sse(
-        self, target: Sse, method: str, principal: Principal, headers: Mapping[str, str]
-    ) -> "Answer | Opening":
+    def _open_sse(self, target: Sse, method: str, asker: Asker, headers: Mapping[str, str]) -> "Answer | Opening":
         if self._converse is None or self._to_stream is None:
             return refusal(404, "Not found: no such endpoint")
         if method != "GET":  # by this a client of a later revision learns that it is the old transport
@@ -199,9 +195,9 @@ class McpApp:
             return refusal(406, "Not acceptable: the client must accept text/event-stream")
         if self._overloaded():
             return refusal(503, "Overloaded, try again", ("Retry-After", "1"))
-        return Opening(target.endpoint, principal, self._converse, self._to_stream)
+        return Opening(target.endpoint, asker, self._converse, self._to_stream)
 
-    async def _say(self, scope: Scope, principal: Principal, headers: Mapping[str, str], receive: Receive) -> Answer:
+    async def _say(self, scope: Scope, asker: Asker, headers: Mapping[str, str], receive: Receive) -> Answer:
         """A message for an SSE stream, which its answer goes to."""
         assert self._to_stream is not None
         if scope["method"] != "POST":
@@ -210,7 +206,8 @@ class McpApp:
             body = await self._body(headers, receive, share)
             if isinstance(body, Answer):
                 return body
-            return said(await self._to_stream.say(_named(scope.get("query_string", b"")), principal, body))
+            token = _named(scope.get("query_string", b""))
+            return said(await self._to_stream.say(token, asker.principal, body, asker.rights))
 
     async def _body(self, headers: Mapping[str, str], receive: Receive, share: Share) -> bytes | Answer:
         unreadable = _unreadable(headers)
@@ -224,7 +221,7 @@ class McpApp:
             return refusal(413, f"The message is larger than {self._limits.message_bytes} bytes")
         return body
 
-    async def _post(self, target: Mcp, principal: Principal, headers: Mapping[str, str], receive: Receive) -> Reply:
+    async def _post(self, target: Mcp, asker: Asker, headers: Mapping[str, str], receive: Receive) -> Reply:
         if self._overloaded():
             return refusal(503, "Overloaded, try again", ("Retry-After", "1"))
         accepted = accepts(headers.get("accept", ""))
@@ -234,7 +231,8 @@ class McpApp:
             body = await self._body(headers, receive, share)
             if isinstance(body, Answer):
                 return body
-            return await self._door.post(ports.Post(target.endpoint, principal, headers, body))
+            post = ports.Post(target.endpoint, asker.principal, headers, body, rights=asker.rights)
+            return await self._door.post(post)
 
 
 def _unreadable(headers: Mapping[str, str]) -> Answer | None:

@@ -5,11 +5,12 @@ from typing import Final
 
 import trio
 
-from actors.ports import Answer, Converse, HungUp, Principal
+from actors.ports import Answer, Converse, HungUp, Rights
 from actors.protocol.table import Limits
 from gateway.http.bodies import Room
 from gateway.http.request import Receive, Scope
 from gateway.http.response import Send, encoded, refusal
+from gateway.http.security import Asker
 
 SUBPROTOCOL: Final = "mcp"
 GOING_AWAY: Final = 1001
@@ -39,7 +40,7 @@ async def serve_websocket(
     send: Send,
     converse: Converse,
     endpoint: str,
-    principal: Principal,
+    asker: Asker,
     limits: Limits,
     room: Room,
 ) -> None:
@@ -47,14 +48,19 @@ async def serve_websocket(
     until it is received here."""
     subprotocol = SUBPROTOCOL if scope["subprotocols"] else None
     await send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": [], "room": room})
-    await converse(WebSocketChannel(receive, send, scope["heard"], limits.keep_alive), endpoint, principal)
+    channel = WebSocketChannel(receive, send, scope["heard"], limits.keep_alive, asker.rights)
+    await converse(channel, endpoint, asker.principal)
     await send({"type": "websocket.close", "code": GOING_AWAY, "reason": "the gateway ends this connection"})
 
 
 class WebSocketChannel:
-    """Implements `Channel`. A peer of which nothing was heard between two pings is gone."""
+    """Implements `Channel`. A peer of which nothing was heard between two pings is gone. All that it says it says with
+    the rights of the token that opened the connection."""
 
-    def __init__(self, receive: Receive, send: Send, heard: Callable[[], float], keep_alive: float) -> None:
+    def __init__(
+        self, receive: Receive, send: Send, heard: Callable[[], float], keep_alive: float, rights: Rights
+    ) -> None:
+        self.rights = rights
         self._receive = receive
         self._send = send
         self._heard = heard

@@ -12,8 +12,10 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from actors.ports import ANONYMOUS, Principal
+from actors.ports import ANONYMOUS, NO_RIGHTS, Principal, Rights
+from actors.protocol.rights import STATIC
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _WILDCARDS = frozenset({"", "*", "0.0.0.0", "::"})  # noqa: S104
@@ -23,12 +25,23 @@ _REMEMBERED = 64
 """Allowed Host values kept, so that they are parsed once."""
 
 
+class Asker(NamedTuple):
+    """Who sends a request, and with what rights."""
+
+    principal: Principal
+    rights: Rights
+
+
+NOBODY = Asker(ANONYMOUS, NO_RIGHTS)
+
+
 @dataclass(frozen=True, slots=True)
 class Security:
     """What one listener lets in.
 
     `hosts` are names, or name:port to allow one port only; `origins` are origins (`https://app.example.com`) or names.
-    `tokens` maps a principal's name to its bearer token; None means that nobody has to say who he is.
+    `tokens` maps a principal's name to its bearer token, `rights` to what that gives, if it gives anything; None means
+    that nobody has to say who he is.
     `any_ip` allows every IP literal as Host, as a wildcard listen address does by itself; `any_host` every Host: no
     page can make its name lead to a Unix socket.
     """
@@ -39,6 +52,7 @@ class Security:
     tokens: Mapping[str, str] | None = field(default=None, repr=False)
     any_ip: bool = False
     any_host: bool = False
+    rights: Mapping[str, Rights] = field(default_factory=dict)
 
 
 def split_authority(value: str) -> tuple[str, str] | None:
@@ -71,10 +85,11 @@ class Gate:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in security.origins)
         self._hosts_seen: set[str] = set()
         self._key = secrets.token_bytes(32)
-        self._principals: dict[bytes, Principal] | None = None
+        self._askers: dict[bytes, Asker] | None = None
         if security.tokens is not None:
-            self._principals = {
-                self._digest(token.encode()): Principal(name) for name, token in security.tokens.items()
+            self._askers = {
+                self._digest(token.encode()): Asker(Principal(name), security.rights.get(name, Rights(STATIC, name)))
+                for name, token in security.tokens.items()
             }
 
     @property
@@ -115,15 +130,15 @@ class Gate:
             return True
         return scheme in _DEFAULT_PORTS and (host in self._names or f"{host}:{port}" in self._names)
 
-    def principal(self, authorization: str | None) -> Principal | None:
+    def asker(self, authorization: str | None) -> Asker | None:
         """Who sent these credentials; None if they are missing or unknown."""
-        if self._principals is None:
-            return ANONYMOUS
+        if self._askers is None:
+            return NOBODY
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             return None
         # Looked up by a keyed digest: how long that takes says nothing of the tokens.
-        return self._principals.get(self._digest(token.strip().encode("latin-1")))
+        return self._askers.get(self._digest(token.strip().encode("latin-1")))
 
     def _digest(self, token: bytes) -> bytes:
         return hmac.digest(self._key, token, hashlib.sha256)

@@ -5,12 +5,13 @@ from typing import Protocol
 
 import trio
 
-from actors.ports import Answer, Converse, Principal
+from actors.ports import Answer, Converse, Principal, Rights
 from actors.protocol import errors
 from actors.protocol.errors import encode_error_body
 from actors.protocol.sse import encode_event
 from actors.protocol.table import Limits
 from gateway.http.response import Header, Send, refusal
+from gateway.http.security import Asker
 from gateway.http.sse_stream import COMMENT, EVENT_STREAM
 
 MESSAGES = "/messages"
@@ -18,7 +19,9 @@ PARAMETER = "sessionId"
 
 
 class Messages(Protocol):
-    """The messages of one client, as they come."""
+    """The messages of one client, as they come; `rights` are those of the last one that was received."""
+
+    rights: Rights
 
     async def receive(self) -> bytes: ...
 
@@ -26,10 +29,10 @@ class Messages(Protocol):
 class Post(Protocol):
     """Brings messages to the streams that they belong to, in whichever process these are."""
 
-    def opened(self, principal: Principal) -> AbstractContextManager[tuple[str, Messages]]:
+    def opened(self, principal: Principal, rights: Rights) -> AbstractContextManager[tuple[str, Messages]]:
         """A stream, for the time of a block: what names it to its client, and the client's messages."""
 
-    async def say(self, token: str, principal: Principal, body: bytes) -> int:
+    async def say(self, token: str, principal: Principal, body: bytes, rights: Rights) -> int:
         """A message of a client; an HTTP status."""
 
 
@@ -50,16 +53,16 @@ async def serve_sse(
     post: Post,
     converse: Converse,
     endpoint: str,
-    principal: Principal,
+    asker: Asker,
     limits: Limits,
     extra: tuple[Header, ...],
 ) -> None:
     """Serves the client on this stream, until one of both ends it."""
     await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *extra]})
-    with post.opened(principal) as (token, messages):
+    with post.opened(asker.principal, asker.rights) as (token, messages):
         channel = SseChannel(send, messages, limits.keep_alive)
         await channel.write(encode_event(f"{MESSAGES}?{PARAMETER}={token}".encode(), event="endpoint"))
-        await converse(channel, endpoint, principal)
+        await converse(channel, endpoint, asker.principal)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -71,6 +74,11 @@ class SseChannel:
         self._messages = messages
         self._keep_alive = keep_alive
         self._writing = trio.Lock()
+
+    @property
+    def rights(self) -> Rights:
+        """Those of the token of each POST."""
+        return self._messages.rights
 
     async def receive(self) -> bytes:
         while True:

@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 import trio
 
 from actors.protocol.capabilities import LEVELS
+from actors.protocol.rights import NO_RIGHTS, Rights
 from actors.protocol.versions import LATEST_HANDSHAKE, can_use
 from gateway.native import content
 from gateway.native.content import Message
@@ -115,7 +116,11 @@ class Peer(Protocol):
 class Context:
     """Belongs to one request of one client. Everything it sends travels with that request."""
 
-    def __init__(self, peer: Peer, request: int | str, token: int | str | None = None) -> None:
+    def __init__(
+        self, peer: Peer, request: int | str, token: int | str | None = None, rights: Rights = NO_RIGHTS
+    ) -> None:
+        self.rights = rights
+        """What the token of this request says of the caller: issuer, subject, client, groups, scopes."""
         self._peer = peer
         self._request = request
         self._token = token

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from pydantic_core import from_json
 
 from actors.protocol.errors import INTERNAL
+from actors.protocol.rights import NO_RIGHTS, Rights
 from gateway.native.content import (
     Audio,
     Content,
@@ -32,10 +33,22 @@ _INLINE: Final = "blob:inline"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request. `principal` is the name that the gateway knows it by, None where nobody was asked for one."""
+    """Who sent a request. `principal` is the name that the gateway knows it by, None where nobody was asked for one;
+    `rights` are those of the token that came with this very request."""
 
     principal: str | None
     client: Client
+    rights: Rights = NO_RIGHTS
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The groups that the caller is in."""
+        return self.rights.groups
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        """The scopes of the caller's token."""
+        return self.rights.scopes
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
@@ -66,7 +79,7 @@ class Request:
     @property
     def caller(self) -> Caller:
         """Who sent it."""
-        return Caller(self.context.principal, self.context.client)
+        return Caller(self.context.principal, self.context.client, self.context.rights)
 
     @property
     def server(self) -> "Server":

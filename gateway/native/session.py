@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from actors.protocol import codec, errors
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
+from actors.protocol.rights import NO_RIGHTS, Rights
 from actors.protocol.versions import can_use
 from actors.runtime.boundary import boundary, thread_boundary
 from actors.runtime.exits import Exit
@@ -87,14 +88,16 @@ class Session:
         self._visits: dict[str, None] = {}
         self._changed: dict[ListKind, None] = {}
         self._nursery: trio.Nursery | None = None
-        self._sender, self._inbox = trio.open_memory_channel[bytes](INBOX)
+        self._sender, self._inbox = trio.open_memory_channel[tuple[bytes, Rights]](INBOX)
+        self._rights = NO_RIGHTS
+        """Of the frame that is being read."""
 
     # Frames ---------------------------------------------------------------------------------------------------
 
-    def receive(self, frame: bytes) -> bool:
+    def receive(self, frame: bytes, rights: Rights = NO_RIGHTS) -> bool:
         """Takes a frame, also before `run` has started; False if there is no room, or the session has ended."""
         try:
-            self._sender.send_nowait(frame)
+            self._sender.send_nowait((frame, rights))
         except (trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
             return False
         return True
@@ -104,8 +107,8 @@ class Session:
         self.server.joined(self)
         try:
             async with trio.open_nursery() as self._nursery:
-                async for frame in self._inbox:
-                    self._read(frame)
+                async for frame, rights in self._inbox:
+                    self._read(frame, rights)
                     self._read_rest()
                 self._nursery.cancel_scope.cancel()
         finally:
@@ -139,12 +142,13 @@ class Session:
         """All that is there, in one turn: a turn for each frame would make the inbox grow under load."""
         while True:
             try:
-                frame = self._inbox.receive_nowait()
+                frame, rights = self._inbox.receive_nowait()
             except (trio.WouldBlock, trio.EndOfChannel):
                 return
-            self._read(frame)
+            self._read(frame, rights)
 
-    def _read(self, frame: bytes) -> None:
+    def _read(self, frame: bytes, rights: Rights) -> None:
+        self._rights = rights
         try:
             message = codec.decode_frame(frame)
         except codec.Malformed as malformed:
@@ -196,7 +200,7 @@ class Session:
 
     def _serve_later(self, request: Request, do: methods.Rest) -> None:
         scope = self._calls[request.id] = trio.CancelScope()
-        self._spawn(self._serve, request, do, scope)
+        self._spawn(self._serve, request, do, scope, self._rights)
 
     def _refusal(self, request: Request) -> errors.ProtocolError | None:
         if request.id in self._calls:
@@ -229,11 +233,11 @@ class Session:
         if answers:
             self._send(answers[0], request.id)
 
-    async def _serve(self, request: Request, do: methods.Rest, scope: trio.CancelScope) -> None:
+    async def _serve(self, request: Request, do: methods.Rest, scope: trio.CancelScope, rights: Rights) -> None:
         answers: list[bytes] = []
 
         async def work() -> None:
-            context = Context(self, request.id, codec.progress_token(request.params))
+            context = Context(self, request.id, codec.progress_token(request.params), rights)
             with failures.no_exit():
                 params = codec.members(request.params)
                 done = Stepped(do(self, context, params), partial(self._slow, request.method, params))

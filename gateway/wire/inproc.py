@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from actors.protocol.messages import RequestId
+from actors.protocol.rights import NO_RIGHTS, Rights
 
 
 class NativeSession(Protocol):
@@ -14,8 +15,8 @@ class NativeSession(Protocol):
     async def run(self) -> None:
         """Serves until `close`."""
 
-    def receive(self, frame: bytes) -> bool:
-        """Takes a frame, or has no room for it. Never waits."""
+    def receive(self, frame: bytes, rights: Rights = NO_RIGHTS) -> bool:
+        """Takes a frame that is sent with these rights, or has no room for it. Never waits."""
 
     def cancel(self, id: RequestId) -> None:
         """Stops a request, which then gets no answer."""

@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from actors.ports import HungUp, TooLong
+from actors.ports import NO_RIGHTS, HungUp, Rights, TooLong
 from gateway.wire.lines import FRAMES_PER_TURN, LineSplitter, LongLine
 
 READ: Final = 64 * 1024
@@ -24,7 +24,9 @@ AT_ONCE: Final = getattr(select, "PIPE_BUF", 512)
 
 class StandardStreams:
     """Implements `Channel` over two descriptors. `message_bytes` is the longest line, `patience` the seconds for one
-    message to be taken."""
+    message to be taken. Nobody has a token here: all is asked by the user of the operating system."""
+
+    rights: Rights = NO_RIGHTS
 
     def __init__(self, source: int, target: int, message_bytes: int, patience: float) -> None:
         self._in, self._out = source, target

@@ -15,6 +15,7 @@ from actors.cluster import letters
 from actors.cluster.letters import Letter, UnreadableError
 from actors.ports import ANONYMOUS, Principal
 from actors.protocol.messages import Error, Notification, Request, Result
+from actors.protocol.rights import NO_RIGHTS, Rights
 from actors.sessions import messages as sm
 
 REPLY: Any = object()
@@ -109,6 +110,13 @@ def test_members_that_a_later_version_adds_are_passed_over() -> None:
     assert letters.decode(changed(hops=3)) == letter(letters.End())
 
 
+def test_a_letter_of_a_replica_that_knows_nothing_of_rights_gives_none() -> None:
+    old = msgspec.msgpack.decode(letters.encode(letter(letters.End())))
+    del old["rights"]
+    assert letters.decode(msgspec.msgpack.encode(old)).rights == NO_RIGHTS
+
+
+RIGHTS = Rights("https://idp.test", "ann", "app", frozenset({"dev"}), frozenset({"a", "b"}), 1e9)
 ID = 10**30
 """No number of MessagePack."""
 MESSAGES = (
@@ -121,7 +129,9 @@ MESSAGES = (
 ASKS: list[Any] = [
     sm.PostMessages(MESSAGES, True, "2025-03-26", ((None, Raw(b'{"code":-32600,"message":"?"}')),), REPLY),
     sm.PostMessages(MESSAGES[2:], False, None, (), REPLY),
+    sm.PostMessages(MESSAGES, False, None, (), REPLY, RIGHTS),
     sm.GetEvents(None, 0, 0, REPLY),
+    sm.GetEvents("p3", 7, 10, REPLY, rights=RIGHTS),
     sm.GetEvents("p3", 7, 10, REPLY),
     sm.GetEvents("p3", 7, 10, REPLY, reader=5, again=True),
     sm.Recover((ID, "1", 1), REPLY),
@@ -142,9 +152,10 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("message", ASKS, ids=lambda message: type(message).__name__)
 def test_what_a_session_is_told_comes_out_as_it_went_in(message: Any) -> None:
-    read = letters.decode(letters.encode(letter(letters.ask_of(message)))).body
-    assert isinstance(read, get_args(letters.Ask))
-    assert plain(letters.asked(read)(REPLY)) == plain(message)
+    sent = msgspec.structs.replace(letter(letters.ask_of(message)), rights=letters.rights_of(message))
+    read = letters.decode(letters.encode(sent))
+    assert isinstance(read.body, get_args(letters.Ask))
+    assert plain(letters.asked(read.body, read.rights)(REPLY)) == plain(message)
 
 
 def test_a_post_with_a_request_is_a_delivery_and_any_other_a_note() -> None:

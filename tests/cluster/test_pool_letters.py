@@ -65,5 +65,5 @@ def test_a_caller_has_no_member_that_is_left_behind() -> None:
     left = {"principal", "drives"}  # of the envelope; of sessions alone
     assert {f.name for f in fields(Caller)} - left == {"capabilities", "info", "level", "as_is"}
     assert {f.name for f in fields(um.Call)} == {
-        "caller", "call", "method", "params", "progress", "client", "mends", "version",
+        "caller", "call", "method", "params", "progress", "client", "mends", "version", "rights",
     }  # fmt: skip

@@ -118,7 +118,7 @@ class _NativeSession:
         await self._over.wait()
         self._connection.end()
 
-    def receive(self, frame: bytes) -> bool:
+    def receive(self, frame: bytes, rights: object = None) -> bool:
         self._connection.feed(frame)
         return True
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from actors.ports import ANONYMOUS, Answer, Delete, Door, Get, Post, Principal, Streaming
+from actors.ports import ANONYMOUS, NO_RIGHTS, Answer, Delete, Door, Get, Post, Principal, Streaming
 
 if TYPE_CHECKING:
     from tests.support.harness import Gateway
@@ -205,6 +205,8 @@ class Client:
         self.capabilities = dict(capabilities or {})
         self.info = dict(info or {"name": "test", "version": "1"})
         self.session: str | None = None
+        self.rights = NO_RIGHTS
+        """Of the token that it sends with whatever it says next."""
         self.server: Message = {}
         """The result of `initialize`."""
         self._door = door
@@ -288,7 +290,7 @@ class Client:
         else:
             body, id = json.dumps([{"jsonrpc": "2.0", **m} for m in message]).encode(), None
         pending = Pending(id)
-        request = Post(self.endpoint, self.principal, self._headers(headers), body)
+        request = Post(self.endpoint, self.principal, self._headers(headers), body, rights=self.rights)
         self.nursery.start_soon(self._run, pending, self._door.post, request)
         return pending
 
@@ -297,7 +299,7 @@ class Client:
         pending = Pending(None)
         if last_event_id is not None:
             headers["last_event_id"] = last_event_id
-        request = Get(self.endpoint, self.principal, self._headers(headers))
+        request = Get(self.endpoint, self.principal, self._headers(headers), self.rights)
         self.nursery.start_soon(self._run, pending, self._door.get, request)
         return pending
 

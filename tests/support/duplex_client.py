@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from actors.ports import HungUp
+from actors.ports import NO_RIGHTS, HungUp, Rights
 
 Message = dict[str, Any]
 WAIT = 3600.0
@@ -26,6 +26,7 @@ class Wire:
         self.got: list[Message] = []
         self.ended = trio.Event()
         self.stuck = False
+        self.rights: Rights = NO_RIGHTS
         self._in, self._out = trio.open_memory_channel[bytes | None](1000)
         self._lot = trio.lowlevel.ParkingLot()
         self._next = 0

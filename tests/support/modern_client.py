@@ -18,7 +18,7 @@ from typing import Any
 
 import trio
 
-from actors.ports import ANONYMOUS, Door, Post, Principal, Streaming
+from actors.ports import ANONYMOUS, NO_RIGHTS, Door, Post, Principal, Streaming
 from tests.support.door_client import Message, Pending
 
 VERSION = "2026-07-28"
@@ -42,6 +42,7 @@ class ModernClient:
     ) -> None:
         self.endpoint = endpoint
         self.principal = principal
+        self.rights = NO_RIGHTS
         self.capabilities = dict(capabilities or {})
         self.affinity = affinity
         self._door = door
@@ -97,7 +98,8 @@ class ModernClient:
         body = message if isinstance(message, bytes) else json.dumps(message).encode()
         pending = Pending(message.get("id") if isinstance(message, dict) else None)
         all_headers = {"accept": "application/json, text/event-stream", **headers}
-        self._nursery.start_soon(self._run, pending, Post(self.endpoint, self.principal, all_headers, body))
+        request = Post(self.endpoint, self.principal, all_headers, body, rights=self.rights)
+        self._nursery.start_soon(self._run, pending, request)
         return pending
 
     async def _run(self, pending: Pending, request: Post) -> None:

@@ -7,6 +7,7 @@ from msgspec import Raw, Struct
 from actors.machines.session.events import CallId, ConnectionId, Place, PostId
 from actors.protocol.errors import ProtocolError
 from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.rights import NO_RIGHTS, Rights
 
 
 class Accept(Struct, frozen=True):
@@ -90,12 +91,13 @@ class CloseConnection(Struct, frozen=True):
 
 @final
 class Dispatch(Struct, frozen=True):
-    """Find out who serves this request and pass it on; `CallEnded` follows."""
+    """Find out who serves this request and pass it on; `CallEnded` follows. `rights`: with which it is asked."""
 
     call: CallId
     method: str
     params: Raw
     progress: bool
+    rights: Rights = NO_RIGHTS
 
 
 class Continue(Struct, frozen=True):

@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 from msgspec import Raw, Struct
 
 from actors.protocol.messages import Message, RequestId
+from actors.protocol.rights import NO_RIGHTS, Rights
 
 PostId: TypeAlias = int
 """Numbers the POSTs of a session's life in memory; never leaves the process."""
@@ -32,6 +33,7 @@ class Posted(Struct, frozen=True):
     batch: bool
     now: float
     refused: tuple[tuple[RequestId | None, Raw], ...] = ()
+    rights: Rights = NO_RIGHTS
 
 
 class PostBroken(Struct, frozen=True):

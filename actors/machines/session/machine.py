@@ -119,7 +119,7 @@ def _request(session: Session, event: ev.Posted, request: Request) -> Step:
         # Whoever asks has read the answer to `initialize`. What says so else may be lost on its way, or never come.
         session, effects = _initialized(session, "request")
     try:
-        session, more = inflight.accept(session, event.post, request, event.now, level)
+        session, more = inflight.accept(session, event, request, level)
     except errors.Malformed as malformed:
         session, more = _deny(session, event, request, malformed.error)
     return session, effects + more
@@ -201,7 +201,7 @@ def _initialize(session: Session, event: ev.Posted, request: Request) -> Step:
         msgspec.json.decode(params.clientInfo, type=_Implementation)
         version = negotiate(params.protocolVersion)
         client = client_of(params.capabilities, params.clientInfo, version)
-        session, effects = inflight.accept(session, event.post, request, event.now)
+        session, effects = inflight.accept(session, event, request)
     except (msgspec.DecodeError, RecursionError, errors.Malformed) as broken:
         error = errors.invalid_params("initialize needs protocolVersion, capabilities and clientInfo")
         if isinstance(broken, errors.Malformed):

@@ -24,19 +24,19 @@ from actors.protocol.methods import METHODS, UPDATED, Kind, Sender, known
 Step = streams.Step
 
 
-def accept(session: Session, post: ev.PostId, request: Request, now: float, level: str | None = None) -> Step:
+def accept(session: Session, event: ev.Posted, request: Request, level: str | None = None) -> Step:
     """A request that passed the gates is on its way; its POST is already in the table. `level` is what it would have
     the log level be, which it is once the request has a result. Raises Malformed."""
     call = session.next_call
     token = payload.progress_token(request.params)
-    entry = ClientRequest(request.id, post, call, request.method, now, token, level=level)
+    entry = ClientRequest(request.id, event.post, call, request.method, event.now, token, level=level)
     session = replace(
         session,
         next_call=call + 1,
         requests={**session.requests, request.id: entry},
         calls={**session.calls, call: request.id},
     )
-    return session, [fx.Dispatch(call, request.method, request.params, token is not None)]
+    return session, [fx.Dispatch(call, request.method, request.params, token is not None, event.rights)]
 
 
 def turn_due(session: Session, event: ev.StreamTurnDue) -> Step:

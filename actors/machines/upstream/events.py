@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from actors.machines.session.events import Place
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.messages import EMPTY, Message, RequestId
+from actors.protocol.rights import NO_RIGHTS, Rights
 from actors.protocol.transport import EventsMissed, FrameAccepted, Headers, Positioned, SessionLost
 
 CallKey: TypeAlias = Hashable
@@ -47,7 +48,7 @@ class ServerInfo(Struct, frozen=True):
 class Called(Struct, frozen=True):
     """A request for the backend. `progress`: the caller wants its progress. `final`: whether it is made as a task is
     decided. `version`: to a backend that speaks this revision it goes as it is, with members that the revision does not
-    have. The rest is the machine's own."""
+    have. `rights`: with which it is asked. The rest is the machine's own."""
 
     call: CallKey
     """None for a request of the upstream connection's own."""
@@ -61,6 +62,7 @@ class Called(Struct, frozen=True):
     held: bool = False
     """It is not sent before it is released."""
     due: bool = False
+    rights: Rights = NO_RIGHTS
     """That was asked for."""
 
 
@@ -231,12 +233,13 @@ class Connect(Struct, frozen=True):
 
 
 class Send(Struct, frozen=True):
-    """Put a frame on the transport; `headers` go with it alone."""
+    """Put a frame on the transport; `headers` go with it alone, and so do `rights`."""
 
     frame: bytes
     id: RequestId | None = None
     tag: int | None = None
     headers: Headers = ()
+    rights: Rights = NO_RIGHTS
 
 
 class UseVersion(Struct, frozen=True):

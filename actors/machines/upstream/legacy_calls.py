@@ -126,7 +126,7 @@ def dispatch(upstream: Upstream, call: ev.Called) -> Step:
         except errors.Malformed as malformed:
             return upstream, [] if call.call is None else [ev.Finish(call.call, False, malformed.error.raw)]
     upstream = replace(upstream, next_id=upstream.next_id + 1, pending=upstream.pending.having(id, call))
-    return upstream, [ev.Send(codec.encode_request(id, call.method, params), id=id)]
+    return upstream, [ev.Send(codec.encode_request(id, call.method, params), id=id, rights=call.rights)]
 
 
 def _has_task(params: Raw) -> bool:

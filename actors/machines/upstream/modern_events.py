@@ -10,6 +10,7 @@ from actors.machines.upstream import events as ev
 from actors.machines.upstream.events import CallKey
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.messages import Message, RequestId
+from actors.protocol.rights import NO_RIGHTS, Rights
 
 TimerKey: TypeAlias = tuple[Hashable, ...]
 """Names a timer of the machine; opaque elsewhere."""
@@ -48,6 +49,8 @@ class Called(Struct, frozen=True):
     client: Caller
     progress: bool = False
     mends: bool = True
+    rights: Rights = NO_RIGHTS
+    """With which it is asked: for the other kind of connection, should the backend have sessions."""
 
 
 class Notified(Struct, frozen=True):

@@ -110,6 +110,12 @@ async def who(req: Request, res: Response) -> Response:
 
 
 @server.tool
+async def may(req: Request) -> list[str]:
+    """What the caller's token says."""
+    return [*sorted(req.caller.groups), *sorted(req.caller.scopes), req.caller.rights.subject]
+
+
+@server.tool
 async def quick() -> str:
     """Answers at once."""
     return "quick"

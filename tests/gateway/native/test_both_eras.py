@@ -3,6 +3,7 @@ it, and what they do happens once (docs/decisions/one-life-for-a-handler.md)."""
 
 from __future__ import annotations
 
+import json
 import urllib.request
 from functools import partial
 from typing import Any
@@ -219,6 +220,18 @@ async def test_a_handler_is_told_the_principal(shared_programs: Programs, era: s
             assert (await client.call_tool("who")).text == name
         async with open_client(gateway.endpoint("everybodys"), ERAS[era], headers=headers) as client:
             assert (await client.call_tool("who")).text == "None"
+
+
+async def test_a_handler_is_told_the_rights_of_the_token_that_came_with_the_call(
+    shared_programs: Programs, era: str
+) -> None:
+    tokens = {"ann": {"token": "token-of-ann", "groups": ["dev"], "scopes": ["read"]}, "bob": "token-of-bob"}
+    servers = {"inquirer": {"native": NATIVE}}
+    gateway = shared_programs.gateway({"mcpServers": servers, "gateway": {"auth": {"tokens": tokens}}})
+    for token, told in (("token-of-ann", ["dev", "read", "ann"]), ("token-of-bob", ["bob"])):
+        headers = {"authorization": f"Bearer {token}"}
+        async with open_client(gateway.endpoint("inquirer"), ERAS[era], headers=headers) as client:
+            assert json.loads((await client.call_tool("may")).text) == {"result": told}
 
 
 async def test_nobody_in_particular_has_no_name(opened: Any) -> None:

@@ -1,0 +1,55 @@
+"""With what rights somebody asks: what the token of one request says of its bearer, as a value. Pure.
+
+Who it is decides what belongs to them (`Principal`, in the ports), and stays the same over all their tokens. What they
+may do is said by the token of each single request, so that rights travel with requests and are never kept for the next.
+"""
+
+from functools import lru_cache
+from hashlib import sha256
+
+from msgspec import Struct
+
+DIGESTS = 1024
+"""Digests that are remembered: a gateway sees about as many different rights as it has principals."""
+
+
+class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
+    """Those of one request. All is empty where nobody has to say who they are.
+
+    `issuer` and `subject` are those of the token, `client` is the id of the OAuth client that it was issued to.
+    `expiry` is when the token ends, in seconds since 1970; None: it does not."""
+
+    issuer: str = ""
+    subject: str = ""
+    client: str = ""
+    groups: frozenset[str] = frozenset()
+    scopes: frozenset[str] = frozenset()
+    expiry: float | None = None
+
+    @property
+    def digest(self) -> str:
+        """The same for the same rights, in every process, whenever they expire."""
+        return _digest(self.issuer, self.subject, self.client, self.groups, self.scopes)
+
+
+NO_RIGHTS = Rights()
+"""Of the anonymous principal, and of the gateway itself."""
+
+STATIC = "static:"
+"""The issuer of configured tokens, whose subject is the principal's name."""
+
+
+def principal_id(issuer: str, subject: str) -> str:
+    """The name of the principal that is this subject of this issuer. Both lengths are in it: no two pairs have one
+    name, whatever their issuers and users are called (never joined raw: `a` + `bc` is not `ab` + `c`)."""
+    return f"{len(issuer)}:{issuer}:{len(subject)}:{subject}"
+
+
+@lru_cache(DIGESTS)
+def _digest(issuer: str, subject: str, client: str, groups: frozenset[str], scopes: frozenset[str]) -> str:
+    parts = (issuer, subject, client, str(len(groups)), *sorted(groups), *sorted(scopes))
+    digest = sha256()
+    for part in parts:
+        encoded = part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:%b" % (len(encoded), encoded))
+    return digest.hexdigest()[:32]
