@@ -18,6 +18,7 @@ import trio
 
 from actors.protocol.messages import RequestId
 from gateway.native import prompts, resources, tools
+from gateway.native.background import Background, BackgroundFunction
 from gateway.native.definitions import Description, Icons, PromptArguments
 from gateway.native.errors import InvalidParamsError
 from gateway.native.prompts import Completer, Prompt
@@ -81,6 +82,7 @@ class Server:
         self.prompts: dict[str, Prompt] = {}
         self.providers: dict[str, ResourceProvider] = {}
         self.subscribers = Subscribers()
+        self.backgrounds: list[Background] = []
         self._completers: dict[tuple[str, str], Completer] = {}
         self._sessions: set[Session] = set()
 
@@ -253,6 +255,13 @@ class Server:
             return function
 
         return add
+
+    def background(self, function: BackgroundFunction) -> BackgroundFunction:
+        """An async function that runs beside the handlers while there is a session: once, however many there are. It
+        may be cancelled and begun anew when one ends. Register it before the first session; if it raises, that is
+        logged."""
+        self.backgrounds.append(Background(function))
+        return function
 
     def add_tool(self, executor: ToolExecutor) -> None:
         """A tool as an object, with a `definition` and `async execute(arguments, ctx)`, which returns what a function

@@ -20,6 +20,7 @@ from actors.runtime.boundary import boundary, thread_boundary
 from actors.runtime.exits import Exit
 from gateway.native import failures, methods
 from gateway.native.asking import Asking
+from gateway.native.background import Background
 from gateway.native.content import to_json
 from gateway.native.context import Client, Context, Level
 from gateway.native.errors import ClientTimeoutError, TooLargeError, UrlElicitation, UrlRequiredError
@@ -88,6 +89,7 @@ class Session:
         self._visits: dict[str, None] = {}
         self._changed: dict[ListKind, None] = {}
         self._nursery: trio.Nursery | None = None
+        self._background = trio.CancelScope()
         self._sender, self._inbox = trio.open_memory_channel[tuple[bytes, Rights]](INBOX)
         self._rights = NO_RIGHTS
         """Of the frame that is being read."""
@@ -107,6 +109,7 @@ class Session:
         self.server.joined(self)
         try:
             async with trio.open_nursery() as self._nursery:
+                self._run_backgrounds()
                 async for frame, rights in self._inbox:
                     self._read(frame, rights)
                     self._read_rest()
@@ -116,6 +119,20 @@ class Session:
             self._inbox.close()
             with trio.move_on_after(LEAVING, shield=True):
                 await self._leave_providers()
+
+    def _run_backgrounds(self) -> None:
+        """What the server does beside answering, as long as it is this session's."""
+        self._background.cancel()
+        self._background = trio.CancelScope()
+        if self.server.backgrounds:
+            self._spawn(self._in_background, list(self.server.backgrounds), self._background)
+
+    async def _in_background(self, backgrounds: Iterable[Background], scope: trio.CancelScope) -> None:
+        crashed = partial(self.undescribed, "background")
+        with scope:
+            async with trio.open_nursery() as nursery:
+                for background in backgrounds:
+                    nursery.start_soon(partial(boundary, background.run, on_exit=crashed))
 
     async def _leave_providers(self) -> None:
         """Tells providers of what nobody hears of any more."""
@@ -271,7 +288,8 @@ class Session:
             self._blocked(method, methods.called(self, method, params), seconds)
 
     def undescribed(self, method: str, outcome: Exit) -> None:
-        """Something could not say what it is and was left out of a list, if this is the outcome of a crash."""
+        """If this is the outcome of a crash: of what could not say what it is and was left out of a list, or of what no
+        request waits for."""
         if outcome.error:
             self._crash(method, outcome.error)
 
@@ -331,6 +349,7 @@ class Session:
         left, self.server = self.server, heir
         left.left(self)
         heir.joined(self)
+        self._run_backgrounds()
         self._spawn(self._subscribe_again, left)
         for kind in LIST_KINDS:
             self.list_changed(kind)

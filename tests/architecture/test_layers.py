@@ -19,7 +19,15 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/client": {"trio"},
     "gateway/wire": {"trio", "httptools", "trio_websocket"},
     "gateway/store": {"trio", "redis", "hiredis"},
-    "gateway/native": {"trio", "pydantic", "pydantic_core", "typing_extensions", "jsonschema_rs", "uritemplate"},
+    "gateway/native": {
+        "trio",
+        "pydantic",
+        "pydantic_core",
+        "typing_extensions",
+        "jsonschema_rs",
+        "uritemplate",
+        "watchdog",
+    },
     "gateway/observability": {"trio", "prometheus_client", "structlog"},
     "gateway/config": {"pydantic", "pydantic_core", "yaml"},
     "gateway/sealing": {"cryptography"},
@@ -83,6 +91,7 @@ IN_ONE_FOLDER = (
     "yaml",
     "jsonschema_rs",
     "uritemplate",
+    "watchdog",
 )
 
 
