@@ -16,7 +16,7 @@ SERVE := $(BIN)/stagedoor serve \
   $(if $(CONFIG),--config $(CONFIG)) $(if $(LISTEN),--listen $(LISTEN)) \
   $(if $(ADMIN),--admin $(ADMIN)) $(if $(STORE),--store $(STORE))
 
-.PHONY: help setup run everyday test lint format reference bench chaos lock test-tools redis nginx bwrap clean
+.PHONY: help setup run everyday test lint format reference bench chaos lock test-tools redis nginx prometheus bwrap clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -63,7 +63,7 @@ has = $(if $(shell command -v $(1) 2>/dev/null),$(2))
 PEERS := $(foreach built,go:go rust:cargo jvm:mvn,$(call has,$(lastword $(subst :, ,$(built))),\
   build/peers/$(firstword $(subst :, ,$(built)))/.stamp))
 
-test-tools: redis nginx bwrap tests/node/.stamp .venv-servers/.stamp $(SDKS) .venv-peers/fastmcp/.stamp $(PEERS)
+test-tools: redis nginx prometheus bwrap tests/node/.stamp .venv-servers/.stamp .venv-deploy/.stamp $(SDKS) .venv-peers/fastmcp/.stamp $(PEERS)
 
 redis:
 	@scripts/need-redis.sh
@@ -74,8 +74,11 @@ nginx:
 bwrap:
 	@scripts/need-bwrap.sh
 
+prometheus:
+	@scripts/need-prometheus.sh
+
 clean: ## Remove everything that the other targets made.
-	rm -rf .venv .venv-servers .venv-sdks .venv-peers tests/node/node_modules tests/node/.stamp build var *.egg-info \
+	rm -rf .venv .venv-servers .venv-deploy .venv-sdks .venv-peers tests/node/node_modules tests/node/.stamp build var *.egg-info \
 	  .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/.stamp: requirements.lock pyproject.toml scripts/make-venv.sh
@@ -86,6 +89,10 @@ clean: ## Remove everything that the other targets made.
 
 .venv-servers/.stamp: tests/servers/requirements.lock scripts/make-venv.sh | .venv/.stamp
 	scripts/make-venv.sh .venv-servers tests/servers/requirements.lock $(BIN)/python
+	@touch $@
+
+.venv-deploy/.stamp: tests/deploy/requirements.lock scripts/make-venv.sh | .venv/.stamp
+	scripts/make-venv.sh .venv-deploy tests/deploy/requirements.lock $(BIN)/python
 	@touch $@
 
 .venv-sdks/%/.stamp: tests/sdks/%.lock scripts/make-venv.sh | .venv/.stamp

@@ -85,7 +85,8 @@ class Single:
 
             return Exposition(gateway.metrics)
 
-        app = admin_app(gateway.readiness, page, servers=gateway.servers, sessions=gateway.operate)
+        hosts = self._settings.auth.hosts
+        app = admin_app(gateway.readiness, page, hosts, servers=gateway.servers, sessions=gateway.operate)
         config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
         with recorded(listen.path or listen.port, f"http://{admin.url_host}:{admin.port}", gateway.log):
             await serve(app, self._admin, config, stop=gateway.drained, log=gateway.log, connections=gateway.admin)

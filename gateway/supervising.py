@@ -138,6 +138,7 @@ async def _attend(supervisor: Supervisor, settings: Settings, admin: list[socket
     app = admin_app(
         readiness,
         page,
+        settings.auth.hosts,
         servers=lambda: {"listen": listen, "servers": overview.servers(supervisor.states())},
         before=supervisor.look,
         sessions=supervisor.ask,

@@ -10,7 +10,7 @@ if [ $# -gt 0 ]; then
   exec "$PYTHON" -m pytest -m "not chaos" --durations=10 "$@"
 fi
 at_once=$(($(getconf _NPROCESSORS_ONLN) + 1))
-lots=("tests/e2e/test_[a-f]*.py" "tests/e2e/test_[!a-f]*.py" tests/conformance tests/faults tests/matrix tests/chaos tests/actors tests/interaction tests/cluster tests/fuzz)
+lots=("tests/e2e/test_[a-f]*.py" "tests/e2e/test_[!a-f]*.py" tests/conformance tests/deploy tests/faults tests/matrix tests/chaos tests/actors tests/interaction tests/cluster tests/fuzz)
 for folder in tests/*/; do
   folder=${folder%/}
   [ -n "$(find "$folder" -name 'test_*.py' -print -quit)" ] || continue

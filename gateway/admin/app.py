@@ -62,10 +62,11 @@ def admin_app(
     before: Callable[[], Awaitable[object]] | None = None,
     sessions: Operate | None = None,
 ) -> App:
-    """The app. `metrics` gives the exposition and its content type; `hosts` are further names to be called by;
+    """The app. `metrics` gives the exposition and its content type; `hosts` are further names to be called by,
+    with any port, whichever they are given with;
     `servers` says how every server is, in JSON values without credentials; `before` brings up to date what the others
     say; `sessions` lists sessions and acts on them."""
-    names = _LOOPBACK | {host.lower() for host in hosts}
+    names = _LOOPBACK | {host.lower().partition(":")[0] for host in hosts}
     pages = _Pages(metrics, servers, sessions)
 
     def livez(_query: bytes) -> tuple[int, Mapping[str, Any]]:

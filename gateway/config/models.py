@@ -184,7 +184,8 @@ class AuthSection(Section):
     """The bearer token of each principal, by the principal's name: the token, or an object with `token` and the
     `groups` and `scopes` that it gives."""
     hosts: list[HostText] = []
-    """`Host` values allowed besides loopback names and the listen address: `name`, or `name:port` for one port."""
+    """`Host` values allowed besides loopback names and the listen address: `name`, or `name:port` for one port. The
+    admin listener takes these names too, with any port."""
     origins: list[OriginText] = []
     """`Origin` values allowed besides those of loopback names and the listen address."""
 

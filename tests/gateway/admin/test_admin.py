@@ -117,6 +117,15 @@ async def test_readyz_tells_ready_degraded_and_draining(readiness, code, status,
     }
 
 
+async def test_names_it_is_called_by_are_taken_with_any_port():
+    """A scraper on the network of compose asks for `gateway-1:8081`."""
+    names = ("gateway-1", "Public.Example:8443")
+    app = admin_app(lambda: Readiness(True), lambda: (METRICS, "text/plain"), names)
+    for host in ("gateway-1:8081", "gateway-1", "public.example:8081", "10.1.2.3:8081", "localhost"):
+        assert (await get(app, "/readyz", host)).status_code == 200, host
+    assert (await get(app, "/readyz", "gateway-2:8081")).status_code == 403
+
+
 async def test_readyz_shows_the_details(app):
     body = (await get(app, "/readyz")).json()
     assert (body["store"], body["sessions"]) == ("memory", 3)
