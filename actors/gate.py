@@ -118,7 +118,9 @@ class Gate:
                 if self._overloaded():
                     return _refused(errors.overloaded(), request.id)
                 return await self._modern.ask(
-                    Kind(post.endpoint, post.principal, envelope.bits, post.headers.get(AFFINITY_HEADER, "")),
+                    Kind(
+                        post.endpoint, post.principal, envelope.bits, post.headers.get(AFFINITY_HEADER, ""), one_server
+                    ),
                     lambda reply: Begin(request, envelope, mirrored, reply, post.rights),
                     request.id,
                 )
@@ -136,7 +138,7 @@ class Gate:
         if self._overloaded():
             return _refused(errors.overloaded())
         # It says nothing of its client that a server could be told.
-        kind = Kind(post.endpoint, post.principal, frozenset(), post.headers.get(AFFINITY_HEADER, ""))
+        kind = Kind(post.endpoint, post.principal, frozenset(), post.headers.get(AFFINITY_HEADER, ""), one_server)
         return await self._modern.ask(kind, lambda reply: Inform(notification, reply, post.rights))
 
     async def get(self, get: Get) -> Reply:
@@ -483,7 +485,8 @@ AFFINITY = 128
 def name_of(kind: Kind) -> str:
     """The name of the actor: long words of clients make it no longer."""
     brief = len(kind.affinity) <= AFFINITY and capabilities.short(kind.bits)
-    return (_name if brief else _name.__wrapped__)(kind.endpoint, kind.principal.name, kind.bits, kind.affinity)
+    endpoint = f"{kind.endpoint}=" if kind.one_server else kind.endpoint
+    return (_name if brief else _name.__wrapped__)(endpoint, kind.principal.name, kind.bits, kind.affinity)
 
 
 @lru_cache(NAMES)

@@ -21,7 +21,7 @@ from actors.named import NamedRef
 from actors.pools.pool import PoolKey
 from actors.pools.pools import Pools
 from actors.protocol import capabilities
-from actors.protocol.table import Replaced, Table, touches
+from actors.protocol.table import Replaced, Table, replaced, touched
 from actors.quotas import Quotas, Shares
 from actors.runtime import Child, DynamicSupervisor, Ref, Supervisor, System
 from actors.services import Services
@@ -88,6 +88,7 @@ class GatewayActors:
         services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier"), self.doubt, trio.current_time))
         services.cluster.subscribe(Deaths(NamedRef(system, "sweeper")))
         self.door = Gate(services, self.sessions, self.router, mailer, modern, overloaded)
+        self._prestart = prestart
         if prestart:
             tree.catalogue.reply(Prestart())
 
@@ -105,9 +106,7 @@ class GatewayActors:
         self.affinity_pools = pools
 
         def make(kind: Kind) -> ModernRequests:
-            served = services.table.value.endpoints.get(kind.endpoint)
-            merges = served is None or served.kind == "aggregate"
-            bits = passed_on(kind.bits) if merges else capabilities.carried(kind.bits)
+            bits = passed_on(kind.bits) if not kind.one_server else capabilities.carried(kind.bits)
             resolver = UpstreamResolver(PoolKey(kind.principal, bits, kind.affinity), services, tree, pools, registry)
             return ModernRequests(kind, services, tree, self.quotas, resolver)
 
@@ -115,7 +114,8 @@ class GatewayActors:
 
     def replace_table(self, table: Table) -> None:
         """Another configuration counts from now on. Connections to servers that are not in it end, and what is in
-        flight on them gets an error; sessions on aggregates that list other things are told so."""
+        flight on them gets an error; those to servers that are others now stay with who has them for a while; sessions
+        that list other things are told so."""
         cell = self.services.table
         before, cell.value = cell.value, table
         message = Replaced(before)
@@ -123,14 +123,16 @@ class GatewayActors:
             actor.reply(message)
         for upstream in self.tree.upstreams.children():
             upstream.reply(message)
-        touched = {name for name in before.endpoints if touches(before, table, name)}
         for served in (*self.pools.children(), *self.modern_requests.children()):
             served.reply(message)
+        others = {name for name in before.endpoints if touched(before, table, name)}
         for alive in self.sessions.table.values():
-            if alive.endpoint in touched:
+            if alive.endpoint in others:
                 alive.ref.reply(message)
+        if self._prestart and not table.backends.keys() <= before.backends.keys() - replaced(before, table):
+            self.tree.catalogue.reply(Prestart())
         gone = sorted(before.backends.keys() - table.backends.keys())
-        self.services.log.info("table_replaced", digest=table.digest, gone=gone, touched=sorted(touched))
+        self.services.log.info("table_replaced", digest=table.digest, gone=gone, touched=sorted(others))
 
     def _new_backends(self) -> Backends:
         self.backends = Backends(self.services, self.backends.status, self.tree.upstreams.children)

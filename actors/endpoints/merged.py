@@ -20,9 +20,9 @@ from actors.machines.session import events as ev
 from actors.protocol import aggregate, capabilities, cursors, errors
 from actors.protocol import payload as json
 from actors.protocol.messages import EMPTY
-from actors.protocol.methods import CHANGED, METHODS
+from actors.protocol.methods import CHANGED, LIST_CHANGED, METHODS
 from actors.protocol.naming import is_web
-from actors.protocol.table import Table, replaced, touches
+from actors.protocol.table import Table, replaced, touched
 from actors.upstreams.backends import all_unreachable, unreachable
 from actors.upstreams.messages import UpstreamOutcome
 
@@ -274,9 +274,16 @@ class Merged:
     def reconfigured(self, before: Table) -> None:
         """The table was replaced: other lists may be in it, other filters, other names."""
         table = self._endpoint.services.table.value
-        self.listing.forget(replaced(before, table))
-        if touches(before, table, self._endpoint.name):
-            self.changes.announce_all()
+        others = replaced(before, table)
+        kept = frozenset(backend for backend in others & table.backends.keys() if self._endpoint.lists_itself(backend))
+        self.listing.forget(others - kept)
+        for kind in sorted(touched(before, table, self._endpoint.name, kept)):
+            self.changes.announce(LIST_CHANGED[kind])
+
+    def renewed(self, backend: str) -> None:
+        """The client goes on with another server of this name: its lists may be others."""
+        self.listing.forget(frozenset({backend}))
+        self.changes.announce_all()
 
     def shrink(self) -> None:
         """Nobody was heard for a while: what can be had again is let go of."""

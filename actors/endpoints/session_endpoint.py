@@ -28,9 +28,9 @@ from actors.protocol import capabilities, tasks, translate
 from actors.protocol import payload as json
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
-from actors.protocol.table import BackendSpec, Table
+from actors.protocol.table import TOOLS, BackendSpec, Table, replaced
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, can_use
-from actors.runtime import EMPTY_TABLE, Ref, put
+from actors.runtime import EMPTY_TABLE, ExitKind, Ref, put
 from actors.services import Services
 from actors.upstreams.legacy import LegacyUpstream
 from actors.upstreams.messages import (
@@ -82,8 +82,13 @@ class SessionEndpoint(Endpoint):
         """By server: the log level that it was told, if it was told any."""
         self.dialer = SessionDialer(self)
         super().__init__(host, name, services, tree, self.dialer)
-        self.merged = Merged(self, Source(self)) if merged else None
-        self.naming = self.merged if self.merged is not None else Single(self)
+        self._single: Single | None = None
+        if merged:
+            self.merged = self.naming = Merged(self, Source(self))
+        else:
+            self._single = self.naming = Single(self)
+        self.former: frozenset[str] = frozenset()
+        """Servers that are configured otherwise by now than when their connection was made."""
         self.tasks = TaskRegistry(self)
         self.subscriptions = Subscriptions(self._save_subscriptions)
         self._questions: dict[tuple[str, RequestId], str] = EMPTY_TABLE
@@ -122,8 +127,10 @@ class SessionEndpoint(Endpoint):
         return self.upstreams.server_infos.get(backend) or self.tree.server_info(catalogue_key(self, backend))
 
     def lists_itself(self, backend: str) -> bool:
-        """Whether the session has a connection of its own, over which it may see other things than others."""
-        return backend in self.upstreams.server_infos and not self.upstreams.shares(backend)
+        """Whether the session has a connection of its own, over which it may see other things than others; or one to
+        the server as it was configured before, whose tools are those that it can call."""
+        up = backend in self.upstreams.server_infos
+        return up and (backend in self.former or not self.upstreams.shares(backend))
 
     def as_is(self, backend: str) -> bool:
         """As in `Endpoint`: to a client of the same revision."""
@@ -445,9 +452,10 @@ class SessionEndpoint(Endpoint):
             self.host.leave(message.call, pass_on)
 
     def upstream_ended(self, ref: Ref) -> None:
-        """A connection's actor is gone. After a crash another one takes over the subscriptions."""
+        """A connection's actor is gone. After a crash, and where the server has another configuration, another one
+        takes over the subscriptions."""
         for backend in self.upstreams.ended(ref):
-            if ref.reason is not None and ref.reason.abnormal:
+            if ref.reason is not None and ref.reason.kind is not ExitKind.SHUTDOWN:
                 self.resubscribe(backend)
 
     def disconnected(self, backend: str, was_up: bool) -> None:
@@ -457,6 +465,21 @@ class SessionEndpoint(Endpoint):
         for question in [q for q in self._questions if q[0] == backend]:
             del self._questions[question]
         self.host.event(ev.BackendLost(backend))
+        if backend in self.former:
+            self.former -= {backend}
+            self._renewed(backend)
+
+    def _renewed(self, backend: str) -> None:
+        """The next connection is one to the server that is configured."""
+        if self.merged is not None:
+            self.merged.renewed(backend)
+        elif self._single is not None and self._single.configured:
+            self._single.changed(LIST_CHANGED)
+
+    @property
+    def bound(self) -> bool:
+        """Whether a connection lives and dies with this process, or can't be made again as it is."""
+        return bool(self.former) or self.upstreams.bound
 
     # The session's life
 
@@ -484,16 +507,26 @@ class SessionEndpoint(Endpoint):
 
         merged.look((RESOURCES, TEMPLATES), looked)  # such an address is found once the lists are known
 
-    def reconfigured(self, before: Table) -> bool:
-        """The table was replaced; whether that concerns the session. A server that is configured nowhere ends its
-        connections itself."""
+    def reconfigured(self, before: Table) -> None:
+        """The table was replaced. A server that is configured nowhere ends its connections itself; those to one that is
+        another now stay for a while."""
+        table = self.services.table.value
+        self.former |= replaced(before, table) & self.upstreams.connections.keys() & table.backends.keys()
+        if self._single is not None:
+            self._single.reconfigured(before)
         if self.merged is None:
-            return False
+            return
         self.merged.reconfigured(before)
-        backends, configured = self.merged.listing.backends, self.services.table.value.backends
-        for backend in [b for b in self.upstreams.connections if b not in backends and b in configured]:
+        backends = self.merged.listing.backends
+        for backend in [b for b in self.upstreams.connections if b not in backends and b in table.backends]:
             self.upstreams.drop(backend)
-        return True
+
+    def recorded_under_another(self) -> None:
+        """The configuration is another one than that under which the client was shown what it knows."""
+        if self.merged is not None:
+            self.merged.changes.announce_all()
+        elif self._single is not None:
+            self._single.changed(TOOLS)
 
     def announce_all(self) -> None:
         """Nobody knows what the client was told: every list may have changed, and whatever it is subscribed to."""

@@ -4,7 +4,7 @@ Its own names, URIs, cursors, errors and unknown members pass as they are, but f
 hides: `enabledTools` and `disabledTools`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
 import msgspec
@@ -12,10 +12,14 @@ from msgspec import Raw
 
 from actors.endpoints.endpoint import Endpoint
 from actors.machines.session import effects as fx
+from actors.machines.session import events as ev
 from actors.protocol import errors
 from actors.protocol import payload as json
-from actors.protocol.table import BackendSpec
+from actors.protocol.messages import EMPTY
+from actors.protocol.methods import LIST_CHANGED
+from actors.protocol.table import BackendSpec, Table, same_server
 from actors.upstreams.messages import UpstreamOutcome
+from actors.upstreams.paging import Items, Page, Paging
 
 
 def filtered(spec: BackendSpec) -> bool:
@@ -101,6 +105,36 @@ class Single:
             payload = errors.internal(text, reason="malformed", executed="yes", backend=spec.name).raw
         self._endpoint.end(outcome.call, ok, payload)
 
+    def reconfigured(self, before: Table) -> None:
+        """The table was replaced. What other filters show counts from now on; the client is told if that is another
+        list of tools. (Of another server it is told when its connection is one to that server.)"""
+        backend = self.backend
+        was = before.backends.get(backend or "")
+        spec = self._endpoint.services.table.value.backends.get(backend or "")
+        if was is None or spec is None or _filters(was) == _filters(spec):
+            return
+
+        def listed(items: Items | None, error: Raw) -> None:
+            names = [_name(item) for item in items or ()]
+            if items is None or error or _shown(was, names) != _shown(spec, names):
+                self.changed(("tools",))
+
+        def ask(params: Raw, page: Page) -> None:
+            def came(outcome: UpstreamOutcome) -> None:
+                page(outcome.ok, outcome.payload)
+
+            if not self._endpoint.upstreams.own_call(spec.name, "tools/list", params, came):
+                page(False, EMPTY)
+
+        if same_server(was, spec) or spec.name in self._endpoint.upstreams.connections:
+            Paging("tools", ask, listed).start()
+
+    def changed(self, kinds: Iterable[str]) -> None:
+        """Tells the client that these lists may be others now."""
+        host = self._endpoint.host
+        for kind in kinds:
+            host.event(ev.CallProgressed("", None, LIST_CHANGED[kind], EMPTY, host.ctx.now()))
+
     def question(self, backend: str, method: str, params: Raw) -> Raw:
         """As in `Naming`: what the server says passes as it is."""
         return params
@@ -113,6 +147,14 @@ class Single:
     def look_for(self, uris: tuple[str, ...], then: Callable[[], None]) -> None:
         """As in `Naming`."""
         then()
+
+
+def _filters(spec: BackendSpec) -> object:
+    return spec.enabled_tools, spec.disabled_tools
+
+
+def _shown(spec: BackendSpec, names: list[str]) -> list[str]:
+    return [name for name in names if shown(spec, name)]
 
 
 class _Named(msgspec.Struct):

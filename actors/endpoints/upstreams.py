@@ -83,6 +83,7 @@ class Upstreams:
         "_dialer",
         "_endpoint",
         "_ends",
+        "_former",
         "_host",
         "_own",
         "_owner",
@@ -111,6 +112,8 @@ class Upstreams:
         """Connections in a row that have ended, and (`_wrong_era`) that were of the other era than the server."""
         self._wrong_era: dict[str, int] = EMPTY_TABLE
         self._waiting: dict[str, tuple[Ready, ...]] = EMPTY_TABLE
+        self._former: dict[int, Ref] = EMPTY_TABLE
+        """Calls that stay on a connection over which nothing else goes any more, and that connection."""
         self._own: OwnCalls | None = None
 
     @property
@@ -178,11 +181,16 @@ class Upstreams:
 
     def down(self, message: UpstreamDown) -> None:
         """A connection is lost, or could not be made; its actor stays, and makes it again for the next call."""
+        if self.connections.get(message.backend) is not message.upstream:
+            return  # nothing goes over it any more, and its calls have had their outcomes
         self._disconnected(message.backend)
         self.tell_waiting(message.backend, None, message.payload)
 
     def ended(self, ref: Ref) -> list[str]:
         """The actor of a connection is gone: its calls are lost. Whose connection it was."""
+        for call in [call for call, upstream in self._former.items() if upstream is ref]:
+            backend = self.calls.get(call, "")
+            self._owner.outcome(UpstreamOutcome(backend, call, False, _link_ended(backend, "unknown")))
         lost = [backend for backend, upstream in self.connections.items() if upstream is ref]
         for backend in lost:
             self._lose(backend)
@@ -212,6 +220,25 @@ class Upstreams:
         self._disconnected(backend)
         self.tell_waiting(backend, None, error)
 
+    def renew(self, backend: str) -> None:
+        """The server has another configuration: what comes next goes over another connection. What is under way stays
+        on this one."""
+        upstream = self.connections.pop(backend, None)
+        if upstream is None:
+            return
+        self.server_infos.pop(backend, None)
+        running = [call for call, runs_at in self.calls.items() if runs_at == backend and call not in self._former]
+        for call in running:
+            self._former = put(self._former, call, upstream)
+        if not running:
+            self._part(upstream)
+        if backend in self._waiting and (fresh := self.connection(backend)) is not None:
+            fresh.reply(Wanted())
+        for call in running:
+            if call < 0:  # what the gateway asked for itself was about the server that is configured
+                upstream.reply(Cancel(self._host.ctx.ref, call, "the server has another configuration now"))
+                self._owner.outcome(UpstreamOutcome(backend, call, False, _link_ended(backend, "unknown")))
+
     def drop(self, backend: str) -> None:
         """The endpoint has this server no more: its connection would wait for nothing."""
         message = f"server {backend!r} is no longer part of this endpoint"
@@ -238,7 +265,10 @@ class Upstreams:
         return any((spec := backends.get(name)) is None or not movable(settled(spec)) for name in self.connections)
 
     def _leave(self, backend: str) -> None:
-        upstream, ctx = self.connections.pop(backend), self._host.ctx
+        self._part(self.connections.pop(backend))
+
+    def _part(self, upstream: Ref) -> None:
+        ctx = self._host.ctx
         ctx.demonitor(upstream)
         upstream.reply(Leave(ctx.ref))
 
@@ -249,7 +279,8 @@ class Upstreams:
         self._disconnected(backend)
 
     def _fail_calls(self, backend: str, error: Raw) -> None:
-        for call in [call for call, runs_at in self.calls.items() if runs_at == backend]:
+        lost = [call for call, runs_at in self.calls.items() if runs_at == backend and call not in self._former]
+        for call in lost:
             self._owner.outcome(UpstreamOutcome(backend, call, False, error))
 
     def _disconnected(self, backend: str) -> None:
@@ -270,6 +301,10 @@ class Upstreams:
         """It is not, or no more; where it was, if it was anywhere."""
         backend = self.calls.pop(call, None)
         self.calls = self.calls or EMPTY_TABLE
+        if self._former and (former := self._former.pop(call, None)) is not None:
+            if former not in self._former.values() and former not in self.connections.values():
+                self._part(former)
+            self._former = self._former or EMPTY_TABLE
         return backend
 
     def wait(self, call: int, waiter: Waiter) -> None:
@@ -330,9 +365,10 @@ class Upstreams:
         self._take_back(call, reason)
 
     def _take_back(self, call: int, reason: str) -> None:
-        upstream = self.connections.get(self.over(call) or "")
+        upstream = self._former.get(call) or self.connections.get(self.calls.get(call, ""))
         if upstream is not None:
             upstream.reply(Cancel(self._host.ctx.ref, call, reason))
+        self.over(call)
 
     def settle(self, message: UpstreamOutcome) -> None:
         """A call is over whose outcome is not simply the client's."""

@@ -44,7 +44,7 @@ from actors.protocol.messages import EMPTY
 from actors.protocol.meta import SERVER_KEY, Envelope
 from actors.protocol.methods import METHODS
 from actors.protocol.outcomes import Outcome
-from actors.protocol.table import BackendSpec, Table
+from actors.protocol.table import BackendSpec, Table, replaced
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, SERVED
 from actors.runtime import Ref, Registry, Reply
 from actors.services import Services
@@ -457,6 +457,8 @@ class ModernEndpoint(Endpoint):
     def ready(self, message: UpstreamReady) -> None:
         """A connection is up."""
         backend, server_info = message.backend, message.server_info
+        if self.upstreams.connections.get(backend) is not message.upstream:
+            return  # nothing new goes over it
         self.upstreams.ready(message)
         self._known[backend] = Backend(backend, server_info.version, server_info.implementation)
         if server_info.version == MODERN:
@@ -492,9 +494,15 @@ class ModernEndpoint(Endpoint):
     # Its life
 
     def reconfigured(self, before: Table) -> None:
-        """The table was replaced."""
+        """The table was replaced. A server without sessions is called as it is configured from now on. One with them
+        stays, with what it remembers of the client, for as long as the pool of this client does."""
+        table, upstreams = self.services.table.value, self.upstreams
+        for backend in replaced(before, table) & table.backends.keys() - self.dialer.pools:
+            upstreams.renew(backend)
         if self.merged is not None:
             self.merged.reconfigured(before)
+        elif self._single is not None:
+            self._single.reconfigured(before)
 
 
 class ModernDialer:

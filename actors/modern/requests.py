@@ -33,7 +33,7 @@ from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import EMPTY, Notification, Request, RequestId
 from actors.protocol.meta import Envelope
 from actors.protocol.outcomes import Outcome
-from actors.protocol.table import Replaced, touches
+from actors.protocol.table import TOOLS, Replaced, touched
 from actors.protocol.versions import MODERN
 from actors.quotas import Evict, Evictable, Quotas
 from actors.runtime import SHUTDOWN, Down, Exit, Reply
@@ -127,6 +127,8 @@ class Kind(Struct, frozen=True):
     principal: ports.Principal
     bits: ClientBits
     affinity: str
+    one_server: bool
+    """Whether the endpoint is one server as it is."""
 
 
 class ModernRequests(Evictable):
@@ -218,9 +220,8 @@ class ModernRequests(Evictable):
     # Life
 
     def started(self) -> None:
-        served = self.services.table.value.endpoints.get(self.kind.endpoint)
-        transparent = served is not None and served.kind == "transparent"
-        self.endpoint = ModernEndpoint(self, self.kind.endpoint, self.services, self.tree, merged=not transparent)
+        merged = not self.kind.one_server
+        self.endpoint = ModernEndpoint(self, self.kind.endpoint, self.services, self.tree, merged=merged)
         self.listens = ListenRequests(self.endpoint, self.quotas, self._settled)
         self._settled()
 
@@ -510,10 +511,11 @@ class ModernRequests(Evictable):
     # Backends
 
     def _replaced(self, message: Replaced) -> None:
-        """The table is another one. Subscriptions end: their clients come again, and take it that all has changed."""
-        self.endpoint.reconfigured(message.before)
-        if touches(message.before, self.services.table.value, self.kind.endpoint):
+        """The table is another one. Subscriptions at other servers than before end: their clients come again, and take
+        it that all has changed. Where only filters are others, they hear of tools that have changed."""
+        if touched(message.before, self.services.table.value, self.kind.endpoint) - TOOLS:
             self.listens.end_all()
+        self.endpoint.reconfigured(message.before)
 
 
 _DISCONNECTED, _FLUSH = sv.Disconnected(), sv.FlushDue()

@@ -139,6 +139,9 @@ class PoolActor(Evictable):
         self._guests: set[Ref] = set()
         """Callers that stand for other processes."""
         self.stale = False
+        """It ends as soon as no call is left: the server is another one."""
+        self._former = False
+        """So it is, and the pool has a connection to the one of before."""
         self._used = 0.0
         """When the last use of the connections ended, as far as that is known."""
 
@@ -321,12 +324,15 @@ class PoolActor(Evictable):
         self._ownership.leave()
 
     def _replaced(self, message: Replaced) -> None:
-        """How calls are told apart depends on the server: for another one there is another pool, as soon as the
-        connections have said that theirs are over."""
-        was, spec = (t.backends.get(self._backend) for t in (message.before, self._services.table.value))
-        if not same_server(was, spec):
-            self.stale = True
-            self.settled()
+        """For another server there is another pool. What the server at the other end of a connection remembers of the
+        client is still there, so the pool stays as long as that connection; it gets no other one beside it."""
+        first, rules = self._first, self._state.rules
+        changed = not same_server(self._spec, self._services.table.value.backends.get(self._backend))
+        kept = first is not None and first.server_info is not None
+        self._former, self.stale = changed and kept, changed and not kept
+        lines = 1 if changed else 1 + self._services.limits.overflow_connections
+        self._state = replace(self._state, rules=replace(rules, lines=lines))
+        self.settled()
 
     def _failure(self, reason: str, message: str) -> Raw:
         """Of what was not executed."""
@@ -488,6 +494,7 @@ class PoolActor(Evictable):
         self._step(ev.ConnectionLost(connection.number))
         if connection is self._first:
             self.announce(um.UpstreamDown(self.ctx.ref, self._backend, message.message, message.payload))
+            self._move_on()
 
     def _ended(self, ref: Ref) -> None:
         """An actor is gone: of a connection, or a caller."""
@@ -499,6 +506,14 @@ class PoolActor(Evictable):
         if connection is first:
             self._closed("the connection to the server ended")
         self._step(ev.ConnectionGone(connection.number))
+        if connection is first:
+            self._move_on()
+
+    def _move_on(self) -> None:
+        """The connection with the server's state is gone: of a server that is another one now this pool has no more."""
+        if self._former:
+            self._former, self.stale = False, True
+            self.settled()
 
     def _wrong_era(self, message: um.UpstreamWrongEra) -> None:
         """The server is modern: the calls go back to whoever made them, and so does the finding."""

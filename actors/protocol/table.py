@@ -204,6 +204,9 @@ class Limits:
     """From 'not ready' to the first step of the drain: so long everybody is served, and balancers may notice."""
     drain_deadline: float = 8.0
     """From the first step of the drain to its end."""
+    reload_grace: float = 300.0
+    """How long those who hold a connection to a server keep it after a reload that gave it another command, address or
+    credential; whoever connects meanwhile gets the server that is configured."""
 
 
 # ------------------------------------------------------------------------------------ what it means that it is replaced
@@ -227,18 +230,39 @@ def replaced(before: Table, after: Table) -> frozenset[str]:
     return frozenset(n for n, spec in before.backends.items() if not same_server(spec, after.backends.get(n)))
 
 
-def touches(before: Table, after: Table, endpoint: str) -> bool:
-    """Whether an aggregated endpoint may list other things than before, or list them under other names."""
+def connection_name(spec: BackendSpec) -> str:
+    """Of a connection that everybody uses who comes to this server as it is configured here: another one has another
+    name. It is the same in one process only, and says nothing of what it was made of."""
+    target = id(spec.target.server) if isinstance(spec.target, NativeTarget) else spec.target
+    return f"{spec.name}-{hash((target, spec.sharing)) & (1 << 64) - 1:016x}"
+
+
+TOOLS = frozenset({"tools"})
+LISTS = frozenset({"tools", "prompts", "resources"})
+"""The kinds of what servers list."""
+
+
+NONE: frozenset[str] = frozenset()
+
+
+def touched(before: Table, after: Table, endpoint: str, kept: frozenset[str] = NONE) -> frozenset[str]:
+    """Of which kinds an endpoint may list other things than before, or list them under other names, where `kept` are
+    asked for their lists as they were."""
     was, served = before.endpoints.get(endpoint), after.endpoints.get(endpoint)
-    if was != served:
-        return True
+    if was != served or served is None:
+        return LISTS if was != served else NONE
+    names = served.backends
     # A backend that is on other endpoints only may still be the rival of one here.
     named, renamed = (prefixes(tuple(table.backends), table.separator).by_backend for table in (before, after))
-    names = served.backends if served is not None else ()
-    return any(named.get(n) != renamed.get(n) or _shown(before, n) != _shown(after, n) for n in names)
+    if served.kind == "aggregate" and any(named.get(n) != renamed.get(n) for n in names):
+        return LISTS
+    others = replaced(before, after) - kept | after.backends.keys() - before.backends.keys()
+    if not others.isdisjoint(names):
+        return LISTS
+    return TOOLS if any(filters(before, n) != filters(after, n) for n in names) else NONE
 
 
-def _shown(table: Table, name: str) -> object:
-    """What decides over the items that a backend contributes."""
+def filters(table: Table, name: str) -> object:
+    """What decides over the tools that are shown of a backend."""
     spec = table.backends.get(name)
-    return spec and (spec.target, spec.sharing, spec.enabled_tools, spec.disabled_tools)
+    return spec and (spec.enabled_tools, spec.disabled_tools)

@@ -156,6 +156,10 @@ class DrainDue(Struct, frozen=True):
     """The drain is over."""
 
 
+class UnservedDue(Struct, frozen=True):
+    """The endpoint was not configured any more a while ago."""
+
+
 class DeadlineDue(Struct, frozen=True):
     """A call takes too long."""
 
@@ -175,6 +179,7 @@ OwnMessage: TypeAlias = (
     | MoveDue
     | ClosingDue
     | DrainDue
+    | UnservedDue
     | DeadlineDue
 )
 """From itself, its store and its clocks."""

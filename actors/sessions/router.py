@@ -323,7 +323,7 @@ class Router(Actor):
         self._quotas.sessions.add(opening.principal)
         version = self._services.cluster.schema
         fields = session_record.birth(opening.principal.name, opening.endpoint, version)
-        fields |= session_record.configuration(self._services.table.value)
+        fields |= session_record.configuration(self._services.table.value, opening.endpoint)
 
         def created(out: Any) -> None:
             self.ctx.ref.reply(Created(opening, key, session_id, fields, out))

@@ -81,6 +81,10 @@ HANDSHAKE_TTL = 60.0
 NOTE_WITHIN = 5.0
 """Seconds that the store has to acknowledge an answer of the client; then it is to be said again."""
 
+UNSERVED = 5.0
+"""Seconds after which a session ends whose endpoint is configured no more: its requests get 404 at once. A slip in a
+configuration may be mended so long."""
+
 CLOSING = 2.0
 """Seconds before the end of a drain from which on new requests wait for the next owner."""
 
@@ -471,6 +475,8 @@ class SessionActor(Actor):
                 self._stored(message)
             case SaveDue():
                 self.record.write()
+            case sm.UnservedDue():
+                self._unserved_due()
             case sm.StreamRecorded():
                 self._recorded(message)
             case ev.CallCleared():
@@ -479,11 +485,7 @@ class SessionActor(Actor):
             case ev.StreamFailed(reason="fenced"):
                 self._lose(Refused.FENCED)
             case ev.StreamFailed():
-                self.event(message)
-                for server_request_id in [i for i, ask in self._state.asks.items() if ask.stream == message.stream]:
-                    self.event(
-                        ev.ServerRequestExpired(server_request_id)
-                    )  # nobody saw it, or can be expected to answer it
+                self._stream_failed(message)
             case ev.StreamTurnDue() | ev.ServerRequestExpired():
                 self.event(message)
             case LogDue():
@@ -517,6 +519,12 @@ class SessionActor(Actor):
                 self.endpoint.upstreams.overdue(message.call)
             case _:
                 assert_never(message)
+
+    def _stream_failed(self, message: ev.StreamFailed) -> None:
+        """What was asked on it nobody saw, or can be expected to answer."""
+        self.event(message)
+        for asked in [id for id, ask in self._state.asks.items() if ask.stream == message.stream]:
+            self.event(ev.ServerRequestExpired(asked))
 
     def stopped(self, reason: Exit) -> None:
         """Whoever still waits is told. What was parked was not begun: it is for the next life."""
@@ -939,11 +947,12 @@ class SessionActor(Actor):
             self.event(ev.Ended("idle"))
         elif idle < leave:
             self._watch(min(leave, end) - idle)
-        elif unfinished or self.endpoint.upstreams.bound:
+        elif unfinished or self.endpoint.bound:
             if self._active > self.record.touched:
                 self.record.keep()  # it is not looked at again before the end, and the record must last as long
             self.endpoint.shrink()
-            self._watch(end - idle)
+            again = limits.reload_grace if self.endpoint.former else end  # what holds it here may be gone then
+            self._watch(min(again, end - idle))
         else:
             self._parked, self._given_back = [], True
             since = last_activity(self.services.cluster.now() - idle)
@@ -1043,16 +1052,30 @@ class SessionActor(Actor):
 
     def _reconfigured(self, before: Table) -> None:
         """The table was replaced while the session lived."""
-        if self.endpoint.reconfigured(before):
-            self.save({**session_record.configuration(self.services.table.value)})
+        self.endpoint.reconfigured(before)
+        name, table = self.identity.endpoint, self.services.table.value
+        if self._unserved:
+            self.ctx.set_timer("unserved", UNSERVED, sm.UnservedDue())
+        current = session_record.configuration(table, name)
+        if current != session_record.configuration(before, name):
+            self.save({**current})
+
+    def _unserved_due(self) -> None:
+        if self._unserved:
+            self.event(ev.Ended("unconfigured"))
+
+    @property
+    def _unserved(self) -> bool:
+        """Whether its endpoint is no more, or another one under this name."""
+        served = self.services.table.value.endpoints.get(self.identity.endpoint)
+        return served is None or (served.kind == "aggregate") != (self.endpoint.merged is not None)
 
     def _recorded_under(self, fields: Mapping[str, bytes]) -> None:
         """The session was rebuilt from a record with these fields, perhaps in a process with another configuration."""
-        table = self.services.table.value
-        current, merged = session_record.configuration(table), self.endpoint.merged
-        if merged is not None and fields.get("table") != current["table"]:
-            key, endpoint = self.identity.key, self.identity.endpoint
-            gone = unconfigured(fields, table)
+        table, endpoint = self.services.table.value, self.identity.endpoint
+        current = session_record.configuration(table, endpoint)
+        if fields.get("table") != current["table"]:
+            key, gone = self.identity.key, unconfigured(fields, table)
             self.services.log.info("session_reconfigured", session=handle(key), endpoint=endpoint, gone=gone)
-            merged.changes.announce_all()
+            self.endpoint.recorded_under_another()
             self.save({**current})

@@ -25,7 +25,7 @@ from actors.named import NamedRef
 from actors.protocol import errors
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.messages import RequestId
-from actors.protocol.table import BackendSpec, Replaced, Table, same_server
+from actors.protocol.table import BackendSpec, Replaced, same_server
 from actors.runtime import NORMAL, Actor, Down, Ref, TaskEnded
 from actors.services import Services
 from actors.upstreams.messages import (
@@ -78,6 +78,10 @@ class Due(Enum):
     REPLIES = "owed"
     CLOSE = "close"
     DRAIN = "drain"
+    GRACE = "grace"
+    """Those who hold a connection to the server as it was configured before have had it for long enough."""
+    MOVED_ON = "moved on"
+    """Such a connection is lost, and was everybody's: there is another one for whoever comes."""
 
 
 CommonMessage: TypeAlias = (
@@ -107,14 +111,15 @@ class Connection(Actor):
         "_begun",
         "_calls",
         "_closing",
+        "_former",
         "_generation",
         "_kept",
         "_kind",
+        "_made_for",
         "_me",
         "_phase",
         "_services",
         "_subscribers",
-        "_target",
         "_tasks",
         "_transport",
         "_unreachable",
@@ -133,6 +138,10 @@ class Connection(Actor):
     _upstream: LegacyState | ModernState
     """The state of the machine."""
 
+    everybodys: bool
+    """Whether it is the one connection of all who come to this server. It stays with the server that it was made for;
+    any other one is made anew as it is configured then."""
+
     def __init__(
         self,
         spec: BackendSpec,
@@ -143,14 +152,17 @@ class Connection(Actor):
         kept: ports.Resumable | None = None,
     ) -> None:
         """`kept` is a session with the target of `spec`, which the first transport goes on with."""
-        self._backend = spec.name  # and not the spec: each connection is made as it is configured then
+        self._backend = spec.name
         self._services = services
         self._backends = backends
         self._subscribers = Subscribers(shared, self._drop, self._settle_later)
         self._calls = BackendDurations(services.telemetry, services.shown)
         self._phase = Phase.IDLE
         """As people are told of it."""
-        self._target = spec.target
+        self._made_for = spec
+        """The server as it was configured when the present transport was made."""
+        self._former = False
+        """It is configured otherwise now."""
         self._kept = kept
         self._transport: ports.Transport | None = None
         self._generation = 0
@@ -206,8 +218,8 @@ class Connection(Actor):
                 self._denied(payload)
             case ev.RetryDue():
                 self._step(message)
-            case Replaced(before):
-                self._replaced(before)
+            case Replaced():
+                self._replaced()
             case Recount():
                 asks = self._phase is Phase.CONNECTING and self._transport is None
                 holds = self._kind == "stdio" and self._tasks > 0
@@ -227,6 +239,10 @@ class Connection(Actor):
             case Due.CLOSE:
                 self.ctx.stop(NORMAL)
             case Due.DRAIN:
+                self._shut()
+            case Due.GRACE:
+                self._part()
+            case Due.MOVED_ON:
                 self._shut()
             case _:
                 assert_never(due)
@@ -256,10 +272,6 @@ class Connection(Actor):
     @abstractmethod
     def _without(self, ref: Ref, unwanted: list[str]) -> None:
         """A member is gone, and with it its calls; nobody is subscribed to these URIs any more."""
-
-    @abstractmethod
-    def _is_other(self, spec: BackendSpec | None) -> bool:
-        """What is configured is another server; whether this connection may be to it."""
 
     # Callers
 
@@ -314,31 +326,71 @@ class Connection(Actor):
         )
         if ok and self._unreachable:
             self._unreachable = False
-            self._backends.reply(Connected(self._backend))
+            self._works()
 
     # What is configured
 
+    def _works(self, server_info: ev.ServerInfo | None = None) -> None:
+        """The server that is configured does, if it is this one."""
+        if not self._former:
+            self._backends.reply(Connected(self._backend, server_info))
+
     @property
     def _spec(self) -> BackendSpec | None:
-        """As it is configured now."""
+        """As it is configured now; None for a connection to what was configured before: what shows there says nothing
+        of the server that is."""
+        return None if self._former else self._configured
+
+    @property
+    def _configured(self) -> BackendSpec | None:
         return self._services.table.value.backends.get(self._backend)
 
-    def _replaced(self, before: Table) -> None:
-        """A connection ends that is not to the server which is configured."""
-        was, spec = before.backends.get(self._backend), self._spec
-        if same_server(was, spec):
-            return
-        stays = self._is_other(spec)
-        if self._phase in LIVE:
-            what = "is no longer configured" if spec is None else "has another configuration now"
-            self._step(ev.Closed("unconfigured", f"server {self._backend!r} {what}", counts=False))
-        if not stays:
+    def _replaced(self) -> None:
+        """The table is another one. To a server that is gone the connection ends. One to a server that has another
+        configuration stays with those who use it, and what they have in flight, until `reload.grace` is over."""
+        spec = self._configured
+        if spec is None:
+            self._lose("is no longer configured")
             self._shut()
+        elif same_server(self._made_for, spec):
+            self._former = False  # perhaps it is again what it was before
+            self.ctx.cancel_timer("reload")
+        elif self._transport is None and not self.everybodys:
+            self._fit(spec)
+        elif not self._former and not self._closing:
+            self._former = True
+            self.ctx.set_timer("reload", self._services.limits.reload_grace, Due.GRACE)
+
+    def _part(self) -> None:
+        """The grace is over. Those who still use it go on with the server that is configured."""
+        if self._former:
+            self._lose("has another configuration now")
+        if self._former:  # there was nothing to lose
+            self._move_on()
+
+    def _lose(self, what: str) -> None:
+        if self._phase in LIVE:
+            self._step(ev.Closed("unconfigured", f"server {self._backend!r} {what}", counts=False))
+
+    def _move_on(self) -> None:
+        """Nothing connects it to what was configured before any more."""
+        self._former = False
+        self.ctx.cancel_timer("reload")
+        spec = self._configured
+        if self.everybodys or spec is None:
+            self._me.reply(Due.MOVED_ON)  # and not at once: the machine may be in the middle of a step
+        else:
+            self._fit(spec)
+
+    def _fit(self, spec: BackendSpec) -> None:
+        """A connection for one session becomes none for all, nor the other way round."""
+        if (spec.sharing == "shared") != self._subscribers.shared:
+            self._me.reply(Due.MOVED_ON)
 
     # The transport
 
     def _connect(self) -> None:
-        spec = self._spec
+        spec = self._made_for if self.everybodys else self._configured
         if self._phase is not Phase.CONNECTING or self._transport is not None:
             self._give_back()  # it was given up meanwhile
         elif spec is None:
@@ -363,7 +415,11 @@ class Connection(Actor):
         if self.principal is not None:
             transport.belongs_to(self.principal)
         kept, self._kept = self._kept, None
-        resumes = kept is not None and spec.target == self._target
+        resumes = kept is not None and spec.target == self._made_for.target
+        self._made_for = spec
+        if self._former and not self.everybodys:
+            self._former = False
+            self.ctx.cancel_timer("reload")
         if kept is not None and resumes:
             transport.resume(kept)
         self.ctx.start_task(f"transport-{self._generation}", transport.run)
@@ -380,7 +436,7 @@ class Connection(Actor):
 
     def _refused(self, said: ports.RequestFailed) -> None:
         """A request that did not get through; where nobody listens at all, the backend is not well."""
-        if said.reason == "connection_refused" and self._phase is Phase.READY:
+        if said.reason == "connection_refused" and self._phase is Phase.READY and not self._former:
             self._unreachable = True
             diagnostics = diagnosed(said.status, (), said.detail)
             self._backends.reply(Failure(self._backend, said.reason, said.message, diagnostics, True))
@@ -454,13 +510,15 @@ class Connection(Actor):
     def _down(self, effect: ev.Down) -> None:
         """What says something of the backend's health is logged by the backends actor, once for all who meet it; only
         what does not is logged here."""
-        if effect.counts and not self._closing:
+        if effect.counts and not self._closing and not self._former:
             failure = Failure(self._backend, effect.reason, effect.message, effect.diagnostics, effect.ran)
             self._backends.reply(failure)
         else:
             self._services.log.debug("link_down", backend=self._backend, reason=effect.reason, detail=effect.message)
         for ref in self._subscribers.members:
             ref.reply(UpstreamDown(self._me, self._backend, effect.message, effect.payload))
+        if self._former:
+            self._move_on()
 
     def _back_off(self, effect: ev.BackOff) -> None:
         seconds = breaker.delay(effect.attempt, self._services.jitter())

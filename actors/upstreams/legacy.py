@@ -28,7 +28,6 @@ from actors.upstreams.connection import CommonMessage, Connection, FromTransport
 from actors.upstreams.eras import Eras
 from actors.upstreams.messages import (
     Call,
-    Connected,
     Join,
     PeerNotified,
     PutDown,
@@ -88,6 +87,7 @@ class LegacyUpstream(Connection):
         """Without `eras` every server is taken for one with sessions."""
         kept = resume.kept if resume is not None else None
         super().__init__(spec, services, backends, shared=spec.sharing == "shared", kept=kept)
+        self.everybodys = self._subscribers.shared
         self._profile = profile
         self.principal = profile.principal
         self._upstream = replace(
@@ -188,9 +188,6 @@ class LegacyUpstream(Connection):
         """The backend's session is left for another connection; one that is shared stays with the others."""
         if not self._subscribers.shared:
             self._close(ev.LeftOff())
-
-    def _is_other(self, spec: BackendSpec | None) -> bool:
-        return spec is not None and (spec.sharing == "shared") == self._subscribers.shared
 
     def _renewed(self) -> Upstream:
         # With ids that only the server at the other end of this connection ever sees: whoever else finds a way to say
@@ -386,7 +383,7 @@ class LegacyUpstream(Connection):
             self._driver.ready(effect.server_info)
         self._unreachable = self._upstream.kept  # nothing was said to the backend yet
         if not self._unreachable:
-            self._backends.reply(Connected(self._backend, effect.server_info))
+            self._works(effect.server_info)
         self._announce(effect, self._transport.kept if self._transport is not None else None)
         if not self._subscribers.shared:  # on a shared one whoever joins later has to hear it too
             self._upstream = replace(self._upstream, server_info=effect.server_info.lasting)

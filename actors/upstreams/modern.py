@@ -36,7 +36,6 @@ from actors.upstreams.connection import CommonMessage, Connection, FromTransport
 from actors.upstreams.eras import Eras
 from actors.upstreams.messages import (
     Call,
-    Connected,
     Join,
     PeerNotified,
     PutDown,
@@ -130,6 +129,7 @@ class ModernUpstream(Connection):
 
     mailbox_size = 4096
     modern = True
+    everybodys = True
     gone = "the client has gone"
 
     _upstream: Upstream
@@ -220,10 +220,6 @@ class ModernUpstream(Connection):
         self._calls.forget(key)
         self._answers.forget(key)
         self._step(ev.Abandoned(key, reason))
-
-    def _is_other(self, spec: BackendSpec | None) -> bool:
-        self._answers.clear()
-        return spec is not None
 
     # The machine
 
@@ -351,7 +347,7 @@ class ModernUpstream(Connection):
 
     def _ready(self, effect: ev.Ready) -> None:
         self._unreachable = False
-        self._backends.reply(Connected(self._backend, effect.server_info))
+        self._works(effect.server_info)
         self._announce(effect)
 
     def _left_out(self, effect: mv.LeftOut) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from actors.machines.upstream.legacy_state import Profile
 from actors.named import NamedRef
-from actors.protocol.table import BackendSpec
+from actors.protocol.table import BackendSpec, connection_name
 from actors.runtime import DynamicSupervisor, Ref, Registry
 from actors.services import Services
 from actors.upstreams.eras import Eras
@@ -19,7 +19,7 @@ def start_upstream(
     SystemClosed."""
     if spec.sharing != "shared":
         return upstreams.start_child(make())
-    name = f"link-{spec.name}-shared"
+    name = f"link-{connection_name(spec)}-shared"
     running = registry.whereis(name)
     return running if running is not None else upstreams.start_child(make(), name)
 
@@ -55,7 +55,7 @@ def start_modern_upstream(
 ) -> Ref:
     """The upstream connection without sessions to this backend, which everybody uses. Raises AtCapacity,
     SystemClosed."""
-    name = f"link-{spec.name}-modern"
+    name = f"link-{connection_name(spec)}-modern"
     running = registry.whereis(name)
     return (
         running if running is not None else upstreams.start_child(ModernUpstream(spec, services, backends, eras), name)

@@ -65,7 +65,7 @@ class Builder:
 
     def settings(self) -> Settings:
         gateway = self.file.gateway
-        sections = {name: getattr(gateway, name) for name in ("limits", "sessions", "replay", "drain")}
+        sections = {name: getattr(gateway, name) for name in ("limits", "sessions", "replay", "drain", "reload")}
         limits = limits_from(sections)
         self._check_order(limits)
         listen, admin = parse_listen(gateway.listen), parse_address(gateway.admin)

@@ -219,6 +219,7 @@ LimitsSection = section("limits", "Bounds of one process.")
 SessionsSection = section("sessions", "How many client sessions there are, and how long each lives.")
 ReplaySection = section("replay", "What is kept so that a client whose connection broke can resume its streams.")
 DrainSection = section("drain", "How the gateway ends on SIGTERM.")
+ReloadSection = section("reload", "What happens when the configuration is read anew, on SIGHUP or `--watch-config`.")
 
 
 class Gateway(Section):
@@ -250,6 +251,7 @@ class Gateway(Section):
     """Names of servers by group; each group is an endpoint of its own, `/mcp/<group>`."""
     naming: NamingSection = NamingSection()
     drain: DrainSection = DrainSection()  # type: ignore[valid-type]
+    reload: ReloadSection = ReloadSection()  # type: ignore[valid-type]
     log: LogSection = LogSection()
 
 

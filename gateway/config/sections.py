@@ -42,6 +42,7 @@ _RENAMED = {
     "log_bytes": ("replay", "bytes"),
     "drain_grace": ("drain", "grace"),
     "drain_deadline": ("drain", "deadline"),
+    "reload_grace": ("reload", "grace"),
 }
 """Limits that do not stand under their own name in `limits`."""
 
@@ -50,6 +51,7 @@ _MAY_BE_ZERO = {
     "server_request_wait",
     "process_wait",
     "drain_grace",
+    "reload_grace",
     "sessions_per_principal",
     "sessions_anonymous",
     "overflow_connections",

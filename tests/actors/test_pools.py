@@ -703,7 +703,7 @@ async def test_a_crash_of_the_pool_ends_its_connections_and_forgets_what_was_sus
 
 @pytest.mark.parametrize("busy", [True, False])
 async def test_a_server_that_is_another_one_now_gets_another_pool(busy: bool, autojump_clock: Any) -> None:
-    async with both() as it:
+    async with both(reload_grace=0.0) as it:
         client = it.client()
         await client.outcome(client.tool("echo"))
         pool = client.pool

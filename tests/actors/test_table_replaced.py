@@ -143,7 +143,7 @@ async def test_subscriptions_do_not_bring_a_backend_back_that_is_gone(autojump_c
 
 async def test_a_backend_with_another_target_is_connected_anew(autojump_clock):
     alpha = Backend("alpha", **WORK)
-    async with open_gateway(alpha) as gateway:
+    async with open_gateway(alpha, reload_grace=0.0) as gateway:
         client = await gateway.connect()
         events = client.listen()
         await client.call("resources/subscribe", {"uri": "alpha+test:///a"})
@@ -166,7 +166,7 @@ async def test_a_backend_with_another_target_is_connected_anew(autojump_clock):
 
 async def test_a_shared_connection_follows_its_target_too(autojump_clock):
     alpha = Backend("alpha", sharing="shared")
-    async with open_gateway(alpha) as gateway:
+    async with open_gateway(alpha, reload_grace=0.0) as gateway:
         clients = [await gateway.connect() for _ in range(3)]
         for client in clients:
             assert await client.tool("alpha__echo") == "alpha: echo"

@@ -11,6 +11,7 @@ the process.
 """
 
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from typing import Any, Final, TypeAlias
 
 from msgspec import DecodeError, Raw, Struct, json
@@ -20,7 +21,7 @@ from actors.machines.session import events as ev
 from actors.machines.session.state import Boxed, Client, ClientRequest, ServerRequest, Session
 from actors.protocol.capabilities import client_bits, parse
 from actors.protocol.messages import RequestId
-from actors.protocol.table import Table
+from actors.protocol.table import Table, filters
 
 Changes: TypeAlias = dict[str, bytes | None]
 """Of a record; None deletes."""
@@ -57,9 +58,14 @@ def birth(principal: str, endpoint: str, version: int = READS[0]) -> dict[str, b
     return {"v": b"%d" % version, "principal": principal.encode(), "endpoint": endpoint.encode()}
 
 
-def configuration(table: Table) -> dict[str, bytes]:
-    """The field that names the configuration under which the client was shown what it knows."""
-    return {"table": table.digest.encode()}
+def configuration(table: Table, endpoint: str) -> dict[str, bytes]:
+    """The field that names the configuration under which the client was shown what it knows: of a single server that is
+    the filters of its tools, of several anything about them."""
+    served = table.endpoints.get(endpoint)
+    if served is None or served.kind == "aggregate":
+        return {"table": table.digest.encode()}
+    shown = repr(filters(table, served.backends[0])).encode()
+    return {"table": sha256(shown).hexdigest()[:16].encode()}
 
 
 def handshake(session: Session) -> Changes:
