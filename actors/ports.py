@@ -582,6 +582,34 @@ class Telemetry(Protocol):
     def observe(self, name: str, seconds: float, labels: tuple[str, ...] = ()) -> None: ...
 
 
+class Audit(Protocol):
+    """Who did what, and was he allowed to, for those who have to be able to tell later."""
+
+    on: bool
+    """Whether anybody listens; where not, nothing need be put together for it."""
+
+    def record(self, event: str, **values: Any) -> None:
+        """One line. Values are what JSON has; None is left out by whoever calls."""
+
+    def arguments(self, raw: bytes) -> Any:
+        """What may be written of the arguments of a call, a JSON object."""
+
+
+class NoAudit:
+    """Nobody listens."""
+
+    on = False
+
+    def record(self, event: str, **values: Any) -> None:
+        """Nothing is written."""
+
+    def arguments(self, raw: bytes) -> Any:
+        """Nothing is written."""
+
+
+NO_AUDIT = NoAudit()
+
+
 class Log(Protocol):
     """Structured logging: an event name and values. A structlog logger is one."""
 
@@ -596,9 +624,11 @@ class Log(Protocol):
 
 __all__ = [
     "ANONYMOUS",
+    "NO_AUDIT",
     "NO_DELTAS",
     "NO_RIGHTS",
     "Answer",
+    "Audit",
     "Channel",
     "Cluster",
     "ClusterListener",
@@ -623,6 +653,7 @@ __all__ = [
     "Listening",
     "Log",
     "LogEntry",
+    "NoAudit",
     "Positioned",
     "Post",
     "Principal",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from time import time
 
 from actors.durations import ShownTools
-from actors.ports import Cluster, Connector, ListStore, Log, Sealer, Store, Telemetry
+from actors.ports import NO_AUDIT, Audit, Cluster, Connector, ListStore, Log, Sealer, Store, Telemetry
 from actors.protocol.table import Limits, Table
 
 DRAIN_MARGIN = 1.0
@@ -40,6 +40,8 @@ class Services:
     """Where the last lists known are kept; None: nowhere."""
     wall: Callable[[], float] = time
     """Seconds of the wall clock, for what is sealed and has an end; everything else goes by that of the store."""
+    audit: Audit = NO_AUDIT
+    """Who writes down who did what."""
     shown: ShownTools = field(init=False)
     """The names of tools that metrics may name."""
 

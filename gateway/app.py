@@ -151,11 +151,12 @@ class Gateway:
                 seals=sealer.fingerprints,
             ) as store,
             lifecycle.open_lists(store, self.log) as lists,
+            lifecycle.open_audit(settings, self.log, self.metrics) as audit,
             open_system(lifecycle.crash_logger(self.log, self.metrics)) as system,
         ):
             self.store = store
             services = lifecycle.services_for(
-                settings.table, limits, store, connector, sealer, self.metrics, self.log, lists
+                settings.table, limits, store, connector, sealer, self.metrics, self.log, lists, audit
             )
             self.actors = GatewayActors(system, services, self.lag.overloaded, prestart=settings.prestart)
             lifecycle.tune_gc()

@@ -18,7 +18,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from actors.ports import Cluster, Connector, ListStore, Log, Sealer, Store, Telemetry, Transport, TransportEvent
+from actors.ports import (
+    NO_AUDIT,
+    Audit,
+    Cluster,
+    Connector,
+    ListStore,
+    Log,
+    Sealer,
+    Store,
+    Telemetry,
+    Transport,
+    TransportEvent,
+)
 from actors.protocol.table import (
     BackendSpec,
     HttpTarget,
@@ -243,6 +255,18 @@ async def open_lists(store: Store, log: Log) -> AsyncIterator[ListStore | None]:
         yield lists
 
 
+@asynccontextmanager
+async def open_audit(settings: Settings, log: Log, metrics: Telemetry) -> AsyncIterator[Audit]:
+    """The audit trail that the settings want; what it is behind is written before it ends."""
+    if not settings.audit.on:
+        yield NO_AUDIT
+        return
+    from gateway.auditing import open_journal  # which many do without
+
+    async with open_journal(settings, log, metrics) as journal:
+        yield journal
+
+
 async def _sweep(sweep: Callable[[], object]) -> None:
     while True:
         await trio.sleep(SWEEP)
@@ -300,6 +324,7 @@ def services_for(
     metrics: Telemetry,
     log: Log,
     lists: ListStore | None = None,
+    audit: Audit | None = None,
 ) -> Services:
     """The one value that every MCP actor gets."""
     return Services(
@@ -314,6 +339,7 @@ def services_for(
         jitter=random,
         identity=identity(),
         lists=lists,
+        audit=audit or NO_AUDIT,
     )
 
 

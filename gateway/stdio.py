@@ -51,10 +51,11 @@ async def _serve(settings: Settings, channel: StandardStreams) -> None:
         ) as connector,
         lifecycle.open_store("memory://", limits, log) as store,
         lifecycle.open_lists(store, log) as lists,
+        lifecycle.open_audit(settings, log, metrics) as audit,
         open_system(lifecycle.crash_logger(log, metrics)) as system,
     ):
         sealer = lifecycle.ephemeral_sealer()
-        services = lifecycle.services_for(settings.table, limits, store, connector, sealer, metrics, log, lists)
+        services = lifecycle.services_for(settings.table, limits, store, connector, sealer, metrics, log, lists, audit)
         actors = GatewayActors(system, services, prestart=settings.prestart)
 
         async def drain() -> None:

@@ -134,6 +134,9 @@ _ROWS: Final = (
     Instrument("stagedoor_connections_open", "gauge", "Connections of clients", ("listener",)),
     Instrument("stagedoor_connection_crashes_total", "counter", "Connections ended by a fault of ours", ("listener",)),
     Instrument("stagedoor_http_responses_total", "counter", "Answers by method and status", ("method", "status")),
+    Instrument(
+        "stagedoor_audit_lines_lost_total", "counter", "Lines that a sink of the audit trail did not get", ("sink",)
+    ),
 )
 
 INSTRUMENTS: Final[dict[str, Instrument]] = {row.name: row for row in _ROWS}

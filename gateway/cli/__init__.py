@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from gateway.cli.asking import call, ls
+from gateway.cli.audit import audit
 from gateway.cli.client import Parts
 from gateway.cli.serving import check, run, serve, stdio
 from gateway.cli.sessions import sessions
@@ -34,6 +35,7 @@ def composed() -> Parts:
         late("operate"),
         late("serve_stdio", "gateway.stdio"),
         late("run_alone"),
+        late("verify", "gateway.auditing"),
     )
 
 
@@ -46,7 +48,7 @@ def cli(context: click.Context) -> None:
         context.obj = composed
 
 
-for _command in (run, serve, stdio, check, ls, call, sessions):
+for _command in (run, serve, stdio, check, ls, call, sessions, audit):
     cli.add_command(_command)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import trio
@@ -74,6 +75,15 @@ Operate: TypeAlias = Callable[
 if it is known, and options: an HTTP status and a JSON object; None: no admin listener was found."""
 
 
+Verify: TypeAlias = Callable[[Settings | None, tuple[Path, ...], bool], dict[str, Any]]
+"""Checks the audit trail in files by the keys of a configuration; whether the first lines may be missing. What it found
+as JSON has it: `good`, `signed`, `chains`, `foreign`. Raises OSError."""
+
+
+def _no_trail(settings: Settings | None, files: tuple[Path, ...], partial: bool) -> dict[str, Any]:
+    return {"good": True, "signed": False, "chains": [], "foreign": []}
+
+
 async def _no_operator(url: str, admin: str | None, what: str, name: str, options: Mapping[str, str]) -> None:
     await trio.lowlevel.checkpoint()
 
@@ -98,3 +108,4 @@ class Parts:
     operate: Operate = _no_operator
     stdio: Callable[[Callable[[], Settings]], int] = _no_stdio
     run_alone: Callable[[Settings, Callable[[Settings], None]], int] = _no_workers
+    verify: Verify = _no_trail

@@ -29,7 +29,7 @@ from gateway.config.natives import made
 from gateway.config.problems import ConfigError, Path, Problem, dotted, nearest
 from gateway.config.references import placed
 from gateway.config.sections import PLACE, limits_from
-from gateway.config.settings import Auth, LogSettings, Settings, Tls
+from gateway.config.settings import AuditSettings, Auth, LogSettings, Settings, Tls
 from gateway.config.values import parse_key
 
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -84,6 +84,7 @@ class Builder:
             keys=tuple(parse_key(key.get_secret_value()) for key in gateway.keys),
             tls=self._tls(),
             log=LogSettings(gateway.log.level, gateway.log.format),
+            audit=self._audit(),
             config_digest=digest(self.file.model_dump_json(by_alias=True, exclude={"schema_", "inputs"})),
         )
 
@@ -228,6 +229,20 @@ class Builder:
             owners[token] = principal
         tokens = tuple((principal, token) for token, principal in owners.items())
         return Auth(tokens, tuple(section.hosts), tuple(section.origins), rights)
+
+    def _audit(self) -> AuditSettings:
+        section = self.file.gateway.audit
+        for name in section.otlp_headers:
+            if not _TOKEN.fullmatch(name):
+                self._add(("gateway", "audit", "otlpHeaders", name), "is not a header name (RFC 9110, section 5.1)")
+        return AuditSettings(
+            None if section.file is None else self._file(section.file),
+            section.arguments,
+            section.on_full == "block",
+            section.syslog,
+            section.otlp,
+            tuple((name, value.get_secret_value()) for name, value in section.otlp_headers.items()),
+        )
 
     def _tls(self) -> Tls | None:
         section = self.file.gateway.tls

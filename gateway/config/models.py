@@ -19,10 +19,12 @@ from gateway.config.values import (
     KeyText,
     ListenText,
     OriginText,
+    OtlpUrl,
     Positive,
     Separator,
     StoreUrl,
     Switch,
+    SyslogUrl,
     TokenText,
     check_token,
 )
@@ -215,6 +217,29 @@ class LogSection(Section):
     """One JSON object a line, or text for people; `auto` is `console` on a terminal and `json` elsewhere."""
 
 
+class AuditSection(Section):
+    """Who did what, one JSON line each. Without a `file`, `syslog` or `otlp` nothing is written."""
+
+    file: str | None = None
+    """The file that lines are appended to, relative to this file; only its owner can read it. Several processes may
+    share it. SIGHUP opens it anew, for whoever rotates it."""
+    arguments: Literal["none", "keys", "hash", "redacted", "full"] = "keys"
+    """What is written of the arguments of a call: their names (`keys`), with a hash of each value that is the same
+    within this deployment (`hash`), with their values but for what looks like a credential (`redacted`), or all
+    (`full`); long values are cut."""
+    on_full: Literal["block", "drop"] = "block"
+    """What happens while the file can't be written and the queue is full: `block` refuses requests (503) rather than
+    have them unrecorded, `drop` serves them, and the trail says how many lines are missing."""
+    syslog: SyslogUrl | None = None
+    """A daemon that gets a copy of each line (RFC 5424): `unix:/dev/log`, `udp://HOST:PORT`, `tcp://HOST:PORT` or
+    `tls://HOST:PORT`. It never holds up the file."""
+    otlp: OtlpUrl | None = None
+    """An OpenTelemetry collector that gets a copy of each line as a log record (OTLP over HTTP), such as
+    `http://127.0.0.1:4318/v1/logs`."""
+    otlp_headers: dict[str, HeaderValue] = {}
+    """Headers for the collector: the place for its credentials."""
+
+
 LimitsSection = section("limits", "Bounds of one process.")
 SessionsSection = section("sessions", "How many client sessions there are, and how long each lives.")
 ReplaySection = section("replay", "What is kept so that a client whose connection broke can resume its streams.")
@@ -253,6 +278,7 @@ class Gateway(Section):
     drain: DrainSection = DrainSection()  # type: ignore[valid-type]
     reload: ReloadSection = ReloadSection()  # type: ignore[valid-type]
     log: LogSection = LogSection()
+    audit: AuditSection = AuditSection()
 
 
 class File(Section):

@@ -79,6 +79,23 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """Where the audit trail goes, and what stands in it. Headers are credentials: never logged."""
+
+    file: Path | None = None
+    arguments: Literal["none", "keys", "hash", "redacted", "full"] = "keys"
+    block: bool = True
+    syslog: str | None = None
+    otlp: str | None = None
+    otlp_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is written."""
+        return any((self.file, self.syslog, self.otlp))
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     """`auto` is `console` on a terminal and `json` elsewhere."""
 
@@ -107,6 +124,7 @@ class Settings:
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     tls: Tls | None = None
     log: LogSettings = LogSettings()
+    audit: AuditSettings = AuditSettings()
     config_digest: str = ""
     reload: Loaded | None = None
 
@@ -138,4 +156,5 @@ class Settings:
                 found += [part for _, value in spec.target.headers for part in (value, value.split(" ")[-1])]
             elif isinstance(spec.target, StdioTarget):
                 found += [value for name, value in spec.target.env if CREDENTIAL.search(name)]
+        found += [part for _, value in self.audit.otlp_headers for part in (value, value.split(" ")[-1])]
         return tuple(filter(None, found))

@@ -141,6 +141,28 @@ def _origin(text: str) -> str:
     return text
 
 
+def _syslog(url: str) -> str:
+    parts = urlsplit(url)
+    try:
+        reachable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # the port is no number
+        reachable = False
+    if not (url.startswith("unix:/") or (parts.scheme in ("udp", "tcp", "tls") and reachable)):
+        raise ValueError("must be unix:/PATH, udp://HOST:PORT, tcp://HOST:PORT or tls://HOST:PORT")
+    return url
+
+
+def _otlp(url: str) -> str:
+    parts = urlsplit(url)
+    try:
+        reachable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        reachable = False
+    if parts.scheme not in ("http", "https") or not reachable:
+        raise ValueError("must be the http(s) URL of a collector, such as http://127.0.0.1:4318/v1/logs")
+    return url
+
+
 Positive = Annotated[
     float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False), _schema("number", exclusiveMinimum=0)
 ]
@@ -169,4 +191,6 @@ HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]
 EnvValue = Annotated[SecretStr, AfterValidator(_env_value)]
 HostText = Annotated[str, AfterValidator(_host)]
 OriginText = Annotated[str, AfterValidator(_origin)]
+SyslogUrl = Annotated[str, AfterValidator(_syslog)]
+OtlpUrl = Annotated[str, AfterValidator(_otlp)]
 Separator = Annotated[str, AfterValidator(_separator)]

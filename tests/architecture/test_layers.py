@@ -33,6 +33,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/sealing": {"cryptography"},
     "gateway/oauth": {"trio", "httpx2", "httpcore2", "jwt"},
     "gateway/workers": {"trio"},
+    "gateway/audit": {"trio"},
     "gateway/cli": {"trio", "click", "rich"},
     "gateway": {"trio"},
     "stagedoor": set(),
@@ -69,6 +70,7 @@ ADAPTERS = (
     "sealing",
     "oauth",
     "workers",
+    "audit",
 )
 SHARED_ADAPTERS = {"observability", "version", "wire"}
 COMPOSED_BY = {

@@ -1,0 +1,165 @@
+"""Lines of the audit trail, chained by hashes, and the check of such a chain. Pure: time and keys come in.
+
+A line is one JSON object. `id` names the chain, which each process has for itself, and counts its lines; `prev` is
+the SHA-256 of the line before it in that chain. Whoever can write to the file could make a whole chain anew, so the
+head is signed now and then, with a key that the file does not have.
+"""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+FIRST: Final = "0" * 64
+"""The `prev` of the first line of a chain."""
+START: Final = "audit.start"
+HEAD: Final = "audit.head"
+END: Final = "audit.end"
+LOST: Final = "audit.lost"
+_ID = re.compile(r"([A-Za-z0-9_-]+)\.([0-9]+)")
+_OWN = ("ts", "id", "prev", "event")
+_SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
+"""What some readers take for the end of a line, though JSON allows it in a text."""
+
+
+def signing_keys(keys: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The keys that sign heads, of those that seal: the first signs, any of them verifies."""
+    return tuple(hashlib.sha256(b"stagedoor audit\0" + key).digest() for key in keys)
+
+
+def timestamp(seconds: float) -> str:
+    """Seconds since the epoch as RFC 3339 has them, in UTC, to the millisecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Chain:
+    """The lines of one process. `name` is random; `key` signs heads."""
+
+    def __init__(self, name: str, key: bytes) -> None:
+        self.name = name
+        self.lines = 0
+        self._key = key
+        self._prev = FIRST
+
+    def line(self, event: str, at: float, values: Mapping[str, Any]) -> bytes:
+        """The next line, without its end."""
+        self.lines += 1
+        entry = {"ts": timestamp(at), "id": f"{self.name}.{self.lines}", "prev": self._prev, "event": event, **values}
+        try:
+            raw = msgspec.json.encode(entry)
+        except (TypeError, ValueError, RecursionError) as error:  # half a surrogate pair in a foreign name, for one
+            raw = msgspec.json.encode({**{key: entry[key] for key in _OWN}, "unwritable": type(error).__name__})
+        for found, escaped in _SEPARATORS:
+            raw = raw.replace(found, escaped)
+        self._prev = hashlib.sha256(raw).hexdigest()
+        return raw
+
+    def head(self, at: float, event: str = HEAD) -> bytes:
+        """A line that signs all lines up to here."""
+        return self.line(event, at, {"mac": _mac(self._key, self.name, self.lines, self._prev)})
+
+
+def _mac(key: bytes, name: str, lines: int, prev: str) -> str:
+    return hmac.new(key, f"{name}.{lines}.{prev}".encode(), hashlib.sha256).hexdigest()
+
+
+@dataclass(slots=True)
+class Found:
+    """What the check of one chain found. `signed` is the last line that a signature vouches for."""
+
+    name: str
+    first: int
+    lines: int = 0
+    signed: int = 0
+    ended: bool = False
+    lost: int = 0
+    problems: list[str] = field(default_factory=list)
+    _last: int = 0
+    _hash: str = ""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the check of some files found. `foreign` are lines that belong to no chain: what a full disk has left of one
+    (it stands whole behind that), or what somebody else wrote."""
+
+    chains: dict[str, Found] = field(default_factory=dict)
+    foreign: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Nothing was changed, left out or put in, as far as signatures go."""
+        return not any(found.problems for found in self.chains.values())
+
+
+def verify(lines: Iterable[tuple[str, bytes]], keys: Sequence[bytes] = (), *, partial: bool = False) -> Verdict:
+    """Checks lines in the order in which they were written, each with the words that say where it stands. Without
+    `keys` (`signing_keys`) signatures are not looked at, and a chain that was made anew passes. `partial`: what comes
+    first of a chain may be missing, since it is in an earlier file."""
+    verdict = Verdict()
+    for place, raw in lines:
+        entry = _read(raw)
+        if entry is None:
+            verdict.foreign.append(place)
+            continue
+        _follow(verdict, place, raw, *entry, keys, partial)
+    return verdict
+
+
+class _Entry(msgspec.Struct):
+    id: str
+    prev: str
+    event: str
+    mac: str = ""
+    count: int = 0
+
+
+_DECODER = msgspec.json.Decoder(_Entry)
+
+
+def _read(raw: bytes) -> "tuple[_Entry, int] | None":
+    try:
+        entry = _DECODER.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    match = _ID.fullmatch(entry.id)
+    return (entry, int(match[2])) if match is not None else None
+
+
+def _follow(
+    verdict: Verdict, place: str, raw: bytes, entry: "_Entry", number: int, keys: Sequence[bytes], partial: bool
+) -> None:
+    name = entry.id.rpartition(".")[0]
+    found = verdict.chains.get(name)
+    if found is None:
+        found = verdict.chains[name] = Found(name, number, _last=number - 1, _hash=entry.prev)
+        opening = number == 1 and entry.prev == FIRST and entry.event == START
+        if not opening and not (partial and number > 1 and entry.prev != FIRST):
+            found.problems.append(f"{place}: line {number} can't be the first of its chain")
+    if found.ended:
+        found.problems.append(f"{place}: stands behind the end of its chain")
+    if number != found._last + 1:
+        found.problems.append(f"{place}: is line {number} of its chain, behind line {found._last}")
+    elif entry.prev != found._hash:
+        found.problems.append(f"{place}: does not follow line {found._last}, or that one was changed")
+    if entry.event in (HEAD, END):
+        _signature(found, place, entry, number, keys)
+    found.ended = entry.event == END
+    found.lost += entry.count if entry.event == LOST else 0
+    found.lines += 1
+    found._last, found._hash = number, hashlib.sha256(raw).hexdigest()
+
+
+def _signature(found: Found, place: str, entry: _Entry, number: int, keys: Sequence[bytes]) -> None:
+    if not keys:
+        return
+    expected = [_mac(key, found.name, number - 1, entry.prev) for key in keys]
+    if any(hmac.compare_digest(mac, entry.mac) for mac in expected):
+        found.signed = number
+    else:
+        found.problems.append(f"{place}: is not signed by a key of this configuration")

@@ -1,0 +1,224 @@
+"""Writes the audit trail: a bounded queue, a thread that makes lines and appends them to the file, and one for each
+copy, so that no collector can hold up the file, nor the file the loop.
+
+Where the file can't be written the queue fills up. Then the choice of the configuration holds: `block` lets nobody do
+what would not be written down (the edge waits for room, and refuses), `drop` goes on and counts. What was dropped is
+said in the trail itself, as soon as that is possible: `audit.lost`.
+"""
+
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from actors.runtime.boundary import thread_boundary
+from actors.runtime.exits import Exit
+from gateway.audit.arguments import Told
+from gateway.audit.chain import END, LOST, START, Chain
+from gateway.audit.sinks import Line, Sink
+
+QUEUE: Final = 8192
+"""Lines that wait; from here on nobody begins anything that would be written down."""
+SPARE: Final = 8 * QUEUE
+"""Lines of what had begun before. Beyond, they are lost, and counted."""
+BATCH: Final = 512
+HEAD_EVERY: Final = 60.0
+"""Seconds between two signatures."""
+AGAIN: Final = 1.0
+"""Seconds until a sink that failed is tried again."""
+LOOK: Final = 0.02
+"""Seconds between two looks for room."""
+
+Counted = Callable[[str, int], None]
+"""How many lines a sink did not get."""
+
+
+class _Copy:
+    """A sink that gets what the file got, by a thread of its own; what it can't take in time it does not get."""
+
+    def __init__(self, sink: Sink, dropped: Counted) -> None:
+        self._sink = sink
+        self._dropped = dropped
+        self._lines: deque[Line] = deque()
+        self._changed = threading.Condition()
+        self._ending = False
+        self._thread = threading.Thread(
+            target=thread_boundary, args=(self._run,), name=f"audit-{sink.name}", daemon=True
+        )
+        self._thread.start()
+
+    def put(self, lines: Sequence[Line]) -> None:
+        with self._changed:
+            free = QUEUE - len(self._lines)
+            self._lines.extend(lines[:free])
+            self._changed.notify()
+        if free < len(lines):
+            self._dropped(self._sink.name, len(lines) - max(0, free))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._lines and not self._ending:
+                    self._changed.wait()
+                batch = [self._lines[at] for at in range(min(BATCH, len(self._lines)))]
+                ending = self._ending
+            if not batch:
+                break
+            try:
+                self._sink.write(batch)
+            except OSError:
+                if ending:
+                    self._dropped(self._sink.name, len(self._lines))
+                    break
+                with self._changed:
+                    self._changed.wait(AGAIN)
+                continue
+            with self._changed:
+                for _ in batch:
+                    self._lines.popleft()
+        self._sink.close()
+
+    def end(self, within: float) -> None:
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        self._thread.join(within)
+
+
+class Journal:
+    """See `actors.ports.Audit`. `failed` hears once each time that the file begins to fail (with the reason), and that
+    it works again (with None); in another thread."""
+
+    on = True
+
+    def __init__(
+        self,
+        file: Sink | None,
+        copies: Sequence[Sink] = (),
+        *,
+        key: bytes,
+        block: bool = True,
+        about: Mapping[str, Any] | None = None,
+        dropped: Counted = lambda sink, lines: None,
+        failed: Callable[[str | None], None] = lambda why: None,
+        arguments: Told = lambda raw: None,
+        clock: Callable[[], float] = time.time,
+        chain: str | None = None,
+    ) -> None:
+        self.arguments = arguments
+        self._file = file
+        self._block = block
+        self._dropped = dropped
+        self._failed = failed
+        self._clock = clock
+        self._chain = Chain(chain or secrets.token_urlsafe(9), key)
+        self._copies = [_Copy(sink, dropped) for sink in copies]
+        self._waiting: deque[tuple[str, float, Mapping[str, Any]]] = deque()
+        self._changed = threading.Condition()
+        self._ending: float | None = None
+        self._lost = 0
+        self._signed = clock()
+        self.record(START, **(about or {}))
+        self._thread = threading.Thread(
+            target=partial(thread_boundary, self._run, on_exit=self._over), name="audit", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing should begin that would be written down."""
+        return self._block and len(self._waiting) >= QUEUE
+
+    def record(self, event: str, **values: Any) -> None:
+        """Puts a line into the queue; never waits."""
+        if len(self._waiting) >= (QUEUE + SPARE if self._block else QUEUE):
+            with self._changed:
+                self._lost += 1
+            self._dropped("file", 1)
+            return
+        self._waiting.append((event, self._clock(), values))
+        if len(self._waiting) == 1:
+            with self._changed:
+                self._changed.notify()
+
+    async def room(self, within: float) -> bool:
+        """Waits until there is room; whether there is."""
+        with trio.move_on_after(within):
+            while self.full:  # noqa: ASYNC110 - it is a thread that makes room
+                await trio.sleep(LOOK)
+        return not self.full
+
+    async def aclose(self, within: float) -> None:
+        """Writes what waits, signs it, and ends the threads; after so many seconds what is left is lost."""
+        with self._changed:
+            self._ending = time.monotonic() + within
+            self._changed.notify()
+        with trio.move_on_after(within + AGAIN, shield=True):
+            await trio.to_thread.run_sync(self._join, within, abandon_on_cancel=True)
+
+    def _join(self, within: float) -> None:
+        self._thread.join(within + AGAIN / 2)
+        for copy in self._copies:
+            copy.end(within)
+
+    # The thread
+
+    def _over(self, exit: Exit) -> None:
+        if exit.abnormal:
+            self._failed(str(exit))
+
+    def _run(self) -> None:
+        while (batch := self._next()) is not None:
+            if batch and not self._write(batch):
+                break
+        if self._file is not None:
+            self._file.close()
+
+    def _next(self) -> list[Line] | None:
+        """The lines that come next, maybe none; None after the last."""
+        with self._changed:
+            if not self._waiting and self._ending is None:
+                self._changed.wait(max(0.0, self._signed + HEAD_EVERY - self._clock()) or AGAIN)
+        taken = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+        lines = [Line(event, at, self._chain.line(event, at, values)) for event, at, values in taken]
+        now = self._clock()
+        if self._lost and len(self._waiting) < QUEUE:
+            with self._changed:
+                lost, self._lost = self._lost, 0
+            lines.append(Line(LOST, now, self._chain.line(LOST, now, {"count": lost})))
+        if self._ending is not None and not self._waiting:
+            if self._signed == float("inf"):
+                return None
+            self._signed = float("inf")
+            lines.append(Line(END, now, self._chain.head(now, END)))
+        elif now >= self._signed + HEAD_EVERY:
+            self._signed = now
+            lines.append(Line("audit.head", now, self._chain.head(now)))
+        return lines
+
+    def _write(self, lines: list[Line]) -> bool:
+        """Until the file has them; False if that did not come about before the end."""
+        told = False
+        while self._file is not None:
+            try:
+                self._file.write(lines)
+                break
+            except OSError as error:
+                if not told:
+                    self._failed(error.strerror or str(error))
+                    told = True
+                if self._ending is not None and time.monotonic() > self._ending:
+                    self._dropped("file", len(lines) + len(self._waiting))
+                    return False
+                with self._changed:
+                    self._changed.wait(AGAIN)
+        if told:
+            self._failed(None)
+        for copy in self._copies:
+            copy.put(lines)
+        return True

@@ -1,0 +1,217 @@
+"""Where lines of the audit trail go: a file, and copies to syslog and to an OpenTelemetry collector. All of it waits,
+and runs in threads of its own."""
+
+import contextlib
+import errno
+import http.client
+import os
+import socket
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gateway.audit.chain import timestamp
+
+TIMEOUT: Final = 5.0
+"""Seconds that a collector may take for anything."""
+_AUTHPRIV = 10
+_SEVERITY = {"warning": 4, "notice": 5, "info": 6}
+_NUMBERS = {"warning": (13, "WARN"), "notice": (10, "INFO2"), "info": (9, "INFO")}
+"""OpenTelemetry's severities (logs data model)."""
+_REFUSALS = ("authn.fail", "deny", "token.revoke", "audit.lost")
+MESSAGE_BYTES: Final = 65_000
+"""The longest line that goes into a datagram."""
+
+
+class Line(NamedTuple):
+    """A line with what a sink wants to know of it, which then need not be read again."""
+
+    event: str
+    at: float
+    raw: bytes
+
+    @property
+    def severity(self) -> str:
+        return "warning" if self.event in _REFUSALS else "notice" if self.event.startswith("audit.") else "info"
+
+
+class Sink(Protocol):
+    """Takes lines in their order. `write` raises OSError if it could not, and then is given the same lines again."""
+
+    name: str
+
+    def write(self, lines: Sequence[Line]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class FileSink:
+    """A file that only its owner reads, appended to by all processes that have it open: one write is one batch of whole
+    lines. `reopen` is for those who have moved it away."""
+
+    name = "file"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+        self._wanted = True
+        self._done = 0
+        self._torn = b""
+
+    def reopen(self) -> None:
+        """By the next write, from any thread."""
+        self._wanted = True
+
+    def write(self, lines: Sequence[Line]) -> None:
+        file = self._open()
+        batch = self._torn + b"".join([line.raw + b"\n" for line in lines[self._done :]])
+        written = os.write(file, batch)
+        if written == len(batch):
+            self._done, self._torn = 0, b""
+            return
+        # A full disk. What is left of a line must not take the next one with it, which may be of another process.
+        whole = batch[:written].rfind(b"\n") + 1
+        self._done += batch[len(self._torn) : whole].count(b"\n")
+        if written > whole:
+            self._torn = b"\n"
+        elif whole:
+            self._torn = b""
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _open(self) -> int:
+        if self._wanted or self._file is None:
+            self._wanted = False
+            self.close()
+            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return self._file
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class SyslogSink:
+    """RFC 5424: `unix:/dev/log`, `udp://HOST:PORT`, `tcp://HOST:PORT` (octet counting, RFC 6587), `tls://HOST:PORT`
+    (RFC 5425)."""
+
+    name = "syslog"
+
+    def __init__(self, url: str, *, host: str | None = None) -> None:
+        self._url = url
+        self._host = host or socket.gethostname()
+        self._socket: socket.socket | None = None
+
+    def write(self, lines: Sequence[Line]) -> None:
+        try:
+            connected = self._socket or self._connect()
+            self._socket = connected
+            messages = [self._message(line) for line in lines]
+            if connected.type == socket.SOCK_DGRAM:
+                for message in messages:
+                    connected.send(message[:MESSAGE_BYTES])
+            else:
+                connected.sendall(b"".join([b"%d %s" % (len(message), message) for message in messages]))
+        except OSError:
+            self.close()
+            raise
+
+    def _message(self, line: Line) -> bytes:
+        priority = _AUTHPRIV * 8 + _SEVERITY[line.severity]
+        header = f"<{priority}>1 {timestamp(line.at)} {self._host} stagedoor {os.getpid()} {line.event[:32]} - "
+        return header.encode("ascii", "replace") + b"\xef\xbb\xbf" + line.raw
+
+    def _connect(self) -> socket.socket:
+        parts = urlsplit(self._url)
+        if parts.scheme == "unix":
+            return _unix(parts.path)
+        where = (parts.hostname or "", parts.port or (6514 if parts.scheme == "tls" else 514))
+        if parts.scheme == "udp":
+            family, kind, protocol, _, address = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
+            datagrams = socket.socket(family, kind, protocol)
+            datagrams.connect(address)
+            return datagrams
+        stream = socket.create_connection(where, TIMEOUT)
+        if parts.scheme == "tls":
+            return ssl.create_default_context().wrap_socket(stream, server_hostname=where[0])
+        return stream
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _unix(path: str) -> socket.socket:
+    """Most daemons take datagrams there, some streams."""
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+        connected = socket.socket(socket.AF_UNIX, kind)
+        connected.settimeout(TIMEOUT)
+        try:
+            connected.connect(path)
+        except OSError:
+            connected.close()
+            if kind == socket.SOCK_STREAM:
+                raise
+        else:
+            return connected
+    raise AssertionError
+
+
+class OtlpSink:
+    """Log records for an OpenTelemetry collector: OTLP over HTTP, as JSON, to `…/v1/logs`."""
+
+    name = "otlp"
+
+    def __init__(self, url: str, headers: Mapping[str, str], service: Mapping[str, str]) -> None:
+        self._url = urlsplit(url)
+        self._headers = {**headers, "Content-Type": "application/json"}
+        self._resource = {"attributes": [_attribute(name, value) for name, value in service.items()]}
+
+    def write(self, lines: Sequence[Line]) -> None:
+        body = msgspec.json.encode(
+            {
+                "resourceLogs": [
+                    {
+                        "resource": self._resource,
+                        "scopeLogs": [
+                            {"scope": {"name": "stagedoor.audit"}, "logRecords": [self._record(line) for line in lines]}
+                        ],
+                    }
+                ]
+            }
+        )
+        kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
+        connection = kind(self._url.hostname or "", self._url.port, timeout=TIMEOUT)
+        with contextlib.closing(connection):
+            try:
+                connection.request("POST", self._url.path or "/v1/logs", body, self._headers)
+                answer = connection.getresponse()
+                answer.read(1024)
+            except http.client.HTTPException as error:
+                raise OSError(f"the collector does not speak HTTP: {type(error).__name__}") from None
+        if answer.status in (429, 502, 503, 504):  # OTLP/HTTP, "Retryable Response Codes"
+            raise OSError(f"the collector answered {answer.status}")
+
+    def _record(self, line: Line) -> dict[str, object]:
+        number, text = _NUMBERS[line.severity]
+        return {
+            "timeUnixNano": str(int(line.at * 1e9)),
+            "observedTimeUnixNano": str(time.time_ns()),
+            "severityNumber": number,
+            "severityText": text,
+            "eventName": line.event,
+            "body": {"stringValue": line.raw.decode()},
+        }
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+def _attribute(name: str, value: str) -> dict[str, object]:
+    return {"key": name, "value": {"stringValue": value}}

@@ -1,0 +1,60 @@
+"""What is written of the arguments of a call."""
+
+import json
+
+import pytest
+
+from gateway.audit.arguments import MORE, NAMES, VALUE_CHARACTERS, teller
+from gateway.observability.redaction import HIDDEN, Redaction
+
+CANARY = "hush-hush-hush"
+REDACT = Redaction([CANARY])
+GIVEN = {"path": "/a", "api_key": "abcdef", "note": f"it is {CANARY}", "deep": {"password": "x1y2", "n": 1}}
+RAW = json.dumps(GIVEN).encode()
+
+
+def told(form, raw=RAW, key=b"k"):
+    return teller(form, key, REDACT)(raw)
+
+
+def test_by_default_names_alone() -> None:
+    assert told("keys") == ["path", "api_key", "note", "deep"]
+    assert told("none") is None
+
+
+def test_hashes_are_the_same_for_what_means_the_same_under_one_key() -> None:
+    one = told("hash", b'{"a": {"x": 1, "y": 2}, "b": "s"}')
+    assert one == told("hash", b'{"b": "s", "a": {"y": 2, "x": 1}}')
+    assert one != told("hash", b'{"a": {"x": 1, "y": 2}, "b": "s"}', key=b"another")
+    assert "s" not in one.values()
+
+
+def test_redacted_hides_by_name_by_shape_and_by_value() -> None:
+    assert told("redacted") == {
+        "path": "/a",
+        "api_key": HIDDEN,
+        "note": f"it is {HIDDEN}",
+        "deep": {"password": HIDDEN, "n": 1},
+    }
+
+
+def test_full_is_full_but_for_its_bounds() -> None:
+    assert told("full") == GIVEN
+
+
+@pytest.mark.parametrize("form", ["keys", "hash", "redacted", "full"])
+def test_what_is_large_is_cut(form: str) -> None:
+    deep: object = 1
+    for _ in range(50):
+        deep = {"d": deep}
+    raw = json.dumps({**{f"n{number}": "x" * 100_000 for number in range(100)}, "deep": deep}).encode()
+    found = told(form, raw)
+    assert len(found) == NAMES + 1
+    assert len(json.dumps(found)) < 2_000_000
+    if form == "redacted":
+        assert found["n0"] == "x" * VALUE_CHARACTERS + MORE
+
+
+@pytest.mark.parametrize("raw", [b"", b"[1]", b"{", b"null", b"\xff", b"[" * 100_000])
+def test_what_is_no_object_is_told_as_nothing(raw: bytes) -> None:
+    assert told("keys", raw) in (None, [])

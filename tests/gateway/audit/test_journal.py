@@ -1,0 +1,282 @@
+"""The queue, the threads and the sinks of the audit trail."""
+
+import json
+import os
+import socket
+import stat
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+import trio
+
+from gateway.audit import journal as module
+from gateway.audit.chain import signing_keys, verify
+from gateway.audit.journal import Journal
+from gateway.audit.sinks import FileSink, Line, OtlpSink, SyslogSink
+from tests.support.patience import PATIENCE
+
+KEY = signing_keys([b"k" * 32])[0]
+
+
+class Held:
+    """A sink that fails until it is let go."""
+
+    name = "held"
+
+    def __init__(self, failing=True):
+        self.failing = failing
+        self.lines = []
+
+    def write(self, lines):
+        if self.failing:
+            raise OSError(28, "No space left on device")
+        self.lines += lines
+
+    def close(self):
+        self.closed = True
+
+    @property
+    def events(self):
+        return [line.event for line in self.lines]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(module, "AGAIN", 0.01)
+
+
+def read(path):
+    lines = path.read_bytes().splitlines()
+    placed = [(f"{path.name}:{number}", line) for number, line in enumerate(lines, 1)]
+    verdict = verify(placed, [KEY], partial=True)
+    assert verdict.good, verdict
+    return [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")], verdict
+
+
+async def until(condition):
+    with trio.fail_after(PATIENCE):
+        while not condition():
+            await trio.sleep(0.01)
+
+
+async def test_lines_come_in_order_signed_at_the_end_in_a_file_for_its_owner_alone(tmp_path):
+    path = tmp_path / "audit.log"
+    journal = Journal(FileSink(path), key=KEY, about={"version": "1"})
+    for number in range(1000):
+        journal.record("call", item=f"tool{number}")
+    await journal.aclose(PATIENCE)
+    lines, verdict = read(path)
+    assert [line["event"] for line in lines] == ["audit.start", *["call"] * 1000, "audit.end"]
+    assert [line["item"] for line in lines[1:-1]] == [f"tool{number}" for number in range(1000)]
+    assert lines[0]["version"] == "1"
+    [found] = verdict.chains.values()
+    assert found.signed == found.lines
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_processes_share_a_file(tmp_path):
+    path = tmp_path / "audit.log"
+    journals = [Journal(FileSink(path), key=KEY) for _ in range(3)]
+    for _ in range(200):
+        for journal in journals:
+            journal.record("call")
+            await trio.sleep(0)
+    for journal in journals:
+        await journal.aclose(PATIENCE)
+    _, verdict = read(path)
+    assert [found.lines for found in verdict.chains.values()] == [202] * 3
+
+
+async def test_a_file_that_was_moved_away_is_made_anew_when_that_is_said(tmp_path):
+    path = tmp_path / "audit.log"
+    sink = FileSink(path)
+    journal = Journal(sink, key=KEY)
+    journal.record("call", item="before")
+    await until(lambda: path.exists() and b"before" in path.read_bytes())
+    path.rename(tmp_path / "audit.log.1")
+    sink.reopen()
+    journal.record("call", item="behind")
+    await journal.aclose(PATIENCE)
+    old, new = read(tmp_path / "audit.log.1")[0], read(path)[0]
+    assert ([line.get("item") for line in old], [line.get("item") for line in new]) == (
+        [None, "before"],
+        ["behind", None],
+    )
+    both = [(tmp_path / "audit.log.1").read_bytes(), path.read_bytes()]
+    lines = b"".join(both).splitlines()
+    assert verify([(str(number), line) for number, line in enumerate(lines)], [KEY]).good
+
+
+async def test_heads_are_signed_as_time_goes_by(tmp_path):
+    now = [0.0]
+    sink = Held(failing=False)
+    journal = Journal(sink, key=KEY, clock=lambda: now[0])
+    await until(lambda: sink.events == ["audit.start"])
+    now[0] = 61.0
+    journal.record("call")
+    await until(lambda: sink.events == ["audit.start", "call", "audit.head"])
+    await journal.aclose(PATIENCE)
+
+
+async def test_block_keeps_room_for_what_has_begun_and_loses_nothing(monkeypatch):
+    monkeypatch.setattr(module, "QUEUE", 10)
+    monkeypatch.setattr(module, "BATCH", 1)
+    sink, heard = Held(), []
+    journal = Journal(sink, key=KEY, failed=heard.append)
+    for _ in range(20):
+        journal.record("call")
+    assert journal.full
+    assert not await journal.room(0.05)
+    sink.failing = False
+    with trio.fail_after(PATIENCE):
+        assert await journal.room(PATIENCE)
+    await journal.aclose(PATIENCE)
+    assert sink.events == ["audit.start", *["call"] * 20, "audit.end"]
+    assert heard == ["No space left on device", None]
+
+
+async def test_drop_goes_on_counts_and_says_so_in_the_trail(monkeypatch):
+    monkeypatch.setattr(module, "QUEUE", 10)
+    sink, dropped = Held(), []
+    journal = Journal(sink, key=KEY, block=False, dropped=lambda name, lines: dropped.append((name, lines)))
+    for _ in range(50):
+        journal.record("call")
+    assert not journal.full
+    assert await journal.room(0)
+    sink.failing = False
+    await journal.aclose(PATIENCE)
+    lost = [json.loads(line.raw)["count"] for line in sink.lines if line.event == "audit.lost"]
+    assert sum(lost) == sum(lines for _, lines in dropped) > 0
+    assert sink.events.count("call") + sum(lost) == 50
+
+
+async def test_an_end_does_not_wait_for_a_file_that_fails(monkeypatch):
+    dropped = []
+    journal = Journal(Held(), key=KEY, dropped=lambda name, lines: dropped.append(lines))
+    journal.record("call")
+    with trio.fail_after(PATIENCE):
+        await journal.aclose(0.05)
+    await until(lambda: sum(dropped) >= 2)
+
+
+async def test_a_collector_that_hangs_holds_up_neither_the_file_nor_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "QUEUE", 100)
+    gate = threading.Event()
+
+    class Hanging(Held):
+        def write(self, lines):
+            gate.wait(PATIENCE)
+
+    dropped = []
+    path = tmp_path / "audit.log"
+    journal = Journal(FileSink(path), [Hanging()], key=KEY, dropped=lambda name, lines: dropped.append((name, lines)))
+    for _ in range(500):
+        journal.record("call")
+        await trio.sleep(0.0005)
+    await until(lambda: path.read_bytes().count(b'"call"') == 500)
+    with trio.fail_after(PATIENCE):
+        await journal.aclose(0.1)
+    assert {name for name, _ in dropped} == {"held"}
+    gate.set()
+
+
+def test_what_a_full_disk_has_left_is_gone_on_from_with_whole_lines(tmp_path, monkeypatch):
+    path = tmp_path / "audit.log"
+    sink, room = FileSink(path), [45]
+    write = os.write
+
+    def scarce(file, data):
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        taken = write(file, data[: room[0]])
+        room[0] -= taken
+        return taken
+
+    monkeypatch.setattr("gateway.audit.sinks.os.write", scarce)
+    lines = [Line("call", 0.0, b'{"line": %d, "more": "..."}' % number) for number in range(5)]
+    for more in (0, 30, 1, 60, 10_000):
+        room[0] += more
+        try:
+            sink.write(lines)
+        except OSError:
+            continue
+    whole = [json.loads(line)["line"] for line in path.read_bytes().splitlines() if line.endswith(b"}")]
+    assert whole == list(range(5))
+
+
+async def test_syslog_gets_lines_as_rfc_5424_has_them_over_datagrams(tmp_path):
+    path = str(tmp_path / "log")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(path)
+        daemon.settimeout(PATIENCE)
+        sink = SyslogSink(f"unix:{path}", host="here")
+        sink.write([Line("deny", 0.0, b'{"event":"deny"}'), Line("call", 0.0, b'{"event":"call"}')])
+        first, second = daemon.recv(65536), daemon.recv(65536)
+        sink.close()
+    bom = b"\xef\xbb\xbf"
+    assert (
+        first == b"<84>1 1970-01-01T00:00:00.000Z here stagedoor %d deny - " % os.getpid() + bom + b'{"event":"deny"}'
+    )
+    assert second.startswith(b"<86>1 ")
+
+
+def test_syslog_over_a_stream_counts_octets_and_connects_again():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE)
+        sink = SyslogSink(f"tcp://127.0.0.1:{server.getsockname()[1]}", host="here")
+        for number in range(2):
+            sink.write([Line("call", 0.0, b'{"n":%d}' % number)])
+            peer, _ = server.accept()
+            with peer:
+                peer.settimeout(PATIENCE)
+                size, _, rest = peer.recv(65536).partition(b" ")
+                assert len(rest) == int(size)
+                assert rest.endswith(b'{"n":%d}' % number)
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline:  # until the end of the connection is noticed
+                try:
+                    sink.write([Line("call", 0.0, b"{}")])
+                except OSError:
+                    break
+        sink.close()
+
+
+@pytest.fixture
+def collector():
+    """A collector that keeps what is posted, and answers with the statuses that a test wants."""
+    got, statuses = [], []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append((self.path, dict(self.headers), self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(statuses.pop(0) if statuses else 200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1/logs", got, statuses
+        server.shutdown()
+        thread.join()
+
+
+def test_a_collector_gets_log_records_and_is_asked_again_when_it_is_busy(collector):
+    url, got, statuses = collector
+    statuses.append(503)
+    sink = OtlpSink(url, {"X-Key": "k"}, {"service.name": "stagedoor"})
+    lines = [Line("deny", 1.5, b'{"event":"deny"}')]
+    with pytest.raises(OSError, match="503"):
+        sink.write(lines)
+    sink.write(lines)
+    path, headers, body = got[-1]
+    assert (path, headers["X-Key"], headers["Content-Type"]) == ("/v1/logs", "k", "application/json")
+    [resource] = json.loads(body)["resourceLogs"]
+    assert resource["resource"]["attributes"] == [{"key": "service.name", "value": {"stringValue": "stagedoor"}}]
+    [record] = resource["scopeLogs"][0]["logRecords"]
+    assert record["body"] == {"stringValue": '{"event":"deny"}'}
+    assert (record["timeUnixNano"], record["severityText"], record["eventName"]) == ("1500000000", "WARN", "deny")
