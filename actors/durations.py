@@ -10,16 +10,18 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from actors.machines.session import events as ev
 from actors.ports import Telemetry
 from actors.protocol import errors
 from actors.protocol.instruments import OTHER
+from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
 from actors.protocol.naming import build_names
 from actors.protocol.payload import BROKEN
 from actors.protocol.table import Table
+from actors.protocol.traceparent import trace_id
 from actors.runtime import EMPTY_TABLE, put
 
 if TYPE_CHECKING:
@@ -93,20 +95,36 @@ UNKNOWN_TOOL = "-32602"
 """What a call of a tool that does not exist comes to (2025-11-25 server/tools, "Error Handling")."""
 
 
-class _Name(Struct):
-    name: str
+class _Called(Struct):
+    name: str = ""
+    meta: Raw = field(default=EMPTY, name="_meta")
+
+
+class _Meta(Struct):
+    traceparent: str = ""
 
 
 class _Code(Struct):
     code: int
 
 
-def tool_name(params: Raw) -> str:
-    """The tool that a call names."""
+_decode_called = msgspec.json.Decoder(_Called).decode
+_decode_meta = msgspec.json.Decoder(_Meta).decode
+
+
+def what_is_called(params: Raw) -> tuple[str, str]:
+    """The name that a request's params have, and the trace that its sender says it belongs to: each empty, if there is
+    none."""
     try:
-        return msgspec.json.decode(params, type=_Name).name
-    except (msgspec.DecodeError, RecursionError):
-        return ""
+        called = _decode_called(params)
+    except BROKEN:
+        return "", ""
+    if not called.meta:
+        return called.name, ""
+    try:
+        return called.name, trace_id(_decode_meta(called.meta).traceparent)
+    except BROKEN:
+        return called.name, ""
 
 
 def error_type(error: Raw) -> str:
@@ -132,29 +150,36 @@ def _says_error(result: Raw) -> bool:
     return bytes(result).find(_IS_ERROR) >= 0  # `in` tries the bytes as a number first
 
 
+def tool_name(params: Raw) -> str:
+    """The tool that a call names."""
+    return what_is_called(params)[0]
+
+
 class CallTimes:
-    """The calls under way by their keys: when each began, its method (empty: none that is known) and its tool."""
+    """The calls under way by their keys: when each began, its method (empty: none that is known), its tool and its
+    trace."""
 
     __slots__ = ("running", "shown", "telemetry")
 
     def __init__(self, telemetry: Telemetry, shown: ShownTools) -> None:
         self.telemetry = telemetry
         self.shown = shown
-        self.running: dict[Hashable, tuple[float, str, str]] = EMPTY_TABLE
+        self.running: dict[Hashable, tuple[float, str, str, str]] = EMPTY_TABLE
 
     def __len__(self) -> int:
         return len(self.running)
 
     def began(self, key: Hashable, method: str, params: Raw, now: float) -> None:
         """A call came."""
-        tool = tool_name(params) if method == "tools/call" else ""
-        self.running = put(self.running, key, (now, method if method in METHODS else "", tool))
+        name, trace = what_is_called(params) if params else ("", "")
+        tool = name if method == "tools/call" else ""
+        self.running = put(self.running, key, (now, method if method in METHODS else "", tool, trace))
 
     def forget(self, key: Hashable) -> None:
         """Nobody waits for it any more."""
         self._over(key)
 
-    def _over(self, key: Hashable) -> tuple[float, str, str] | None:
+    def _over(self, key: Hashable) -> tuple[float, str, str, str] | None:
         """It is not under way any more."""
         began = self.running.pop(key, None)
         self.running = self.running or EMPTY_TABLE
@@ -171,14 +196,14 @@ class Durations(CallTimes):
         began = self._over(event.call)
         if began is None:
             return
-        at, method, tool = began
+        at, method, tool, trace = began
         error = "" if event.ok else error_type(event.payload)
         if event.ok and method == "tools/call" and _says_error(event.payload):
             error = "tool_error"
         if error == UNKNOWN_TOOL:
             tool = ""  # a name that exists nowhere is the client's invention, and no label
         labels = (method, self.shown.exposed(tool), error, "http", version)
-        self.telemetry.observe("mcp_server_operation_duration_seconds", now - at, labels)
+        self.telemetry.observe("mcp_server_operation_duration_seconds", now - at, labels, trace)
 
 
 class BackendDurations(CallTimes):
@@ -193,7 +218,7 @@ class BackendDurations(CallTimes):
         began = self._over(key)
         if began is None:
             return
-        at, method, tool = began
+        at, method, tool, trace = began
         if ok and method == "tools/list":
             self.shown.learn(backend, payload)
         labels = (
@@ -204,4 +229,4 @@ class BackendDurations(CallTimes):
             version,
             backend,
         )
-        self.telemetry.observe("mcp_client_operation_duration_seconds", now - at, labels)
+        self.telemetry.observe("mcp_client_operation_duration_seconds", now - at, labels, trace)

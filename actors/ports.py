@@ -573,13 +573,14 @@ class Shelf(Protocol):
 
 
 class Telemetry(Protocol):
-    """Metrics by the names in `actors.protocol.instruments`; `labels` are values in the declared order."""
+    """Metrics by the names in `actors.protocol.instruments`; `labels` are values in the declared order, `trace` is the
+    id of the trace that an observation belongs to, if it belongs to one."""
 
     def count(self, name: str, labels: tuple[str, ...] = (), amount: int = 1) -> None: ...
 
     def gauge(self, name: str, value: float, labels: tuple[str, ...] = ()) -> None: ...
 
-    def observe(self, name: str, seconds: float, labels: tuple[str, ...] = ()) -> None: ...
+    def observe(self, name: str, seconds: float, labels: tuple[str, ...] = (), trace: str = "") -> None: ...
 
 
 class Audit(Protocol):

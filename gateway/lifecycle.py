@@ -31,6 +31,7 @@ from actors.ports import (
     Transport,
     TransportEvent,
 )
+from actors.protocol.instruments import PERMANENT
 from actors.protocol.table import (
     BackendSpec,
     HttpTarget,
@@ -405,6 +406,8 @@ def crash_logger(log: Log, telemetry: Any) -> Callable[[str, BaseException], Non
     def report(name: str, error: BaseException) -> None:
         kind = name.split("-", maxsplit=1)[0].split("/", maxsplit=1)[0]
         telemetry.count("stagedoor_actor_crashes_total", (kind,))
+        if kind in PERMANENT:
+            telemetry.count("stagedoor_restarts_total", (kind,))
         log.error("actor_crashed", actor=name, exc_info=error)
 
     return report

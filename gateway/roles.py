@@ -3,7 +3,6 @@ workers (`gateway.working`). The rest of it is the same in each role."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from socket import socket
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,12 +23,12 @@ from gateway.http.sockets import (
     remove_names,
     unix_listeners_for,
 )
+from gateway.observability.scraping import Scraping
 from gateway.running import recorded
 from gateway.sampling import sample
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
-    from gateway.observability.exposition import Exposition
 
 
 class Role(Protocol):
@@ -75,15 +74,11 @@ class Single:
         self._announce(replace(self._settings, listen=listen, admin=admin))
         gateway.log.info("serving", listen=str(listen), admin=str(admin))
 
-        def page() -> tuple[bytes, str]:
+        scraping = Scraping(gateway.metrics)
+
+        async def page(accept: str) -> tuple[bytes, str]:
             sample(gateway, system)
-            return exposition().page()
-
-        @cache
-        def exposition() -> "Exposition":
-            from gateway.observability.exposition import Exposition  # its library is for scrapes alone
-
-            return Exposition(gateway.metrics)
+            return await scraping.page(accept)
 
         hosts = self._settings.auth.hosts
         app = admin_app(gateway.readiness, page, hosts, servers=gateway.servers, sessions=gateway.operate)

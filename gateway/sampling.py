@@ -4,12 +4,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from actors.machines.upstream.breaker import BreakerState
+from actors.protocol.instruments import INSTRUMENTS
 from actors.runtime import System
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
 
-SHARED = ("router", "catalogue", "backends")
+SHARED = INSTRUMENTS["stagedoor_mailbox_depth"].values["actor"]
 """Actors that every session waits for."""
 
 
@@ -28,8 +29,12 @@ def sample(gateway: "Gateway", system: System) -> None:
         if ref is not None:
             waiting = ref.statistics()
             metrics.gauge("stagedoor_mailbox_depth", float(waiting.ordinary + waiting.reserved), (name,))
+    metrics.gauge("stagedoor_sessions_max", float(gateway.settings.limits.sessions))
     if actors is None:
         return
+    servers = actors.services.table.value.backends.keys()
+    metrics.know(servers)
+    metrics.gauge("stagedoor_sessions", float(len(actors.pools)), ("live", "modern"))
     metrics.gauge("stagedoor_requests_in_flight", float(actors.quotas.requests.total))
     metrics.gauge("stagedoor_exchanges", float(actors.quotas.modern_requests))
     streams = Counter(dict.fromkeys(("post", "get", "listen"), 0))
@@ -37,5 +42,7 @@ def sample(gateway: "Gateway", system: System) -> None:
     for kind, number in streams.items():
         metrics.gauge("stagedoor_streams_open", float(number), (kind,))
     for name, status in actors.backends.status.items():
+        if name not in servers:
+            continue
         up = {BreakerState.CLOSED: 1.0, BreakerState.HALF_OPEN: 0.5, BreakerState.OPEN: 0.0}[status.breaker.state]
         metrics.gauge("stagedoor_backend_up", up, (name,))

@@ -19,8 +19,9 @@ from gateway.config import Settings
 from gateway.http.config import ServeConfig
 from gateway.http.serve import Connections, serve
 from gateway.http.sockets import close_listeners, names, remove_names
-from gateway.observability.exposition import Exposition, process_figures
+from gateway.observability.exposition import process_figures
 from gateway.observability.metrics import Metrics
+from gateway.observability.scraping import Scraping
 from gateway.roles import bound, listeners_of
 from gateway.running import recorded
 from gateway.store.redis.reaper import end_lease
@@ -116,17 +117,17 @@ async def _attend(supervisor: Supervisor, settings: Settings, admin: list[socket
     """The admin listener, until it is cancelled."""
     metrics = Metrics()
     connections = Connections(log, lambda: metrics.count("stagedoor_connection_crashes_total", ("admin",)))
-    exposition = Exposition(supervisor.totals, lambda: supervisor.totals.process(process_figures()))
+    scraping = Scraping(supervisor.totals, lambda: supervisor.totals.process(process_figures()))
     supervisor.totals.own = metrics.numbers
 
-    def page() -> tuple[bytes, str]:
+    async def page(accept: str) -> tuple[bytes, str]:
         states = [_state(worker) for worker in supervisor.workers]
         for state in STATES:
             metrics.gauge("stagedoor_workers", float(states.count(state)), (state,))
         metrics.count("stagedoor_worker_deaths_total", amount=supervisor.deaths - counted[0])
         counted[0] = supervisor.deaths
         metrics.gauge("stagedoor_connections_open", float(len(connections.open)), ("admin",))
-        return exposition.page()
+        return await scraping.page(accept)
 
     counted = [0]
 

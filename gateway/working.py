@@ -21,7 +21,7 @@ from gateway.config.settings import Address
 from gateway.observability.exposition import process_figures
 from gateway.sampling import sample
 from gateway.workers.channel import Ask, Channel, Drain, FromWorker, Hello, Look, State, Told, ToWorker
-from gateway.workers.overview import rows
+from gateway.workers.overview import rows, seen
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -118,6 +118,7 @@ class Working:
                 details=dict(readiness.details),
                 servers=gateway.server_list(),
                 numbers=rows(gateway.metrics.numbers()),
+                examples=seen(gateway.metrics.examples()),
                 process=process_figures(),
                 answers=answers,
                 ends_within=ends_within(gateway.settings.limits),

@@ -468,9 +468,10 @@ class Router(Actor):
                 return
             self._settle(key, _refusal(claimed.outcome))
             return
-        for dead in {activate.dead for activate in self._activating.get(key, []) if activate.dead is not None}:
-            self._services.cluster.disown(dead, [key])
-        self._rebuild(claimed, "crash" if claimed.key in self.crashed else "activation")
+        dead = {activate.dead for activate in self._activating.get(key, []) if activate.dead is not None}
+        for owner in dead:
+            self._services.cluster.disown(owner, [key])
+        self._rebuild(claimed, "crash" if key in self.crashed else "takeover" if dead else "activation")
 
     def _rebuild(self, claimed: Claimed, reason: str) -> None:
         """It is owned here from now on."""

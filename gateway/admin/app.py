@@ -56,16 +56,15 @@ def host_allowed(host: str, names: frozenset[str]) -> bool:
 
 def admin_app(
     readiness: Callable[[], Readiness],
-    metrics: Callable[[], tuple[bytes, str]],
+    metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
     hosts: tuple[str, ...] = (),
     servers: Callable[[], Mapping[str, Any]] = dict,
     before: Callable[[], Awaitable[object]] | None = None,
     sessions: Operate | None = None,
 ) -> App:
-    """The app. `metrics` gives the exposition and its content type; `hosts` are further names to be called by,
-    with any port, whichever they are given with;
-    `servers` says how every server is, in JSON values without credentials; `before` brings up to date what the others
-    say; `sessions` lists sessions and acts on them."""
+    """The app. `metrics` gives the exposition and its content type, by the `Accept` header; `hosts` are further names
+    to be called by, with any port, whichever they are given with; `servers` says how every server is, in JSON values
+    without credentials; `before` brings up to date what the others say; `sessions` lists sessions and acts on them."""
     names = _LOOPBACK | {host.lower().partition(":")[0] for host in hosts}
     pages = _Pages(metrics, servers, sessions)
 

@@ -4,7 +4,7 @@ Quart's own limits are set here, each by name: their defaults cut a response aft
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from quart import Response, request
@@ -21,7 +21,9 @@ MAX_CONTENT_LENGTH = 64 * 1024
 
 
 def pages(
-    metrics: Callable[[], tuple[bytes, str]], servers: Callable[[], Mapping[str, Any]], sessions: Operate | None
+    metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
+    servers: Callable[[], Mapping[str, Any]],
+    sessions: Operate | None,
 ) -> QuartTrio:
     """The app; what it is given is as in `admin_app`."""
     app = QuartTrio("stagedoor.admin", static_folder=None)
@@ -41,8 +43,8 @@ def pages(
 
     @app.get("/metrics")
     async def scrape() -> Response:
-        body, content_type = metrics()
-        return Response(body, content_type=content_type, headers={"Cache-Control": "no-store"})
+        body, content_type = await metrics(request.headers.get("Accept", ""))
+        return Response(body, content_type=content_type, headers={"Cache-Control": "no-store", "Vary": "Accept"})
 
     @app.errorhandler(404)
     async def not_found(_: Exception) -> Response:

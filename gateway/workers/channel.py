@@ -12,6 +12,8 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from gateway.observability.metrics import Example
+
 FRAME_MAX = 64 * 1024 * 1024
 """Bytes of one message; all series of a worker at their bounds are a fraction of it."""
 
@@ -62,6 +64,8 @@ class Told(Struct, tag=True):
 
 Row: TypeAlias = tuple[tuple[str, ...], float | list[float]]
 """Labels, and a number or a histogram's cell."""
+Seen: TypeAlias = tuple[tuple[str, ...], dict[int, Example]]
+"""Labels, and an example of each bucket that has one."""
 
 
 class State(Struct, tag=True, kw_only=True):
@@ -76,6 +80,8 @@ class State(Struct, tag=True, kw_only=True):
     servers: list[dict[str, Any]] = []
     numbers: dict[str, list[Row]] = {}
     """Its metrics."""
+    examples: dict[str, list[Seen]] = {}
+    """Traces to which its histograms' observations belong."""
     process: dict[str, float] = {}
     """What the operating system counts of it."""
     answers: int = 0

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from actors.protocol.instruments import INSTRUMENTS, Instrument
-from gateway.observability.metrics import Cell, Labels, Numbers
-from gateway.workers.channel import Row, State
+from gateway.observability.bounds import Bounds, Labels
+from gateway.observability.metrics import Cell, Examples, Numbers
+from gateway.workers.channel import Row, Seen, State
 
 _SMALLEST = ("process_max_fds", "process_start_time_seconds")
 """Figures of processes that are no amounts."""
@@ -23,8 +24,14 @@ def rows(numbers: Numbers) -> dict[str, list[Row]]:
     return {name: list(series.items()) for name, series in numbers.items() if series}
 
 
-def added(into: Numbers, more: Mapping[str, Iterable[tuple[Labels, Cell]]], *, gauges: bool) -> None:
-    """Adds one process's series. What is not declared here, or in another shape, is another version's: left out."""
+def seen(examples: Examples) -> dict[str, list[Seen]]:
+    """Examples in the form in which they are sent."""
+    return {name: list(series.items()) for name, series in examples.items()}
+
+
+def added(into: Numbers, more: Mapping[str, Iterable[tuple[Labels, Cell]]], bounds: Bounds, *, gauges: bool) -> None:
+    """Adds one process's series, within the bounds of all. What is not declared here, or in another shape, is another
+    version's: left out."""
     for name, series in more.items():
         instrument = INSTRUMENTS.get(name)
         if instrument is None or (instrument.kind == "gauge" and not gauges):
@@ -32,8 +39,9 @@ def added(into: Numbers, more: Mapping[str, Iterable[tuple[Labels, Cell]]], *, g
         sums = into.setdefault(name, {})
         for labels, cell in series:
             if _fits(instrument, labels, cell):
-                before = sums.get(labels)
-                sums[labels] = cell if before is None else _together(instrument, before, cell)
+                kept = bounds.admit(name, labels)
+                before = sums.get(kept)
+                sums[kept] = cell if before is None else _together(instrument, before, cell)
 
 
 def _fits(instrument: Instrument, labels: Labels, cell: Cell) -> bool:
@@ -57,11 +65,12 @@ def _together(instrument: Instrument, one: Cell, other: Cell) -> Cell:
 
 
 class Totals:
-    """The metrics of all workers there ever were: what `Exposition` shows."""
+    """The metrics of all workers there ever were: what `Scraping` shows."""
 
     instruments = tuple(INSTRUMENTS.values())
 
     def __init__(self) -> None:
+        self._bounds = Bounds(self.instruments)
         self._past: Numbers = {}
         self._past_process: dict[str, float] = {}
         self.living: Callable[[], Sequence[State]] = tuple
@@ -71,7 +80,7 @@ class Totals:
 
     def ended(self, last: State) -> None:
         """Keeps what a worker counted after it has ended."""
-        added(self._past, last.numbers, gauges=False)
+        added(self._past, last.numbers, self._bounds, gauges=False)
         for name, value in last.process.items():
             if name.endswith("_total"):
                 self._past_process[name] = self._past_process.get(name, 0.0) + value
@@ -79,11 +88,24 @@ class Totals:
     def numbers(self) -> Numbers:
         """The series of now, by every declared instrument."""
         sums: Numbers = {instrument.name: {} for instrument in self.instruments}
-        added(sums, {name: series.items() for name, series in self.own().items()}, gauges=True)
-        added(sums, {name: series.items() for name, series in self._past.items()}, gauges=False)
+        added(sums, {name: series.items() for name, series in self.own().items()}, self._bounds, gauges=True)
+        added(sums, {name: series.items() for name, series in self._past.items()}, self._bounds, gauges=False)
         for state in self.living():
-            added(sums, state.numbers, gauges=True)
+            added(sums, state.numbers, self._bounds, gauges=True)
         return sums
+
+    def examples(self) -> Examples:
+        """Those of the living: of each bucket the last one that any of them has."""
+        latest: Examples = {}
+        for state in self.living():
+            for name, series in state.examples.items():
+                of_name = latest.setdefault(name, {})
+                for labels, found in series:
+                    of_series = of_name.setdefault(labels, {})
+                    for bucket, example in found.items():
+                        if bucket not in of_series or of_series[bucket].at < example.at:
+                            of_series[bucket] = example
+        return latest
 
     def process(self, own: Mapping[str, float]) -> dict[str, float]:
         """What the operating system counts of all, the supervisor (`own`) included."""

@@ -3,8 +3,13 @@
 import pytest
 import trio
 
+from actors.cluster.letters import BODIES, UNKNOWN
+from actors.ports import Refused
 from actors.protocol import errors
+from actors.protocol.instruments import INSTRUMENTS
 from actors.protocol.methods import METHODS
+from actors.protocol.traceparent import trace_id
+from actors.upstreams.backends import STATES
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
 from tests.support.modern_backend import ModernBackend
@@ -163,3 +168,59 @@ async def test_what_clients_and_servers_invent_is_no_label(autojump_clock, endpo
         assert labels(gateway, "gen_ai_tool_name") - {"other"} == {"", "echo", f"{prefix}echo"}
         assert labels(gateway, "mcp_method_name") <= {"", *METHODS}
         assert labels(gateway, "error_type") <= CODES
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+DURATIONS = ["mcp_client_operation_duration_seconds", "mcp_server_operation_duration_seconds"]
+
+
+@pytest.mark.parametrize("endpoint", ["", "alpha"])
+@pytest.mark.parametrize("sessions", [True, False])
+async def test_a_call_of_a_trace_is_measured_with_its_id_on_both_sides(autojump_clock, endpoint, sessions):
+    async with open_gateway(Backend("alpha")) as gateway:
+        client = (
+            await gateway.connect(endpoint)
+            if sessions
+            else ModernClient(gateway.actors.door, gateway.nursery, endpoint)
+        )
+        meta = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+        params = {"name": "echo" if endpoint else "alpha__echo"}
+        more = {"_meta": meta} if sessions else {}
+        await client.begin("tools/call", {**params, **more}, **({} if sessions else {"meta": meta})).result()
+        assert sorted(gateway.telemetry.traces) == [(name, TRACE) for name in DURATIONS]
+
+
+@pytest.mark.parametrize(
+    ("parent", "found"),
+    [
+        (f"00-{TRACE}-00f067aa0ba902b7-01", TRACE),
+        (f"cc-{TRACE}-00f067aa0ba902b7-01-what-comes", TRACE),
+        (f"00-{TRACE}-00f067aa0ba902b7-00", ""),
+        (f"00-{TRACE}-00f067aa0ba902b7-01-more", ""),
+        (f"ff-{TRACE}-00f067aa0ba902b7-01", ""),
+        (f"00-{'0' * 32}-00f067aa0ba902b7-01", ""),
+        (f"00-{TRACE}-{'0' * 16}-01", ""),
+        (f"00-{TRACE.upper()}-00f067aa0ba902b7-01", ""),
+        ("", ""),
+        ("x" * 1_000_000, ""),
+    ],
+)
+def test_of_a_traceparent_only_one_that_is_recorded_counts(parent, found):
+    assert trace_id(parent) == found
+
+
+@pytest.mark.parametrize("meta", [5, None, [], {"traceparent": 5}, {"traceparent": {}}, {}])
+async def test_a_malformed_trace_costs_a_call_nothing(autojump_clock, meta):
+    async with open_gateway(Backend("alpha")) as gateway:
+        client = await gateway.connect("alpha")
+        await client.begin("tools/call", {"name": "echo", "_meta": meta}).response()
+        assert gateway.telemetry.traces == []
+
+
+def test_the_values_that_are_declared_are_those_that_the_code_has():
+    values = {name: one.values for name, one in INSTRUMENTS.items()}
+    assert values["stagedoor_store_errors_total"]["reason"] == tuple(reason.value for reason in Refused)
+    for name in ("stagedoor_letters_sent_total", "stagedoor_letters_received_total"):
+        assert set(values[name]["kind"]) == {*BODIES, UNKNOWN}
+    assert set(values["stagedoor_backend_links"]["state"]) == set(STATES.values())
+    assert values["stagedoor_messages_rejected_total"]["reason"] == tuple(errors.KINDS)

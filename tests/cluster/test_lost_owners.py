@@ -68,6 +68,7 @@ async def test_a_call_that_a_dead_owner_never_read_runs_at_the_next(autojump_clo
         one.kill(at_once=at_once)
         assert (await outcome(call))["result"]["content"][0]["text"] == "alpha: echo"
         assert owners(two) == [1]
+        assert two.telemetry.total("stagedoor_takeovers_total", "takeover") == 1
 
 
 @pytest.mark.parametrize("at_once", [False, True])

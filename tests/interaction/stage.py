@@ -91,7 +91,7 @@ class Telemetry:
     def gauge(self, name: str, value: float, labels: tuple[str, ...] = ()) -> None:
         pass
 
-    def observe(self, name: str, seconds: float, labels: tuple[str, ...] = ()) -> None:
+    def observe(self, name: str, seconds: float, labels: tuple[str, ...] = (), trace: str = "") -> None:
         pass
 
     def total(self, name: str, *labels: str) -> int:

@@ -71,6 +71,8 @@ class RecordingTelemetry:
         self.counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self.gauges: dict[tuple[str, tuple[str, ...]], float] = {}
         self.observed: list[tuple[str, float, dict[str, str]]] = []
+        self.traces: list[tuple[str, str]] = []
+        """Instruments and the traces that their observations belong to, where they belong to one."""
 
     def count(self, name: str, labels: tuple[str, ...] = (), amount: int = 1) -> None:
         self._check(name, "counter", labels)
@@ -80,7 +82,9 @@ class RecordingTelemetry:
         self._check(name, "gauge", labels)
         self.gauges[name, labels] = value
 
-    def observe(self, name: str, seconds: float, labels: tuple[str, ...] = ()) -> None:
+    def observe(self, name: str, seconds: float, labels: tuple[str, ...] = (), trace: str = "") -> None:
+        if trace:
+            self.traces.append((name, trace))
         self._check(name, "histogram", labels)
         self.observed.append((name, seconds, dict(zip(INSTRUMENTS[name].labels, labels, strict=True))))
 
@@ -99,6 +103,8 @@ class RecordingTelemetry:
         assert instrument.kind == kind, f"{name} is a {instrument.kind}"
         assert len(labels) == len(instrument.labels), f"{name} has the labels {instrument.labels}"
         assert all(isinstance(value, str) for value in labels), (name, labels)
+        for label, value in zip(instrument.labels, labels, strict=True):
+            assert value in instrument.values.get(label, (value,)), f"{name} is not declared to say {label}={value}"
 
 
 class RecordingLog:

@@ -1,15 +1,21 @@
 """Several workers as one gateway: sums, readiness, servers."""
 
+from collections.abc import Mapping
+from random import Random
 from typing import Any
 
-from gateway.observability.exposition import Exposition
-from gateway.observability.metrics import Metrics
+import msgspec
+
+from gateway.observability.bounds import TOOLS_PER_SERVER, Labels
+from gateway.observability.exposition import write
+from gateway.observability.metrics import Cell, Metrics
 from gateway.workers.channel import State
-from gateway.workers.overview import Totals, readiness, rows, servers
+from gateway.workers.overview import Totals, readiness, rows, seen, servers
 
 ANSWERS = "stagedoor_http_responses_total"
 LAG = "stagedoor_scheduler_lag_seconds"
 STREAMS = "stagedoor_streams_open"
+CLIENT = "mcp_client_operation_duration_seconds"
 
 
 def worker(answers: int = 0, lags: tuple[float, ...] = (), gauges: dict[str, float] | None = None) -> State:
@@ -23,6 +29,11 @@ def worker(answers: int = 0, lags: tuple[float, ...] = (), gauges: dict[str, flo
     return State(ready=True, numbers=rows(metrics.numbers()))
 
 
+def counted(series: Mapping[Labels, Cell]) -> dict[Labels, Cell]:
+    """Without those that are there from the start, and say nothing yet."""
+    return {labels: cell for labels, cell in series.items() if cell}
+
+
 def totals(*living: State) -> Totals:
     made = Totals()
     made.living = lambda: living
@@ -31,7 +42,7 @@ def totals(*living: State) -> Totals:
 
 def test_counters_and_histograms_are_summed():
     numbers = totals(worker(2, (0.001,)), worker(3, (0.001, 9.0))).numbers()
-    assert numbers[ANSWERS] == {("POST", "200"): 5}
+    assert counted(numbers[ANSWERS]) == {("POST", "200"): 5}
     (cell,) = numbers[LAG].values()
     assert isinstance(cell, list)
     assert sum(cell[:-1]) == 3
@@ -43,10 +54,10 @@ def test_what_an_ended_worker_counted_stays_and_what_it_had_open_does_not():
     made = totals(worker(1, gauges={STREAMS: 2.0}))
     made.ended(worker(4, (0.5,), {STREAMS: 7.0}))
     numbers = made.numbers()
-    assert numbers[ANSWERS] == {("POST", "200"): 5}
-    assert numbers[STREAMS] == {("get",): 2.0}
+    assert counted(numbers[ANSWERS]) == {("POST", "200"): 5}
+    assert counted(numbers[STREAMS]) == {("get",): 2.0}
     made.ended(worker(10))
-    assert made.numbers()[ANSWERS] == {("POST", "200"): 15}
+    assert counted(made.numbers()[ANSWERS]) == {("POST", "200"): 15}
     assert made.numbers() == made.numbers(), "a look changes nothing"
 
 
@@ -58,10 +69,61 @@ def test_gauges_are_summed_or_the_worst():
         gauges={STREAMS: 3, "stagedoor_backend_up": 0, "stagedoor_store_up": 0, "stagedoor_lease_age_seconds": 9}
     )
     numbers = totals(one, other).numbers()
-    assert numbers[STREAMS] == {("get",): 5}
+    assert counted(numbers[STREAMS]) == {("get",): 5}
     assert numbers["stagedoor_backend_up"] == {("fx",): 0}
     assert numbers["stagedoor_store_up"] == {(): 0}
     assert numbers["stagedoor_lease_age_seconds"] == {(): 9}
+
+
+def test_no_counter_and_no_bucket_ever_falls_whichever_workers_begin_and_end():
+    chance, living, made = Random(7), [Metrics()], Totals()
+    made.living = lambda: [State(ready=True, numbers=rows(one.numbers())) for one in living]
+    before: dict[tuple[str, Labels, int], float] = {}
+    for step in range(300):
+        worker = chance.choice(living)
+        worker.count(ANSWERS, ("POST", str(200 + chance.randrange(4))))
+        worker.observe(CLIENT, chance.random(), ("tools/call", f"tool{step}", "", "http", "", "fx"))
+        if chance.random() < 0.1:
+            living.append(Metrics())
+        if chance.random() < 0.1 and len(living) > 1:
+            made.ended(State(ready=False, numbers=rows(living.pop(0).numbers())))
+        numbers = made.numbers()
+        now = {
+            (name, labels, at): value
+            for name in (ANSWERS, CLIENT)
+            for labels, cell in numbers[name].items()
+            for at, value in enumerate(cell if isinstance(cell, list) else [cell])
+        }
+        assert all(now[key] >= value for key, value in before.items()), step
+        before = now
+    assert sum(numbers[ANSWERS].values()) == 300
+    assert sum(sum(cell[:-1]) for cell in numbers[CLIENT].values()) == 300
+
+
+def test_the_tools_of_all_workers_there_ever_were_are_bounded_together():
+    made = Totals()
+    for life in range(4):
+        worker = Metrics()
+        for tool in range(100):
+            worker.observe(CLIENT, 0.1, ("tools/call", f"tool{life}-{tool}", "", "http", "", "fx"))
+        made.ended(State(ready=False, numbers=rows(worker.numbers())))
+    series = made.numbers()[CLIENT]
+    assert len({labels[1] for labels in series}) <= TOOLS_PER_SERVER + 2
+    assert sum(sum(cell[:-1]) for cell in series.values()) == 400
+
+
+def test_of_each_bucket_the_last_trace_that_any_worker_had_is_shown():
+    one, other = (Metrics(clock=lambda at=at: at) for at in (1.0, 2.0))
+    labels = ("tools/call", "echo", "", "http", "", "fx")
+    one.observe(CLIENT, 0.1, labels, "a" * 32)
+    one.observe(CLIENT, 9.0, labels, "b" * 32)
+    other.observe(CLIENT, 0.1, labels, "c" * 32)
+    states = [State(ready=True, numbers=rows(it.numbers()), examples=seen(it.examples())) for it in (other, one)]
+    sent = [msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State) for state in states]
+    made = totals(*sent)
+    assert {example.trace for example in made.examples()[CLIENT][labels].values()} == {"b" * 32, "c" * 32}
+    page = write(made.instruments, made.numbers(), made.examples(), {}, "application/openmetrics-text")[0].decode()
+    assert page.count("trace_id") == 2
 
 
 def test_series_of_another_version_are_left_out():
@@ -74,7 +136,7 @@ def test_series_of_another_version_are_left_out():
         },
     )
     numbers = totals(strange).numbers()
-    assert numbers[ANSWERS] == {("POST", "200"): 2}
+    assert counted(numbers[ANSWERS]) == {("POST", "200"): 2}
     assert numbers[LAG] == {}
     assert "stagedoor_of_tomorrow_total" not in numbers
 
@@ -85,7 +147,7 @@ def test_the_page_has_the_sums_and_the_processes():
     made.living()[0].process["process_max_fds"] = 100.0
     made.ended(State(ready=False, process={"process_cpu_seconds_total": 2.0, "process_open_fds": 9.0}))
     own = {"process_cpu_seconds_total": 0.5, "process_max_fds": 200.0, "process_open_fds": 7.0}
-    page = Exposition(made, lambda: made.process(own)).page()[0].decode()
+    page = write(made.instruments, made.numbers(), made.examples(), made.process(own))[0].decode()
     assert 'stagedoor_http_responses_total{method="POST",status="200"} 5.0' in page
     assert "process_cpu_seconds_total 4.0" in page
     assert "process_max_fds 100.0" in page

@@ -28,11 +28,15 @@ def state():
     return State()
 
 
+async def scraped(accept: str) -> tuple[bytes, str]:
+    return METRICS, "application/openmetrics-text" if "openmetrics" in accept else "text/plain; version=0.0.4"
+
+
 @pytest.fixture
 def app(state):
     return admin_app(
         lambda: state.readiness,
-        lambda: (METRICS, "text/plain; version=0.0.4"),
+        scraped,
         hosts=("admin.example",),
         servers=lambda: {"listen": "127.0.0.1:8080", "servers": [{"name": "fx", "status": "down"}]},
     )
@@ -145,6 +149,12 @@ async def test_metrics_are_passed_as_they_are(app):
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4"
 
 
+async def test_metrics_are_in_the_form_that_is_asked_for(app):
+    headers = {"Host": "127.0.0.1:8081", "Accept": "application/openmetrics-text;version=1.0.0"}
+    response = await ask(app, "GET", "/metrics", headers)
+    assert response.headers["Content-Type"] == "application/openmetrics-text"
+
+
 @pytest.mark.parametrize(
     ("host", "code"),
     [
@@ -174,7 +184,7 @@ async def test_other_paths_and_methods_get_json_errors(method, path, code, app):
 
 
 def test_quarts_limits_are_ours():
-    app = pages(lambda: (METRICS, ""), dict, None)
+    app = pages(scraped, dict, None)
     assert app.config["RESPONSE_TIMEOUT"] == RESPONSE_TIMEOUT
     assert app.config["BODY_TIMEOUT"] == BODY_TIMEOUT
     assert app.config["MAX_CONTENT_LENGTH"] == MAX_CONTENT_LENGTH
@@ -240,7 +250,7 @@ async def test_what_others_say_is_brought_up_to_date_before_it_is_told_but_not_f
         await trio.lowlevel.checkpoint()
         asked.append("look")
 
-    app = admin_app(lambda: Readiness(bool(asked)), lambda: (METRICS, "text/plain"), before=look)
+    app = admin_app(lambda: Readiness(bool(asked)), scraped, before=look)
     assert (await get(app, "/livez")).status_code == 200
     assert asked == []
     assert (await get(app, "/readyz")).status_code == 200
@@ -270,14 +280,14 @@ def operated():
 
 
 async def act(operated: Operated, path: str = "/api/sessions/abc/end", data: bytes = b"{}", **headers: str) -> Any:
-    app = admin_app(lambda: Readiness(True), lambda: (METRICS, ""), sessions=operated)
+    app = admin_app(lambda: Readiness(True), scraped, sessions=operated)
     sent = {"Host": "127.0.0.1:8081", "Content-Type": "application/json"}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
     return await ask(app, "POST", path, {**sent, "Content-Length": str(len(data))}, data)
 
 
 async def test_sessions_are_listed_page_by_page(operated):
-    app = admin_app(lambda: Readiness(True), lambda: (METRICS, ""), sessions=operated)
+    app = admin_app(lambda: Readiness(True), scraped, sessions=operated)
     response = await get(app, "/api/sessions?cursor=x:1&limit=7")
     assert (response.status_code, response.json()) == (200, {"done": "list"})
     assert operated.asked == [("list", "", {"cursor": "x:1", "limit": "7"})]
@@ -307,5 +317,5 @@ async def test_a_session_is_acted_on_by_its_name(operated):
 async def test_no_page_of_a_browser_and_no_nonsense_changes_anything(headers, data, status, operated):
     assert (await act(operated, data=data, **headers)).status_code == status
     assert operated.asked == []
-    app = admin_app(lambda: Readiness(True), lambda: (METRICS, ""), sessions=operated)
+    app = admin_app(lambda: Readiness(True), scraped, sessions=operated)
     assert (await get(app, "/api/sessions/abc/end")).status_code == 405
