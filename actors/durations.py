@@ -6,7 +6,7 @@ any other is an invention, and enough of these would leave no room for the real 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,9 +19,11 @@ from actors.protocol.instruments import OTHER
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
 from actors.protocol.naming import build_names
+from actors.protocol.operations import Operation, Outcome
+from actors.protocol.outcomes import code_of
 from actors.protocol.payload import BROKEN
 from actors.protocol.table import Table
-from actors.protocol.traceparent import trace_id
+from actors.protocol.trace_context import trace_id
 from actors.runtime import EMPTY_TABLE, put
 
 if TYPE_CHECKING:
@@ -157,14 +159,15 @@ def tool_name(params: Raw) -> str:
 
 class CallTimes:
     """The calls under way by their keys: when each began, its method (empty: none that is known), its tool and its
-    trace."""
+    trace; and what observes them, where somebody does."""
 
-    __slots__ = ("running", "shown", "telemetry")
+    __slots__ = ("operations", "running", "shown", "telemetry")
 
     def __init__(self, telemetry: Telemetry, shown: ShownTools) -> None:
         self.telemetry = telemetry
         self.shown = shown
         self.running: dict[Hashable, tuple[float, str, str, str]] = EMPTY_TABLE
+        self.operations: dict[Hashable, Operation] = EMPTY_TABLE
 
     def __len__(self) -> int:
         return len(self.running)
@@ -175,9 +178,28 @@ class CallTimes:
         tool = name if method == "tools/call" else ""
         self.running = put(self.running, key, (now, method if method in METHODS else "", tool, trace))
 
-    def forget(self, key: Hashable) -> None:
-        """Nobody waits for it any more."""
+    def observe(self, key: Hashable, operation: Operation) -> None:
+        """Somebody observes this call."""
+        operation.taken = True
+        self.operations = put(self.operations, key, operation)
+
+    def forget(self, key: Hashable, error: errors.ProtocolError | None = None) -> None:
+        """Nobody waits for it any more; `error`: what is said instead of an outcome."""
         self._over(key)
+        if self.operations and (operation := self.observed(key)) is not None:
+            operation.given_up(error)
+
+    def observed(self, key: Hashable) -> Operation | None:
+        """What observes this call, which is over."""
+        operation = self.operations.pop(key, None)
+        self.operations = self.operations or EMPTY_TABLE
+        return operation
+
+    def left(self, outcome: Outcome, keys: Collection[Hashable] | None = None) -> None:
+        """Nobody here hears of these calls any more; None: of any."""
+        for key in list(self.operations if keys is None else keys):
+            if (operation := self.observed(key)) is not None:
+                operation.ended(outcome, "" if outcome == "handed_over" else outcome)
 
     def _over(self, key: Hashable) -> tuple[float, str, str, str] | None:
         """It is not under way any more."""
@@ -204,6 +226,9 @@ class Durations(CallTimes):
             tool = ""  # a name that exists nowhere is the client's invention, and no label
         labels = (method, self.shown.exposed(tool), error, "http", version)
         self.telemetry.observe("mcp_server_operation_duration_seconds", now - at, labels, trace)
+        if self.operations and (operation := self.observed(event.call)) is not None:
+            operation.tool, operation.version = labels[1], version
+            operation.ended("answered", error, code_of(event.payload) if not event.ok else None)
 
 
 class BackendDurations(CallTimes):
@@ -230,3 +255,7 @@ class BackendDurations(CallTimes):
             backend,
         )
         self.telemetry.observe("mcp_client_operation_duration_seconds", now - at, labels, trace)
+        if self.operations and (operation := self.observed(key)) is not None:
+            operation.tool, operation.transport, operation.version = labels[1], transport, version
+            error = "tool_error" if ok and method == "tools/call" and _says_error(payload) else labels[2]
+            operation.ended("answered", error, code_of(payload) if not ok else None)

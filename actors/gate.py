@@ -6,7 +6,7 @@ cancellation of a modern request.
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from secrets import randbits
 from typing import Any, TypeAlias, assert_never
 
@@ -31,6 +31,7 @@ from actors.ports import (
     Rights,
     SessionKey,
     Streaming,
+    Watch,
 )
 from actors.protocol import capabilities, classify, classify_modern, errors, headers, modern_tasks
 from actors.protocol.codec import Frame
@@ -42,10 +43,11 @@ from actors.quotas import NoShareLeft, Shares
 from actors.runtime import ActorDown, AtCapacity, MailboxFull, NotTaken, Ref, Registry, SystemClosed
 from actors.runtime import Reply as PendingReply
 from actors.services import Services
-from actors.sessions.messages import EndSession, GetEvents, PostMessages, unanswered
+from actors.sessions.messages import NO_OPERATIONS, EndSession, GetEvents, PostMessages, unanswered
 from actors.sessions.router import Activate, Elsewhere, OpenSession, Sessions, session_key
 from actors.streams.connection import Connection
 from actors.streams.follower import Follower
+from actors.streams.recorder import handle
 
 SESSION_HEADER = "mcp-session-id"
 VERSION_HEADER = headers.VERSION_HEADER.lower()
@@ -101,27 +103,38 @@ class Gate:
                 self._services.telemetry.count("stagedoor_messages_rejected_total", (error.kind,))
                 return Answer.refusing(error, id)
             case classify.Initialize(request):
+                if post.watch is not None:
+                    request = post.watch.began(request, era="legacy")
                 if self._overloaded():  # new work waits outside; work in hand goes on
                     return Answer.refusing(errors.overloaded(), request.id)
                 return await self._open(post, request)
             case classify.LegacyRequest(session, request):
+                if post.watch is not None:
+                    request = post.watch.began(request, session=handle(session_key(session)), era="legacy")
                 if self._overloaded():
                     return Answer.refusing(errors.overloaded(), request.id)
-                return await self._deliver(post, session, _Letter((request,), version, post.rights, id=request.id))
+                letter = _Letter((request,), version, post.rights, id=request.id, watch=post.watch)
+                return await self._deliver(post, session, letter)
             case classify.LegacyNotification(session, message) | classify.LegacyResponse(session, message):
                 return await self._deliver(post, session, _Letter((message,), version, post.rights))
             case classify.LegacyBatch(session, batch):
                 good = tuple(m for m in batch.messages if not isinstance(m, Malformed))
+                if post.watch is not None:
+                    began = partial(post.watch.began, session=handle(session_key(session)), era="legacy")
+                    good = tuple(began(m) if isinstance(m, Request) else m for m in good)
                 bad = tuple((classify.echoed(m), m.error.raw) for m in batch.messages if isinstance(m, Malformed))
-                return await self._deliver(post, session, _Letter(good, version, post.rights, batch=True, bad=bad))
+                letter = _Letter(good, version, post.rights, batch=True, bad=bad, watch=post.watch)
+                return await self._deliver(post, session, letter)
             case classify.ModernRequest(request, envelope):
+                if post.watch is not None:
+                    request = post.watch.began(request, era="modern", version=envelope.version)
                 if self._overloaded():
                     return _refused(errors.overloaded(), request.id)
                 return await self._modern.ask(
                     Kind(
                         post.endpoint, post.principal, envelope.bits, post.headers.get(AFFINITY_HEADER, ""), one_server
                     ),
-                    lambda reply: Begin(request, envelope, mirrored, reply, post.rights),
+                    lambda reply: Begin(request, envelope, mirrored, reply, post.rights, post.watch),
                     request.id,
                 )
             case classify.ModernNotification(notification):
@@ -250,7 +263,9 @@ class Gate:
             self._services.telemetry.count("stagedoor_messages_rejected_total", (opened.kind,))
             return Answer.refusing(opened, request.id)
         ref, session_id = opened
-        letter = _Letter((request,), rights=post.rights, id=request.id)
+        letter = _Letter((request,), rights=post.rights, id=request.id, watch=post.watch)
+        if post.watch is not None:
+            post.watch.belongs(handle(session_key(session_id)))
         try:
             reply: Reply = await ref.call(letter.posted, self._services.limits.admission)
         except UNANSWERED as error:
@@ -267,6 +282,8 @@ class Gate:
                 return Answer.refusing(found, letter.id)
             try:
                 outcome = await found.call(letter.posted, self._services.limits.admission)
+                if letter.watch is not None and type(found) is RemoteSession:
+                    letter.watch.elsewhere()
             except errors.Refusal as refused:
                 return Answer.refusing(refused.error, letter.id)
             except UNANSWERED as error:
@@ -367,6 +384,7 @@ class _Letter(Struct, frozen=True):
     id: RequestId | None = None
     batch: bool = False
     bad: tuple[tuple[RequestId | None, Raw], ...] = ()
+    watch: Watch | None = None
 
     @property
     def ids(self) -> tuple[RequestId, ...]:
@@ -375,7 +393,8 @@ class _Letter(Struct, frozen=True):
 
     def posted(self, reply: PendingReply) -> PostMessages:
         """As the session is told."""
-        return PostMessages(self.messages, self.batch, self.version, self.bad, reply, self.rights)
+        operations = self.watch.operations if self.watch is not None else NO_OPERATIONS
+        return PostMessages(self.messages, self.batch, self.version, self.bad, reply, self.rights, operations)
 
 
 def _modern_rung(

@@ -16,7 +16,8 @@ from typing import Any, Protocol, TypeAlias
 from msgspec import Struct
 
 from actors.protocol.errors import ProtocolError, encode_error_body
-from actors.protocol.messages import RequestId
+from actors.protocol.messages import Request, RequestId
+from actors.protocol.operations import Observer, Operation
 from actors.protocol.rights import NO_RIGHTS, Rights
 from actors.protocol.transport import (
     Connector,
@@ -66,6 +67,25 @@ class Post(Struct, frozen=True):
     body: bytes
     mirrored: bool = True
     rights: Rights = NO_RIGHTS
+    watch: "Watch | None" = None
+    transport: str = "http"
+    """How it came, as logs and traces name it."""
+
+
+class Watch(Protocol):
+    """Who observes what becomes of one POST."""
+
+    operations: Mapping[RequestId, Operation]
+    """Of its requests, as far as they are known."""
+
+    def began(self, request: Request, *, session: str = "", era: str = "", version: str = "") -> Request:
+        """One of its requests could be read; as it goes on from here. `session`: its handle."""
+
+    def belongs(self, session: str) -> None:
+        """It has opened this session."""
+
+    def elsewhere(self) -> None:
+        """Another replica has answered it, and observes it too."""
 
 
 class Get(Struct, frozen=True):
@@ -655,6 +675,8 @@ __all__ = [
     "Log",
     "LogEntry",
     "NoAudit",
+    "Observer",
+    "Operation",
     "Positioned",
     "Post",
     "Principal",
@@ -682,4 +704,5 @@ __all__ = [
     "TransportClosed",
     "TransportEvent",
     "TransportKind",
+    "Watch",
 ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from time import time
 
 from actors.durations import ShownTools
-from actors.ports import NO_AUDIT, Audit, Cluster, Connector, ListStore, Log, Sealer, Store, Telemetry
+from actors.ports import NO_AUDIT, Audit, Cluster, Connector, ListStore, Log, Observer, Sealer, Store, Telemetry
 from actors.protocol.table import Limits, Table
 
 DRAIN_MARGIN = 1.0
@@ -38,6 +38,8 @@ class Services:
     """The gateway's own `Implementation` as JSON, told to backends and shown on aggregated endpoints."""
     lists: ListStore | None = None
     """Where the last lists known are kept; None: nowhere."""
+    observer: Observer | None = None
+    """Hears of each request and each call; None: nobody does, and it costs nothing."""
     wall: Callable[[], float] = time
     """Seconds of the wall clock, for what is sealed and has an end; everything else goes by that of the store."""
     audit: Audit = NO_AUDIT

@@ -20,6 +20,7 @@ from actors.modern.requests import Kind, ModernRequests
 from actors.named import NamedRef
 from actors.pools.pool import PoolKey
 from actors.pools.pools import Pools
+from actors.ports import Door
 from actors.protocol import capabilities
 from actors.protocol.table import Replaced, Table, replaced, touched
 from actors.quotas import Quotas, Shares
@@ -29,6 +30,7 @@ from actors.sessions.expiry import Expiry
 from actors.sessions.router import Router, Sessions
 from actors.sessions.verifier import LeaseListener, Verifier
 from actors.upstreams.backends import Backends
+from actors.watched import WatchedDoor
 
 UPSTREAMS_PER_SESSION = 4
 """Room in the supervisor of upstream connections: more sessions than a quarter of it never have upstream
@@ -87,7 +89,10 @@ class GatewayActors:
         self.sessions.on_drain.append(lambda: mailer.reply(DrainStarted()))
         services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier"), self.doubt, trio.current_time))
         services.cluster.subscribe(Deaths(NamedRef(system, "sweeper")))
-        self.door = Gate(services, self.sessions, self.router, mailer, modern, overloaded)
+        self.gate = Gate(services, self.sessions, self.router, mailer, modern, overloaded)
+        self.door: Door = self.gate
+        if services.observer is not None:
+            self.door = WatchedDoor(self.gate, services.observer, services.shown)
         self._prestart = prestart
         if prestart:
             tree.catalogue.reply(Prestart())

@@ -258,7 +258,7 @@ class Operator:
 
     async def _find(self, key: SessionKey, principal: Principal, endpoint: str) -> Any:
         """Where messages to it go, here or elsewhere."""
-        found = await self._actors.door.find(key, principal, endpoint)
+        found = await self._actors.gate.find(key, principal, endpoint)
         if isinstance(found, ProtocolError):
             raise RefusedError(found.status, found.message)
         return found

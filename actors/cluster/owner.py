@@ -7,17 +7,21 @@ which has the mailbox and the clocks.
 
 from bisect import insort
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, TypeAlias, assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from actors.cluster import letters as lt
 from actors.cluster.feeds import told_of
 from actors.cluster.letters import Letter, UnreadableError
 from actors.named import LIVES, NamedRef
-from actors.ports import Answer, Failed, Incarnation, Principal, Refused, SessionKey, Streaming
+from actors.ports import Answer, Failed, Incarnation, Post, Principal, Refused, SessionKey, Streaming
 from actors.protocol import errors
 from actors.protocol.errors import ProtocolError
 from actors.protocol.messages import Request, RequestId
@@ -27,6 +31,8 @@ from actors.sessions import messages as sm
 from actors.sessions.router import Activate, Alive, Elsewhere, Sessions
 from actors.streams.connection import Connection
 from actors.streams.follower import Follower
+from actors.streams.recorder import handle
+from actors.watched import PostWatch
 
 MOST = 10_000
 """Letters of others in hand, those with streams included; a further one is refused."""
@@ -106,6 +112,8 @@ class Guest:
     last: int = 0
     ready: bool = False
     over: bool = False
+    watch: PostWatch | None = None
+    """Who observes its requests, if somebody does."""
 
     @property
     def where(self) -> Where:
@@ -230,12 +238,28 @@ class Owner:
             return
         try:
             make = lt.asked(guest.ask, guest.letter.rights)
+            if self._services.observer is not None:
+                make = self._watched(guest, make)
         except UnreadableError as unreadable:
             self._services.telemetry.count("stagedoor_letters_refused_total", (guest.letter.kind, unreadable.reason))
             self._close(guest, lt.Refused(unreadable.reason))
             return
         ref, mid = self._ctx.ref, guest.mid
         guest.asked = alive.ref.ask(make, self._services.limits.admission, lambda out: ref.reply(Outcome(mid, out)))
+
+    def _watched(self, guest: Guest, make: Callable[[Any], lt.SessionAsk]) -> Callable[[Any], lt.SessionAsk]:
+        """The same, observed: each request within what its holder has begun for it."""
+        message = make(None)
+        if not isinstance(message, sm.PostMessages):
+            return make
+        observer = self._services.observer
+        assert observer is not None
+        key, principal, endpoint = guest.where
+        watch = PostWatch(observer, self._services.shown, Post(endpoint, principal, {}, b"", transport="mail"))
+        began = partial(watch.began, session=handle(key), era="legacy")
+        messages = tuple(began(m) if isinstance(m, Request) else m for m in message.messages)
+        guest.watch = watch
+        return lambda reply: replace(message, messages=messages, reply=reply, operations=watch.operations)
 
     def _activated(self, where: Where, outcome: Any) -> None:
         for guest in self._waiting.pop(where, []):
@@ -259,6 +283,8 @@ class Owner:
             _close(outcome)
             return
         guest.asked = None
+        if guest.watch is not None and isinstance(outcome, Answer):
+            guest.watch.replied(outcome)
         match outcome:
             case Answer() if guest.recovers:
                 if outcome.passing:
@@ -301,6 +327,8 @@ class Owner:
         message = lt.asked(guest.ask)(None)  # type: ignore[arg-type]
         assert isinstance(message, sm.PostMessages)
         answer = sm.unanswered(message.messages, batch=message.batch)
+        if guest.watch is not None:
+            guest.watch.replied(answer)
         self._close(guest, lt.Whole(answer.status, answer.body, answer.headers))
 
     def _refuse(self, guest: Guest, error: ProtocolError) -> None:
@@ -309,6 +337,11 @@ class Owner:
             self._close(guest, lt.Refused(error.kind))
             return
         answer = Answer.refusing(error, _id_of(guest.ask))
+        if self._services.observer is not None and isinstance(guest.ask, lt.Deliver):
+            with suppress(UnreadableError):
+                self._watched(guest, lt.asked(guest.ask))
+            if guest.watch is not None:
+                guest.watch.replied(answer)
         self._close(guest, lt.Whole(answer.status, answer.body, answer.headers))
 
     # Streams

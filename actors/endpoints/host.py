@@ -124,6 +124,9 @@ class Host(Protocol):
     def event(self, event: Said) -> None:
         """Steps the client's machine."""
 
+    def sent(self, call: int, backend: str) -> None:
+        """A call goes to this server."""
+
     def routed(self, call: int) -> None:
         """A call that had to wait has found its backend."""
 

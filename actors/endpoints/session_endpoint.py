@@ -183,6 +183,8 @@ class SessionEndpoint(Endpoint):
         elif method in tasks.ASKING or (method in tasks.AUGMENTED and json.mentions(params, b'"task"')):
             self.upstreams.wait(call, lambda outcome: self.pass_outcome(self.tasks.outcome(method, outcome)))
         version = self.host.version if self.merged is None else ""
+        if self.services.observer is not None:
+            self.host.sent(call, backend)
         if not self.upstreams.call(
             call, backend, method, params, effect.progress, version=version, rights=effect.rights
         ):

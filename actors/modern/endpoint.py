@@ -245,6 +245,8 @@ class ModernEndpoint(Endpoint):
         if refusal is not None:
             self.refuse(call, refusal)
             return
+        if self.services.observer is not None:
+            self.host.sent(call, backend)
         mends = self._learned is None or not self._learned.untold(call)
         if not self.upstreams.call(call, backend, method, params, effect.progress, mends=mends, rights=effect.rights):
             self.refuse(call, no_upstream(backend))
@@ -311,6 +313,8 @@ class ModernEndpoint(Endpoint):
             self.refuse(call, request_state.invalid())
             return
         self.upstreams.runs(call, backend)
+        if self.services.observer is not None:
+            self.host.sent(call, backend)
         if self.merged is not None:
             self.merged.exposes(call, method)
         self.host.routed(call)

@@ -71,6 +71,7 @@ class Begin(Struct, frozen=True):
     headers: Mapping[str, str] | None
     reply: Reply
     rights: ports.Rights = ports.NO_RIGHTS
+    watch: ports.Watch | None = None
 
 
 class Inform(Struct, frozen=True):
@@ -335,6 +336,7 @@ class ModernRequests(Evictable):
                 running.connection.cut(sse.encode_event(codec.encode_error(running.state.id, error)))
         self.quotas.modern_requests -= len(self.running)
         self.quotas.requests.add(self.principal, -len(self.running))
+        self.times.left("lost")
         self.listens.cut()
         self.endpoint.let_go()
 
@@ -359,6 +361,8 @@ class ModernRequests(Evictable):
         bits, level, token = self.kind.bits, envelope.level, envelope.progress
         state = ModernRequest(request.id, request.method, request.params, bits, level, token, server)
         running = self.running[call] = Running(state, envelope, message.headers, reply, message.rights)
+        if message.watch is not None and (operation := message.watch.operations.get(request.id)) is not None:
+            self.times.observe(call, operation)
         if json.mentions(request.params, b"requestState"):
             self._come_again(call, running)
         else:
@@ -417,7 +421,20 @@ class ModernRequests(Evictable):
         for effect in effects:
             self._run_effect(call, running, effect)
         if over:
+            if self.times.operations:
+                self._observed(call, running)
             self._settled()
+
+    def sent(self, call: int, backend: str) -> None:
+        """A call goes to this server."""
+        if (operation := self.times.operations.get(call)) is not None:
+            operation.backend = backend
+
+    def _observed(self, call: int, running: Running) -> None:
+        """It is over: what was not told by its outcome is told by its answer, or its client is gone."""
+        operation = self.times.observed(call)
+        if operation is not None and running.state.phase is Phase.ABANDONED:
+            operation.ended("disconnected", "disconnected")
 
     def _run_effect(self, call: int, running: Running, effect: xv.ModernRequestEffect) -> None:
         """What the machine wants. What every call comes to is compared: a match that fails on a Struct costs as much as
@@ -443,8 +460,8 @@ class ModernRequests(Evictable):
                 case xv.OpenStream():
                     limits, ref = self.services.limits, self.ctx.ref
                     running.connection = open_stream("post", call, running.reply, ref, limits, self.quotas)
-                case xv.Cancel(reason):
-                    self.times.forget(call)
+                case xv.Cancel(reason, error):
+                    self.times.forget(call, error)
                     self.endpoint.cancel(call, reason)
                 case xv.Count(what):
                     self.services.telemetry.count("stagedoor_messages_dropped_total", (what,))

@@ -338,6 +338,9 @@ _ROWS: Final = (
     Instrument("stagedoor_backend_sessions_lost_total", "counter", "Sessions that a backend forgot", ("server",)),
     Instrument("stagedoor_backend_sessions_left_total", "counter", "Sessions left to a backend's timeout", ("server",)),
     Instrument("stagedoor_child_processes", "gauge", "Child processes alive", ("server",)),
+    # Traces.
+    Instrument("stagedoor_spans_exported_total", "counter", "Spans that the collector has taken"),
+    Instrument("stagedoor_spans_dropped_total", "counter", "Spans that nobody will see, by reason", ("reason",)),
     # Edge.
     Instrument(
         "stagedoor_connections_open", "gauge", "Connections of clients", ("listener",), values={"listener": LISTENERS}

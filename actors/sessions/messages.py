@@ -4,7 +4,7 @@ What upstream connections, the catalogue and the record send is defined where th
 session comes as the event of its machine that it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -13,7 +13,10 @@ from msgspec import Raw, Struct
 from actors.ports import NO_RIGHTS, Answer, Rights
 from actors.protocol import codec, errors
 from actors.protocol.messages import Message, Request, RequestId
+from actors.protocol.operations import Operation
 from actors.runtime import Reply
+
+NO_OPERATIONS: Mapping[RequestId, Operation] = {}
 
 # From edges ---------------------------------------------------------------------------------------------------
 
@@ -32,6 +35,8 @@ class PostMessages(Struct, frozen=True):
     refused: tuple[tuple[RequestId | None, Raw], ...]
     reply: Reply
     rights: Rights = NO_RIGHTS
+    operations: Mapping[RequestId, Operation] = NO_OPERATIONS
+    """Of its requests, where somebody observes them."""
 
 
 def unanswered(messages: Sequence[Message], *, batch: bool) -> Answer:

@@ -48,8 +48,10 @@ from actors.ports import (
     Streaming,
 )
 from actors.protocol import errors
-from actors.protocol.messages import Error, Request, RequestId, Result
+from actors.protocol.messages import EMPTY, Error, Request, RequestId, Result
+from actors.protocol.operations import Operation
 from actors.protocol.table import Replaced, Table
+from actors.protocol.trace_context import parse
 from actors.quotas import Quotas
 from actors.record import LOSSES, NO_FIELDS, RETRY, Fields, OwnedRecord, Renamed, SaveDue, Stored
 from actors.runtime import EMPTY_TABLE, NORMAL, SHUTDOWN, Actor, ActorDown, Down, Exit, Reply, put
@@ -357,6 +359,8 @@ class SessionActor(Actor):
         self.endpoint.recall(record.fields)
         self.endpoint.restored(self._state.subscriptions)
         self._recorded_under(record.fields)
+        if self.services.observer is not None:
+            self._observe_lost(record)
         self._run(effects)
 
     def receive(self, message: SessionMessage) -> None:
@@ -428,8 +432,7 @@ class SessionActor(Actor):
                 self._gets.pop(message.connection, None)
                 self.event(message)
             case ev.PostBroken():
-                if self._posts.pop(message.post, None) is not None:
-                    self.event(message)
+                self._broken(message)
             case sm.EndSession():
                 self._ending.append(message.reply)
                 self.event(ev.Ended(message.reason))
@@ -528,6 +531,8 @@ class SessionActor(Actor):
 
     def stopped(self, reason: Exit) -> None:
         """Whoever still waits is told. What was parked was not begun: it is for the next life."""
+        if self.running.operations:
+            self._unobserved(crashed=reason.error is not None)
         for message in (*(self._parked or ()), *self._late):
             if isinstance(message, FROM_EDGES):
                 message.reply.fail(ActorDown(self.ctx.name, reason))
@@ -571,7 +576,16 @@ class SessionActor(Actor):
         self._posts = put(self._posts, post, message)
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.PostBroken(post))
         self.rights = message.rights
-        self.event(ev.Posted(post, message.messages, message.batch, self._active, message.refused, message.rights))
+        traces = self._received(message.operations) if message.operations else ev.NO_TRACES
+        rights, refused = message.rights, message.refused
+        self.event(ev.Posted(post, message.messages, message.batch, self._active, refused, rights, traces))
+
+    def _broken(self, message: ev.PostBroken) -> None:
+        post = self._posts.pop(message.post, None)
+        if post is not None:
+            for operation in post.operations.values():
+                operation.without_client = True
+            self.event(message)
 
     def _answer_post(self, post: int, answer: Answer) -> bool:
         """Settles a waiting POST; False if nobody waits any more."""
@@ -601,6 +615,68 @@ class SessionActor(Actor):
         stream, opener = streams.pop()
         self._get(sm.GetEvents(stream, opener, 0, message.reply, rights=self.rights))
         self._recovering = ()
+
+    # Who observes its requests
+
+    @staticmethod
+    def _received(operations: Mapping[RequestId, Operation]) -> Mapping[RequestId, str]:
+        """By what later work can point at them."""
+        for operation in operations.values():
+            operation.received = True
+        return {id: operation.mark for id, operation in operations.items()}
+
+    def _observe(self, call: int) -> None:
+        entry = self._state.called(call)
+        post = self._posts.get(entry.post) if entry is not None else None
+        operation = post.operations.get(entry.id) if entry is not None and post is not None else None
+        if operation is not None:
+            operation.version = self._state.version
+            self.running.observe(call, operation)
+
+    def sent(self, call: int, backend: str) -> None:
+        """A call goes to this server."""
+        if (operation := self.running.operations.get(call)) is not None:
+            operation.backend = backend
+
+    def _observe_again(self, effect: fx.Continue) -> None:
+        """A request that an earlier life began: its rest is a trace of its own, which points at the first."""
+        entry = self._state.called(effect.call)
+        if entry is not None:
+            operation = self._later(entry.id, entry.method, entry.trace)
+            operation.backend = effect.backend
+            self.running.began(effect.call, effect.method, EMPTY, self.ctx.now())
+            self.running.observe(effect.call, operation)
+
+    def _observe_lost(self, record: Record) -> None:
+        """What an earlier life had in hand and nobody can go on with is told here, once: that life could not."""
+        for key, value in record.requests.items():
+            id, recorded = session_record.request_id(key), session_record.read_request(value)
+            if id not in self._state.requests:
+                self._later(id, recorded.method, recorded.trace).ended("lost", "lost")
+
+    def _later(self, id: RequestId, method: str, trace: str) -> Operation:
+        assert self.services.observer is not None
+        first = parse(trace)
+        return Operation(
+            self.services.observer,
+            "server",
+            method,
+            id=id,
+            endpoint=self.identity.endpoint,
+            session=handle(self.identity.key),
+            era="legacy",
+            version=self._state.version,
+            links=(first,) if first is not None else (),
+        )
+
+    def _unobserved(self, *, crashed: bool) -> None:
+        """This life ends: what is recorded the next one goes on with, or says that it is lost."""
+        state, goes_on = self._state, self._goes_on or self._moved or crashed
+        requests = [
+            entry for entry in state.requests.values() if goes_on and state.posts[entry.post].stream is not None
+        ]
+        self.running.left("handed_over", [entry.call for entry in requests])
+        self.running.left("handed_over" if self._moved else "lost")
 
     # The backends
 
@@ -635,6 +711,8 @@ class SessionActor(Actor):
                 self.ctx.set_timer(("turn", effect.post), seconds, ev.StreamTurnDue(effect.post))
             elif type(effect) is fx.Dispatch:
                 self.running.began(effect.call, effect.method, effect.params, self._active)
+                if self.services.observer is not None:
+                    self._observe(effect.call)
                 self.endpoint.dispatch(effect)
             elif type(effect) is fx.StopTurnClock:
                 self.ctx.cancel_timer(("turn", effect.post))
@@ -671,12 +749,11 @@ class SessionActor(Actor):
             case fx.CloseConnection():
                 self._close_connection(effect)
             case fx.CancelCall():
-                self.running.forget(effect.call)
+                self.running.forget(effect.call, effect.error)
                 self._releases.pop(effect.call, None)
                 self.endpoint.cancel(effect.call, effect.reason)
             case fx.Continue():
-                self.services.telemetry.count("stagedoor_requests_continued_total", (effect.backend,))
-                self.endpoint.go_on(effect)
+                self._continue(effect)
             case fx.Release():
                 for act in self._releases.pop(effect.call, ()):
                     act()
@@ -702,6 +779,12 @@ class SessionActor(Actor):
                 self._end(effect.reason)
             case _:
                 assert_never(effect)
+
+    def _continue(self, effect: fx.Continue) -> None:
+        self.services.telemetry.count("stagedoor_requests_continued_total", (effect.backend,))
+        if self.services.observer is not None:
+            self._observe_again(effect)
+        self.endpoint.go_on(effect)
 
     def _open_stream(self, effect: fx.OpenStream) -> None:
         number = effect.post if effect.post is not None else effect.connection

@@ -8,9 +8,9 @@ goes nowhere, and the one that comes then asks for a recount.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, TypeAlias, assert_never
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, assert_never
 
 from msgspec import Raw
 
@@ -22,13 +22,15 @@ from actors.machines.upstream.legacy_state import LIVE, Phase
 from actors.machines.upstream.legacy_state import Upstream as LegacyState
 from actors.machines.upstream.modern_state import Upstream as ModernState
 from actors.named import NamedRef
-from actors.protocol import errors
+from actors.protocol import errors, trace_context
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.messages import RequestId
+from actors.protocol.operations import Operation
 from actors.protocol.table import BackendSpec, Replaced, same_server
-from actors.runtime import NORMAL, Actor, Down, Ref, TaskEnded
+from actors.runtime import NORMAL, Actor, Down, Exit, Ref, TaskEnded
 from actors.services import Services
 from actors.upstreams.messages import (
+    Call,
     Cancel,
     Connected,
     Denied,
@@ -46,6 +48,8 @@ from actors.upstreams.messages import (
     UpstreamReady,
 )
 from actors.upstreams.subscribers import REPLIES_AGAIN, Subscribers
+
+NO_HEADERS: Final[Mapping[str, str]] = {}
 
 CLOSE_WITHIN = 6.0
 """Seconds for a graceful close (DELETE, or stdin closed, TERM, KILL); then the transport's task is cancelled."""
@@ -193,6 +197,11 @@ class Connection(Actor):
     def started(self) -> None:
         self._me = self.ctx.ref
         self._show(self._phase)
+
+    def stopped(self, reason: Exit) -> None:
+        """After a crash: what was under way has no outcome."""
+        if self._calls.operations:
+            self._calls.left("lost")
 
     def drain(self, deadline: float) -> None:
         # Whoever used it has ended. A drain goes before what waits in the mailbox, where a session may have said that
@@ -473,11 +482,23 @@ class Connection(Actor):
         """Granted or Denied follows, also if the server request is lost with whom it was asked."""
         self._backends.reply(RequestPermit(self._me, self._backend))
 
+    def _observe(self, key: tuple[Ref, int], call: Call) -> Raw:
+        """A call begins, within the work that its params name; the params that name the call itself."""
+        observer = self._services.observer
+        assert observer is not None
+        within = trace_context.carried(call.params, NO_HEADERS)
+        operation = Operation(observer, "client", call.method, within, backend=self._backend)
+        self._calls.observe(key, operation)
+        if operation.context is None:
+            return call.params
+        return trace_context.carrying(call.params, operation.context, operation.baggage)
+
     def _send(self, effect: ev.Send) -> None:
         if self._transport is not None:
-            self._transport.send(
-                effect.frame, id=effect.id, tag=effect.tag, headers=effect.headers, rights=effect.rights
-            )
+            headers = effect.headers
+            if self._services.observer is not None and effect.id is not None:
+                headers = (*headers, *trace_context.as_headers(effect.frame))
+            self._transport.send(effect.frame, id=effect.id, tag=effect.tag, headers=headers, rights=effect.rights)
 
     def _on_transport(self, effect: Any) -> None:
         """Without a transport these have no object."""

@@ -159,7 +159,8 @@ class LegacyUpstream(Connection):
             call.caller.reply(UpstreamOutcome(self._backend, call.call, True, EMPTY_RESULT))
             return
         self._calls.began(key, call.method, call.params, self.ctx.now())
-        called = ev.Called(key, call.method, call.params, call.progress, version=call.version, rights=call.rights)
+        params = call.params if self._services.observer is None else self._observe(key, call)
+        called = ev.Called(key, call.method, params, call.progress, version=call.version, rights=call.rights)
         self._step(called)
 
     def _abandon(self, key: tuple[Ref, int], reason: str) -> None:

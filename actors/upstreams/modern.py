@@ -203,8 +203,9 @@ class ModernUpstream(Connection):
         self._calls.began(key, call.method, call.params, self.ctx.now())
         if cacheable:
             self._answers.ask(key, call, client)
+        params = call.params if self._services.observer is None else self._observe(key, call)
         wanted = (client, call.progress, call.mends, call.rights)
-        self._step(mv.Called(key, call.caller, call.method, call.params or EMPTY, *wanted))
+        self._step(mv.Called(key, call.caller, call.method, params or EMPTY, *wanted))
 
     def _reconsider(self) -> None:
         """What was found out of the era may have been contradicted since."""

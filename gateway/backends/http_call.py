@@ -13,6 +13,7 @@ from actors.protocol.sse import SseDecoder
 from actors.runtime.boundary import Boundary, boundary
 from gateway.backends.outbox import Outgoing
 from gateway.wire.errors import ConnectError, HeaderError, PoolFullError, SizeError, WireError
+from gateway.wire.http1_client import encode_headers
 from gateway.wire.http_events import EventTrail, read_events
 from gateway.wire.http_rules import PASSING, Answered, Failed, Kind, Lost, answers, executed_by, judge, kind_of, read
 from gateway.wire.http_session import HttpSession
@@ -207,8 +208,11 @@ class HttpCall(HttpExchange):
                     self.crashed(outcome.error)
 
     def _send(self) -> None:
-        end = self._end
-        end.calls.start("POST", end.url, self._session.post_headers(), self._outgoing.frame, self)
+        end, outgoing = self._end, self._outgoing
+        headers = self._session.post_headers()
+        if outgoing.headers:
+            headers += encode_headers(outgoing.headers)
+        end.calls.start("POST", end.url, headers, outgoing.frame, self)
 
     async def _work(self, response: Response | None) -> None:
         if response is None:

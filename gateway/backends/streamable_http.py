@@ -142,7 +142,7 @@ class StreamableHttpTransport:
     ) -> None:
         """Starts the request, or lets it wait for its turn; what does not fit fails, unexecuted."""
         if id is not None:
-            self._request(id, Outgoing(frame, id, tag))
+            self._request(id, Outgoing(frame, id, tag, headers=headers))
         elif self._posts.put(Outgoing(frame, id, tag)):
             self._begin()
         elif not self._ending:

@@ -8,7 +8,7 @@ from actors.ports import Refused
 from actors.protocol import errors
 from actors.protocol.instruments import INSTRUMENTS
 from actors.protocol.methods import METHODS
-from actors.protocol.traceparent import trace_id
+from actors.protocol.trace_context import trace_id
 from actors.upstreams.backends import STATES
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend

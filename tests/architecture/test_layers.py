@@ -32,6 +32,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/config": {"pydantic", "pydantic_core", "yaml"},
     "gateway/sealing": {"cryptography"},
     "gateway/oauth": {"trio", "httpx2", "httpcore2", "jwt"},
+    "gateway/tracing": {"trio", "opentelemetry"},
     "gateway/workers": {"trio"},
     "gateway/audit": {"trio"},
     "gateway/cli": {"trio", "click", "rich"},
@@ -69,6 +70,7 @@ ADAPTERS = (
     "config",
     "sealing",
     "oauth",
+    "tracing",
     "workers",
     "audit",
 )
@@ -94,6 +96,7 @@ IN_ONE_FOLDER = (
     "jsonschema_rs",
     "uritemplate",
     "watchdog",
+    "opentelemetry",
 )
 
 

@@ -297,6 +297,7 @@ async def open_gateway(
     lists: ListStore | None = None,
     prestart: bool = False,
     overloaded: bool = False,
+    observer: ports.Observer | None = None,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway in front of these backends, reached by this connector if one is given; `overloaded`: its loop is late.
@@ -319,6 +320,7 @@ async def open_gateway(
         identity=IDENTITY,
         lists=lists,
         wall=trio.current_time,
+        observer=observer,
     )
     crashes: list[tuple[str, BaseException]] = []
 

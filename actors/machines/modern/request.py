@@ -95,9 +95,10 @@ class Dispatch(Struct, frozen=True):
 
 
 class Cancel(Struct, frozen=True):
-    """Nobody waits for the outcome any more."""
+    """Nobody waits for the outcome any more. `error`: what its client gets; None: it is gone."""
 
     reason: str
+    error: errors.ProtocolError | None = None
 
 
 @final
@@ -334,7 +335,7 @@ def _drained(request: ModernRequest, event: DrainOverdue, to: Phase) -> Step:
 
 def _give_up(request: ModernRequest, error: errors.ProtocolError, reason: str, to: Phase) -> Step:
     request, effects = _answer(request, False, error.raw, to)
-    return request, [Cancel(reason), *effects]
+    return request, [Cancel(reason, error), *effects]
 
 
 def _abandoned(request: ModernRequest, event: Disconnected | Overflowed, to: Phase) -> Step:

@@ -113,10 +113,11 @@ class Continue(Struct, frozen=True):
 
 
 class CancelCall(Struct, frozen=True):
-    """Nobody waits for this call any more."""
+    """Nobody waits for this call any more. `error`: what its client gets."""
 
     call: CallId
     reason: str
+    error: ProtocolError
 
 
 class UseLevel(Struct, frozen=True):

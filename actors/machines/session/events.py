@@ -1,6 +1,7 @@
 """What happens to a session: the inputs of `session/machine`, past tense, frozen."""
 
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -25,8 +26,12 @@ class Place(Struct, frozen=True):
     cursor: str | None
 
 
+NO_TRACES: Final[Mapping[RequestId, str]] = {}
+
+
 class Posted(Struct, frozen=True):
-    """A POST with one message, or with several (a batch). `refused` are answers to members that could not be read."""
+    """A POST with one message, or with several (a batch). `refused` are answers to members that could not be read.
+    `traces`: by what later work can point at the requests that are traced."""
 
     post: PostId
     messages: tuple[Message, ...]
@@ -34,6 +39,7 @@ class Posted(Struct, frozen=True):
     now: float
     refused: tuple[tuple[RequestId | None, Raw], ...] = ()
     rights: Rights = NO_RIGHTS
+    traces: Mapping[RequestId, str] = NO_TRACES
 
 
 class PostBroken(Struct, frozen=True):

@@ -132,7 +132,17 @@ def _take_up(session: Session, name: str, entries: Requests, asked: ServerReques
         place, token = entry.place, entry.token
         assert place is not None
         requests[id] = ClientRequest(
-            id, post, call, entry.method, now, token, entry.progress, timed=True, backend=entry.backend, place=place
+            id,
+            post,
+            call,
+            entry.method,
+            now,
+            token,
+            entry.progress,
+            timed=True,
+            backend=entry.backend,
+            place=place,
+            trace=entry.trace,
         )
         calls[call] = id
         # The client has them, on this stream or on that of a GET, and may answer.

@@ -135,10 +135,13 @@ def read_box(field: bytes | None) -> tuple[Boxed, ...]:
 
 
 class Recorded(
-    Struct, frozen=True, omit_defaults=True, rename={"stream": "s", "backend": "b", "upstream": "u", "unsent": "w"}
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    rename={"stream": "s", "backend": "b", "upstream": "u", "unsent": "w", "trace": "t"},
 ):
     """A request of the client; `upstream` is its id there, and the answer goes on after the event `cursor`. `unsent`:
-    it was never sent."""
+    it was never sent. `trace`: by what later work can point at it."""
 
     stream: str
     backend: str = ""
@@ -148,6 +151,7 @@ class Recorded(
     token: int | str | None = None
     progress: float | None = None
     unsent: bool = False
+    trace: str = ""
 
     @property
     def place(self) -> ev.Place | None:
@@ -186,12 +190,16 @@ def of_request(entry: ClientRequest | None, stream: str) -> bytes:
     """The entry of a request on this stream."""
     place = entry.place if entry is not None else None
     if entry is not None and entry.unsent:
-        return json.encode(Recorded(stream, unsent=True))
+        return json.encode(Recorded(stream, unsent=True, trace=entry.trace))
     if entry is None or place is None or place.cursor is None:
-        return stream.encode()
+        if entry is None or not entry.trace:
+            return stream.encode()
+        return json.encode(Recorded(stream, method=entry.method, trace=entry.trace))
     upstream = str(place.id)  # ours, so a text
     return json.encode(
-        Recorded(stream, entry.backend, upstream, place.cursor, entry.method, entry.token, entry.progress)
+        Recorded(
+            stream, entry.backend, upstream, place.cursor, entry.method, entry.token, entry.progress, trace=entry.trace
+        )
     )
 
 

@@ -29,7 +29,8 @@ def accept(session: Session, event: ev.Posted, request: Request, level: str | No
     the log level be, which it is once the request has a result. Raises Malformed."""
     call = session.next_call
     token = payload.progress_token(request.params)
-    entry = ClientRequest(request.id, event.post, call, request.method, event.now, token, level=level)
+    trace = event.traces.get(request.id, "") if event.traces else ""
+    entry = ClientRequest(request.id, event.post, call, request.method, event.now, token, level=level, trace=trace)
     session = replace(
         session,
         next_call=call + 1,
@@ -194,7 +195,7 @@ def expired(session: Session, event: ev.CallExpired) -> Step:
 def give_up(session: Session, entry: ClientRequest, error: errors.ProtocolError, reason: str) -> Step:
     """Nobody waits any more: the backend is told why, the client gets this error."""
     session, effects = settle(session, entry, codec.encode_error(entry.id, error))
-    return session, [fx.CancelCall(entry.call, reason), *effects]
+    return session, [fx.CancelCall(entry.call, reason, error), *effects]
 
 
 # What is said in the course of a call ------------------------------------------------------------------------

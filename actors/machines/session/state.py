@@ -83,7 +83,8 @@ class ClientRequest(Struct, frozen=True):
     """A request of the client in flight. `token` is its progress token, if it gave one; `timed`: its deadline runs;
     `place`: where it stands at its `backend`, as far as that is known; `level`: the log level that it asks for.
     `unsent`: the record says that it was not sent, so it must not be; `clearing`: until the store has acknowledged that
-    the record says so no more. `awaited`: another one is not sent before it is over."""
+    the record says so no more. `awaited`: another one is not sent before it is over. `trace`: by what later work can
+    point at it."""
 
     id: RequestId
     post: PostId
@@ -99,6 +100,7 @@ class ClientRequest(Struct, frozen=True):
     unsent: bool = False
     clearing: bool = False
     awaited: bool = False
+    trace: str = ""
 
     @property
     def executed(self) -> Literal["no", "unknown"]:

@@ -41,7 +41,7 @@ def test_a_cancelled_request_ends_its_post_with_32800(session: SessionDriver) ->
     effects = session.post(cancel(1, reason="bored"))
     assert kinds(effects) == ["CancelCall", "StopTurnClock", "AnswerPost", "Accept"]
     assert answers(effects)[1]["error"]["code"] == -32800
-    assert only(fx.CancelCall, effects) == fx.CancelCall(session.calls[1], "bored")
+    assert only(fx.CancelCall, effects) == fx.CancelCall(session.calls[1], "bored", errors.cancelled())
     assert session.end(1) == [fx.Count("late_outcome")]
 
 
@@ -100,7 +100,7 @@ def test_a_call_that_takes_too_long_fails_and_its_backend_is_told(session: Sessi
     session.step(ev.StreamTurnDue(session.last))
     effects = session.step(ev.CallExpired(session.calls[1]))
     assert answers(effects)[1]["error"]["data"] == {"reason": "timeout", "executed": "unknown"}
-    assert only(fx.CancelCall, effects) == fx.CancelCall(session.calls[1], "deadline exceeded")
+    assert only(fx.CancelCall, effects) == fx.CancelCall(session.calls[1], "deadline exceeded", errors.unanswered())
     before = session.session
     assert session.step(ev.CallExpired(session.calls[1])) == []
     assert session.session is before

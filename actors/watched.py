@@ -1,0 +1,154 @@
+"""What stands before the door where somebody observes requests: each POST gets a watch, and each request an operation.
+
+The door says what it has read, the actors say how requests end, and what neither says is seen in the reply. The trace
+that a request belongs to is in its `_meta` from here on, within the gateway as on every wire: in letters to other
+replicas too. What is answered by a stream that no actor of this process brings (another replica's, a subscription) ends
+with the stream.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from actors.durations import ShownTools, tool_name
+from actors.ports import Answer, Delete, Door, EventSource, Get, Post, Reply, Streaming
+from actors.protocol import operations
+from actors.protocol.headers import VERSION_HEADER
+from actors.protocol.messages import Request, RequestId
+from actors.protocol.operations import Observer, Operation
+from actors.protocol.trace_context import NOTHING_CARRIED, Carried, carried, carrying
+
+
+class WatchedDoor:
+    """Implements the port `Door` by another one."""
+
+    def __init__(self, door: Door, observer: Observer, shown: ShownTools) -> None:
+        self._door = door
+        self._observer = observer
+        self._shown = shown
+
+    async def post(self, post: Post) -> Reply:
+        """A POST."""
+        watch = PostWatch(self._observer, self._shown, post)
+        reply: Reply | None = None
+        try:
+            reply = await self._door.post(replace(post, watch=watch))
+        finally:
+            if reply is None:
+                watch.left()
+        return watch.replied(reply)
+
+    async def get(self, get: Get) -> Reply:
+        """A GET."""
+        return await self._door.get(get)
+
+    async def delete(self, delete: Delete) -> Answer:
+        """A DELETE."""
+        return await self._door.delete(delete)
+
+
+class PostWatch:
+    """Implements the port `Watch`."""
+
+    __slots__ = ("_elsewhere", "_observer", "_post", "_shown", "operations")
+
+    def __init__(self, observer: Observer, shown: ShownTools, post: Post) -> None:
+        self.operations: dict[RequestId, Operation] = {}
+        self._observer = observer
+        self._shown = shown
+        self._post = post
+        self._elsewhere = False
+
+    def began(self, request: Request, *, session: str = "", era: str = "", version: str = "") -> Request:
+        """As in the port."""
+        found = carried(request.params, self._post.headers)
+        operation = self._operation(request.method, found, request.id, session, era, version)
+        if request.method == "tools/call":
+            operation.tool = self._shown.exposed(tool_name(request.params))
+        self.operations[request.id] = operation
+        if operation.context is None:
+            return request
+        return Request(request.id, request.method, carrying(request.params, operation.context, operation.baggage))
+
+    def _operation(
+        self,
+        method: str,
+        found: Carried = NOTHING_CARRIED,
+        id: RequestId | None = None,
+        session: str = "",
+        era: str = "",
+        version: str = "",
+    ) -> Operation:
+        post = self._post
+        return Operation(
+            self._observer,
+            "server",
+            method,
+            found,
+            id=id,
+            endpoint=post.endpoint,
+            session=session,
+            era=era,
+            version=version or post.headers.get(VERSION_HEADER.lower(), ""),
+            transport=post.transport,
+        )
+
+    def belongs(self, session: str) -> None:
+        """As in the port."""
+        for operation in self.operations.values():
+            operation.session = session
+
+    def elsewhere(self) -> None:
+        """As in the port."""
+        self._elsewhere = True
+
+    def left(self) -> None:
+        """Nobody waits for a reply any more. What an actor has it ends itself."""
+        for operation in self.operations.values():
+            operation.without_client = True
+            if not operation.taken:
+                operation.ended("disconnected", "disconnected")
+
+    def replied(self, reply: Reply) -> Reply:
+        """The reply, as it goes on to the client."""
+        open = [operation for operation in self.operations.values() if operation.outcome is None]
+        if isinstance(reply, Answer):
+            if not self.operations and reply.status >= 400:
+                open = [self._operation("")]
+            for operation in open:
+                self._answered(operation, reply)
+            return reply
+        untaken = [operation for operation in open if not operation.taken]
+        return Streaming(_Watched(reply.source, untaken, self._elsewhere), reply.headers) if untaken else reply
+
+    def _answered(self, operation: Operation, answer: Answer) -> None:
+        if self._elsewhere and not operation.received:
+            operation.ended("relayed", status=answer.status)
+        else:
+            operations.answered(operation, answer.status, answer.body)
+
+
+class _Watched:
+    """A stream that no actor of this process brings."""
+
+    def __init__(self, source: EventSource, open: Sequence[Operation], elsewhere: bool) -> None:
+        self._source = source
+        self._open = open
+        self._elsewhere = elsewhere
+
+    async def receive(self) -> bytes | None:
+        """As in the port."""
+        chunk = await self._source.receive()
+        if chunk is None:
+            self._ended("answered")
+        return chunk
+
+    def close(self) -> None:
+        """As in the port."""
+        self._source.close()
+        self._ended("disconnected")
+
+    def _ended(self, outcome: operations.Outcome) -> None:
+        for operation in self._open:
+            if operation.outcome is None:
+                operation.ended("relayed" if self._elsewhere else outcome)

@@ -1,0 +1,87 @@
+"""Observes requests and calls: as spans, if traces are configured, and as lines of the log, if those are."""
+
+import time
+from collections.abc import Callable
+from random import random
+from typing import Any, Protocol
+
+from actors.ports import Log
+from actors.protocol.operations import Operation
+
+GRAVE = frozenset({"timed_out", "lost"})
+"""Ends that are nobody's wish: they are warnings."""
+
+
+class Tracer(Protocol):
+    """`gateway.tracing.spans.Spans` is one."""
+
+    def began(self, operation: Operation) -> None: ...
+
+    def ended(self, operation: Operation) -> None: ...
+
+
+class RequestLog:
+    """One line for each request of a client, when it has its end. Of those that went well a `share` is written (0 to
+    1); the others always are."""
+
+    def __init__(self, log: Log, share: float = 1.0, dice: Callable[[], float] = random) -> None:
+        self._log = log
+        self._share = share
+        self._dice = dice
+
+    def write(self, operation: Operation, seconds: float) -> None:
+        """Its line, unless it is left out."""
+        if operation.outcome == "relayed":
+            return  # the replica that has answered it says more
+        if not operation.error and operation.outcome == "answered" and self._share < 1 and self._dice() >= self._share:
+            return
+        say = self._log.warning if operation.outcome in GRAVE else self._log.info
+        say("request", **_values(operation, seconds))
+
+
+def _values(operation: Operation, seconds: float) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "method": operation.method,
+        "tool": operation.tool,
+        "id": operation.id,
+        "endpoint": operation.endpoint,
+        "outcome": operation.outcome,
+        "error": operation.error,
+        "code": operation.code,
+        "status": operation.status,
+        "ms": round(seconds * 1000, 3),
+        "session": operation.session,
+        "trace": operation.trace_id,
+        "backend": operation.backend,
+        "era": operation.era,
+        "version": operation.version,
+        "transport": operation.transport,
+    }
+    return {name: value for name, value in found.items() if value or name in ("method", "outcome", "ms")}
+
+
+class Observing:
+    """Implements the port `Observer`."""
+
+    def __init__(
+        self,
+        tracer: Tracer | None = None,
+        log: RequestLog | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._tracer = tracer
+        self._log = log
+        self._clock = clock
+
+    def began(self, operation: Operation) -> None:
+        """As in the port."""
+        operation.began = self._clock()
+        if self._tracer is not None:
+            self._tracer.began(operation)
+
+    def ended(self, operation: Operation) -> None:
+        """As in the port."""
+        if self._tracer is not None:
+            self._tracer.ended(operation)
+        if self._log is not None and operation.side == "server":
+            self._log.write(operation, self._clock() - operation.began)
