@@ -27,6 +27,8 @@ LIBRARIES: dict[str, set[str]] = {
         "jsonschema_rs",
         "uritemplate",
         "watchdog",
+        "apsw",
+        "sqlite_vec",
     },
     "gateway/observability": {"trio", "prometheus_client", "structlog"},
     "gateway/config": {"pydantic", "pydantic_core", "yaml"},
@@ -97,6 +99,8 @@ IN_ONE_FOLDER = (
     "uritemplate",
     "watchdog",
     "opentelemetry",
+    "apsw",
+    "sqlite_vec",
 )
 
 
