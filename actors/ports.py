@@ -51,6 +51,37 @@ class Principal(Struct, frozen=True):
 
 ANONYMOUS = Principal("anonymous", anonymous=True)
 
+
+class Asker(Struct, frozen=True):
+    """Who sends a request, and with what rights. `issued`: when the token was, in seconds since 1970; None: it does not
+    say."""
+
+    principal: Principal
+    rights: Rights = NO_RIGHTS
+    issued: float | None = None
+
+
+class Unproven(Struct, frozen=True):
+    """Nobody in particular: the token is not good here. `expired`: it was. `away`: nobody can tell at the moment."""
+
+    expired: bool = False
+    away: bool = False
+
+
+class Verifier(Protocol):
+    """Tells whose a bearer token is."""
+
+    async def verify(self, token: str, resources: Sequence[str]) -> Asker | Unproven:
+        """`resources`: the addresses of what is asked for, one of which the token must be meant for."""
+
+
+class Revocations(Protocol):
+    """Whom an operator has taken the access from."""
+
+    def revoked(self, asker: Asker) -> bool:
+        """Whether this token is not good any more, because of whose it is."""
+
+
 # --------------------------------------------------------------------------------------------------------------
 # The door: edges → actors
 
@@ -649,6 +680,7 @@ __all__ = [
     "NO_DELTAS",
     "NO_RIGHTS",
     "Answer",
+    "Asker",
     "Audit",
     "Channel",
     "Cluster",
@@ -687,6 +719,7 @@ __all__ = [
     "Reply",
     "RequestFailed",
     "Resumable",
+    "Revocations",
     "Rights",
     "Sealer",
     "SessionKey",
@@ -704,5 +737,7 @@ __all__ = [
     "TransportClosed",
     "TransportEvent",
     "TransportKind",
+    "Unproven",
+    "Verifier",
     "Watch",
 ]

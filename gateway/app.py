@@ -15,6 +15,7 @@ from actors.runtime import System, SystemFailed, open_system
 from actors.tree import GatewayActors
 from gateway import descriptors, lifecycle
 from gateway.admin.app import Readiness
+from gateway.authorizing import authorization
 from gateway.cli.client import ServeFailedError
 from gateway.config import Settings
 from gateway.http.app import McpApp
@@ -210,18 +211,23 @@ class Gateway:
             any_host=bool(settings.listen.path),
             rights=settings.auth.rights,
         )
-        app = McpApp(
-            actors.door,
-            security,
-            settings.limits,
-            converse=Duplex(actors.door, settings.limits, self.stopping),
-            post=actors.channels,
-            known=lambda endpoint: endpoint in actors.services.table.value.endpoints,
-            answered=lambda method, status: self.metrics.count("stagedoor_http_responses_total", (method, str(status))),
-        )
-        tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None
-        config = replace(ServeConfig.within(settings.limits, tls, connections), farewell=self.role.farewell)
-        await serve(app, listeners, config, stop=self.closing, log=self.log, connections=self.public)
+        async with trio.open_nursery() as nursery:
+            app = McpApp(
+                actors.door,
+                security,
+                settings.limits,
+                authorize=authorization(settings, bound(settings.listen, listeners), nursery, self.log, self.metrics),
+                converse=Duplex(actors.door, settings.limits, self.stopping),
+                post=actors.channels,
+                known=lambda endpoint: endpoint in actors.services.table.value.endpoints,
+                answered=lambda method, status: self.metrics.count(
+                    "stagedoor_http_responses_total", (method, str(status))
+                ),
+            )
+            tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None
+            config = replace(ServeConfig.within(settings.limits, tls, connections), farewell=self.role.farewell)
+            await serve(app, listeners, config, stop=self.closing, log=self.log, connections=self.public)
+            nursery.cancel_scope.cancel()
 
 
 def run(settings: Settings, announce: Callable[[Settings], None] = lambda settings: None) -> int:

@@ -92,20 +92,25 @@ class Channels:
         return self.held + _counted(body) <= self._services.limits.bodies_bytes
 
     @contextmanager
-    def opened(self, principal: Principal, rights: Rights = NO_RIGHTS) -> Iterator[tuple[str, Messages]]:
+    def opened(
+        self, principal: Principal, rights: Rights = NO_RIGHTS, endpoint: str = ""
+    ) -> Iterator[tuple[str, Messages]]:
         """A channel for the time of the block: what names it to its client, and the client's messages."""
         id = secrets.token_hex(16)
         messages = self._open[id] = Messages(self, rights)
         named = f"{id} {self._services.cluster.incarnation}".encode()
         try:
-            yield self._services.sealer.seal(named, _context(principal)), messages
+            yield self._services.sealer.seal(named, _context(endpoint, principal)), messages
         finally:
             del self._open[id]
             messages.drop()
 
-    async def say(self, token: str, principal: Principal, body: bytes, rights: Rights = NO_RIGHTS) -> int:
-        """Passes on a message of a client; an HTTP status. A foreign channel looks like one that is not there."""
-        named = self._services.sealer.unseal(token, _context(principal))
+    async def say(
+        self, token: str, principal: Principal, body: bytes, rights: Rights = NO_RIGHTS, endpoint: str = ""
+    ) -> int:
+        """Passes on a message of a client; an HTTP status. One of another principal, or at another endpoint,
+        looks like one that is not there."""
+        named = self._services.sealer.unseal(token, _context(endpoint, principal))
         if named is None:
             return UNKNOWN
         id, _, incarnation = named.decode().partition(" ")
@@ -212,5 +217,6 @@ def _counted(body: bytes) -> int:
     return len(body) if len(body) > LARGE else 0
 
 
-def _context(principal: Principal) -> bytes:
-    return CONTEXT + (b"-" if principal.anonymous else b"+") + principal.name.encode()
+def _context(endpoint: str, principal: Principal) -> bytes:
+    whose = (b"-" if principal.anonymous else b"+") + principal.name.encode()
+    return CONTEXT + (b"%d:%b" % (len(endpoint.encode()), endpoint.encode()) if endpoint else b"") + whose

@@ -13,6 +13,7 @@ from itertools import product
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from actors.protocol import errors
+from actors.protocol.issuers import REFUSALS
 
 OTHER: Final = "other"
 """What a label says for a name that is not counted by itself."""
@@ -219,6 +220,13 @@ _ROWS: Final = (
         values={"kind": ("post", "get", "listen")},
     ),
     Instrument("stagedoor_messages_dropped_total", "counter", "Messages that belonged to nothing", ("reason",)),
+    Instrument(
+        "stagedoor_tokens_refused_total",
+        "counter",
+        "Tokens of issuers that were not taken",
+        ("reason",),
+        values={"reason": REFUSALS},
+    ),
     Instrument(
         "stagedoor_messages_rejected_total",
         "counter",

@@ -53,7 +53,7 @@ def _exposed(loaded: Loaded) -> Iterator[Problem]:
     settings = loaded.settings
     if not settings.listen.loopback:
         path: Path = ("gateway", "listen")
-        if not settings.auth.tokens:
+        if not settings.auth.asked:
             yield Problem(
                 "others can reach this address and `auth.tokens` is not set: anybody may use the servers", path
             )

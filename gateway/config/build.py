@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
+from actors.protocol.issuers import Issuer
 from actors.protocol.rights import STATIC, Rights
 from actors.protocol.table import (
     BackendSpec,
@@ -24,6 +25,7 @@ from actors.protocol.table import (
     WebSocketTarget,
 )
 from gateway.config.addresses import parse_address, parse_listen
+from gateway.config.issuers import issuer_of, public_url
 from gateway.config.models import SSE_TYPES, WEB_SOCKET_SCHEMES, WEB_SOCKET_TYPES, File, Server
 from gateway.config.natives import made
 from gateway.config.problems import ConfigError, Path, Problem, dotted, nearest
@@ -81,6 +83,7 @@ class Builder:
             prestart=gateway.prestart,
             new_privileges=gateway.new_privileges,
             auth=self._auth(),
+            public_url=public_url(gateway.public_url) if gateway.public_url is not None else "",
             keys=tuple(parse_key(key.get_secret_value()) for key in gateway.keys),
             tls=self._tls(),
             log=LogSettings(gateway.log.level, gateway.log.format),
@@ -228,7 +231,26 @@ class Builder:
                 self._add((*path, principal), f'has the token of "{owners[token]}"')
             owners[token] = principal
         tokens = tuple((principal, token) for token, principal in owners.items())
-        return Auth(tokens, tuple(section.hosts), tuple(section.origins), rights)
+        return Auth(
+            tokens, tuple(section.hosts), tuple(section.origins), rights, tuple(self._issuers()), section.bind_client
+        )
+
+    def _issuers(self) -> Iterator[Issuer]:
+        gateway, named = self.file.gateway, set[str]()
+        listen = parse_listen(gateway.listen)
+        if gateway.auth.issuers and not gateway.public_url and (listen.path or not listen.loopback):
+            self._add(("gateway", "publicUrl"), "is missing: with `auth.issuers` clients are told where the gateway is")
+        for index, section in enumerate(gateway.auth.issuers):
+            path: Path = ("gateway", "auth", "issuers", index)
+            if section.issuer in named:
+                self._add((*path, "issuer"), "is there already")
+            named.add(section.issuer)
+            found = issuer_of(section)
+            if section.preset == "entra" and not found.audiences:
+                self._add((*path, "audiences"), "is missing: Entra gives no tokens for the address of the gateway")
+            if found.any_audience and found.introspection is None:
+                self._add((*path, "audiences"), "any-from-this-as is for issuers with `introspection`")
+            yield found
 
     def _audit(self) -> AuditSettings:
         section = self.file.gateway.audit

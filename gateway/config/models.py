@@ -10,8 +10,10 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from gateway.config.sections import Section, section
 from gateway.config.values import (
     AddressText,
+    Algorithm,
     Argument,
     BackendUrl,
+    ClaimText,
     Count,
     EnvValue,
     HeaderValue,
@@ -26,6 +28,7 @@ from gateway.config.values import (
     Switch,
     SyslogUrl,
     TokenText,
+    WebAddress,
     check_token,
 )
 from gateway.wire.url import SOCKET
@@ -179,12 +182,59 @@ class Token(Section):
         return {"anyOf": [{"type": "string"}, handler(core)]}
 
 
+class IntrospectionSection(Section):
+    """Where an issuer says what a token is worth (RFC 7662), and as whom it is asked."""
+
+    endpoint: WebAddress
+    """The address of its introspection endpoint."""
+    client_id: str
+    """The gateway's own client there."""
+    client_secret: SecretStr
+    """Its secret."""
+
+
+class IssuerSection(Section):
+    """One issuer of access tokens (an authorization server)."""
+
+    issuer: WebAddress
+    """Its identifier, exactly as its tokens and its metadata have it."""
+    preset: Literal["keycloak", "entra", "okta", "auth0"] | None = None
+    """What its claims are called; what else is set here goes before it."""
+    audiences: list[str] | None = None
+    """Values of `aud` that are taken besides the addresses of the gateway's endpoints. `any-from-this-as`: what it
+    introspects may be meant for anybody."""
+    jwks_uri: WebAddress | None = None
+    """Where its keys are, if its metadata does not say."""
+    algorithms: list[Algorithm] | None = None
+    """By which its tokens may be signed: all of RS, PS and ES with 256, 384 and 512, and EdDSA."""
+    typ: Literal["any", "strict"] | None = None
+    """`strict`: the header of a token must say that it is an access token (`at+jwt`, RFC 9068)."""
+    subject_claim: ClaimText | list[ClaimText] | None = None
+    """The claim that says who somebody is, for good, or several that say it together: `sub`."""
+    groups_claims: list[ClaimText] | None = None
+    """The claims that have the groups, as paths: `groups` and `roles`."""
+    scopes_claim: ClaimText | list[ClaimText] | None = None
+    """The claims that have the scopes: `scope` and `scp`."""
+    introspection: IntrospectionSection | None = None
+    """How the issuer is asked what a token is worth which is no JWT."""
+    introspect: Literal["opaque", "always"] = "opaque"
+    """`always`: it is asked about JWTs too, so that one that was revoked is good for a minute at most."""
+    scopes: list[str] = []
+    """The scopes that clients ask for first."""
+    bound_tokens: Literal["refuse", "accept"] = "refuse"
+    """Tokens that are bound to a key of the client's (`cnf`): the gateway can't check that."""
+
+
 class AuthSection(Section):
-    """Who may come in. Without `tokens` every client is the one anonymous principal."""
+    """Who may come in. Without `tokens` and `issuers` every client is the one anonymous principal."""
 
     tokens: dict[str, Token] | None = None
     """The bearer token of each principal, by the principal's name: the token, or an object with `token` and the
     `groups` and `scopes` that it gives."""
+    issuers: list[IssuerSection] = []
+    """The authorization servers whose tokens are taken."""
+    bind_client: Switch = False
+    """What belongs to a user belongs to one OAuth client of that user: another one finds nothing of it."""
     hosts: list[HostText] = []
     """`Host` values allowed besides loopback names and the listen address: `name`, or `name:port` for one port. The
     admin listener takes these names too, with any port."""
@@ -255,6 +305,9 @@ class Gateway(Section):
     use."""
     admin: AddressText = "127.0.0.1:8081"
     """Where `/livez`, `/readyz` and `/metrics` are. Never make it public."""
+    public_url: WebAddress | None = None
+    """The address by which clients reach the gateway, without `/mcp`. With `issuers` everything that tells clients of
+    addresses says this one."""
     store: StoreUrl = SecretStr("memory://")
     """Where sessions and their streams are kept: `memory://`, or `redis://…`, which outlives the process."""
     workers: Count = 1

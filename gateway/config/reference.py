@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from actors.protocol.table import Limits
-from gateway.config.models import File, Gateway, Server
+from gateway.config.models import File, Gateway, IntrospectionSection, IssuerSection, Server, Token
 from gateway.config.sections import PLACES, Section
 
 GUIDE = Path("docs/configuration.md")
@@ -60,7 +60,7 @@ def describe() -> None:
         # The names of other limits as they stand in a file.
         sentence = re.sub(r"`(\w+)`", lambda match: f"`{keys.get(match[1], match[1])}`", sentence)
         section.model_fields[place.key].description = sentence
-    within: list[type[Section]] = []
+    within: list[type[Section]] = [Token, IntrospectionSection, IssuerSection]
     for field in (*Gateway.model_fields.values(), *Server.model_fields.values()):
         within += filter(None, [_model(field.annotation)])
     models: list[type[Section]] = [*within, Server, Gateway, File]
@@ -78,8 +78,9 @@ def schema_text() -> str:
 
 
 def tables() -> dict[str, str]:
-    """Tables of the guide by name: `server`, `gateway`, and one for each section of either."""
+    """Tables of the guide by name: `server`, `gateway`, one for each section of either, and those of issuers."""
     found = {"server": _table(Server), "gateway": _table(Gateway)}
+    found |= {"issuer": _table(IssuerSection), "introspection": _table(IntrospectionSection)}
     for field in (*Gateway.model_fields.values(), *Server.model_fields.values()):
         model = _model(field.annotation)
         if model is not None:
@@ -120,7 +121,7 @@ def _word(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(kind))
     if get_origin(kind) is list:
-        return "list of text"
+        return "list of objects" if _model(kind) else "list of text"
     if get_origin(kind) is dict:
         return f"{_word(get_args(kind)[1])} by name"
     return "object" if _model(kind) else _WORDS[kind]

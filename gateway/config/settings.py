@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
+from actors.protocol.issuers import Issuer
 from actors.protocol.rights import Rights
 from actors.protocol.table import Limits, RemoteTarget, StdioTarget, Table
 from gateway.config.references import Loaded
@@ -62,12 +63,20 @@ class Address:
 @dataclass(frozen=True, slots=True)
 class Auth:
     """Who may come in: bearer token by principal (none: one anonymous principal), further Hosts and Origins.
-    `rights` are those of principals that have groups or scopes."""
+    `rights` are those of principals that have groups or scopes. `issuers`: whose tokens are taken besides; with
+    `bind_client` what is theirs is one client's."""
 
     tokens: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     rights: Mapping[str, Rights] = field(default_factory=dict)
+    issuers: tuple[Issuer, ...] = ()
+    bind_client: bool = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether anybody has to say who he is."""
+        return bool(self.tokens or self.issuers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +130,7 @@ class Settings:
     prestart: bool = True
     new_privileges: bool = False
     auth: Auth = Auth()
+    public_url: str = ""
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     tls: Tls | None = None
     log: LogSettings = LogSettings()
@@ -150,6 +160,7 @@ class Settings:
         says that they are credentials; the others are words like `true`.
         """
         found = [token for _, token in self.auth.tokens]
+        found += [one.introspection.client_secret for one in self.auth.issuers if one.introspection is not None]
         found += [unquote(urlsplit(self.store).password or "")]
         for spec in self.table.backends.values():
             if isinstance(spec.target, RemoteTarget):

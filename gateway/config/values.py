@@ -5,12 +5,14 @@ Numbers and switches may be written as text, since `"${TIMEOUT:-30}"` is text un
 
 import base64
 import binascii
+import ipaddress
 import re
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
+from actors.protocol.issuers import ALGORITHMS, claim_path
 from gateway.config.addresses import parse_address, parse_listen
 from gateway.wire.url import SOCKET, socket_path
 
@@ -163,6 +165,39 @@ def _otlp(url: str) -> str:
     return url
 
 
+def _web_address(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        parts.port  # noqa: B018 - raises
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.fragment:
+        raise ValueError("must be an address like https://idp.example.com")
+    if re.search(r"[\x00-\x20\x7f]", text):
+        raise ValueError("must be an address without blanks")
+    if parts.scheme == "http" and not _on_this_machine(parts.hostname):
+        raise ValueError("must be https: only an address of this machine may be http")
+    return text
+
+
+def _on_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _algorithm(text: str) -> str:
+    if text not in ALGORITHMS:
+        raise ValueError(f"must be one of {', '.join(ALGORITHMS)}")
+    return text
+
+
+def _claim(text: str) -> str:
+    claim_path(text)
+    return text
+
+
 Positive = Annotated[
     float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False), _schema("number", exclusiveMinimum=0)
 ]
@@ -186,6 +221,9 @@ StoreUrl = Annotated[SecretStr, AfterValidator(_store)]
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
 KeyText = Annotated[SecretStr, AfterValidator(_key)]
 TokenText = Annotated[SecretStr, AfterValidator(_token)]
+WebAddress = Annotated[str, AfterValidator(_web_address)]
+Algorithm = Annotated[str, AfterValidator(_algorithm)]
+ClaimText = Annotated[str, AfterValidator(_claim)]
 Argument = Annotated[str, AfterValidator(_no_nul)]
 HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]
 EnvValue = Annotated[SecretStr, AfterValidator(_env_value)]

@@ -8,14 +8,15 @@ from typing import NamedTuple
 from urllib.parse import parse_qs
 
 from actors import ports
-from actors.ports import Answer, Converse, Delete, Door, Get, Reply, Streaming
+from actors.ports import Answer, Asker, Converse, Delete, Door, Get, Reply, Streaming
 from actors.protocol.table import Limits
+from gateway.http.authorization import Authorization, path_of
 from gateway.http.bodies import NoRoomError, Room, Share, read_body
 from gateway.http.conversation import send_rejection, serve_websocket, unfit
 from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json
 from gateway.http.response import Header, Send, cors_headers, preflight_headers, refusal, send_answer
-from gateway.http.routes import Health, Mcp, Messages, Sse, Ws, route
-from gateway.http.security import Asker, Gate, Security
+from gateway.http.routes import Health, Mcp, Messages, Metadata, Route, Sse, Ws, route
+from gateway.http.security import Gate, Security
 from gateway.http.sse_channel import PARAMETER, Post, said, serve_sse
 from gateway.http.sse_stream import send_stream
 
@@ -59,6 +60,7 @@ class McpApp:
         security: Security,
         limits: Limits,
         *,
+        authorize: Callable[[Gate], Authorization] = Authorization,
         converse: Converse | None = None,
         post: Post | None = None,
         known: Callable[[str], bool],
@@ -72,6 +74,7 @@ class McpApp:
         self.streams = 0
         self._door = door
         self._gate = Gate(security)
+        self._authorization = authorize(self._gate)
         self._limits = limits
         self.room = Room(limits.bodies_bytes)
         self._known = known
@@ -107,7 +110,8 @@ class McpApp:
         headers = header_map(scope["headers"])
         refused = self._foreign(headers)
         if refused is not None:
-            return refused, ()
+            public = isinstance(self._target(scope), Metadata) and self._gate.host_allowed(headers.get("host"))
+            return (await self._reply(scope, headers, receive) if public else refused), ()
         origin = headers.get("origin")
         if scope["method"] == "OPTIONS":
             return Answer(204), preflight_headers(origin, headers.get("access-control-request-headers"))
@@ -115,7 +119,7 @@ class McpApp:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A WebSocket has the checks of every request before it is one, and none of a message's headers after."""
-        found = self._admit(scope)
+        found = await self._admit(scope)
         if isinstance(found, Answer):
             self._answered("GET", found.status)
             await send_rejection(send, found)
@@ -128,21 +132,39 @@ class McpApp:
         finally:
             self.streams -= 1
 
-    def _admit(self, scope: Scope) -> tuple[str, Asker, Converse] | Answer:
+    async def _admit(self, scope: Scope) -> tuple[str, Asker, Converse] | Answer:
         headers = header_map(scope["headers"])
         refused = self._foreign(headers)
         if refused is not None:
             return refused
-        asker = self._gate.asker(headers.get("authorization"))
-        if asker is None:
-            return _unauthorized("authorization" in headers)
-        target = route(scope["path"], scope.get("raw_path", b""))
+        target = self._target(scope)
+        asker = await self._authorization.admit(scope, headers, target)
+        if isinstance(asker, Answer):
+            return asker
         if not isinstance(target, Ws) or self._converse is None or not self._known(target.endpoint):
             return refusal(404, "Not found: no WebSocket here")
         if self._overloaded():
             return refusal(503, "Overloaded, try again", ("Retry-After", "1"))
         refused = unfit(scope)
         return (target.endpoint, asker, self._converse) if refused is None else refused
+
+    def _target(self, scope: Scope) -> Route | None:
+        path, prefix = scope["path"], self._authorization.prefix
+        return route(path, scope.get("raw_path", b"")) or (
+            route(path.removeprefix(prefix), scope.get("raw_path", b"")) if prefix and path.startswith(prefix) else None
+        )
+
+    def _metadata(self, target: Metadata, method: str) -> Answer:
+        """Open to everybody: it is for those who have no token yet."""
+        if method not in {"GET", "HEAD"}:
+            return refusal(405, "Method not allowed", ("Allow", "GET, HEAD, OPTIONS"))
+        named = Metadata(target.path.removeprefix(self._authorization.prefix))
+        there = route(named.path)
+        if not named.path or (isinstance(there, Mcp | Sse | Ws) and self._known(there.endpoint)):
+            found = self._authorization.metadata(Metadata(path_of(there)) if named.path else named)
+            if found is not None:
+                return found
+        return refusal(404, "Not found: no metadata here")
 
     def _foreign(self, headers: Mapping[str, str]) -> Answer | None:
         """The refusal of a Host or an Origin that may not speak here."""
@@ -154,15 +176,17 @@ class McpApp:
         return None
 
     async def _reply(self, scope: Scope, headers: Mapping[str, str], receive: Receive) -> "Reply | Opening":
-        target = route(scope["path"], scope.get("raw_path", b""))
+        target = self._target(scope)
         method: str = scope["method"]
         if isinstance(target, Health):
             return _HEALTHY if method in {"GET", "HEAD"} else refusal(405, "Method not allowed", ("Allow", "GET, HEAD"))
-        asker = self._gate.asker(headers.get("authorization"))
-        if asker is None:
-            return _unauthorized("authorization" in headers)
+        if isinstance(target, Metadata):
+            return self._metadata(target, method)
+        asker = await self._authorization.admit(scope, headers, target)
+        if isinstance(asker, Answer):
+            return asker
         if isinstance(target, Messages) and self._to_stream is not None:
-            return await self._say(scope, asker, headers, receive)
+            return await self._say(scope, target.endpoint, asker, headers, receive)
         if target is None or isinstance(target, Messages) or not self._known(target.endpoint):
             return refusal(404, "Not found: no such endpoint")
         if isinstance(target, Ws):
@@ -197,7 +221,9 @@ class McpApp:
             return refusal(503, "Overloaded, try again", ("Retry-After", "1"))
         return Opening(target.endpoint, asker, self._converse, self._to_stream)
 
-    async def _say(self, scope: Scope, asker: Asker, headers: Mapping[str, str], receive: Receive) -> Answer:
+    async def _say(
+        self, scope: Scope, endpoint: str, asker: Asker, headers: Mapping[str, str], receive: Receive
+    ) -> Answer:
         """A message for an SSE stream, which its answer goes to."""
         assert self._to_stream is not None
         if scope["method"] != "POST":
@@ -207,7 +233,7 @@ class McpApp:
             if isinstance(body, Answer):
                 return body
             token = _named(scope.get("query_string", b""))
-            return said(await self._to_stream.say(token, asker.principal, body, asker.rights))
+            return said(await self._to_stream.say(token, asker.principal, body, asker.rights, endpoint))
 
     async def _body(self, headers: Mapping[str, str], receive: Receive, share: Share) -> bytes | Answer:
         unreadable = _unreadable(headers)
@@ -249,10 +275,3 @@ def _named(query: bytes) -> str:
         return parse_qs(query.decode("latin-1"), max_num_fields=8).get(PARAMETER, [""])[0]
     except ValueError:
         return ""
-
-
-def _unauthorized(tried: bool) -> Answer:
-    challenge = 'Bearer realm="stagedoor"'
-    if tried:
-        challenge += ', error="invalid_token"'
-    return refusal(401, "Unauthorized: a bearer token is required", ("WWW-Authenticate", challenge))

@@ -5,12 +5,11 @@ from typing import Final
 
 import trio
 
-from actors.ports import Answer, Converse, HungUp, Rights
+from actors.ports import Answer, Asker, Converse, HungUp, Rights
 from actors.protocol.table import Limits
 from gateway.http.bodies import Room
 from gateway.http.request import Receive, Scope
 from gateway.http.response import Send, encoded, refusal
-from gateway.http.security import Asker
 
 SUBPROTOCOL: Final = "mcp"
 GOING_AWAY: Final = 1001

@@ -27,7 +27,17 @@ class Sse:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """`/messages`: where its clients POST."""
+    """`/messages` or `/messages/<endpoint>`: where its clients POST."""
+
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """`/.well-known/oauth-protected-resource` and a path of ours, or none: what a client needs to know to get a token
+    for it (RFC 9728)."""
+
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +45,9 @@ class Health:
     """`/healthz`: the process answers."""
 
 
-Route: TypeAlias = Mcp | Ws | Sse | Messages | Health
+Route: TypeAlias = Mcp | Ws | Sse | Messages | Metadata | Health
+
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 _ROOT = Mcp("")
 _HEALTH = Health()
@@ -58,8 +70,11 @@ def route(path: str, raw: bytes = b"") -> Route | None:
     if path in {"/sse", "/sse/"}:
         return Sse("")
     if path in {"/messages", "/messages/"}:
-        return Messages()
-    for kind, prefix in ((Mcp, "/mcp/"), (Ws, "/ws/"), (Sse, "/sse/")):
+        return Messages("")
+    if path.startswith(WELL_KNOWN):
+        rest = path.removeprefix(WELL_KNOWN).removesuffix("/")
+        return Metadata(rest) if not rest or rest.startswith("/") else None
+    for kind, prefix in ((Mcp, "/mcp/"), (Ws, "/ws/"), (Sse, "/sse/"), (Messages, "/messages/")):
         if path.startswith(prefix):
             name = path.removeprefix(prefix).removesuffix("/")
             return kind(name) if name and "/" not in name else None

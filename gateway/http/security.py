@@ -12,9 +12,8 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from actors.ports import ANONYMOUS, NO_RIGHTS, Principal, Rights
+from actors.ports import ANONYMOUS, Asker, Principal, Rights
 from actors.protocol.rights import STATIC
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -25,14 +24,7 @@ _REMEMBERED = 64
 """Allowed Host values kept, so that they are parsed once."""
 
 
-class Asker(NamedTuple):
-    """Who sends a request, and with what rights."""
-
-    principal: Principal
-    rights: Rights
-
-
-NOBODY = Asker(ANONYMOUS, NO_RIGHTS)
+NOBODY = Asker(ANONYMOUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +122,17 @@ class Gate:
             return True
         return scheme in _DEFAULT_PORTS and (host in self._names or f"{host}:{port}" in self._names)
 
-    def asker(self, authorization: str | None) -> Asker | None:
-        """Who sent these credentials; None if they are missing or unknown."""
-        if self._askers is None:
-            return NOBODY
-        scheme, _, token = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not token:
-            return None
+    @property
+    def open(self) -> bool:
+        """Whether there are no configured tokens."""
+        return self._askers is None
+
+    def asker(self, token: str) -> Asker | None:
+        """Who brings this configured token; None if it is none."""
         # Looked up by a keyed digest: how long that takes says nothing of the tokens.
-        return self._askers.get(self._digest(token.strip().encode("latin-1")))
+        return (
+            self._askers.get(self._digest(token.encode("utf-8", "surrogatepass"))) if self._askers is not None else None
+        )
 
     def _digest(self, token: bytes) -> bytes:
         return hmac.digest(self._key, token, hashlib.sha256)

@@ -2,16 +2,16 @@
 
 from contextlib import AbstractContextManager
 from typing import Protocol
+from urllib.parse import quote
 
 import trio
 
-from actors.ports import Answer, Converse, Principal, Rights
+from actors.ports import Answer, Asker, Converse, Principal, Rights
 from actors.protocol import errors
 from actors.protocol.errors import encode_error_body
 from actors.protocol.sse import encode_event
 from actors.protocol.table import Limits
 from gateway.http.response import Header, Send, refusal
-from gateway.http.security import Asker
 from gateway.http.sse_stream import COMMENT, EVENT_STREAM
 
 MESSAGES = "/messages"
@@ -29,10 +29,12 @@ class Messages(Protocol):
 class Post(Protocol):
     """Brings messages to the streams that they belong to, in whichever process these are."""
 
-    def opened(self, principal: Principal, rights: Rights) -> AbstractContextManager[tuple[str, Messages]]:
+    def opened(
+        self, principal: Principal, rights: Rights, endpoint: str
+    ) -> AbstractContextManager[tuple[str, Messages]]:
         """A stream, for the time of a block: what names it to its client, and the client's messages."""
 
-    async def say(self, token: str, principal: Principal, body: bytes, rights: Rights) -> int:
+    async def say(self, token: str, principal: Principal, body: bytes, rights: Rights, endpoint: str) -> int:
         """A message of a client; an HTTP status."""
 
 
@@ -59,9 +61,10 @@ async def serve_sse(
 ) -> None:
     """Serves the client on this stream, until one of both ends it."""
     await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *extra]})
-    with post.opened(asker.principal, asker.rights) as (token, messages):
+    with post.opened(asker.principal, asker.rights, endpoint) as (token, messages):
         channel = SseChannel(send, messages, limits.keep_alive)
-        await channel.write(encode_event(f"{MESSAGES}?{PARAMETER}={token}".encode(), event="endpoint"))
+        path = f"{MESSAGES}/{quote(endpoint)}" if endpoint else MESSAGES
+        await channel.write(encode_event(f"{path}?{PARAMETER}={token}".encode(), event="endpoint"))
         await converse(channel, endpoint, asker.principal)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -15,10 +15,11 @@ from gateway.oauth.metadata import AuthorizationServer, Resource
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back, whole and within the bounds."""
+    """What came back, whole and within the bounds. Names of `headers` are lower-case."""
 
     status: int
     body: bytes = field(default=b"", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class Http(Protocol):

@@ -148,6 +148,18 @@ def read_server(issuer: str, body: bytes) -> AuthorizationServer:
     )
 
 
+def read_keys_url(issuer: str, body: bytes) -> str:
+    """Where the keys of an issuer are, as the metadata of this very issuer says. Raises OAuthError."""
+    document = _document(body, "authorization server metadata")
+    named = _text(document, "issuer")
+    if named != issuer:
+        raise OAuthError("issuer_mismatch", f"the metadata of {shown(issuer)} is of another issuer: {shown(named)}")
+    url = _endpoint(document, "jwks_uri")
+    if url is None:
+        raise OAuthError("bad_metadata", f"the metadata of {shown(issuer)} names no keys")
+    return url
+
+
 def at_origin(server: str) -> str:
     """The issuer of a server of 2025-03-26, which is its own: its origin, as it stands in its URL."""
     url = urlsplit(server)

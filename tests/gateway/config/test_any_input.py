@@ -13,7 +13,7 @@ from gateway.config.reference import tables
 from gateway.native import Server
 
 OF_SERVERS = [name for name in known_keys(("mcpServers", "a")) if name in tables()]
-SECTIONS = [name for name in tables() if name not in ("server", "gateway", *OF_SERVERS)]
+SECTIONS = [name for name in tables() if name not in ("server", "gateway", "issuer", "introspection", *OF_SERVERS)]
 WORDS = st.sampled_from(
     ["", "a", "b", "x y", "${V}", "${GONE:-b}", "${GONE}", "127.0.0.1:80", "http://h/mcp", "stdio", "sse"]
 )

@@ -225,7 +225,8 @@ def ask(make_app: Callable[..., McpApp]) -> Callable[..., Awaitable[Incoming]]:
         heard = given.get("heard") or Incoming()
         lines = {"host": "127.0.0.1:8080", **(headers or {})}
         raw = [(name.encode(), value.encode("latin-1")) for name, value in lines.items() if value is not None]
-        scope = {"type": "http", "method": method, "path": path, "headers": raw}
+        path, _, query = path.partition("?")
+        scope = {"type": "http", "method": method, "path": path, "headers": raw, "query_string": query.encode()}
         messages = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Any:

@@ -89,7 +89,7 @@ def test_no_header_value_raises(value):
     gate = Gate(NAMED)
     gate.host_allowed(value)
     gate.origin_allowed(value)
-    gate.principal(value)
+    gate.asker(value)
 
 
 def test_remembered_hosts_are_bounded():

@@ -1,0 +1,122 @@
+"""Whose tokens are taken, and what is read of them: the configured issuers as values, and claims as rights. Pure.
+
+An issuer says who somebody is by a *subject* (`sub`, or what `subject` names), which is theirs for good; what they
+may do is said by claims that every issuer calls otherwise. A claim is named by a path: `realm_access.roles`, with
+names that have dots in quotes: `"https://example.com/roles"`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from actors.protocol.rights import Rights
+
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""By which tokens may be signed: never by a shared secret, never by none (RFC 8725, section 3.1)."""
+MEMBERS: Final = 1_000
+"""Groups, or scopes, of one token that are read."""
+
+REFUSALS: Final = (
+    "too_long", "malformed", "critical_extension", "no_issuer", "unknown_issuer", "algorithm", "type", "unknown_key",
+    "signature", "issuer", "no_expiry", "expired", "not_yet", "bound", "no_subject", "audience", "opaque", "refused",
+    "inactive", "away",
+)  # fmt: skip
+"""Why a token is not taken: what the owner is told. `away`: nobody could tell."""
+
+ClaimPath: TypeAlias = tuple[str, ...]
+_STEP = re.compile(r"""(?:"([^"]+)"|'([^']+)'|([^."']+))(?:\.|$)""")
+_CLIENTS = ("client_id", "azp", "cid", "appid")
+"""What issuers call the client that a token was given to: RFC 9068; Keycloak and Auth0; Okta; Entra 1.0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Introspection:
+    """Where an issuer says what a token is worth (RFC 7662), and as whom it is asked."""
+
+    endpoint: str
+    client_id: str
+    client_secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """One issuer. `audiences`: besides the addresses of our endpoints. `any_audience`: what it introspects may be meant
+    for anybody. `strict_type`: a token must say that it is an access token. `always`: JWTs are introspected too.
+    `scopes`: what clients are told to ask for first. `bound`: tokens that are bound to a key (`cnf`) are taken like any
+    other."""
+
+    issuer: str
+    audiences: tuple[str, ...] = ()
+    any_audience: bool = False
+    jwks_uri: str | None = None
+    algorithms: tuple[str, ...] = ALGORITHMS
+    strict_type: bool = False
+    subject: tuple[ClaimPath, ...] = (("sub",),)
+    groups: tuple[ClaimPath, ...] = (("groups",), ("roles",))
+    scope_claims: tuple[ClaimPath, ...] = (("scope",), ("scp",))
+    introspection: Introspection | None = None
+    always: bool = False
+    scopes: tuple[str, ...] = ()
+    bound: bool = False
+
+
+def claim_path(text: str) -> ClaimPath:
+    """`a.b` or `"a.b".c`. ValueError for what is none."""
+    steps, at = [], 0
+    while at < len(text):
+        step = _STEP.match(text, at)
+        if step is None:
+            raise ValueError("must be the path of a claim, like realm_access.roles; quote names that have dots")
+        steps.append(step[1] or step[2] or step[3])
+        at = step.end()
+    if not steps or text.endswith("."):
+        raise ValueError("must be the path of a claim, like realm_access.roles")
+    return tuple(steps)
+
+
+def subject_of(claims: Mapping[str, Any], issuer: Issuer) -> str | None:
+    """Who it is; None: the token does not say. Of several claims none can be mistaken for the end of another."""
+    parts = []
+    for path in issuer.subject:
+        value = _at(claims, path)
+        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+            return None
+        parts.append(str(value))
+    return parts[0] if len(parts) == 1 else ":".join(f"{len(part)}:{part}" for part in parts)
+
+
+def rights_of(claims: Mapping[str, Any], issuer: Issuer, expiry: float | None) -> Rights | None:
+    """What the claims of a token that is good give; None: they do not say to whom."""
+    subject = subject_of(claims, issuer)
+    if subject is None:
+        return None
+    groups = () if lacks_groups(claims) else _texts(claims, issuer.groups, split=False)
+    scopes = _texts(claims, issuer.scope_claims, split=True)
+    client = next((claims[name] for name in _CLIENTS if isinstance(claims.get(name), str)), "")
+    return Rights(issuer.issuer, subject, client, frozenset(groups), frozenset(scopes), expiry)
+
+
+def lacks_groups(claims: Mapping[str, Any]) -> bool:
+    """Whether there were too many groups for the token (Entra's overage): those in it may not be all."""
+    names = claims.get("_claim_names")
+    return (isinstance(names, Mapping) and "groups" in names) or claims.get("hasgroups") in (True, "true")
+
+
+def _texts(claims: Mapping[str, Any], paths: Iterable[ClaimPath], *, split: bool) -> list[str]:
+    found: list[str] = []
+    for path in paths:
+        value = _at(claims, path)
+        if isinstance(value, str):
+            found += value.split() if split else [value]
+        elif isinstance(value, list):
+            found += [one for one in value if isinstance(one, str)]
+    return [one for one in found if one][:MEMBERS]
+
+
+def _at(claims: Any, path: ClaimPath) -> Any:
+    for step in path:
+        if not isinstance(claims, Mapping):
+            return None
+        claims = claims.get(step)
+    return claims

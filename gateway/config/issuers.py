@@ -1,0 +1,56 @@
+"""From what a file says of an issuer to the value that the gateway goes by; what the well-known ones call things."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from actors.protocol.issuers import Introspection, Issuer, claim_path
+from gateway.config.models import IssuerSection
+
+ANY: Final = "any-from-this-as"
+
+PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
+    # Roles of the realm are groups, like those of the `groups` mapper. Access tokens have `typ: JWT`.
+    "keycloak": {"groups_claims": ["groups", "realm_access.roles"], "scopes_claim": ["scope"]},
+    # `sub` is another one for each application; tenant and object are the person.
+    "entra": {"subject_claim": ["tid", "oid"], "groups_claims": ["groups", "roles"], "scopes_claim": ["scp"]},
+    "okta": {"groups_claims": ["groups"], "scopes_claim": ["scp"]},
+    # With role based access control a token has `permissions`, which are what scopes are elsewhere.
+    "auth0": {"groups_claims": ["groups", "roles"], "scopes_claim": ["scope", "permissions"]},
+}
+
+
+def issuer_of(section: IssuerSection) -> Issuer:
+    """The issuer of this section."""
+    given: dict[str, Any] = dict(PRESETS.get(section.preset or "", {}))
+    given |= {name: getattr(section, name) for name in section.model_fields_set if getattr(section, name) is not None}
+    audiences = given.get("audiences", [])
+    told = section.introspection
+    asked = Introspection(told.endpoint, told.client_id, told.client_secret.get_secret_value()) if told else None
+    found: dict[str, Any] = {
+        "audiences": tuple(one.removesuffix("/") for one in audiences if one != ANY),
+        "any_audience": ANY in audiences,
+        "jwks_uri": section.jwks_uri,
+        "strict_type": section.typ == "strict",
+        "introspection": asked,
+        "always": section.introspect == "always",
+        "scopes": tuple(section.scopes),
+        "bound": section.bound_tokens == "accept",
+    }
+    if "algorithms" in given:
+        found["algorithms"] = tuple(given["algorithms"])
+    for key, name in (("subject_claim", "subject"), ("groups_claims", "groups"), ("scopes_claim", "scope_claims")):
+        if key in given:
+            paths = [given[key]] if isinstance(given[key], str) else given[key]
+            found[name] = tuple(map(claim_path, paths))
+    return Issuer(section.issuer, **found)
+
+
+def public_url(text: str) -> str:
+    """An address as clients compare it: scheme and host in lower case, no default port, no final slash (MCP 2026-07-28,
+    authorization, "Canonical Server URI")."""
+    parts = urlsplit(text)
+    host = (parts.hostname or "").lower()
+    host = f"[{host}]" if ":" in host else host
+    port = parts.port if parts.port != {"http": 80, "https": 443}[parts.scheme.lower()] else None
+    return f"{parts.scheme.lower()}://{host}{f':{port}' if port is not None else ''}{parts.path.rstrip('/')}"

@@ -1,0 +1,177 @@
+"""The gateway as a protected resource (OAuth 2.1; RFC 6750, RFC 9728): who sends a request, and what is answered to
+whom it can't be told of. Every address in it is made of the configured one, never of a header.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from actors.ports import Answer, Asker, Revocations, Unproven, Verifier
+from gateway.http.request import Scope
+from gateway.http.response import refusal
+from gateway.http.routes import Health, Mcp, Messages, Metadata, Route, Sse, Ws
+from gateway.http.security import NOBODY, Gate
+
+RETRY: Final = 5
+"""Seconds after which it is worth trying again where an issuer is away."""
+METADATA_AGE: Final = 300
+
+_BEARER = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_QUOTED = re.compile(r'(["\\])')
+_UNQUOTABLE = re.compile(r"[^\x20-\x7e]")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What clients are told of this resource: its address without a path of ours, the issuers whose tokens it takes,
+    and the scopes that they ask for first. `mirror`: the origin answers as its first issuer would for clients of
+    2025-03-26, which look for it there."""
+
+    url: str
+    issuers: tuple[str, ...]
+    scopes: tuple[str, ...] = ()
+    name: str = "Stagedoor"
+
+
+class Authorization:
+    """Of one listener. `verifier` knows the tokens of issuers, `gate` those that are configured."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        resource: Resource | None = None,
+        verifier: Verifier | None = None,
+        revocations: Revocations | None = None,
+    ) -> None:
+        self._gate = gate
+        self._resource = resource
+        self._verifier = verifier
+        self._revocations = revocations
+
+    async def admit(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> Asker | Answer:
+        """Who asks for this; nothing of a body is read before. The answer is to whom that can't be told of."""
+        if self._gate.open and self._verifier is None:
+            return NOBODY
+        if b"access_token=" in scope.get("query_string", b""):
+            # Addresses end up in logs, histories and referrers (RFC 6750, section 5.3).
+            return self._malformed("a token belongs into the Authorization header, not into the address")
+        given = headers.get("authorization")
+        path = path_of(target)
+        if given is None:
+            return self._unauthorized(path)
+        scheme, _, token = given.partition(" ")
+        if scheme.lower() != "bearer":
+            return self._unauthorized(path)
+        token = token.strip()
+        if _BEARER.fullmatch(token) is None:
+            return self._malformed("the Authorization header is malformed")
+        found = self._gate.asker(token)
+        if found is None and self._verifier is not None:
+            told = await self._verifier.verify(token, self.resources(target))
+            if isinstance(told, Unproven):
+                return self._unproven(told, path)
+            found = told
+        if found is None or (self._revocations is not None and self._revocations.revoked(found)):
+            return self._unauthorized(path, "not valid here")
+        return found
+
+    # Resources
+
+    def resources(self, target: Route | None) -> tuple[str, ...]:
+        """The addresses that a token for this may be meant for: its own, and what is above it. Never the reverse: who
+        has a token for one server is not let into all."""
+        if self._resource is None:
+            return ()
+        path = path_of(target)
+        above = [path[:at] for at in range(1, len(path)) if path[at] == "/"]
+        return tuple(self._resource.url + part for part in (path, *above, ""))
+
+    def metadata(self, target: Metadata) -> Answer | None:
+        """Protected resource metadata (RFC 9728, section 3.2); None where there is none. `target` names one that there
+        is. The root form is that of `/mcp`, for old clients that look nowhere else."""
+        resource = self._resource
+        if resource is None or not resource.issuers:
+            return None
+        document: dict[str, object] = {
+            "resource": resource.url + (target.path or "/mcp"),
+            "authorization_servers": resource.issuers,
+            "bearer_methods_supported": ["header"],
+            "resource_name": resource.name,
+        }
+        if resource.scopes:
+            document["scopes_supported"] = resource.scopes
+        headers = (("Access-Control-Allow-Origin", "*"), ("Cache-Control", f"max-age={METADATA_AGE}"))
+        return Answer(200, msgspec.json.encode(document), headers)
+
+    @property
+    def prefix(self) -> str:
+        """What the path of each address begins with where a proxy has put the gateway below a path."""
+        return urlsplit(self._resource.url).path if self._resource is not None else ""
+
+    # Challenges (RFC 6750, section 3; MCP 2026-07-28, authorization, "Error Handling")
+
+    def insufficient(self, path: str, scopes: Sequence[str], description: str = "this needs more scopes") -> str:
+        """The challenge of a 403: the token is good, but this needs all of these scopes."""
+        return self._challenge(path, scopes, error="insufficient_scope", description=description)
+
+    def _challenge(self, path: str, scopes: Sequence[str], *, error: str = "", description: str = "") -> str:
+        parameters: dict[str, str] = {}
+        if error:
+            parameters["error"] = error
+        if description:
+            parameters["error_description"] = description
+        if scopes:
+            parameters["scope"] = " ".join(scopes)
+        if self._resource is not None and self._resource.issuers:
+            parameters["resource_metadata"] = metadata_url(self._resource.url, path)
+        else:
+            parameters["realm"] = "stagedoor"
+        return "Bearer " + ", ".join(f'{name}="{_quotable(value)}"' for name, value in parameters.items())
+
+    def _unauthorized(self, path: str, description: str = "") -> Answer:
+        """Without a description: there were no credentials, and no error is to be named."""
+        scopes = self._resource.scopes if self._resource is not None else ()
+        error = "invalid_token" if description else ""
+        challenge = self._challenge(path, scopes, error=error, description=description)
+        return refusal(401, "Unauthorized: a bearer token is required", ("WWW-Authenticate", challenge))
+
+    def _unproven(self, told: Unproven, path: str) -> Answer:
+        if told.away:
+            return refusal(503, "Nobody can tell at the moment whose this token is", ("Retry-After", str(RETRY)))
+        return self._unauthorized(path, "expired" if told.expired else "not valid here")
+
+    @staticmethod
+    def _malformed(why: str) -> Answer:
+        challenge = f'Bearer error="invalid_request", error_description="{why}"'
+        return refusal(400, f"Bad request: {why}", ("WWW-Authenticate", challenge))
+
+
+def path_of(target: Route | None) -> str:
+    """The path that clients know a target by; what is none counts as part of `/mcp`."""
+    match target:
+        case Mcp(endpoint):
+            return _below("/mcp", endpoint)
+        case Ws(endpoint):
+            return _below("/ws", endpoint)
+        case Sse(endpoint) | Messages(endpoint):
+            return _below("/sse", endpoint)
+        case Health() | Metadata() | None:
+            return "/mcp"
+
+
+def _below(path: str, endpoint: str) -> str:
+    return f"{path}/{endpoint}" if endpoint else path
+
+
+def metadata_url(base: str, path: str) -> str:
+    """Where the metadata of this resource is: the well-known part stands between host and path (RFC 9728, 3.1)."""
+    parts = urlsplit(base)
+    return f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource{parts.path}{path}"
+
+
+def _quotable(value: str) -> str:
+    return _QUOTED.sub(r"\\\1", _UNQUOTABLE.sub("?", value))

@@ -1,0 +1,184 @@
+"""The gateway as a protected resource: the exact challenges, the metadata, and their order before everything else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from actors.ports import Asker, Principal, Rights, Unproven
+from gateway.http.authorization import Authorization, Resource, metadata_url
+from gateway.http.security import Gate, Security
+
+BOTH = "application/json, text/event-stream"
+BASE = "https://mcp.test/gw"
+META = "https://mcp.test/.well-known/oauth-protected-resource/gw"
+ISSUER = "https://idp.test"
+ANN = Asker(Principal("ann"), Rights(ISSUER, "ann", "app", frozenset({"dev"}), frozenset({"read"}), 2e9))
+
+
+class FakeVerifier:
+    """Knows a few tokens, and what they are asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+
+    async def verify(self, token: str, resources: Sequence[str]) -> Asker | Unproven:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((token, tuple(resources)))
+        known = {"good": ANN, "old": Unproven(expired=True), "away": Unproven(away=True)}
+        return known.get(token, Unproven())
+
+
+class Revoking:
+    """Has taken the access from one."""
+
+    def revoked(self, asker: Asker) -> bool:
+        return asker.principal.name == "bob"
+
+
+@pytest.fixture
+def verifier() -> FakeVerifier:
+    return FakeVerifier()
+
+
+@pytest.fixture
+def app(make_app: Any, verifier: FakeVerifier) -> Any:
+    resource = Resource(BASE, (ISSUER,), ("mcp", 'odd"one\\'))
+    security = Security("127.0.0.1", tokens={"ci": "ci-token", "bob": "bob-token"})
+    authorize = partial(Authorization, resource=resource, verifier=verifier, revocations=Revoking())
+    return make_app(security=security, authorize=authorize)
+
+
+SCOPE = 'scope="mcp odd\\"one\\\\"'
+PLACE = f'resource_metadata="{META}/mcp/files"'
+CASES: list[tuple[str | None, int, str]] = [
+    (None, 401, f"Bearer {SCOPE}, {PLACE}"),
+    ("Basic x", 401, f"Bearer {SCOPE}, {PLACE}"),
+    ("Bearer bad", 401, f'Bearer error="invalid_token", error_description="not valid here", {SCOPE}, {PLACE}'),
+    ("Bearer bob-token", 401, f'Bearer error="invalid_token", error_description="not valid here", {SCOPE}, {PLACE}'),
+    ("Bearer old", 401, f'Bearer error="invalid_token", error_description="expired", {SCOPE}, {PLACE}'),
+    ("Bearer x y", 400, 'Bearer error="invalid_request", error_description="the Authorization header is malformed"'),
+]
+
+
+@pytest.mark.parametrize(("given", "status", "challenge"), CASES)
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE", "PUT"])
+async def test_each_case_has_its_challenge(
+    ask: Any, app: Any, door: Any, given: str | None, status: int, challenge: str, method: str
+) -> None:
+    headers = {"accept": BOTH, **({"authorization": given} if given is not None else {})}
+    heard = await ask(method, "/mcp/files", headers, app=app)
+    assert (heard.status, heard.headers["www-authenticate"]) == (status, challenge)
+    assert json.loads(heard.body)["error"]["code"] == -32600
+    assert door.asked == []
+
+
+async def test_where_nobody_can_tell_it_is_no_fault_of_the_clients(ask: Any, app: Any) -> None:
+    heard = await ask("POST", "/mcp", {"accept": BOTH, "authorization": "Bearer away"}, app=app)
+    assert (heard.status, heard.headers["retry-after"]) == (503, "5")
+    assert "www-authenticate" not in heard.headers
+
+
+@pytest.mark.parametrize("query", ["access_token=good", "x=1&access_token=good"])
+async def test_a_token_in_the_address_is_refused_and_not_looked_at(
+    ask: Any, app: Any, verifier: FakeVerifier, query: str
+) -> None:
+    heard = await ask("POST", f"/mcp?{query}", {"accept": BOTH, "authorization": "Bearer good"}, app=app)
+    assert heard.status == 400
+    assert 'error="invalid_request"' in heard.headers["www-authenticate"]
+    assert verifier.asked == []
+
+
+async def test_what_is_asked_carries_whose_token_it_was(ask: Any, app: Any, door: Any, verifier: FakeVerifier) -> None:
+    headers = {"accept": BOTH, "content-type": "application/json"}
+    await ask("POST", "/mcp/files", {**headers, "authorization": "Bearer good"}, body=b"{}", app=app)
+    await ask("GET", "/mcp", {**headers, "authorization": "Bearer ci-token"}, app=app)
+    assert [(one.principal.name, one.rights.subject) for one in door.asked] == [("ann", "ann"), ("ci", "ci")]
+    assert door.asked[0].rights == ANN.rights
+    assert verifier.asked == [("good", (f"{BASE}/mcp/files", f"{BASE}/mcp", BASE))]
+
+
+async def test_nothing_of_a_body_is_read_before_it_is_known_whose_it_is(app: Any) -> None:
+    async def receive() -> Any:
+        raise AssertionError("the body was read")
+
+    sent: list[Any] = []
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    for authorization in (b"Bearer bad", b"Bearer away", b"Bearer x y"):
+        headers = [(b"host", b"localhost"), (b"authorization", authorization), (b"content-length", b"9999999999")]
+        scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "query_string": b""}
+        await app(scope, receive, send)
+    assert [event["status"] for event in sent if "status" in event] == [401, 503, 400]
+
+
+async def test_a_foreign_host_or_origin_is_refused_before_a_token_is_looked_at(
+    ask: Any, app: Any, verifier: FakeVerifier
+) -> None:
+    for headers in ({"host": "evil.test"}, {"origin": "https://evil.test"}):
+        heard = await ask("POST", "/mcp", {"accept": BOTH, "authorization": "Bearer good", **headers}, app=app)
+        assert heard.status == 403
+    assert verifier.asked == []
+
+
+# Metadata ------------------------------------------------------------------------------------------------------
+
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+
+
+@pytest.mark.parametrize("below", ["", "/gw"], ids=["stripped by a proxy", "as it is"])
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/files", "/sse", "/sse/files", "/ws", "/ws/files"])
+async def test_every_endpoint_has_its_metadata(ask: Any, app: Any, path: str, below: str) -> None:
+    heard = await ask("GET", WELL_KNOWN + below + path, {}, app=app)
+    assert heard.status == 200
+    assert heard.headers["content-type"] == "application/json"
+    assert (heard.headers["access-control-allow-origin"], heard.headers["cache-control"]) == ("*", "max-age=300")
+    assert json.loads(heard.body) == {
+        "resource": BASE + path,
+        "authorization_servers": [ISSUER],
+        "bearer_methods_supported": ["header"],
+        "resource_name": "Stagedoor",
+        "scopes_supported": ["mcp", 'odd"one\\'],
+    }
+    assert metadata_url(BASE, path) == META + path
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-forwarded-host": "evil.test", "forwarded": "host=evil.test"}])
+async def test_the_root_is_that_of_all_servers_and_no_header_changes_an_address(
+    ask: Any, app: Any, headers: dict[str, str]
+) -> None:
+    heard = await ask("GET", WELL_KNOWN, headers, app=app)
+    assert json.loads(heard.body)["resource"] == f"{BASE}/mcp"
+    refused = await ask("GET", "/mcp", {"accept": BOTH, **headers}, app=app)
+    assert "evil" not in refused.headers["www-authenticate"]
+
+
+async def test_a_page_of_any_origin_may_read_it_and_a_foreign_host_may_not(ask: Any, app: Any) -> None:
+    heard = await ask("GET", f"{WELL_KNOWN}/mcp", {"origin": "https://inspector.test"}, app=app)
+    assert (heard.status, heard.headers["access-control-allow-origin"]) == (200, "*")
+    assert (await ask("GET", f"{WELL_KNOWN}/mcp", {"host": "evil.test"}, app=app)).status == 403
+
+
+@pytest.mark.parametrize("path", ["/mcp/nope", "/nope", "/mcp/files/x", "/healthz", "/messages", "x"])
+async def test_there_is_none_of_what_there_is_not(ask: Any, app: Any, path: str) -> None:
+    assert (await ask("GET", WELL_KNOWN + path, {}, app=app)).status in (401, 404)
+
+
+async def test_without_issuers_there_is_none(ask: Any, make_app: Any) -> None:
+    app = make_app(security=Security("127.0.0.1", tokens={"ci": "x"}))
+    assert (await ask("GET", f"{WELL_KNOWN}/mcp", {}, app=app)).status == 404
+    assert (await ask("POST", f"{WELL_KNOWN}/mcp", {}, app=app)).status == 405
+
+
+def test_the_challenge_of_a_step_up_names_all_scopes_at_once() -> None:
+    found = Authorization(Gate(Security("127.0.0.1")), Resource(BASE, (ISSUER,), ("mcp",)))
+    assert found.insufficient("/mcp/x", ("a", "b"), "why é\r\n") == (
+        f'Bearer error="insufficient_scope", error_description="why ???", scope="a b", resource_metadata="{META}/mcp/x"'
+    )

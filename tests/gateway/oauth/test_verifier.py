@@ -1,0 +1,378 @@
+"""Whose a bearer token is: JWTs by their issuer's keys, opaque ones by its word (attacks 3 and 6)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from actors.ports import Asker, Unproven
+from actors.protocol.issuers import Introspection, Issuer
+from actors.protocol.rights import principal_id
+from gateway.oauth.keys import AGAIN, KEPT
+from gateway.oauth.verifier import TokenVerifier
+from tests.support.harness import RecordingLog, RecordingTelemetry
+from tests.support.issuer import NOW, RESOURCE, FakeIssuer, another_key, elliptic, jwk_of, pem, unsigned
+
+ISSUER = Issuer("https://idp.test")
+BELOW = ("https://mcp.test/mcp/x", RESOURCE, "https://mcp.test")
+INTROSPECTION = Introspection("https://idp.test/introspect", "us", "secret")
+
+
+@asynccontextmanager
+async def verifying(
+    http: Any, *issuers: Issuer, log: RecordingLog | None = None, **more: Any
+) -> AsyncIterator[TokenVerifier]:
+    async with trio.open_nursery() as nursery:
+        start = trio.current_time()
+
+        def wall() -> float:
+            return NOW + trio.current_time() - start
+
+        found = issuers or (ISSUER,)
+        yield TokenVerifier(found, http, nursery, log or RecordingLog(), RecordingTelemetry(), wall, **more)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_good_token_says_who_it_is_and_what_he_may_do(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    async with verifying(idp) as verifier:
+        token = idp.token(scope="read write", groups=["dev", 7], client_id="app")
+        found = await verifier.verify(token, [RESOURCE])
+        assert isinstance(found, Asker)
+        assert found.principal.name == principal_id("https://idp.test", "ann")
+        assert (found.rights.groups, found.rights.scopes) == ({"dev"}, {"read", "write"})
+        assert (found.rights.client, found.rights.expiry, found.issued) == ("app", NOW + 600, NOW)
+        assert await verifier.verify(token, [RESOURCE]) == found
+        assert idp.fetched == 1
+
+
+GOOD: list[tuple[str, Any]] = [
+    ("RS512", None),
+    ("PS256", None),
+    ("ES256", elliptic()),
+    ("ES384", elliptic(ec.SECP384R1())),
+    ("EdDSA", ed25519.Ed25519PrivateKey.generate()),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "key"), GOOD, ids=[row[0] for row in GOOD])
+@pytest.mark.parametrize("kid", ["one", None])
+async def test_every_asymmetric_algorithm_with_or_without_a_name(
+    autojump_clock: Any, algorithm: str, key: Any, kid: str | None
+) -> None:
+    idp = FakeIssuer()
+    if key is not None:
+        idp.key, idp.keys = key, [jwk_of(another_key(), "other"), jwk_of(key)]
+    async with verifying(idp) as verifier:
+        assert isinstance(await verifier.verify(idp.token(algorithm, kid), [RESOURCE]), Asker)
+
+
+def hs256(idp: FakeIssuer) -> str:
+    """Signed with the public key, taken for a shared secret."""
+    head = unsigned({"alg": "HS256", "typ": "at+jwt", "kid": "one"}, idp.claims()).rpartition(".")[0]
+    signature = hmac.digest(pem(idp.key), head.encode(), hashlib.sha256)
+    return unsigned({"alg": "HS256", "typ": "at+jwt", "kid": "one"}, idp.claims(), signature)
+
+
+def inside(idp: FakeIssuer, **header: Any) -> str:
+    """Signed by the attacker's key, which the token brings along."""
+    mallory = replace(idp, key=another_key())
+    return mallory.token(headers=header)
+
+
+def tampered(idp: FakeIssuer) -> str:
+    head, _, signature = idp.token().split(".")
+    body = unsigned({}, idp.claims(sub="root")).split(".")[1]
+    return f"{head}.{body}.{signature}"
+
+
+BAD: dict[str, Callable[[FakeIssuer], str]] = {
+    "none": lambda i: unsigned({"alg": "none", "typ": "at+jwt"}, i.claims()),
+    "None": lambda i: unsigned({"alg": "None"}, i.claims()),
+    "hs256 with the public key": hs256,
+    "unsigned": lambda i: unsigned({"alg": "RS256", "kid": "one"}, i.claims()),
+    "tampered": tampered,
+    "another's key": lambda i: replace(i, key=another_key()).token(),
+    "jwk": lambda i: inside(i, jwk=jwk_of(another_key())),
+    "jku": lambda i: inside(i, jku="https://evil.test/jwks"),
+    "x5u": lambda i: inside(i, x5u="https://evil.test/cert"),
+    "crit": lambda i: i.token(headers={"crit": ["exp"]}),
+    "kid is a path": lambda i: i.token(kid="../../../dev/null"),
+    "kid is sql": lambda i: i.token(kid="' UNION SELECT 'secret"),
+    "kid is long": lambda i: i.token(kid="x" * 5000),
+    "wrong algorithm for the key": lambda i: unsigned({"alg": "ES256", "kid": "one"}, i.claims(), b"x" * 64),
+    "expired": lambda i: i.token(exp=NOW - 61),
+    "no expiry": lambda i: i.token(exp=None),
+    "expiry is text": lambda i: unsigned({"alg": "RS256", "kid": "one"}, i.claims(exp="9999999999")),
+    "not yet": lambda i: i.token(nbf=NOW + 61),
+    "issued later": lambda i: i.token(iat=NOW + 61),
+    "no subject": lambda i: i.token(sub=None),
+    "subject is a list": lambda i: i.token(sub=""),
+    "no audience": lambda i: i.token(aud=None),
+    "another audience": lambda i: i.token(aud="https://other.test"),
+    "an id token": lambda i: i.token(headers={"typ": "JWT"}, aud="client-id", nonce="n"),
+    "a sibling's": lambda i: i.token(aud=f"{RESOURCE}/x"),
+    "a prefix": lambda i: i.token(aud="https://mcp.test/m"),
+    "another issuer": lambda i: i.token(iss="https://evil.test"),
+    "issuer with a slash": lambda i: i.token(iss="https://idp.test/"),
+    "no issuer": lambda i: i.token(iss=None),
+    "logout": lambda i: i.token(headers={"typ": "logout+jwt"}),
+    "dpop proof": lambda i: i.token(headers={"typ": "dpop+jwt"}),
+    "id-jag": lambda i: i.token(headers={"typ": "application/oauth-id-jag+jwt"}),
+    "bound to a key": lambda i: i.token(cnf={"jkt": "x"}),
+    "too long": lambda i: i.token(padding="x" * 17000),
+    "no json": lambda i: "e30.e30.e30",
+    "deep": lambda i: unsigned({"alg": "RS256", "kid": "one"}, {"iss": i.issuer}).replace(".", ".W1tb", 1),
+    "five parts": lambda i: f"{i.token()}.x.y",
+    "opaque": lambda i: "made-up",
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_what_is_wrong_in_any_way_is_nobodys(autojump_clock: Any, name: str) -> None:
+    idp = FakeIssuer()
+    async with verifying(idp) as verifier:
+        assert isinstance(await verifier.verify(BAD[name](idp), [RESOURCE]), Unproven)
+        assert isinstance(await verifier.verify(idp.token(), [RESOURCE]), Asker)
+        assert all(url.startswith(idp.issuer) for url in idp.asked)
+
+
+async def test_only_an_expired_one_is_called_so(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    async with verifying(idp) as verifier:
+        assert await verifier.verify(idp.token(exp=NOW - 61), [RESOURCE]) == Unproven(expired=True)
+        assert await verifier.verify(idp.token(aud="x"), [RESOURCE]) == Unproven()
+        token = idp.token()
+        assert isinstance(await verifier.verify(token, [RESOURCE]), Asker)
+        await trio.sleep(660)
+        assert await verifier.verify(token, [RESOURCE]) == Unproven(expired=True)
+
+
+async def test_an_unknown_issuer_causes_no_request(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    async with verifying(idp) as verifier:
+        assert await verifier.verify(idp.token(iss="http://169.254.169.254"), [RESOURCE]) == Unproven()
+        assert idp.asked == []
+
+
+async def test_keys_of_one_issuer_verify_nothing_of_another(autojump_clock: Any) -> None:
+    one, two = FakeIssuer(), FakeIssuer("https://two.test", another_key(), [jwk_of(another_key())])
+
+    async def both(method: str, url: str, **more: Any) -> Any:
+        return await (one if url.startswith(one.issuer) else two)(method, url, **more)
+
+    async with verifying(both, ISSUER, Issuer(two.issuer)) as verifier:
+        assert isinstance(await verifier.verify(two.token(), [RESOURCE]), Asker)
+        assert await verifier.verify(two.token(iss=one.issuer), [RESOURCE]) == Unproven()
+        ann, other = [await verifier.verify(idp.token(), [RESOURCE]) for idp in (one, two)]
+        assert isinstance(ann, Asker)
+        assert isinstance(other, Asker)
+        assert ann.principal != other.principal
+
+
+async def test_a_token_is_good_below_what_it_is_meant_for_and_never_above(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    async with verifying(idp) as verifier:
+        for aud in (BELOW[0], BELOW[1], f"{RESOURCE}/", [RESOURCE, "https://idp.test/userinfo"]):
+            assert isinstance(await verifier.verify(idp.token(aud=aud), BELOW), Asker)
+        assert await verifier.verify(idp.token(aud=BELOW[0]), BELOW[1:]) == Unproven()
+        assert await verifier.verify(idp.token(aud="https://mcp.test/mcp/y"), BELOW) == Unproven()
+    async with verifying(idp, replace(ISSUER, audiences=("api://x",))) as verifier:
+        assert isinstance(await verifier.verify(idp.token(aud="api://x"), BELOW), Asker)
+
+
+async def test_a_strict_issuer_wants_the_type_of_an_access_token(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    async with verifying(idp, replace(ISSUER, strict_type=True)) as verifier:
+        assert isinstance(await verifier.verify(idp.token(headers={"typ": "application/at+jwt"}), [RESOURCE]), Asker)
+        assert await verifier.verify(idp.token(headers={"typ": "JWT"}), [RESOURCE]) == Unproven()
+
+
+@pytest.mark.filterwarnings("ignore")
+async def test_small_encrypting_and_private_keys_are_no_keys(autojump_clock: Any) -> None:
+    small = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+    private = {**jwk_of(another_key()), "d": "AQ"}
+    for jwk in (jwk_of(small), jwk_of(another_key(), use="enc"), private, jwk_of(another_key(), key_ops=["sign"])):
+        idp = FakeIssuer(key=small if jwk == jwk_of(small) else another_key(), keys=[jwk])
+        async with verifying(idp) as verifier:
+            assert await verifier.verify(idp.token(), [RESOURCE]) == Unproven()
+
+
+# Keys that change ----------------------------------------------------------------------------------------------
+
+
+async def test_a_flood_of_unknown_keys_is_one_fetch_in_half_a_minute(autojump_clock: Any) -> None:
+    idp = FakeIssuer(slow=1.0)
+    async with verifying(idp) as verifier:
+        assert isinstance(await verifier.verify(idp.token(), [RESOURCE]), Asker)
+        await trio.sleep(AGAIN)
+        async with trio.open_nursery() as nursery:
+            for number in range(500):
+                nursery.start_soon(verifier.verify, idp.token(kid=f"k{number}"), [RESOURCE])
+        for number in range(100):
+            await verifier.verify(idp.token(kid=f"l{number}"), [RESOURCE])
+        assert idp.fetched == 2
+
+
+async def test_a_new_key_is_found_at_once_and_an_old_one_ends(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    async with verifying(idp) as verifier:
+        old = idp.token()
+        assert isinstance(await verifier.verify(old, [RESOURCE]), Asker)
+        await trio.sleep(AGAIN)
+        idp.key, idp.keys = another_key(), [jwk_of(another_key(), "two")]
+        assert isinstance(await verifier.verify(idp.token(kid="two"), [RESOURCE]), Asker)
+        await trio.sleep(301)
+        assert await verifier.verify(old, [RESOURCE]) == Unproven()
+
+
+async def test_keys_go_on_for_a_day_while_their_issuer_is_away(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    async with verifying(idp) as verifier:
+        assert isinstance(await verifier.verify(idp.token(), [RESOURCE]), Asker)
+        idp.away = True
+        await trio.sleep(KEPT - 60)
+        assert isinstance(await verifier.verify(idp.token(exp=NOW + 2 * KEPT), [RESOURCE]), Asker)
+        await trio.sleep(1)
+        assert await verifier.verify(idp.token(kid="new", exp=NOW + 2 * KEPT), [RESOURCE]) == Unproven(away=True)
+        await trio.sleep(400)
+        assert await verifier.verify(idp.token(exp=NOW + 2 * KEPT, jti="1"), [RESOURCE]) == Unproven(away=True)
+        idp.away = False
+        await trio.sleep(31)
+        assert isinstance(await verifier.verify(idp.token(exp=NOW + 2 * KEPT, jti="2"), [RESOURCE]), Asker)
+
+
+async def test_an_issuer_that_was_away_at_first_is_found_again(autojump_clock: Any) -> None:
+    idp = FakeIssuer(away=True)
+    async with verifying(idp) as verifier:
+        for _ in range(20):
+            assert await verifier.verify(idp.token(), [RESOURCE]) == Unproven(away=True)
+        assert len(idp.asked) == 1
+        idp.away = False
+        await trio.sleep(5)
+        assert isinstance(await verifier.verify(idp.token(), [RESOURCE]), Asker)
+
+
+async def test_who_hangs_up_takes_the_keys_from_nobody(autojump_clock: Any) -> None:
+    idp = FakeIssuer(slow=2.0)
+    async with verifying(idp) as verifier, trio.open_nursery() as nursery:
+        found: list[Any] = []
+
+        async def waits() -> None:
+            found.append(await verifier.verify(idp.token(), [RESOURCE]))
+
+        with trio.move_on_after(0.5):
+            nursery.start_soon(waits)
+            await verifier.verify(idp.token(), [RESOURCE])
+        await trio.sleep(5)
+        assert isinstance(found[0], Asker)
+        assert idp.fetched == 1
+
+
+# Opaque tokens -------------------------------------------------------------------------------------------------
+
+OPAQUE = replace(ISSUER, introspection=INTROSPECTION)
+
+
+async def test_an_opaque_token_is_what_its_issuer_says(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    idp.opaque["good"] = {"active": True, "sub": "ann", "aud": RESOURCE, "scope": "a b", "exp": NOW + 600}
+    idp.opaque["robot"] = {"active": True, "client_id": "ci", "aud": [RESOURCE]}
+    idp.opaque["foreign"] = {"active": True, "sub": "ann", "aud": "other"}
+    idp.opaque["nobodys"] = {"active": True, "sub": "ann"}
+    idp.opaque["its"] = {"active": True, "sub": "ann", "aud": RESOURCE, "iss": "https://evil.test"}
+    idp.opaque["truthy"] = {"active": "true", "sub": "ann", "aud": RESOURCE}
+    async with verifying(idp, OPAQUE) as verifier:
+        good, robot = await verifier.verify("good", [RESOURCE]), await verifier.verify("robot", [RESOURCE])
+        assert isinstance(good, Asker)
+        assert isinstance(robot, Asker)
+        assert (good.rights.subject, good.rights.scopes, robot.rights.subject) == ("ann", {"a", "b"}, "ci")
+        for bad in ("foreign", "nobodys", "its", "truthy", "unknown"):
+            assert await verifier.verify(bad, [RESOURCE]) == Unproven()
+    async with verifying(idp, replace(OPAQUE, any_audience=True)) as verifier:
+        assert isinstance(await verifier.verify("nobodys", [RESOURCE]), Asker)
+
+
+async def test_it_is_asked_again_after_a_minute_and_a_no_is_good_for_ten_seconds(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    idp.opaque["t"] = {"active": True, "sub": "ann", "aud": RESOURCE}
+    async with verifying(idp, OPAQUE) as verifier:
+        for _ in range(10):
+            assert isinstance(await verifier.verify("t", [RESOURCE]), Asker)
+        assert len(idp.asked) == 1
+        del idp.opaque["t"]
+        await trio.sleep(61)
+        assert await verifier.verify("t", [RESOURCE]) == Unproven()
+        await verifier.verify("t", [RESOURCE])
+        assert len(idp.asked) == 2
+        await trio.sleep(11)
+        await verifier.verify("t", [RESOURCE])
+        assert len(idp.asked) == 3
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_made_up_tokens_close_introspection_for_nobody(autojump_clock: Any, status: int) -> None:
+    idp = FakeIssuer(strange=status)
+    idp.opaque["t"] = {"active": True, "sub": "ann", "aud": RESOURCE}
+    async with verifying(idp, OPAQUE) as verifier:
+        assert await verifier.verify("made-up", [RESOURCE]) == Unproven()
+        assert isinstance(await verifier.verify("t", [RESOURCE]), Asker)
+        await trio.sleep(61)
+        idp.slow = 2.0
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(verifier.verify, f"made-up-{number}", [RESOURCE])
+            await trio.sleep(1)
+            with trio.fail_after(2.5):
+                assert isinstance(await verifier.verify("t", [RESOURCE]), Asker)
+        assert len(idp.asked) < 60
+
+
+@pytest.mark.parametrize("status", [401, 500])
+async def test_where_the_issuer_refuses_us_nobody_can_tell(autojump_clock: Any, status: int) -> None:
+    idp = FakeIssuer(strange=status)
+    async with verifying(idp, OPAQUE) as verifier:
+        assert await verifier.verify("t", [RESOURCE]) == Unproven(away=True)
+
+
+async def test_a_jwt_that_was_revoked_ends_within_a_minute_where_it_is_always_asked(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    token = idp.token()
+    idp.opaque[token] = {"active": True, "sub": "ann", "aud": RESOURCE}
+    async with verifying(idp, replace(OPAQUE, always=True)) as verifier:
+        assert isinstance(await verifier.verify(token, [RESOURCE]), Asker)
+        del idp.opaque[token]
+        await trio.sleep(61)
+        assert await verifier.verify(token, [RESOURCE]) == Unproven()
+
+
+# Claims of the well-known --------------------------------------------------------------------------------------
+
+
+async def test_with_bound_clients_a_user_of_another_client_is_another_principal(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    async with verifying(idp, bind_client=True) as verifier:
+        one, two = [await verifier.verify(idp.token(azp=client), [RESOURCE]) for client in ("a", "b")]
+        assert isinstance(one, Asker)
+        assert isinstance(two, Asker)
+        assert one.principal != two.principal
+
+
+async def test_the_log_says_why_once_in_a_while_and_never_the_token(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    log = RecordingLog()
+    async with verifying(idp, log=log) as verifier:
+        token = idp.token(aud="other")
+        for _ in range(50):
+            await verifier.verify(token, [RESOURCE])
+        assert log.events("token_refused") == [{"reason": "audience"}]
+        assert token not in json.dumps(log.lines, default=str)
