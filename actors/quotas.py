@@ -25,6 +25,10 @@ class Quota:
         self.total = 0
         """Of all principals."""
 
+    def bound_by(self, each: int, anonymous: int = 0) -> None:
+        """So many from now on; who has more keeps them."""
+        self._each, self._anonymous = each, anonymous
+
     def most(self, principal: Principal) -> int:
         """How many this one may have; 0: there is no bound."""
         return self._anonymous if principal.anonymous else self._each
@@ -79,6 +83,12 @@ class Quotas:
         self.streams: Counter[str] = Counter()
         """Connections that carry a stream: `post`, `get` or `listen`."""
 
+    def bound_by(self, limits: Limits) -> None:
+        """These limits count from now on."""
+        self.sessions.bound_by(limits.sessions_per_principal, limits.sessions_anonymous)
+        self.requests.bound_by(limits.requests_per_principal)
+        self.listens.bound_by(limits.requests_per_principal)
+
 
 # --------------------------------------------------------------------------------------------- modern clients
 
@@ -124,6 +134,11 @@ class Shares(DynamicSupervisor):
         self._idle: dict[Ref, None] = {}
         """Of the anonymous principal, longest first."""
         self._owners: dict[str, Principal] = {}
+
+    def bound_by(self, limits: Limits) -> None:
+        """These limits count from now on."""
+        self._quota.bound_by(limits.sessions_per_principal, limits.sessions_anonymous)
+        self._idle_most = limits.sessions_per_principal
 
     def start_for(self, principal: Principal, actor: Evictable, name: str) -> Ref:
         """Starts a child of this principal's. Raises what `start_child` does, and NoShareLeft."""

@@ -19,9 +19,10 @@ class TableCell:
     value: Table
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Services:
-    """One value for the whole tree."""
+    """One value for the whole tree. Composition puts others in the place of `limits` and of the value of `table` while
+    the gateway runs; nothing else of it changes. Read both anew for every message."""
 
     store: Store
     cluster: Cluster
@@ -48,4 +49,4 @@ class Services:
     """The names of tools that metrics may name."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shown", ShownTools(self.table))
+        self.shown = ShownTools(self.table)

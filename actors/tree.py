@@ -22,7 +22,7 @@ from actors.pools.pool import PoolKey
 from actors.pools.pools import Pools
 from actors.ports import Door
 from actors.protocol import capabilities
-from actors.protocol.table import Replaced, Table, replaced, touched
+from actors.protocol.table import Limits, Replaced, Table, replaced, touched
 from actors.quotas import Quotas, Shares
 from actors.runtime import Child, DynamicSupervisor, Ref, Supervisor, System
 from actors.services import Services
@@ -93,7 +93,7 @@ class GatewayActors:
         self.door: Door = self.gate
         if services.observer is not None:
             self.door = WatchedDoor(self.gate, services.observer, services.shown)
-        self._prestart = prestart
+        self.prestart = prestart
         if prestart:
             tree.catalogue.reply(Prestart())
 
@@ -117,6 +117,13 @@ class GatewayActors:
 
         return ModernActors(services, registry, self.modern_requests, make)
 
+    def replace_limits(self, limits: Limits) -> None:
+        """Other bounds count from now on. What was begun under those of before, such as a session, keeps some of
+        them."""
+        self.services.limits = limits
+        for bound in (self.quotas, self.pools, self.modern_requests):
+            bound.bound_by(limits)
+
     def replace_table(self, table: Table) -> None:
         """Another configuration counts from now on. Connections to servers that are not in it end, and what is in
         flight on them gets an error; those to servers that are others now stay with who has them for a while; sessions
@@ -134,7 +141,7 @@ class GatewayActors:
         for alive in self.sessions.table.values():
             if alive.endpoint in others:
                 alive.ref.reply(message)
-        if self._prestart and not table.backends.keys() <= before.backends.keys() - replaced(before, table):
+        if self.prestart and not table.backends.keys() <= before.backends.keys() - replaced(before, table):
             self.tree.catalogue.reply(Prestart())
         gone = sorted(before.backends.keys() - table.backends.keys())
         self.services.log.info("table_replaced", digest=table.digest, gone=gone, touched=sorted(others))

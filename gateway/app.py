@@ -19,8 +19,9 @@ from gateway.authorizing import authorization
 from gateway.cli.client import ServeFailedError
 from gateway.config import Settings
 from gateway.http.app import McpApp
+from gateway.http.authorization import Authorization
 from gateway.http.config import ServeConfig
-from gateway.http.security import Security
+from gateway.http.security import Gate
 from gateway.http.serve import Connections, serve
 from gateway.http.sockets import CannotListenError, tls_context
 from gateway.observability.lag import Lag, report_lag
@@ -29,7 +30,8 @@ from gateway.observability.metrics import Metrics
 from gateway.opening import open_client
 from gateway.operating import Operator
 from gateway.reaching import ask_gateway, operate
-from gateway.roles import Alone, Role, Single, bound
+from gateway.reconfiguring import Reloads, put_in_force
+from gateway.roles import Alone, Role, Single, bound, reload_on_demand
 from gateway.servers import servers_of
 from gateway.store.errors import StoreError
 
@@ -52,12 +54,28 @@ class Gateway:
         self.opening = trio.CancelScope()
         self.drained = trio.Event()
         self.listen = ""
+        self.app: McpApp | None = None
+        self.duplex: Duplex | None = None
+        self.secrets = lifecycle.KnownSecrets(self.settings.secrets)
+        self.authorize: Callable[[Settings], Callable[[Gate], Authorization]] = lambda settings: Authorization
+        """Makes what checks tokens."""
+        self.serves = trio.Event()
+        """All that another configuration changes is there."""
+        self.reloads = Reloads(self.settings, log, self.metrics, self.reconfigure)
         self.reason = ""
         self.failed = False
         self.actors: GatewayActors | None = None
         self.store: Store | None = None
         self.public = Connections(log, partial(self._crashed, "public"))
         self.admin = Connections(log, partial(self._crashed, "admin"))
+
+    async def reconfigure(self, settings: Settings) -> str:
+        """Puts these in force, as soon as there is something to be changed; why that can't be, if it can't."""
+        await self.serves.wait()
+        if self.stopping.is_set():
+            return "the gateway is draining"
+        put_in_force(self, settings)
+        return ""
 
     def _crashed(self, listener: str) -> None:
         self.metrics.count("stagedoor_connection_crashes_total", (listener,))
@@ -164,6 +182,8 @@ class Gateway:
             async with trio.open_nursery() as background:
                 background.start_soon(report_lag, self.lag, self.metrics)
                 background.start_soon(lifecycle.collect_garbage, self.metrics)
+                if self.role.reloadable:
+                    background.start_soon(reload_on_demand, self)
                 if self._reloader is not None:
                     background.start_soon(self._reloader.run)
                 async with trio.open_nursery() as listening:
@@ -203,27 +223,23 @@ class Gateway:
 
     async def _serve_public(self, listeners: list[socket], actors: GatewayActors, connections: int) -> None:
         settings = self.settings
-        security = Security(
-            settings.listen.host,
-            settings.auth.hosts,
-            settings.auth.origins,
-            dict(settings.auth.tokens) or None,
-            any_host=bool(settings.listen.path),
-            rights=settings.auth.rights,
-        )
+        self.duplex = Duplex(actors.door, settings.limits, self.stopping)
         async with trio.open_nursery() as nursery:
-            app = McpApp(
+            listen = bound(settings.listen, listeners)
+            self.authorize = lambda settings: authorization(settings, listen, nursery, self.log, self.metrics)
+            app = self.app = McpApp(
                 actors.door,
-                security,
+                lifecycle.security(settings),
                 settings.limits,
-                authorize=authorization(settings, bound(settings.listen, listeners), nursery, self.log, self.metrics),
-                converse=Duplex(actors.door, settings.limits, self.stopping),
+                authorize=self.authorize(settings),
+                converse=self.duplex,
                 post=actors.channels,
                 known=lambda endpoint: endpoint in actors.services.table.value.endpoints,
                 answered=lambda method, status: self.metrics.count(
                     "stagedoor_http_responses_total", (method, str(status))
                 ),
             )
+            self.serves.set()
             tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None
             config = replace(ServeConfig.within(settings.limits, tls, connections), farewell=self.role.farewell)
             await serve(app, listeners, config, stop=self.closing, log=self.log, connections=self.public)
@@ -246,7 +262,7 @@ def _run(settings: Settings, role: Role) -> int:
 
     async def main() -> int:
         gateway = Gateway(settings, get_log("stagedoor"), lag, role)
-        with lifecycle.signals(gateway.stop) as listen:
+        with lifecycle.signals(gateway.stop, gateway.reloads.request if role.reloadable else None) as listen:
             async with trio.open_nursery() as nursery:
                 listen(nursery)
                 status = await gateway.run()
@@ -256,21 +272,20 @@ def _run(settings: Settings, role: Role) -> int:
     return started(settings, main, lag)
 
 
-def work(settings: Settings, descriptor: int) -> int:
-    """The same as one of several workers, whose supervisor is at the other end of this descriptor."""
+def work(settings: Callable[[], Settings], descriptor: int) -> int:
+    """The same as one of several workers, whose supervisor is at the other end of this descriptor. `settings` are made
+    if that has no configuration for it. Raises ConfigError."""
     from gateway import working  # and with it what few processes need
 
+    hello = working.hear_hello(descriptor)
+    if hello is None:
+        return 1
+    ours = working.shared(working.settings_of(hello.config, settings), hello)
     lag = Lag()
 
     async def main() -> int:
-        channel = working.open_channel(descriptor)
-        hello = await working.hear_hello(channel)
-        if hello is None:
-            return 1
-        ours = working.shared(settings, hello)
+        role = working.Working(working.open_channel(descriptor), hello)
         working.end_with_supervisor(descriptor, working.ends_within(ours.limits))
-        configure(ours.log.level, ours.log.format, ours.secrets)
-        role = working.Working(channel, hello)
         gateway = Gateway(ours, get_log("stagedoor").bind(worker=hello.place), lag, role)
         working.ignore_supervisors_signals()
         with lifecycle.signals(gateway.stop) as listen:
@@ -281,7 +296,7 @@ def work(settings: Settings, descriptor: int) -> int:
                 nursery.cancel_scope.cancel()
         return status
 
-    return started(settings, main, lag)
+    return started(ours, main, lag)
 
 
 def supervise(settings: Settings, source: tuple[str, ...], announce: Callable[[Settings], None]) -> int:

@@ -57,6 +57,7 @@ from gateway.version import VERSION
 from gateway.wire.confine import forbid_new_privileges
 
 if TYPE_CHECKING:
+    from gateway.http.security import Security
     from gateway.reloading import Reloader
 
 KEY_BYTES = 32
@@ -147,6 +148,21 @@ async def collect_garbage(telemetry: Telemetry) -> None:
             telemetry.observe("stagedoor_garbage_collection_seconds", pause)
 
 
+class KnownSecrets:
+    """The credentials of the configuration in force, as far as others may write of them."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self.know(secrets)
+
+    def know(self, secrets: Iterable[str]) -> None:
+        """These, and no others."""
+        self._redaction = Redaction(secrets)
+
+    def foreign(self, text: str) -> str:
+        """As `Redaction.foreign`."""
+        return self._redaction.foreign(text)
+
+
 class NativeConnector:
     """Makes transports to servers of this process."""
 
@@ -168,7 +184,7 @@ async def open_connector(
     log: Log,
     telemetry: Telemetry,
     limits: Limits,
-    secrets: Iterable[str] = (),
+    secrets: "Iterable[str] | KnownSecrets" = (),
     *,
     connections: int = CONNECTIONS,
     descriptors: tuple[int, int] | None = None,
@@ -188,7 +204,7 @@ async def open_connector(
             stderr_lines=limits.stderr_lines,
             descriptors=descriptors,
         ),
-        redact=Redaction(secrets).foreign,
+        redact=secrets.foreign if isinstance(secrets, KnownSecrets) else Redaction(secrets).foreign,
     )
     try:
         async with trio.open_nursery() as nursery:
@@ -285,6 +301,20 @@ def with_reloader(settings: Settings, log: Log) -> tuple[Settings, "Reloader | N
     return replace(settings, table=replace(settings.table, backends=specs)), reloader
 
 
+def security(settings: Settings) -> "Security":
+    """Who may speak to the public listener."""
+    from gateway.http.security import Security  # not where there is none
+
+    return Security(
+        settings.listen.host,
+        settings.auth.hosts,
+        settings.auth.origins,
+        dict(settings.auth.tokens) or None,
+        any_host=bool(settings.listen.path),
+        rights=settings.auth.rights,
+    )
+
+
 def sealer(settings: Settings, log: Log) -> AesSealer:
     """With the configured keys; without any, with one of this process, or, if sessions outlive it, of this machine."""
     if settings.keys:
@@ -368,13 +398,20 @@ def key_file(path: Path) -> bytes:
 
 
 @contextmanager
-def signals(stop: Callable[[str], None]) -> Iterator[Callable[[trio.Nursery], None]]:
-    """SIGTERM and SIGINT call `stop` once; the second one ends the process at once."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+def signals(
+    stop: Callable[[str], None], reload: Callable[[], None] | None = None
+) -> Iterator[Callable[[trio.Nursery], None]]:
+    """SIGTERM and SIGINT call `stop` once; the second one ends the process at once. SIGHUP calls `reload`, if that is
+    given."""
+    numbers = [signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if reload is not None else [])]
+    with trio.open_signal_receiver(*numbers) as received:
 
         async def listen() -> None:
             seen = 0
             async for number in received:
+                if number == signal.SIGHUP and reload is not None:
+                    reload()
+                    continue
                 seen += 1
                 if seen > 1:
                     os._exit(1)
@@ -415,6 +452,7 @@ def crash_logger(log: Log, telemetry: Any) -> Callable[[str, BaseException], Non
 
 __all__ = [
     "GarbageBound",
+    "KnownSecrets",
     "collect_again",
     "collect_garbage",
     "crash_logger",
@@ -426,6 +464,7 @@ __all__ = [
     "open_store",
     "replica_info",
     "sealer",
+    "security",
     "services_for",
     "signals",
     "start_watchdog",

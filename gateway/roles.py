@@ -6,6 +6,8 @@ from dataclasses import replace
 from socket import socket
 from typing import TYPE_CHECKING, Protocol
 
+import trio
+
 from actors.runtime import System
 from gateway import descriptors
 from gateway.admin.app import admin_app
@@ -38,6 +40,9 @@ class Role(Protocol):
     """Seconds from the first step of the drain in which connections without a request stay open, and new sessions are
     served on them: where others accept, their clients find those at the next connection."""
 
+    reloadable: bool
+    """Whether the process itself is told by a signal to read its configuration anew."""
+
     def listeners(self) -> list[socket]:
         """The sockets on which clients come. Raises CannotListenError."""
 
@@ -48,11 +53,21 @@ class Role(Protocol):
         """Shows operators how the gateway is, from now on until it is drained."""
 
 
+async def reload_on_demand(gateway: "Gateway") -> None:
+    """Reads the configuration anew when that is asked for, or, if it is to be watched, is another one; until it is
+    cancelled."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(gateway.reloads.run)
+        if gateway.settings.watch:
+            nursery.start_soon(gateway.reloads.watch)
+
+
 class Single:
     """The only process: it opens its sockets itself. `announce` gets the settings with the addresses that are really
     listened on, as soon as they are."""
 
     farewell = 0.0
+    reloadable = True
 
     def __init__(self, settings: Settings, announce: Callable[[Settings], None]) -> None:
         self._settings = settings
@@ -91,6 +106,7 @@ class Alone:
     """The only process, with nothing for operators."""
 
     farewell = 0.0
+    reloadable = False
 
     def __init__(self, settings: Settings, announce: Callable[[Settings], None]) -> None:
         self._settings = settings

@@ -20,8 +20,10 @@ from gateway.http.config import ServeConfig
 from gateway.http.serve import Connections, serve
 from gateway.http.sockets import close_listeners, names, remove_names
 from gateway.observability.exposition import process_figures
+from gateway.observability.logging import configure
 from gateway.observability.metrics import Metrics
 from gateway.observability.scraping import Scraping
+from gateway.reconfiguring import Reloads
 from gateway.roles import bound, listeners_of
 from gateway.running import recorded
 from gateway.store.redis.reaper import end_lease
@@ -40,12 +42,21 @@ async def supervise(settings: Settings, source: tuple[str, ...], log: Log, annou
     """Serves by several workers until SIGTERM or SIGINT; the exit status. Raises CannotListenError."""
     public, admin = listeners_of(settings)
     made = names(public)
-    supervisor = Supervisor(plan(settings, source, public, log), log, partial(reap, settings.store, log))
+    metrics = Metrics()
+
+    async def fresh() -> Callable[[], object] | None:
+        return await renewed(reloads, supervisor)
+
+    supervisor = Supervisor(plan(settings, source, public, log), log, partial(reap, settings.store, log), fresh)
+    reloads = Reloads(settings, log, metrics, partial(reload, supervisor))
     listen, watched = bound(settings.listen, public), bound(settings.admin, admin)
-    with signals(supervisor, log) as listen_to_signals:
+    with signals(supervisor, reloads) as listen_to_signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listen_to_signals)
-            nursery.start_soon(_attend, supervisor, settings, admin, str(listen), log)
+            nursery.start_soon(_attend, supervisor, metrics, settings, admin, str(listen), log)
+            nursery.start_soon(reloads.run)
+            if settings.watch:
+                nursery.start_soon(reloads.watch)
             nursery.start_soon(_announce, supervisor, replace(settings, listen=listen, admin=watched), announce, log)
             with recorded(listen.path or listen.port, f"http://{watched.url_host}:{watched.port}", log):
                 status = await supervisor.run()
@@ -68,9 +79,43 @@ def plan(settings: Settings, source: tuple[str, ...], public: list[socket], log:
             path=settings.listen.path,
             store=settings.store,
             keys=[] if settings.keys else [lifecycle.machine_key(log)],
+            config=settings.source.encoded() if settings.source is not None else b"",
         ),
         end_within=ends_within(settings.limits),
     )
+
+
+async def reload(supervisor: Supervisor, settings: Settings) -> str:
+    """Every worker puts these in force, or none; why none does."""
+    if supervisor.stopping.is_set():
+        return "the workers are draining"
+    assert settings.source is not None
+    why = await supervisor.reload(settings.source.encoded())
+    if not why:
+        configure(settings.log.level, settings.log.format, settings.secrets)
+    return why
+
+
+async def renewed(reloads: Reloads, supervisor: Supervisor) -> Callable[[], object] | None:
+    """The workers of a rolling restart begin with what stands in the file now; what takes that back. None: that can't
+    be used."""
+    async with reloads.turn:
+        before = reloads.settings
+        if before.source is None:
+            return str
+        found = await reloads.read()
+        if found is None or found.source is None:
+            return None
+        former, fresh = before.source.encoded(), found
+        reloads.settings = fresh
+        supervisor.use(found.source.encoded())
+
+    def take_back() -> None:
+        if reloads.settings is fresh:
+            reloads.settings = before
+            supervisor.use(former)
+
+    return take_back
 
 
 async def reap(store: str, log: Log, incarnation: str) -> None:
@@ -89,8 +134,9 @@ async def reap(store: str, log: Log, incarnation: str) -> None:
 
 
 @contextmanager
-def signals(supervisor: Supervisor, log: Log) -> Iterator[Callable[[], Awaitable[None]]]:
-    """SIGTERM and SIGINT drain, a second one ends at once; SIGUSR2 replaces the workers one by one."""
+def signals(supervisor: Supervisor, reloads: Reloads) -> Iterator[Callable[[], Awaitable[None]]]:
+    """SIGTERM and SIGINT drain, a second one ends at once; SIGUSR2 replaces the workers one by one, SIGHUP has the
+    configuration read anew."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP) as received:
 
         async def listen() -> None:
@@ -98,7 +144,7 @@ def signals(supervisor: Supervisor, log: Log) -> Iterator[Callable[[], Awaitable
                 if number == signal.SIGUSR2:
                     supervisor.roll()
                 elif number == signal.SIGHUP:
-                    log.info("signal_ignored", signal="SIGHUP", hint="SIGUSR2 restarts the workers one by one")
+                    reloads.request()
                 elif supervisor.stopping.is_set():
                     supervisor.kill()
                 else:
@@ -113,9 +159,10 @@ async def _announce(supervisor: Supervisor, serving: Settings, announce: Callabl
     log.info("serving", listen=str(serving.listen), admin=str(serving.admin), workers=serving.workers)
 
 
-async def _attend(supervisor: Supervisor, settings: Settings, admin: list[socket], listen: str, log: Log) -> None:
+async def _attend(
+    supervisor: Supervisor, metrics: Metrics, settings: Settings, admin: list[socket], listen: str, log: Log
+) -> None:
     """The admin listener, until it is cancelled."""
-    metrics = Metrics()
     connections = Connections(log, lambda: metrics.count("stagedoor_connection_crashes_total", ("admin",)))
     scraping = Scraping(supervisor.totals, lambda: supervisor.totals.process(process_figures()))
     supervisor.totals.own = metrics.numbers

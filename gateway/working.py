@@ -8,19 +8,35 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
+import msgspec
 import trio
 
 from actors.protocol.table import Limits
 from actors.runtime import System
 from actors.runtime.boundary import boundary
 from gateway import lifecycle
-from gateway.config import Settings
+from gateway.config import ConfigError, Problem, Settings
 from gateway.config.settings import Address
+from gateway.config.snapshot import Snapshot
 from gateway.observability.exposition import process_figures
 from gateway.sampling import sample
-from gateway.workers.channel import Ask, Channel, Drain, FromWorker, Hello, Look, State, Told, ToWorker
+from gateway.workers.channel import (
+    FRAME_MAX,
+    LENGTH,
+    Ask,
+    Channel,
+    Drain,
+    FromWorker,
+    Hello,
+    Look,
+    Reload,
+    State,
+    Told,
+    ToWorker,
+)
 from gateway.workers.overview import rows, seen
 
 if TYPE_CHECKING:
@@ -52,10 +68,40 @@ def end_with_supervisor(descriptor: int, within: float) -> None:
     threading.Thread(target=outlive, name="supervisor", daemon=True).start()
 
 
-async def hear_hello(channel: Channel[ToWorker]) -> Hello | None:
-    """What a supervisor says first; None: it is gone, or none is there."""
-    first = await channel.receive()
+def hear_hello(descriptor: int) -> Hello | None:
+    """What a supervisor says first, before the loop turns; None: it is gone, or none is there."""
+    end = socket.socket(fileno=os.dup(descriptor))
+    with end:
+        end.setblocking(True)
+        try:
+            length = int.from_bytes(_taken(end, LENGTH), "big")
+            first = msgspec.msgpack.decode(_taken(end, length), type=ToWorker) if length <= FRAME_MAX else None
+        except (OSError, EOFError, msgspec.DecodeError):
+            return None
     return first if isinstance(first, Hello) else None
+
+
+def _taken(end: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        more = end.recv(length - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
+
+
+def _none() -> Settings:
+    raise ConfigError([Problem("there is no configuration")])
+
+
+def settings_of(config: bytes, otherwise: Callable[[], Settings]) -> Settings:
+    """Those of the configuration in force, as the supervisor has read it. ConfigError."""
+    if not config:
+        return otherwise()
+    from gateway.config.loading import load_snapshot
+
+    return load_snapshot(Snapshot.decoded(config)).settings
 
 
 def shared(settings: Settings, hello: Hello) -> Settings:
@@ -73,10 +119,14 @@ class Working:
     """The role. `hear` runs from the start on."""
 
     farewell = 1.0
+    reloadable = False
 
     def __init__(self, channel: Channel[ToWorker], hello: Hello) -> None:
         self._channel = channel
         self._hello = hello
+        self._prepared: tuple[bytes, Settings] | None = None
+        """The configuration that was looked at last."""
+        self._turn = trio.Lock()
         self._say: Callable[[int], State] = lambda answers: State(ready=False, answers=answers)
 
     def listeners(self) -> list[socket.socket]:
@@ -99,6 +149,8 @@ class Working:
                     await self._tell(number)
                 case Ask(number, what, name, options):
                     asking.start_soon(self._answer, gateway, number, what, name, options)
+                case Reload():
+                    asking.start_soon(self._reload, gateway, message)
                 case Drain(reason):
                     gateway.stop(reason)
                 case Hello():
@@ -144,6 +196,23 @@ class Working:
         if exit.abnormal:
             gateway.log.error("operator_crashed", exc_info=exit.error)
         await self._send(told)
+
+    async def _reload(self, gateway: "Gateway", message: Reload) -> None:
+        """Looks whether this configuration can be used, or puts it in force. Where that can't be done after all, this
+        process ends, and the next one begins with it."""
+        async with self._turn:
+            exit = await boundary(partial(self._prepare, message.config))
+            why = str(exit.error) if exit.error is not None else ""
+            if message.commit and not why and self._prepared is not None:
+                why = await gateway.reconfigure(self._prepared[1])
+        if message.commit and why:
+            gateway.stop("its configuration is not that of the others")
+        await self._send(Told(message.number, 422, {"error": why}) if why else Told(message.number, 200))
+
+    async def _prepare(self, config: bytes) -> None:
+        if self._prepared is None or self._prepared[0] != config:
+            settings = await trio.to_thread.run_sync(settings_of, config, _none, abandon_on_cancel=True)
+            self._prepared = config, shared(settings, self._hello)
 
     async def _tell(self, answers: int = 0) -> None:
         await self._send(self._say(answers))

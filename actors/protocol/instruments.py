@@ -243,6 +243,14 @@ _ROWS: Final = (
     ),
     Instrument("stagedoor_lists_incomplete_total", "counter", "Merged lists given without this server", ("server",)),
     Instrument("stagedoor_version_mismatches_total", "counter", "Version headers other than the negotiated one"),
+    # The configuration.
+    Instrument("stagedoor_reloads_total", "counter", "Configurations that were read anew, by outcome", ("outcome",)),
+    Instrument(
+        "stagedoor_reload_success_timestamp_seconds",
+        "gauge",
+        "When what is in force was read, or found unchanged, last: seconds since 1970",
+        over_workers="max",
+    ),
     # Actors and the loop.
     Instrument(
         "stagedoor_mailbox_depth",

@@ -64,7 +64,7 @@ def _no_stdio(settings: Callable[[], Settings]) -> int:
     return 1
 
 
-def _no_workers(settings: Settings, *_: object) -> int:
+def _no_workers(settings: object, *_: object) -> int:
     return 1
 
 
@@ -104,7 +104,7 @@ class Parts:
     open_client: OpenClient
     ask_gateway: AskGateway = _no_gateway
     supervise: Callable[[Settings, tuple[str, ...], Callable[[Settings], None]], int] = _no_workers
-    work: Callable[[Settings, int], int] = _no_workers
+    work: Callable[[Callable[[], Settings], int], int] = _no_workers
     operate: Operate = _no_operator
     stdio: Callable[[Callable[[], Settings]], int] = _no_stdio
     run_alone: Callable[[Settings, Callable[[Settings], None]], int] = _no_workers

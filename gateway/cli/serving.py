@@ -1,5 +1,6 @@
 """`stagedoor serve`, `run`, `stdio` and `check`."""
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,7 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 @click.option("--config", metavar="FILE", help="The same as FILE.")
 @click.option("--native", metavar="TARGET", help="Serve one in-process server as it is, as `run` does.")
 @click.option("--reload", is_flag=True, help="With --native: load it anew when its files change.")
+@click.option("--watch-config", is_flag=True, help="Read FILE anew when it changes, as on SIGHUP.")
 @click.option("--listen", metavar="HOST:PORT|unix:PATH", callback=_parsed(parse_listen), help="Where clients connect.")
 @click.option("--admin", metavar="HOST:PORT", callback=_parsed(parse_address), help="Where metrics and probes are.")
 @click.option("--store", metavar="URL", callback=_parsed(_parse_store), help="memory:// or redis://…")
@@ -59,6 +61,7 @@ def serve(
     config: str | None,
     native: str | None,
     reload: bool,
+    watch_config: bool,
     worker: int | None,
     as_json: bool,
     **given: Any,
@@ -67,14 +70,23 @@ def serve(
 
     Without FILE it serves the demo servers.
     """
+    # What is started has not read its configuration yet: there is nothing to be read anew, and nothing to end for.
+    signal.signal(signal.SIGHUP, lambda *_: None)  # a function: what is ignored would be so in child processes too
     if sum(place is not None for place in (file, config, native)) > 1:
         raise click.UsageError("FILE, --config and --native exclude each other")
     if reload and native is None:
         raise click.UsageError("--reload is for --native")
     file = file or config
-    settings = _native(native, reload) if native else _settings(file, quiet=as_json or worker is not None)
+    if watch_config and file is None:
+        raise click.UsageError("--watch-config is for a FILE")
+
+    def settings_of() -> Settings:
+        return _native(native, reload) if native else _settings(file, quiet=as_json or worker is not None)
+
     if worker is not None:
-        raise SystemExit(parts().work(settings, worker))
+        with config_problems():
+            raise SystemExit(parts().work(settings_of, worker))
+    settings = replace(settings_of(), watch=watch_config)
     settings = replace(settings, **{key: value for key, value in given.items() if value is not None})
     if settings.listen == settings.admin and settings.listen.port:
         raise click.UsageError("--listen and --admin are the same address: the two are separate listeners")

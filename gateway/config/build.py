@@ -25,6 +25,7 @@ from actors.protocol.table import (
     WebSocketTarget,
 )
 from gateway.config.addresses import parse_address, parse_listen
+from gateway.config.changes import flat
 from gateway.config.issuers import issuer_of, public_url
 from gateway.config.models import SSE_TYPES, WEB_SOCKET_SCHEMES, WEB_SOCKET_TYPES, File, Server
 from gateway.config.natives import made
@@ -88,6 +89,7 @@ class Builder:
             tls=self._tls(),
             log=LogSettings(gateway.log.level, gateway.log.format),
             audit=self._audit(),
+            values=flat(self.file),
             config_digest=digest(self.file.model_dump_json(by_alias=True, exclude={"schema_", "inputs"})),
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.config import jsonc
 from gateway.config.problems import ConfigError, Lines, Path, Problem, line_of
+from gateway.config.snapshot import text_of
 
 
 def _yaml(text: str, file: str) -> tuple[Any, dict[Path, int]]:
@@ -32,19 +33,14 @@ class Document:
         return replace(problem, file=self.file, line=line_of(self.lines, problem.path))
 
 
-def read(file: FilePath) -> Document:
-    """Reads a file by its extension; ConfigError where it cannot be read or is not what its name says."""
+def read(file: FilePath, text: str | None = None) -> Document:
+    """Reads a file by its extension, or takes this for what stands in it; ConfigError where it cannot be read or is not
+    what its name says."""
     name = str(file)
     parse = _READERS.get(file.suffix.lower())
     if parse is None:
         raise ConfigError([Problem(f"the name must end in one of {', '.join(_READERS)}", file=name)])
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigError([Problem(error.strerror or "cannot be read", file=name)]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([Problem(f"not UTF-8 at byte {error.start}", file=name)]) from error
-    data, lines = parse(text, name)
+    data, lines = parse(text_of(file) if text is None else text, name)
     if not isinstance(data, dict):
         raise ConfigError([Problem("the configuration must be an object with named members", file=name, line=1)])
     return Document(data, lines, name, file.resolve().parent)

@@ -1,4 +1,5 @@
-"""`${VAR}`, `${VAR:-default}` and `${env:VAR}` in the strings of a configuration; `$${` stands for a plain `${`.
+"""`${VAR}`, `${VAR:-default}` and `${env:VAR}` in the strings of a configuration, and `${file:PATH}` for what stands in
+a file, such as a secret that is mounted; `$${` stands for a plain `${`.
 
 So do the words that editors have: `${workspaceFolder}`, `${workspaceFolderBasename}`, `${userHome}`,
 `${pathSeparator}`. And where Gemini CLI has `"$VAR"` as a whole value, it stands for that variable, if it is set.
@@ -6,7 +7,8 @@ So do the words that editors have: `${workspaceFolder}`, `${workspaceFolderBasen
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -16,7 +18,19 @@ _REFERENCE = re.compile(r"\$(?P<escape>\$\{)|\$\{(?P<body>[^}]*)(?P<close>\}?)")
 _BODY = re.compile(r"(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", re.DOTALL)
 
 
-_Known = Mapping[str, Mapping[str, str]]
+def _no_files(path: str) -> str:
+    raise ValueError("can't be read here")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What references stand for. `read` gets the content of a file; ValueError says why there is none."""
+
+    environ: Mapping[str, str]
+    words: Mapping[str, str] = field(default_factory=dict)
+    read: Callable[[str], str] = _no_files
+
+
 _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -32,14 +46,19 @@ def editors_words(workspace: FilePath) -> dict[str, str]:
     }
 
 
-def expand(value: Any, environ: Mapping[str, str], words: Mapping[str, str] | None = None) -> tuple[Any, list[Problem]]:
+def expand(
+    value: Any,
+    environ: Mapping[str, str],
+    words: Mapping[str, str] | None = None,
+    read: Callable[[str], str] = _no_files,
+) -> tuple[Any, list[Problem]]:
     """The value with every string expanded, and what could not be. Keys stay as they are.
 
     As in a shell, the default stands in for a variable that is unset or empty. `words` are references that are no
-    variables.
+    variables, `read` gets the content of a file.
     """
     problems: list[Problem] = []
-    return _expand(value, (), {"environ": environ, "words": words or {}}, problems), problems
+    return _expand(value, (), _Known(environ, words or {}, read), problems), problems
 
 
 def _expand(value: Any, path: Path, known: _Known, problems: list[Problem]) -> Any:
@@ -65,20 +84,27 @@ def _text(text: str, path: Path, known: _Known, problems: list[Problem]) -> str:
         return value
 
     if (bare := _BARE.fullmatch(text)) is not None:
-        return known["environ"].get(bare[1]) or text
+        return known.environ.get(bare[1]) or text
     return _REFERENCE.sub(replace, text)
 
 
 def _lookup(body: str, known: _Known) -> tuple[str, str | None]:
-    word = known["words"].get(body)
+    word = known.words.get(body)
     if word is not None:
         return word, None
-    environ = known["environ"]
+    environ = known.environ
     if body.startswith("input:"):
         return "", f"${{{body}}} is asked for by an editor, which is not here: write ${{VAR}} and set the variable"
+    if body.startswith("file:"):
+        path = body.removeprefix("file:")
+        try:
+            return known.read(path), None
+        except ValueError as error:
+            return "", f"the file {path} {error}"
     match = _BODY.fullmatch(body)
     if match is None:
-        return "", f'${{{body}}} is none of ${{VAR}}, ${{VAR:-default}}, ${{env:VAR}} (a plain "${{" is written "$${{")'
+        forms = "${VAR}, ${VAR:-default}, ${env:VAR}, ${file:PATH}"
+        return "", f'${{{body}}} is none of {forms} (a plain "${{" is written "$${{")'
     value, default = environ.get(match["name"]), match["default"]
     if value or (value is not None and default is None):
         return value, None

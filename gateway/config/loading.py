@@ -1,8 +1,8 @@
 """Reads a configuration file into settings, or says everything that is wrong with it at once."""
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any, get_args
 
@@ -17,6 +17,7 @@ from gateway.config.models import File
 from gateway.config.problems import ConfigError, Path, Problem, nearest, sentence
 from gateway.config.references import import_object
 from gateway.config.settings import Settings
+from gateway.config.snapshot import Reading, Snapshot, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,28 @@ def load(file: FilePath, environ: Mapping[str, str] | None = None, resolve: Reso
 
     `resolve` turns a `native` reference into the server object; the environment is the process's own by default.
     """
-    document = read(file)
+    reading, text = Reading(), text_of(file)
+    loaded = _loaded(file, text, reading.secret, environ, resolve)
+    source = Snapshot(str(file), text, reading.secrets)
+    return replace(loaded, settings=replace(loaded.settings, source=source))
+
+
+def load_snapshot(snapshot: Snapshot, environ: Mapping[str, str] | None = None) -> Loaded:
+    """The same as it was at that moment."""
+    loaded = _loaded(FilePath(snapshot.file), snapshot.text, snapshot.secret, environ, import_object)
+    return replace(loaded, settings=replace(loaded.settings, source=snapshot))
+
+
+def _loaded(
+    file: FilePath, text: str, secret: Callable[[str], str], environ: Mapping[str, str] | None, resolve: Resolve
+) -> Loaded:
+    document = read(file, text)
     notes: list[Problem] = []
-    settings = settings_from(document, os.environ if environ is None else environ, resolve, notes)
+
+    def content(path: str) -> str:
+        return secret(str(document.folder / FilePath(path).expanduser()))
+
+    settings = settings_from(document, os.environ if environ is None else environ, resolve, notes, content)
     return Loaded(settings, document, tuple(map(document.locate, notes)))
 
 
@@ -44,10 +64,12 @@ def settings_from(
     environ: Mapping[str, str],
     resolve: Resolve = import_object,
     notes: list[Problem] | None = None,
+    content: Callable[[str], str] | None = None,
 ) -> Settings:
     """The settings that a document says; what has no meaning is added to `notes`. ConfigError as for `load`."""
     words = editors_words(workspace(document.folder))
-    data, problems = expand(_without_disabled(document.data), environ, words)
+    files = Reading().secret if content is None else content
+    data, problems = expand(_without_disabled(document.data), environ, words, files)
     adapted = adapt(data, document.folder)
     problems += adapted.problems
     file, wrong = _validated(_without_disabled(adapted.data), {problem.path for problem in problems})

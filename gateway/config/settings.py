@@ -12,7 +12,9 @@ from urllib.parse import unquote, urlsplit
 from actors.protocol.issuers import Issuer
 from actors.protocol.rights import Rights
 from actors.protocol.table import Limits, RemoteTarget, StdioTarget, Table
+from gateway.config.problems import Path as Place
 from gateway.config.references import Loaded
+from gateway.config.snapshot import Snapshot
 
 CREDENTIAL = re.compile(r"authorization|cookie|token|secret|passw|api[-_]?key|credential", re.IGNORECASE)
 """What the name of a header or of a variable says when its value is a credential."""
@@ -137,6 +139,12 @@ class Settings:
     audit: AuditSettings = AuditSettings()
     config_digest: str = ""
     reload: Loaded | None = None
+    watch: bool = False
+    """Whether that file is looked at all the time, and read anew when other things stand in it."""
+    source: Snapshot | None = field(default=None, repr=False, compare=False)
+    """The file that it was read from, as it was then."""
+    values: Mapping[Place, str] = field(default_factory=dict, repr=False)
+    """What stands in it, by where, with everything filled in; credentials too."""
 
     @property
     def unshared(self) -> str:

@@ -80,6 +80,15 @@ class McpApp:
         self._known = known
         self._overloaded = overloaded
 
+    def admit(self, security: Security, authorize: Callable[[Gate], Authorization]) -> None:
+        """These say from the next request on who may speak here."""
+        self._gate = Gate(security)
+        self._authorization = authorize(self._gate)
+
+    def bound_by(self, limits: Limits) -> None:
+        """These count from the next request on."""
+        self._limits = limits
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await self._websocket(scope, receive, send)

@@ -17,7 +17,8 @@ from gateway.observability.metrics import Example
 FRAME_MAX = 64 * 1024 * 1024
 """Bytes of one message; all series of a worker at their bounds are a fraction of it."""
 
-_LENGTH = 4
+LENGTH = 4
+"""Bytes that say how long a message is."""
 
 
 class Hello(Struct, tag=True, kw_only=True):
@@ -31,6 +32,8 @@ class Hello(Struct, tag=True, kw_only=True):
     store: str
     keys: list[bytes] = []
     path: str = ""
+    config: bytes = b""
+    """The configuration in force, in a form that is nobody's business here; empty: what the worker's arguments name."""
 
 
 class Look(Struct, tag=True):
@@ -54,8 +57,16 @@ class Ask(Struct, tag=True):
     options: dict[str, str] = {}
 
 
+class Reload(Struct, tag=True):
+    """To a worker: look whether this configuration can be used, or (`commit`) put it in force; answered by `Told`."""
+
+    number: int
+    config: bytes
+    commit: bool = False
+
+
 class Told(Struct, tag=True):
-    """From a worker: the answer to the `Ask` of this number, an HTTP status and a JSON object."""
+    """From a worker: the answer to the `Ask` or `Reload` of this number, an HTTP status and a JSON object."""
 
     number: int
     status: int
@@ -89,7 +100,7 @@ class State(Struct, tag=True, kw_only=True):
     """Seconds from the word to drain after which it should be killed, by its own configuration."""
 
 
-ToWorker: TypeAlias = Hello | Look | Drain | Ask
+ToWorker: TypeAlias = Hello | Look | Drain | Ask | Reload
 FromWorker: TypeAlias = State | Told
 
 Heard = TypeVar("Heard")
@@ -109,12 +120,12 @@ class Channel(Generic[Heard]):
         """Raises trio.BrokenResourceError when the other side is gone."""
         body = _encode(message)
         async with self._sending:
-            await self._stream.send_all(len(body).to_bytes(_LENGTH, "big") + body)
+            await self._stream.send_all(len(body).to_bytes(LENGTH, "big") + body)
 
     async def receive(self) -> Heard | None:
         """The next message; None when the other side is gone."""
         while True:
-            head = await self._take(_LENGTH)
+            head = await self._take(LENGTH)
             length = int.from_bytes(head, "big") if head is not None else FRAME_MAX + 1
             body = await self._take(length) if length <= FRAME_MAX else None
             if body is None:

@@ -6,8 +6,10 @@ free, also while others start or end, so none is lost. What it does not do is ca
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import trio
 
 from actors.ports import Log
@@ -19,18 +21,32 @@ from gateway.workers.worker import Plan, Worker
 LOOK_WITHIN = 1.0
 """Seconds that a question of an operator waits for workers; then it is answered by what they said last."""
 
+DECIDE_WITHIN = 30.0
+"""Seconds that workers have to say whether they can use a configuration, and again to put it in force. One that says
+nothing for so long is killed for it elsewhere, and what comes in its place begins with that configuration."""
+
 ANSWER_WITHIN = 12.0
 """Seconds that a worker has for an answer about sessions."""
+
+OK = 200
 
 NO_OPTIONS: Mapping[str, str] = {}
 
 
 class Supervisor:
-    """`on_reaped` gets the incarnation of each worker that ended without giving it up, and must not raise."""
+    """`on_reaped` gets the incarnation of each worker that ended without giving it up, and must not raise. `fresh` is
+    called before a rolling restart: it may have another configuration used, and returns what takes that back, or None
+    if there can be no restart."""
 
     _keeping: trio.Nursery
 
-    def __init__(self, plan: Plan, log: Log, on_reaped: Callable[[str], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        log: Log,
+        on_reaped: Callable[[str], Awaitable[object]],
+        fresh: Callable[[], Awaitable[Callable[[], object] | None]] | None = None,
+    ) -> None:
         self.totals = Totals()
         self.totals.living = self.states
         self.served = trio.Event()
@@ -40,6 +56,7 @@ class Supervisor:
         self._plan = plan
         self._log = log
         self._on_reaped = on_reaped
+        self._fresh = fresh
         self._places: list[Worker | None] = [None] * plan.workers
         self._backoffs = [Backoff() for _ in self._places]
         self._workers: set[Worker] = set()
@@ -128,6 +145,37 @@ class Supervisor:
                 nursery.cancel_scope.cancel()
         return self._status
 
+    # The configuration that all of them have
+
+    def use(self, config: bytes) -> None:
+        """Workers that are started from now on begin with this configuration."""
+        self._plan = replace(self._plan, hello=msgspec.structs.replace(self._plan.hello, config=config))
+
+    async def reload(self, config: bytes) -> str:
+        """Has every worker put this configuration in force, if all of them can use it; why not, if one can't."""
+        refusals = await self._tell(config, commit=False)
+        if refusals:
+            return "; ".join(refusals)
+        self.use(config)
+        for failure in await self._tell(config, commit=True):
+            self._log.error("configuration_not_applied", error=failure)
+        return ""
+
+    async def _tell(self, config: bytes, *, commit: bool) -> list[str]:
+        """What those say that refuse."""
+        refusals: list[str] = []
+
+        async def tell(worker: Worker) -> None:
+            told = await worker.reload(config, commit=commit)
+            if told is not None and told[0] != OK:
+                refusals.append(f"worker {worker.place}: {told[1].get('error', told[0])}")
+
+        with trio.move_on_after(DECIDE_WITHIN):
+            async with trio.open_nursery() as nursery:
+                for worker in [worker for worker in self._workers if not worker.draining and not worker.silent]:
+                    nursery.start_soon(tell, worker)
+        return refusals
+
     # Lives
 
     def _start(self, place: int) -> Worker:
@@ -196,6 +244,10 @@ class Supervisor:
 
     async def _roll(self) -> None:
         self._log.info("rolling_restart", workers=self._plan.workers)
+        take_back = await self._fresh() if self._fresh is not None else str
+        if take_back is None:
+            self._log.error("rolling_restart_failed", hint="the workers that run go on")
+            return
         for place in range(self._plan.workers):
             if self.stopping.is_set():
                 return
@@ -203,6 +255,7 @@ class Supervisor:
             self._launch(fresh)
             await fresh.ready.wait()
             if fresh.ended.is_set() or self.stopping.is_set():
+                take_back()
                 self._log.error("rolling_restart_failed", worker=fresh.pid, hint="the workers that run go on")
                 return
             former, self._places[place] = self._places[place], fresh

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 import msgspec
 import trio
 
-from gateway.workers.channel import Ask, Channel, Drain, FromWorker, Hello, Look, State, Told, ToWorker
+from gateway.workers.channel import Ask, Channel, Drain, FromWorker, Hello, Look, Reload, State, Told, ToWorker
 
 LAST_WORDS = 1.0
 """Seconds in which what an ended process had still sent is read."""
@@ -105,11 +105,18 @@ class Worker:
 
     async def ask(self, what: str, name: str, options: Mapping[str, str]) -> tuple[int, dict[str, Any]] | None:
         """What it says to a question about sessions; None: it has ended."""
+        return await self._answer(lambda number: Ask(number, what, name, dict(options)))
+
+    async def reload(self, config: bytes, *, commit: bool) -> tuple[int, dict[str, Any]] | None:
+        """Whether it can use this configuration, or has put it in force; None: it has ended."""
+        return await self._answer(lambda number: Reload(number, config, commit))
+
+    async def _answer(self, question: Callable[[int], ToWorker]) -> tuple[int, dict[str, Any]] | None:
         self._asked += 1
         number = self._asked
         self._told[number] = None
         try:
-            self._ask(Ask(number, what, name, dict(options)))
+            self._ask(question(number))
             async with self._news:
                 while self._told[number] is None and not self.ended.is_set():
                     await self._news.wait()

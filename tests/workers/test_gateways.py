@@ -353,7 +353,7 @@ def test_a_session_is_listed_moved_and_ended_whichever_worker_has_it(site: Site)
 
 def test_all_end_with_the_supervisor_in_order(site: Site) -> None:
     site.gateway.program.send(signal.SIGHUP)
-    site.gateway.program.wait_output("signal_ignored")
+    site.gateway.program.wait_output("configuration_unchanged")
     assert site.gateway.program.stop() == 0
     site.gateway.program.wait_alone()
 

@@ -59,8 +59,8 @@ class Composition:
         self.supervised.append((settings, source))
         return self.status
 
-    def work(self, settings: Settings, descriptor: int) -> int:
-        self.worked.append((settings, descriptor))
+    def work(self, settings: Callable[[], Settings], descriptor: int) -> int:
+        self.worked.append((settings(), descriptor))
         return self.status
 
     async def operate(

@@ -1,0 +1,93 @@
+"""A configuration as it was read at one moment: the file, and the files with secrets that it names.
+
+What is made of it is the same wherever that is done, also in another process, and after the files have changed.
+"""
+
+from pathlib import Path as FilePath
+
+import msgspec
+
+from gateway.config.problems import ConfigError, Problem
+
+SECRET_BYTES = 1024 * 1024
+"""Of a file with a secret."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """`secrets` are the contents of the files that the configuration refers to, by their paths."""
+
+    file: str
+    text: str
+    secrets: dict[str, str] = {}
+
+    def encoded(self) -> bytes:
+        """For another process."""
+        return msgspec.msgpack.encode(self)
+
+    @staticmethod
+    def decoded(data: bytes) -> "Snapshot":
+        """What `encoded` made."""
+        return msgspec.msgpack.decode(data, type=Snapshot)
+
+    def secret(self, path: str) -> str:
+        """As `Reading.secret`, of that moment."""
+        if path not in self.secrets:
+            raise ValueError("was not read")
+        return self.secrets[path]
+
+
+class Reading:
+    """Reads secrets from their files, and remembers them."""
+
+    def __init__(self) -> None:
+        self.secrets: dict[str, str] = {}
+
+    def secret(self, path: str) -> str:
+        """The content of a file, without the newline at its end. ValueError says why there is none."""
+        if path not in self.secrets:
+            self.secrets[path] = _content(FilePath(path))
+        return self.secrets[path]
+
+
+def _content(file: FilePath) -> str:
+    try:
+        if not file.is_file():
+            raise ValueError("is not there")
+        with file.open("rb") as opened:
+            data = opened.read(SECRET_BYTES + 1)
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 at byte {error.start}") from error
+    if len(data) > SECRET_BYTES:
+        raise ValueError(f"is larger than {SECRET_BYTES} bytes")
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def text_of(file: FilePath) -> str:
+    """What stands in a configuration file. ConfigError."""
+    name = str(file)
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError([Problem(error.strerror or "cannot be read", file=name)]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(f"not UTF-8 at byte {error.start}", file=name)]) from error
+
+
+def secret(file: FilePath) -> str | None:
+    """The content of a file with a secret; None: it can't be read now."""
+    try:
+        return _content(file)
+    except ValueError:
+        return None
+
+
+def content(file: FilePath) -> str | None:
+    """What stands in one of the files of a snapshot, in the form that it has there; None: it can't be read now."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text

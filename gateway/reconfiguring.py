@@ -1,0 +1,195 @@
+"""The configuration in force, and how another one takes its place: one after the other, and all of it or nothing."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from actors.ports import Log, Telemetry
+from actors.protocol.table import NativeTarget, Table
+from actors.runtime.boundary import boundary
+from gateway import lifecycle
+from gateway.config import ConfigError, Settings
+from gateway.observability.logging import configure
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+    from gateway.config.changes import Changes
+
+LOOK = 1.0
+"""Seconds between two looks at the files. What stands in them counts when two looks have found the same: who writes one
+piece by piece is done by then."""
+
+Apply = Callable[[Settings], Awaitable[str]]
+"""Puts settings in force; why that can't be, if it can't."""
+
+
+def put_in_force(gateway: "Gateway", settings: Settings) -> None:
+    """The one place where another configuration becomes the values that are read anew: for each request, message and
+    line of the log. What can't change while the gateway runs stays (`gateway.config.changes.FIXED`)."""
+    from gateway.config.changes import kept
+
+    before, actors, app = gateway.settings, gateway.actors, gateway.app
+    assert actors is not None
+    assert app is not None
+    settings = replace(
+        settings,
+        listen=before.listen,
+        admin=before.admin,
+        store=before.store,
+        workers=before.workers,
+        keys=before.keys,
+        tls=before.tls,
+        audit=before.audit,
+        new_privileges=before.new_privileges,
+        limits=kept(settings.limits, before.limits),
+        table=same_natives(before, settings),
+    )
+    # Connections of before are still there, and with them their credentials.
+    secrets = (*settings.secrets, *before.secrets)
+    configure(settings.log.level, settings.log.format, secrets)
+    gateway.secrets.know(secrets)
+    processes = actors.services.limits.child_processes  # as many as there are descriptors for
+    actors.replace_limits(replace(settings.limits, child_processes=processes))
+    actors.prestart = settings.prestart
+    if settings.table != before.table:
+        actors.replace_table(settings.table)
+    app.bound_by(settings.limits)
+    if (settings.auth, settings.public_url) != (before.auth, before.public_url):
+        app.admit(lifecycle.security(settings), gateway.authorize(settings))
+    if gateway.duplex is not None:
+        gateway.duplex.limits = settings.limits
+    gateway.settings = settings
+
+
+def same_natives(before: Settings, after: Settings) -> Table:
+    """The table with the servers of this process as they are, where the same is said of them: a function that makes
+    one makes another one each time."""
+    backends = dict(after.table.backends)
+    for name, spec in backends.items():
+        former = before.table.backends.get(name)
+        native = isinstance(spec.target, NativeTarget) and former is not None
+        if native and former is not None and _made_of(before, name) == _made_of(after, name):
+            backends[name] = replace(spec, target=former.target)
+    return replace(after.table, backends=backends)
+
+
+def _made_of(settings: Settings, name: str) -> Mapping[object, str]:
+    of = ("native", "options")
+    return {p: v for p, v in settings.values.items() if p[:2] == ("mcpServers", name) and len(p) > 2 and p[2] in of}
+
+
+class Reloads:
+    """Of one gateway, or of one supervisor. `run` reads the file anew when that is asked for; `settings` are those in
+    force."""
+
+    def __init__(self, settings: Settings, log: Log, telemetry: Telemetry, apply: Apply) -> None:
+        self.settings = settings
+        self.at = time.time()
+        """When they came into force."""
+        self.outcome = "started"
+        """Of the last attempt: `reloaded`, `unchanged` or `refused`."""
+        self._log = log
+        self._telemetry = telemetry
+        self._apply = apply
+        self._asked = trio.Event()
+        self.turn = trio.Lock()
+        """Whoever changes what is in force has it."""
+        telemetry.gauge("stagedoor_reload_success_timestamp_seconds", self.at)
+
+    def request(self) -> None:
+        """Once more, from the beginning, if it is being done."""
+        if self.settings.source is None:
+            self._log.warning("reload_ignored", hint="there is no configuration file that could be read anew")
+        else:
+            self._asked.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self._asked.wait()
+            self._asked = trio.Event()
+            async with self.turn:
+                self._done(await self._reload())
+
+    def _done(self, outcome: str) -> None:
+        self.outcome = outcome
+        self._telemetry.count("stagedoor_reloads_total", (outcome,))
+        if outcome != "refused":
+            self.at = time.time()
+            self._telemetry.gauge("stagedoor_reload_success_timestamp_seconds", self.at)
+
+    async def _reload(self) -> str:
+        settings = await self.read()
+        if settings is None:
+            return "refused"
+        if settings.source == self.settings.source:
+            self._log.info("configuration_unchanged")
+            return "unchanged"
+        changes = changed(self.settings, settings)
+        why = await self._apply(settings)
+        if why:
+            self._refuse(why)
+            return "refused"
+        self.settings = settings
+        self._log.info("configuration_reloaded", **{k: v for k, v in changes.told().items() if k != "needs_restart"})
+        if changes.fixed:
+            self._log.warning("needs_restart", keys=list(changes.fixed), hint="they count from the next start on")
+        return "reloaded"
+
+    async def read(self) -> Settings | None:
+        """What stands in the file; None, and a line in the log, if it can't be used."""
+        source, found = self.settings.source, list[Settings]()
+        assert source is not None
+
+        def load() -> Settings:
+            from gateway.config import load
+
+            return load(Path(source.file)).settings
+
+        async def read() -> None:
+            found.append(await trio.to_thread.run_sync(load, abandon_on_cancel=True))
+
+        exit = await boundary(read)
+        if exit.error is None:
+            return found[0] if found else None
+        told = isinstance(exit.error, ConfigError)
+        self._refuse(str(exit.error) if told else f"{type(exit.error).__name__}: {exit.error}")
+        return None
+
+    def _refuse(self, why: str) -> None:
+        self._log.error("configuration_refused", error=why, hint="what was in force stays in force")
+
+    async def watch(self) -> None:
+        """Asks for it whenever other things stand in the files; until it is cancelled."""
+        last: Mapping[str, str | None] | None = None
+        tried: Mapping[str, str | None] | None = None
+        while self.settings.source is not None:
+            await trio.sleep(LOOK)
+            source = self.settings.source
+            known: Mapping[str, str | None] = {**source.secrets, source.file: source.text}
+            now = await trio.to_thread.run_sync(_contents, tuple(known), abandon_on_cancel=True)
+            if now == last and now not in (known, tried) and now[source.file] is not None:
+                tried = now
+                self.request()
+            elif now == known:
+                tried = None
+            last = now
+
+
+def changed(before: Settings, after: Settings) -> "Changes":
+    """What another configuration changes."""
+    from gateway.config.changes import differences
+
+    return differences(before.values, after.values)
+
+
+def _contents(files: tuple[str, ...]) -> Mapping[str, str | None]:
+    """What stands in these files; None: nothing that could be read."""
+    from gateway.config.snapshot import content, secret
+
+    config = files[-1]
+    return {file: content(Path(file)) if file == config else secret(Path(file)) for file in files}

@@ -1,0 +1,183 @@
+"""The configuration is read anew while real processes run: on SIGHUP, by every worker, and when the file changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.patience import PATIENCE
+from tests.support.processes import Gateway, Programs
+from tests.support.raw import RawSession
+
+pytestmark = pytest.mark.e2e
+
+SERVERS = """
+from stagedoor import Server
+
+def made(version):
+    server = Server("versions", version=version)
+
+    @server.tool
+    def version_of() -> str:
+        return version
+
+    if version == "2":
+        @server.tool
+        def more() -> str:
+            return "more"
+
+    return server
+
+one, two = made("1"), made("2")
+"""
+
+
+class Site:
+    """A folder with a configuration, and what is said to whoever runs on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "stagedoor.json"
+        (folder / "servers.py").write_text(SERVERS)
+        (folder / "token").write_text("first-token\n")
+
+    def write(self, version: str = "one", *, tokens: bool = False, **gateway: Any) -> None:
+        """As an editor does it: whole, under another name first."""
+        if tokens:
+            gateway["auth"] = {"tokens": {"ann": "${file:token}"}}
+        config = {"mcpServers": {"versions": {"native": f"servers.py:{version}"}}, "gateway": gateway}
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(json.dumps(config))
+        os.replace(fresh, self.file)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    found = Site(folder)
+    found.write()
+    return found
+
+
+def version_at(session: RawSession, tool: str = "version_of") -> str:
+    return str(session.ask(5, "tools/call", {"name": tool})["result"]["content"][0]["text"])
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.1)
+    return value
+
+
+def metric(gateway: Gateway, name: str) -> float:
+    text = urllib.request.urlopen(f"{gateway.admin}/metrics", timeout=PATIENCE).read().decode()
+    return float(next((line.split()[-1] for line in text.splitlines() if line.startswith(name)), 0.0))
+
+
+def outcome(name: str) -> str:
+    return f'stagedoor_reloads_total{{outcome="{name}"}}'
+
+
+def test_a_hangup_has_the_file_read_anew_and_a_bad_one_is_refused(programs: Programs, site: Site) -> None:
+    gateway = programs.gateway(site.file)
+    held = RawSession(gateway.endpoint("versions"))
+    assert version_at(held) == "1"
+    site.write("two", limits={"messageBytes": 1000000})
+    gateway.program.send(signal.SIGHUP)
+    gateway.program.wait_output("configuration_reloaded")
+    gateway.program.wait_output("gateway.limits.messageBytes")
+    assert "needs_restart" in gateway.program.output()
+    assert version_at(held) == "1"
+    fresh = RawSession(gateway.endpoint("versions"))
+    assert (version_at(fresh), fresh.tools()) == ("2", ["version_of", "more"])
+    site.file.write_text('{"mcpServers": {"versions": {"command": "x", "args": "secret-not-to-be-told"}}}')
+    gateway.program.send(signal.SIGHUP)
+    gateway.program.wait_output("configuration_refused")
+    assert "mcpServers.versions.args" in gateway.program.output()
+    assert "secret-not-to-be-told" not in gateway.program.output()
+    assert version_at(fresh) == "2"
+    assert metric(gateway, outcome("reloaded")) == metric(gateway, outcome("refused")) == 1.0
+    assert metric(gateway, "stagedoor_reload_success_timestamp_seconds") > 1.7e9
+    site.write("two", limits={"messageBytes": 1000000})
+    for _ in range(3):
+        gateway.program.send(signal.SIGHUP)
+    gateway.program.wait_output("configuration_unchanged")
+    assert gateway.program.stop() == 0
+
+
+def test_tokens_from_a_file_are_read_anew(programs: Programs, site: Site) -> None:
+    site.write(tokens=True)
+    gateway = programs.gateway(site.file)
+    session = RawSession(gateway.endpoint("versions"), "first-token")
+    (site.folder / "token").write_text("second-token\n")
+    gateway.program.send(signal.SIGHUP)
+    gateway.program.wait_output("configuration_reloaded")
+    response, _ = session.post({"jsonrpc": "2.0", "id": 3, "method": "ping"})
+    assert response.status == 401
+    session.headers["Authorization"] = "Bearer second-token"
+    assert version_at(session) == "1"
+    assert "second-token" not in gateway.program.output()
+
+
+def test_a_file_that_is_watched_is_read_anew_when_it_is_whole(programs: Programs, site: Site) -> None:
+    # As Kubernetes mounts it: the file is a link into a folder that is a link, and that one is swapped.
+    for name, version in (("a", "one"), ("b", "two")):
+        (site.folder / name).mkdir()
+        (site.folder / name / "servers.py").symlink_to(site.folder / "servers.py")
+        site.write(version)
+        os.replace(site.file, site.folder / name / "stagedoor.json")
+    (site.folder / "..data").symlink_to("a")
+    site.file.symlink_to("..data/stagedoor.json")
+    gateway = programs.gateway(site.file, "--watch-config")
+    held = RawSession(gateway.endpoint("versions"))
+    assert version_at(held) == "1"
+    (site.folder / "..new").symlink_to("b")
+    os.replace(site.folder / "..new", site.folder / "..data")
+    gateway.program.wait_output("configuration_reloaded")
+    assert version_at(RawSession(gateway.endpoint("versions"))) == "2"
+    assert version_at(held) == "1"
+    (site.folder / "b" / "stagedoor.json").write_text("{ half of it")
+    gateway.program.wait_output("configuration_refused")
+    assert version_at(RawSession(gateway.endpoint("versions"))) == "2"
+
+
+@pytest.mark.redis
+def test_every_worker_has_the_same_whatever_becomes_of_it(programs: Programs, site: Site, redis_url: str) -> None:
+    gateway = programs.gateway(site.file, "--store", redis_url, "--workers", "2")
+    pids = {worker["pid"] for worker in until(lambda: ready(gateway))}
+    held = [RawSession(gateway.endpoint("versions")) for _ in range(4)]
+    assert {version_at(session) for session in held} == {"1"}
+    site.write("two")
+    gateway.program.send(signal.SIGHUP)
+    gateway.program.wait_output("configuration_reloaded")
+    assert {version_at(RawSession(gateway.endpoint("versions"))) for _ in range(8)} == {"2"}
+    assert {worker["pid"] for worker in until(lambda: ready(gateway))} == pids
+    site.file.write_text("{ half of it")
+    gateway.program.send(signal.SIGHUP)
+    gateway.program.wait_output("configuration_refused")
+    # What stands in the file is nobody's while it is not in force: also of one that is started now.
+    os.kill(min(pids), signal.SIGKILL)
+    until(lambda: (now := ready(gateway)) and len({worker["pid"] for worker in now} - pids) == 1)
+    assert {version_at(RawSession(gateway.endpoint("versions"))) for _ in range(8)} == {"2"}
+    gateway.program.send(signal.SIGUSR2)
+    gateway.program.wait_output("rolling_restart_failed")
+    assert metric(gateway, outcome("reloaded")) == 1.0
+    assert gateway.program.stop() == 0
+
+
+def ready(gateway: Gateway) -> list[dict[str, Any]]:
+    """The workers, if both are ready."""
+    with urllib.request.urlopen(f"{gateway.admin}/readyz?verbose", timeout=PATIENCE) as answer:
+        workers = json.load(answer)["workers"]
+    return [worker for worker in workers if worker["ready"]] if sum(w["ready"] for w in workers) == 2 else []

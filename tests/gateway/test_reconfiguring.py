@@ -1,0 +1,195 @@
+"""When the configuration is read anew, one after the other, and what is left where it can't be used."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from gateway.config import Settings, load
+from gateway.reconfiguring import LOOK, Reloads, same_natives
+from tests.support.harness import RecordingLog, RecordingTelemetry
+
+RELOADS = "stagedoor_reloads_total"
+
+
+class Site:
+    """A file, and what was put in force of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "c.json"
+        self.log, self.telemetry = RecordingLog(), RecordingTelemetry()
+        self.applied: list[Settings] = []
+        self.refuses = ""
+        self.gate = trio.Event()
+        self.gate.set()
+        self.write()
+        self.reloads = Reloads(load(self.file).settings, self.log, self.telemetry, self.apply)
+
+    def write(self, **servers: Any) -> None:
+        found = {name: {"command": command} for name, command in servers.items()}
+        self.file.write_text(json.dumps({"mcpServers": found}))
+
+    async def apply(self, settings: Settings) -> str:
+        await self.gate.wait()
+        if not self.refuses:
+            self.applied.append(settings)
+        return self.refuses
+
+    def outcomes(self) -> dict[str, int]:
+        return {labels[0]: n for (name, labels), n in self.telemetry.counts.items() if name == RELOADS}
+
+
+@asynccontextmanager
+async def running(site: Site, *, watch: bool = False) -> AsyncIterator[Site]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(site.reloads.run)
+        if watch:
+            nursery.start_soon(site.reloads.watch)
+        yield site
+        nursery.cancel_scope.cancel()
+
+
+async def reload(site: Site) -> None:
+    """Asks for it, and waits until that is done."""
+    before = sum(site.outcomes().values())
+    site.reloads.request()
+    with trio.fail_after(60):
+        while sum(site.outcomes().values()) == before:
+            await trio.sleep(0.01)
+
+
+async def test_what_stands_in_the_file_is_put_in_force_and_told(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site:
+        site.write(a="one")
+        await reload(site)
+        assert list(site.applied[0].table.backends) == ["a"]
+        assert site.log.events("configuration_reloaded") == [{"added": ["a"]}]
+        await reload(site)
+        assert (len(site.applied), site.outcomes()) == (1, {"reloaded": 1, "unchanged": 1})
+
+
+async def test_what_can_not_be_used_changes_nothing(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site:
+        before = site.reloads.settings
+        site.file.write_text('{"mcpServers": {"a": {"command": 5}}}')
+        await reload(site)
+        site.file.unlink()
+        await reload(site)
+        site.write(a="one")
+        site.refuses = "worker 1: no"
+        await reload(site)
+        assert (site.applied, site.reloads.settings) == ([], before)
+        first, second, third = [line["error"] for line in site.log.events("configuration_refused")]
+        assert "mcpServers.a.command: must be text" in first
+        assert "No such file" in second
+        assert third == "worker 1: no"
+        site.refuses = ""
+        await reload(site)
+        assert site.outcomes() == {"refused": 3, "reloaded": 1}
+
+
+async def test_a_module_that_fails_when_it_is_imported_is_a_bad_file_too(tmp_path: Path) -> None:
+    (tmp_path / "broken_at_import.py").write_text("raise RuntimeError('on purpose')")
+    async with running(Site(tmp_path)) as site:
+        site.file.write_text('{"mcpServers": {"a": {"native": "broken_at_import.py:server"}}}')
+        await reload(site)
+        (told,) = site.log.events("configuration_refused")
+        assert told["error"] == "RuntimeError: on purpose"
+
+
+async def test_what_is_asked_for_meanwhile_is_done_once_more_and_never_at_the_same_time(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site:
+        site.gate = trio.Event()
+        site.write(a="one")
+        site.reloads.request()
+        with trio.fail_after(60):
+            while not site.gate.statistics().tasks_waiting:
+                await trio.sleep(0.01)
+        site.write(a="two")
+        for _ in range(3):
+            site.reloads.request()
+        site.gate.set()
+        with trio.fail_after(60):
+            while len(site.applied) < 2:
+                await trio.sleep(0.01)
+        commands = [settings.table.backends["a"].target.command for settings in site.applied]  # type: ignore[union-attr]
+        assert commands == ["one", "two"]
+
+
+async def test_without_a_file_there_is_nothing_to_read(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.reloads.settings = Settings(site.reloads.settings.table)
+    site.reloads.request()
+    assert site.log.events("reload_ignored")
+    await site.reloads.watch()  # ends at once
+    await wait_all_tasks_blocked()
+
+
+async def test_a_file_that_is_watched_counts_when_nobody_writes_it_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    site = Site(tmp_path)
+
+    async def here(call: Any, *given: Any, **_: Any) -> Any:  # on the clock that jumps there are no threads
+        await trio.lowlevel.checkpoint()
+        return call(*given)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", here)
+    async with running(site, watch=True):
+        await trio.sleep(5 * LOOK)
+        assert site.outcomes() == {}
+        for n in range(5):  # one that grows is left alone
+            site.file.write_text("{" + " " * n)
+            await trio.sleep(LOOK)
+        assert site.outcomes() == {}
+        await trio.sleep(5 * LOOK)
+        assert site.outcomes() == {"refused": 1}  # once, however long it stands there
+        site.file.unlink()
+        await trio.sleep(5 * LOOK)
+        site.write(a="one")
+        await trio.sleep(5 * LOOK)
+        assert site.outcomes() == {"refused": 1, "reloaded": 1}
+        site.file.touch()
+        await trio.sleep(5 * LOOK)
+        assert site.outcomes() == {"refused": 1, "reloaded": 1}
+
+
+async def test_secrets_are_watched_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    (tmp_path / "key").write_text("first\n")
+    site = Site(tmp_path)
+
+    async def here(call: Any, *given: Any, **_: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return call(*given)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", here)
+    site.file.write_text('{"mcpServers": {"a": {"command": "x", "env": {"KEY": "${file:key}"}}}}')
+    async with running(site, watch=True):
+        await trio.sleep(5 * LOOK)
+        (tmp_path / "key").write_text("second\n")
+        await trio.sleep(5 * LOOK)
+        assert [s.table.backends["a"].target.env for s in site.applied] == [(("KEY", "first"),), (("KEY", "second"),)]  # type: ignore[union-attr]
+        assert site.log.events("configuration_reloaded")[1] == {"changed": {"a": ["env.KEY"]}}
+
+
+def test_a_server_of_this_process_that_is_configured_as_before_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "made_here.py").write_text("import stagedoor\n\ndef server():\n    return stagedoor.Server('x')\n")
+    file = tmp_path / "c.json"
+
+    def read(**more: Any) -> Settings:
+        file.write_text(json.dumps({"mcpServers": {"a": {"native": "made_here.py", **more}}}))
+        return load(file).settings
+
+    before, after, other = read(), read(disabledTools=["x"]), read(native="made_here.py:server")
+    assert before.table.backends["a"].target != after.table.backends["a"].target
+    kept = same_natives(before, after).backends["a"]
+    assert kept.target == before.table.backends["a"].target
+    assert kept.disabled_tools == ("x",)
+    assert same_natives(before, other).backends["a"].target == other.table.backends["a"].target
