@@ -16,7 +16,7 @@ SERVE := $(BIN)/stagedoor serve \
   $(if $(CONFIG),--config $(CONFIG)) $(if $(LISTEN),--listen $(LISTEN)) \
   $(if $(ADMIN),--admin $(ADMIN)) $(if $(STORE),--store $(STORE))
 
-.PHONY: help setup run everyday test lint format reference bench chaos lock test-tools redis nginx prometheus bwrap clean
+.PHONY: help setup run everyday test lint format reference bench chaos lock test-tools redis nginx prometheus helm bwrap clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -63,7 +63,7 @@ has = $(if $(shell command -v $(1) 2>/dev/null),$(2))
 PEERS := $(foreach built,go:go rust:cargo jvm:mvn,$(call has,$(lastword $(subst :, ,$(built))),\
   build/peers/$(firstword $(subst :, ,$(built)))/.stamp))
 
-test-tools: redis nginx prometheus bwrap tests/node/.stamp .venv-servers/.stamp .venv-deploy/.stamp $(SDKS) .venv-peers/fastmcp/.stamp $(PEERS)
+test-tools: redis nginx prometheus helm bwrap tests/node/.stamp .venv-servers/.stamp .venv-deploy/.stamp tests/deploy/models/.stamp $(SDKS) .venv-peers/fastmcp/.stamp $(PEERS)
 
 redis:
 	@scripts/need-redis.sh
@@ -77,8 +77,12 @@ bwrap:
 prometheus:
 	@scripts/need-prometheus.sh
 
+helm:
+	@scripts/need-helm.sh
+
 clean: ## Remove everything that the other targets made.
-	rm -rf .venv .venv-servers .venv-deploy .venv-sdks .venv-peers tests/node/node_modules tests/node/.stamp build var *.egg-info \
+	rm -rf .venv .venv-servers .venv-deploy .venv-sdks .venv-peers tests/node/node_modules tests/node/.stamp \
+	  tests/deploy/models/node_modules tests/deploy/models/.stamp build var *.egg-info \
 	  .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/.stamp: requirements.lock pyproject.toml scripts/make-venv.sh
@@ -106,6 +110,11 @@ clean: ## Remove everything that the other targets made.
 .SECONDEXPANSION:
 build/peers/%/.stamp: scripts/make-peers.sh $$(shell find tests/e2e/peers/% -type f)
 	scripts/make-peers.sh $* build/peers/$*
+	@touch $@
+
+tests/deploy/models/.stamp: tests/deploy/models/package-lock.json scripts/need-npm.sh
+	scripts/need-npm.sh
+	npm ci --prefix tests/deploy/models --loglevel=error
 	@touch $@
 
 tests/node/.stamp: tests/node/package-lock.json tests/node/package.json scripts/need-npm.sh

@@ -26,3 +26,4 @@ for sdk in tests/sdks/*.in; do compile "${sdk%.in}.lock" "$sdk"; done
 compile loadtest/peers/fastmcp.lock loadtest/peers/fastmcp.in
 compile loadtest/peers/mcp-proxy.lock loadtest/peers/mcp-proxy.in
 npm install --prefix tests/node --package-lock-only --loglevel=error
+npm install --prefix tests/deploy/models --package-lock-only --loglevel=error
