@@ -27,11 +27,12 @@ def normal(requirement: str) -> str:
 def test_the_image_has_the_packages_of_the_project_in_the_versions_that_are_tested() -> None:
     ours, all_of_it = pinned(ROOT / "deploy/image/runtime.lock"), pinned(ROOT / "requirements.lock")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = {normal(requirement) for requirement in project["dependencies"]}
+    optional = dict(project["optional-dependencies"])
+    development = {*map(normal, optional.pop("dev"))}
+    needed = {normal(requirement) for wanted in (project["dependencies"], *optional.values()) for requirement in wanted}
     assert needed <= ours.keys(), f"not in deploy/image/runtime.lock: {sorted(needed - ours.keys())}; {AGAIN}"
     other = {name: versions for name, versions in ours.items() if not versions <= all_of_it.get(name, set())}
     assert not other, f"other versions than in requirements.lock: {other}; {AGAIN}"
-    development = {normal(requirement) for requirement in project["optional-dependencies"]["dev"]}
     assert not development & ours.keys() - needed, AGAIN
 
 
