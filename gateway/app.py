@@ -1,5 +1,6 @@
 """Composition: the one place that knows every part. `run` serves a configuration until it is told to stop."""
 
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,21 +13,26 @@ from actors.duplex import Duplex
 from actors.machines.upstream.breaker import BreakerState
 from actors.ports import Log, Store
 from actors.runtime import System, SystemFailed, open_system
+from actors.sessions.router import session_key
+from actors.streams.recorder import handle
 from actors.tree import GatewayActors
 from gateway import descriptors, lifecycle
 from gateway.admin.app import Readiness
 from gateway.authorizing import authorization
 from gateway.cli.client import ServeFailedError
 from gateway.config import Settings
+from gateway.http.access import App, Recorded
 from gateway.http.app import McpApp
 from gateway.http.authorization import Authorization
 from gateway.http.config import ServeConfig
 from gateway.http.security import Gate
 from gateway.http.serve import Connections, serve
 from gateway.http.sockets import CannotListenError, tls_context
+from gateway.observability.access import Access, formatter
 from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import configure, get_log
 from gateway.observability.metrics import Metrics
+from gateway.observability.writer import Writer
 from gateway.opening import open_client
 from gateway.operating import Operator
 from gateway.reaching import ask_gateway, operate
@@ -66,7 +72,10 @@ class Gateway:
         self.failed = False
         self.actors: GatewayActors | None = None
         self.store: Store | None = None
-        self.public = Connections(log, partial(self._crashed, "public"))
+        self.requests = lifecycle.request_log(settings, log)
+        self.access: Writer | None = None
+        self._line = formatter(settings.log.access) if settings.log.access != "off" else None
+        self.public = Connections(log, partial(self._crashed, "public"), self._refused)
         self.admin = Connections(log, partial(self._crashed, "admin"))
 
     async def reconfigure(self, settings: Settings) -> str:
@@ -79,6 +88,18 @@ class Gateway:
 
     def _crashed(self, listener: str) -> None:
         self.metrics.count("stagedoor_connection_crashes_total", (listener,))
+
+    def _refused(self, status: int, client: str) -> None:
+        """The connection has answered what never became a request."""
+        self.metrics.count("stagedoor_http_responses_total", ("other", str(status)))
+        self._record(Access(time.time(), "-", "-", "-", status, client=client))
+
+    def _record(self, access: Access) -> None:
+        """An HTTP request is over."""
+        if self.access is not None and self._line is not None:
+            self.access.put(self._line(access))
+        if self.requests is not None and not access.asked and access.status >= 400 and access.method in ("POST", "-"):
+            self.requests.refused(access.status, access.ms, access.trace)
 
     def stop(self, reason: str) -> None:
         """Begins the drain."""
@@ -171,11 +192,13 @@ class Gateway:
             ) as store,
             lifecycle.open_lists(store, self.log) as lists,
             lifecycle.open_audit(settings, self.log, self.metrics) as audit,
+            lifecycle.open_observer(settings, self.requests, self.metrics, store.incarnation) as observer,
+            lifecycle.open_access(settings, self.metrics) as self.access,
             open_system(lifecycle.crash_logger(self.log, self.metrics)) as system,
         ):
             self.store = store
             services = lifecycle.services_for(
-                settings.table, limits, store, connector, sealer, self.metrics, self.log, lists, audit
+                settings.table, limits, store, connector, sealer, self.metrics, self.log, lists, audit, observer
             )
             self.actors = GatewayActors(system, services, self.lag.overloaded, prestart=settings.prestart)
             lifecycle.tune_gc()
@@ -242,7 +265,10 @@ class Gateway:
             self.serves.set()
             tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None
             config = replace(ServeConfig.within(settings.limits, tls, connections), farewell=self.role.farewell)
-            await serve(app, listeners, config, stop=self.closing, log=self.log, connections=self.public)
+            served: App = app
+            if self.access is not None or self.requests is not None:
+                served = Recorded(app, self._record, lambda session: handle(session_key(session)))
+            await serve(served, listeners, config, stop=self.closing, log=self.log, connections=self.public)
             nursery.cancel_scope.cancel()
 
 

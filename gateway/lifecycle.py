@@ -25,6 +25,7 @@ from actors.ports import (
     Connector,
     ListStore,
     Log,
+    Observer,
     Sealer,
     Store,
     Telemetry,
@@ -49,7 +50,9 @@ from gateway.backends.native import NativeTransport
 from gateway.backends.stdio import StdioLimits
 from gateway.config import Settings
 from gateway.observability.logging import prepare
+from gateway.observability.operations import Observing, RequestLog
 from gateway.observability.redaction import Redaction
+from gateway.observability.writer import Writer
 from gateway.sealing import AesSealer
 from gateway.store.lists import open_file_lists
 from gateway.store.memory import MemoryStore
@@ -81,10 +84,16 @@ class ClusterStore(Store, Cluster, Protocol):
     """A store, and who else works on it."""
 
 
+LAST_LINES = 2.0
+"""Seconds at the end for lines of the access log that wait."""
+
+
 def load_libraries(settings: Settings) -> None:
     """Those that are needed for sure are loaded before the loop turns: it would stand still for each, and a process
     that has just come would be taken for an overloaded one."""
     prepare()
+    if settings.traces is not None:
+        import_module("gateway.tracing.opening")
     if not settings.store.startswith("memory:"):
         import_module("gateway.store.redis.store")
 
@@ -272,6 +281,54 @@ async def open_lists(store: Store, log: Log) -> AsyncIterator[ListStore | None]:
         yield lists
 
 
+def request_log(settings: Settings, log: Log) -> RequestLog | None:
+    """What writes a line for each request, if the settings want that."""
+    share = settings.log.requests
+    return RequestLog(log, share) if share is not None else None
+
+
+def disabled_by(environment: Mapping[str, str]) -> bool:
+    """Whether it switches every SDK of OpenTelemetry off."""
+    return environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+@asynccontextmanager
+async def open_access(settings: Settings, metrics: Telemetry) -> AsyncIterator[Writer | None]:
+    """What the lines of the access log go to, if there is to be one; what waits is written before it ends."""
+    if settings.log.access == "off":
+        yield None
+        return
+    writer = Writer(metrics, settings.log.access_file)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        try:
+            yield writer
+        finally:
+            nursery.cancel_scope.cancel()
+            with trio.move_on_after(LAST_LINES, shield=True):
+                await writer.flush()
+            writer.close()
+
+
+@asynccontextmanager
+async def open_observer(
+    settings: Settings, lines: RequestLog | None, metrics: Telemetry, instance: str
+) -> AsyncIterator[Observer | None]:
+    """Who observes requests, if the settings want spans or lines of them; what waits to be sent is sent before it
+    ends."""
+    traces = settings.traces
+    if traces is None or disabled_by(os.environ):
+        yield Observing(None, lines) if lines is not None else None
+        return
+    from gateway.tracing.opening import open_spans  # which most do without
+
+    opened = open_spans(
+        traces.endpoint, dict(traces.headers), traces.sample, metrics, instance=instance, version=VERSION
+    )
+    async with opened as spans:
+        yield Observing(spans, lines)
+
+
 @asynccontextmanager
 async def open_audit(settings: Settings, log: Log, metrics: Telemetry) -> AsyncIterator[Audit]:
     """The audit trail that the settings want; what it is behind is written before it ends."""
@@ -356,6 +413,7 @@ def services_for(
     log: Log,
     lists: ListStore | None = None,
     audit: Audit | None = None,
+    observer: Observer | None = None,
 ) -> Services:
     """The one value that every MCP actor gets."""
     return Services(
@@ -371,6 +429,7 @@ def services_for(
         identity=identity(),
         lists=lists,
         audit=audit or NO_AUDIT,
+        observer=observer,
     )
 
 
@@ -459,10 +518,13 @@ __all__ = [
     "load_libraries",
     "longest_drain",
     "machine_key",
+    "open_access",
     "open_connector",
     "open_lists",
+    "open_observer",
     "open_store",
     "replica_info",
+    "request_log",
     "sealer",
     "security",
     "services_for",

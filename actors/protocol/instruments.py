@@ -356,8 +356,15 @@ _ROWS: Final = (
     Instrument("stagedoor_child_processes", "gauge", "Child processes alive", ("server",)),
     # Traces.
     Instrument("stagedoor_spans_exported_total", "counter", "Spans that the collector has taken"),
-    Instrument("stagedoor_spans_dropped_total", "counter", "Spans that nobody will see, by reason", ("reason",)),
+    Instrument(
+        "stagedoor_spans_dropped_total",
+        "counter",
+        "Spans that nobody will see: the queue was full, or the collector did not take them",
+        ("reason",),
+        values={"reason": ("queue_full", "not_sent")},
+    ),
     # Edge.
+    Instrument("stagedoor_access_lines_dropped_total", "counter", "Lines that the access log could not take"),
     Instrument(
         "stagedoor_connections_open", "gauge", "Connections of clients", ("listener",), values={"listener": LISTENERS}
     ),

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -32,7 +33,7 @@ from gateway.config.natives import made
 from gateway.config.problems import ConfigError, Path, Problem, dotted, nearest
 from gateway.config.references import placed
 from gateway.config.sections import PLACE, limits_from
-from gateway.config.settings import AuditSettings, Auth, LogSettings, Settings, Tls
+from gateway.config.settings import AuditSettings, Auth, LogSettings, Settings, Tls, TracesSettings
 from gateway.config.values import parse_key
 
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -87,7 +88,8 @@ class Builder:
             public_url=public_url(gateway.public_url) if gateway.public_url is not None else "",
             keys=tuple(parse_key(key.get_secret_value()) for key in gateway.keys),
             tls=self._tls(),
-            log=LogSettings(gateway.log.level, gateway.log.format),
+            log=self._log(),
+            traces=self._traces(),
             audit=self._audit(),
             values=flat(self.file),
             config_digest=digest(self.file.model_dump_json(by_alias=True, exclude={"schema_", "inputs"})),
@@ -253,6 +255,24 @@ class Builder:
             if found.any_audience and found.introspection is None:
                 self._add((*path, "audiences"), "any-from-this-as is for issuers with `introspection`")
             yield found
+
+    def _log(self) -> LogSettings:
+        section = self.file.gateway.log
+        share = section.requests_sample if section.requests else None
+        path = self._file(section.access_file) if section.access_file is not None else None
+        return LogSettings(section.level, section.format, share, section.access, path)
+
+    def _traces(self) -> TracesSettings | None:
+        section = self.file.gateway.traces
+        if section is None:
+            return None
+        for name in section.headers:
+            if not _TOKEN.fullmatch(name):
+                self._add(("gateway", "traces", "headers", name), "is not a header name (RFC 9110, section 5.1)")
+        if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
+            self._add(("gateway", "traces"), "needs OpenTelemetry: pip install 'stagedoor[traces]'")
+        headers = tuple((name, value.get_secret_value()) for name, value in section.headers.items())
+        return TracesSettings(section.endpoint, headers, section.sample)
 
     def _audit(self) -> AuditSettings:
         section = self.file.gateway.audit

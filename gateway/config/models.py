@@ -9,6 +9,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from gateway.config.sections import Section, section
 from gateway.config.values import (
+    AccessText,
     AddressText,
     Algorithm,
     Argument,
@@ -24,6 +25,7 @@ from gateway.config.values import (
     OtlpUrl,
     Positive,
     Separator,
+    Share,
     StoreUrl,
     Switch,
     SyslogUrl,
@@ -265,6 +267,29 @@ class LogSection(Section):
     """The least urgent level that is written."""
     format: Literal["auto", "json", "console"] = "auto"
     """One JSON object a line, or text for people; `auto` is `console` on a terminal and `json` elsewhere."""
+    requests: Switch = False
+    """A line for each request of a client when it has its end."""
+    requests_sample: Share = 1.0
+    """The share of requests that went well which have such a line (0 to 1); any other end always has one."""
+    access: AccessText = "off"
+    """A line for each HTTP request: `off`, `json`, `combined` (Apache's form), or a text with fields in braces, such as
+    `{time} {method} {path} {status} {ms}`."""
+    access_file: str | None = None
+    """Where these lines go; without it to standard error. The path is relative to this file."""
+
+
+class TracesSection(Section):
+    """Traces by OpenTelemetry, sent by OTLP over HTTP. They need the extra `traces`:
+    `pip install 'stagedoor[traces]'`. What is not said here the `OTEL_*` variables may say."""
+
+    endpoint: OtlpUrl | None = None
+    """The collector: `http://HOST:PORT`, or a whole URL with its path. Without it `OTEL_EXPORTER_OTLP_ENDPOINT` counts,
+    or else `http://localhost:4318`."""
+    headers: dict[str, HeaderValue] = {}
+    """Headers for the collector. They are taken for credentials."""
+    sample: Share | None = None
+    """Of the traces that begin here, the share that is recorded (0 to 1). A trace that began elsewhere is recorded if
+    it is there. Without it `OTEL_TRACES_SAMPLER` counts, or else all are recorded."""
 
 
 class AuditSection(Section):
@@ -331,6 +356,7 @@ class Gateway(Section):
     drain: DrainSection = DrainSection()  # type: ignore[valid-type]
     reload: ReloadSection = ReloadSection()  # type: ignore[valid-type]
     log: LogSection = LogSection()
+    traces: TracesSection | None = None
     audit: AuditSection = AuditSection()
 
 

@@ -112,6 +112,8 @@ def _doc(field: FieldInfo) -> str:
 def _value(field: FieldInfo) -> str:
     if field.annotation is int and field.alias and field.alias.lower().endswith("bytes"):
         return "bytes"
+    if field.alias and field.alias.lower().endswith("sample"):
+        return "0 to 1"
     return _word(field.annotation)
 
 

@@ -112,6 +112,19 @@ class LogSettings:
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "console"] = "auto"
+    requests: float | None = None
+    """The share of requests that went well which have a line; None: none has, whatever its end."""
+    access: str = "off"
+    access_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TracesSettings:
+    """Where traces go; None: what the environment says."""
+
+    endpoint: str | None = field(default=None, repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    sample: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +149,7 @@ class Settings:
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     tls: Tls | None = None
     log: LogSettings = LogSettings()
+    traces: TracesSettings | None = None
     audit: AuditSettings = AuditSettings()
     config_digest: str = ""
     reload: Loaded | None = None
@@ -176,4 +190,7 @@ class Settings:
             elif isinstance(spec.target, StdioTarget):
                 found += [value for name, value in spec.target.env if CREDENTIAL.search(name)]
         found += [part for _, value in self.audit.otlp_headers for part in (value, value.split(" ")[-1])]
+        if self.traces is not None:
+            found += [part for _, value in self.traces.headers for part in (value, value.split(" ")[-1])]
+            found += [unquote(urlsplit(self.traces.endpoint or "").password or "")]
         return tuple(filter(None, found))

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJson
 
 from actors.protocol.issuers import ALGORITHMS, claim_path
 from gateway.config.addresses import parse_address, parse_listen
+from gateway.observability.access import check_format
 from gateway.wire.url import SOCKET, socket_path
 
 _REFERENCE_SCHEMA = {"type": "string", "pattern": r"\$\{.+\}"}
@@ -110,6 +111,13 @@ def _backend_url(url: str) -> str:
 def _no_nul(text: str) -> str:
     if "\0" in text:
         raise ValueError("holds a NUL character")
+    return text
+
+
+def _access(text: str) -> str:
+    why = None if text in ("off", "json", "combined") else check_format(text)
+    if why is not None:
+        raise ValueError(why)
     return text
 
 
@@ -212,6 +220,11 @@ Count = Annotated[int, BeforeValidator(_number), Field(ge=1), _schema("integer",
 Bound = Annotated[int, BeforeValidator(_number), Field(ge=0), _schema("integer", minimum=0)]
 """How many at most; 0 is no bound."""
 
+Share = Annotated[
+    float, BeforeValidator(_number), Field(ge=0, le=1, allow_inf_nan=False), _schema("number", minimum=0, maximum=1)
+]
+"""From none of them to all."""
+
 Switch = Annotated[bool, WithJsonSchema({"anyOf": [{"type": "boolean"}, _REFERENCE_SCHEMA]})]
 """On or off."""
 
@@ -227,6 +240,7 @@ ClaimText = Annotated[str, AfterValidator(_claim)]
 Argument = Annotated[str, AfterValidator(_no_nul)]
 HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]
 EnvValue = Annotated[SecretStr, AfterValidator(_env_value)]
+AccessText = Annotated[str, AfterValidator(_access)]
 HostText = Annotated[str, AfterValidator(_host)]
 OriginText = Annotated[str, AfterValidator(_origin)]
 SyslogUrl = Annotated[str, AfterValidator(_syslog)]

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 from actors import ports
 from actors.ports import Answer, Asker, Converse, Delete, Door, Get, Reply, Streaming
 from actors.protocol.table import Limits
+from gateway.http.access import ACCESS
 from gateway.http.authorization import Authorization, path_of
 from gateway.http.bodies import NoRoomError, Room, Share, read_body
 from gateway.http.conversation import send_rejection, serve_websocket, unfit
@@ -19,6 +20,7 @@ from gateway.http.routes import Health, Mcp, Messages, Metadata, Route, Sse, Ws,
 from gateway.http.security import Gate, Security
 from gateway.http.sse_channel import PARAMETER, Post, said, serve_sse
 from gateway.http.sse_stream import send_stream
+from gateway.observability.access import Access
 
 _ALLOW = ("Allow", "GET, POST, DELETE, OPTIONS")
 _CODING = ("Accept-Encoding", "identity")
@@ -204,13 +206,23 @@ class McpApp:
             return self._open_sse(target, method, asker, headers)
         self.calls += 1
         try:
-            return await self._ask(target, method, asker, headers, receive)
+            return await self._ask(target, method, asker, headers, receive, scope.get(ACCESS))
         finally:
             self.calls -= 1
 
-    async def _ask(self, target: Mcp, method: str, asker: Asker, headers: Mapping[str, str], receive: Receive) -> Reply:
+    async def _ask(
+        self,
+        target: Mcp,
+        method: str,
+        asker: Asker,
+        headers: Mapping[str, str],
+        receive: Receive,
+        access: Access | None,
+    ) -> Reply:
+        if access is not None:
+            access.principal = asker.principal.name
         if method == "POST":
-            return await self._post(target, asker, headers, receive)
+            return await self._post(target, asker, headers, receive, access)
         if method == "GET":
             if not accepts(headers.get("accept", "")).events:
                 return refusal(406, "Not acceptable: the client must accept text/event-stream")
@@ -256,7 +268,9 @@ class McpApp:
             return refusal(413, f"The message is larger than {self._limits.message_bytes} bytes")
         return body
 
-    async def _post(self, target: Mcp, asker: Asker, headers: Mapping[str, str], receive: Receive) -> Reply:
+    async def _post(
+        self, target: Mcp, asker: Asker, headers: Mapping[str, str], receive: Receive, access: Access | None
+    ) -> Reply:
         if self._overloaded():
             return refusal(503, "Overloaded, try again", ("Retry-After", "1"))
         accepted = accepts(headers.get("accept", ""))
@@ -267,6 +281,8 @@ class McpApp:
             if isinstance(body, Answer):
                 return body
             post = ports.Post(target.endpoint, asker.principal, headers, body, rights=asker.rights)
+            if access is not None:
+                access.asked = True
             return await self._door.post(post)
 
 

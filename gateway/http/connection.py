@@ -8,6 +8,7 @@ always replaced before. A write that fails, is cancelled, or takes too long ends
 
 import os
 import select
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from typing import Protocol, TypeAlias
@@ -41,6 +42,10 @@ class Watcher(Protocol):
 
     def on_stalled(self) -> None:
         """A client was cut that took nothing for the time of one write."""
+
+    @property
+    def on_refused(self) -> Callable[[int, str], object]:
+        """Called with the status and the client's address for an answer to what never became a request."""
 
     def on_crash(self, exit: Exit) -> None:
         """The app crashed while it answered; the client got a 500 or a cut answer."""
@@ -110,6 +115,7 @@ class Connection(TCPServer):
         """Instead of `run`, when there are too many: says so if that can be said at once."""
         try:
             with self._scope:
+                self._watcher.on_refused(503, "")
                 await self.write(_BUSY if self._tls is None else b"")
         finally:
             with trio.move_on_after(_CLOSING, shield=True):
@@ -137,6 +143,7 @@ class Connection(TCPServer):
                 self.context,
                 Requests(nursery, self._watcher.on_crash),
                 self,
+                refused=self._watcher.on_refused,
                 ssl=self._tls is not None,
                 client=client,
                 server=server,

@@ -9,7 +9,7 @@ WholeStream, which is shorter than HTTPStream.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -106,6 +106,7 @@ class Http1Protocol(H11Protocol):
         ssl: bool,
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
+        refused: Callable[[int, str], object] = lambda status, client: None,
     ) -> None:
         # The inherited __init__ is not run: all it would add is an h11 connection.
         self.app = app
@@ -117,6 +118,7 @@ class Http1Protocol(H11Protocol):
         self.client = client
         self.server = server
         self.wire = wire
+        self._refused = refused
         self.stream: AppStream | WholeStream | WebSocketStream | None = None  # type: ignore[assignment]
         self.limits = config.serve
         self.decoder = RequestDecoder(self.limits.request)
@@ -177,6 +179,7 @@ class Http1Protocol(H11Protocol):
             await stream.handle(StreamClosed(STREAM_ID))
         if not self.answering:
             self.answering = True
+            self._refused(status, str(self.client[0]) if self.client else "")
             headers, body = _last_words(status, reason)
             await self.wire.write(encode_head(status, [*headers, (b"date", _date())]) + body)
         await self.wire.finish()

@@ -32,10 +32,18 @@ class Connections:
     """The open connections of one listener group. `working` counts those that answer a request, `stalled` the clients
     cut because they did not read."""
 
-    def __init__(self, log: Log, crashed: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        crashed: Callable[[], object] = lambda: None,
+        refused: Callable[[int, str], object] = lambda status, client: None,
+    ) -> None:
         self.open: set[Connection] = set()
         self.crashed = crashed
         """Called when a connection, or the answer to a request, ends by a fault of ours."""
+        self.on_refused = refused
+        """Called with the status and the client's address when the answer was given before there was a request: its
+        head could not be read, or it came too slowly, or there are too many connections."""
         self.working = 0
         self.stalled = 0
         self._log = log

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from actors.ports import Log
 from actors.protocol.operations import Operation
+from gateway.observability.access import CLIENT_GONE
 
 GRAVE = frozenset({"timed_out", "lost"})
 """Ends that are nobody's wish: they are warnings."""
@@ -37,6 +38,12 @@ class RequestLog:
             return
         say = self._log.warning if operation.outcome in GRAVE else self._log.info
         say("request", **_values(operation, seconds))
+
+    def refused(self, status: int, ms: float, trace: str = "") -> None:
+        """What was refused before it could be read as a request; or its client left before it came whole."""
+        outcome = "disconnected" if status == CLIENT_GONE else "refused"
+        values = {"error": str(status), "status": status, "ms": round(ms, 3), "transport": "http"}
+        self._log.info("request", method="", outcome=outcome, **values, **({"trace": trace} if trace else {}))
 
 
 def _values(operation: Operation, seconds: float) -> dict[str, Any]:

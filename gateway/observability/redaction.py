@@ -12,7 +12,10 @@ MIN_SECRET = 8
 _KEYS = re.compile(r"authorization|cookie|token|secret|passw|api[-_]?key|credential|session[-_]?id", re.IGNORECASE)
 _SHAPES = (
     (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]+", re.IGNORECASE), rf"\1 {HIDDEN}"),
-    (re.compile(r"(?<=://)[^/\s@:]*:[^/\s@]*(?=@)"), HIDDEN),  # the first colon alone: each place is looked at once
+    (re.compile(r"(?<=://)[^/\s@]+(?=@)"), HIDDEN),  # a name alone may be a token
+    (re.compile(r"([?&][\w.%+\[\]-]{1,64}=)[^&#\s\"'<>]+"), rf"\1{HIDDEN}"),  # the query of a URL
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), HIDDEN),  # a JSON Web Token
+    (re.compile(r"\b(?:sk|pk|rk|ghp|gho|ghs|ghu|glpat|github_pat|xox[a-z]|npm|AKIA|AIza)[-_]?[\w-]{16,}"), HIDDEN),
     (re.compile(r"(mcp-session-id\W{1,4})[\x21-\x7e]+", re.IGNORECASE), rf"\1{HIDDEN}"),
 )
 _WORDS = r"token|secret|passw(?:or)?d|passphrase|api[-_]?key|access[-_]?key|credential|cookie"
@@ -23,8 +26,6 @@ _FOREIGN = (
         re.compile(rf"(?i)((?<![\w-])--?(?:[\w-]{{0,40}}?(?:{_WORDS}))[\w-]{{0,40}}\s)[^\s\"']+"),
         rf"\1{HIDDEN}",
     ),  # --api-key …
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), HIDDEN),  # a JSON Web Token
-    (re.compile(r"\b(?:sk|pk|rk|ghp|gho|ghs|ghu|glpat|github_pat|xox[a-z]|npm|AKIA|AIza)[-_]?[\w-]{16,}"), HIDDEN),
 )
 """In texts that others wrote, and that somebody else than an operator may read: rather too much than too little."""
 

@@ -1,7 +1,6 @@
 """From the configuration, and what OpenTelemetry's own variables say besides, to spans that are sent."""
 
 import logging
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
@@ -21,11 +20,6 @@ FLUSH_WITHIN: Final = 2.0
 """Seconds at the end of the process for spans that were not sent yet."""
 PATH: Final = "/v1/traces"
 SERVICE: Final = "stagedoor"
-
-
-def disabled() -> bool:
-    """Whether the environment switches every SDK off."""
-    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def address(endpoint: str | None) -> str | None:

@@ -149,3 +149,34 @@ def test_a_closed_stream_harms_nobody() -> None:
     configure(style="json", stream=stream)
     stream.close()
     get_log("x").info("said")
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+@pytest.mark.parametrize("library", [False, True])
+def test_no_secret_is_in_a_line_at_any_level_or_in_a_traceback(style: str, library: bool) -> None:
+    stream = io.StringIO()
+    configure("debug", style, ["the-configured-secret"], stream)  # type: ignore[arg-type]
+    secrets = (
+        "the-configured-secret",
+        "0123456789abcdef-session",
+        "Bearer abcdef-123456",
+        "hunter2hunter2",
+        "queryvalue",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln",
+    )
+    url = f"https://me:{secrets[3]}@host/mcp?key={secrets[4]}"
+    words = f"{secrets[0]} mcp-session-id: {secrets[1]} {secrets[2]} {url} {secrets[5]}"
+    try:
+        try:
+            raise ValueError(words)
+        except ValueError as error:
+            raise RuntimeError("outer") from error
+    except RuntimeError:
+        if library:
+            logging.getLogger("some.library").debug("it said %s", words, exc_info=True)
+        else:
+            get_log("x").debug("failed", detail=words, headers={"Authorization": secrets[2]}, exc_info=True)
+    written = stream.getvalue()
+    assert "ValueError" in written
+    for secret in secrets:
+        assert secret.removeprefix("Bearer ") not in written

@@ -40,6 +40,12 @@ def test_numbers_flags_and_nothing_are_not_secrets() -> None:
         ("the s3cret-value-of-mine in a text", "the [redacted] in a text"),
         ("a bearer of news and http://host/path", "a bearer [redacted] news and http://host/path"),
         ("a short word", "a short word"),
+        ("at https://ghp_token@host/x", "at https://[redacted]@host/x"),
+        ("GET https://host/mcp?api=abc&b=c#d failed", "GET https://host/mcp?api=[redacted]&b=[redacted]#d failed"),
+        ("'/mcp?access%5Ftoken=abc'", "'/mcp?access%5Ftoken=[redacted]'"),
+        ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln back", "got [redacted] back"),
+        ("with sk-abcdefghijklmnopqrstuvwx", "with [redacted]"),
+        ("what? a=b", "what? a=b"),
     ],
 )
 def test_credentials_inside_texts_are_hidden(text: str, written: str) -> None:

@@ -1,0 +1,145 @@
+"""One line for each request of a client, by whichever way it ends."""
+
+from typing import Any
+
+import trio
+
+from tests.support.harness import open_gateway
+from tests.support.mcp_backend import Backend
+from tests.support.modern_client import ModernClient
+from tests.support.observed import PARENT, TRACE, Observed
+
+
+def work(**more: Any) -> Backend:
+    return Backend("alpha", tools=("echo", "work"), held={"work"}, **more)
+
+
+async def test_an_answer_is_told_with_the_session_the_trace_and_the_server(autojump_clock):
+    seen = Observed(traces=False)
+    async with open_gateway(work(), observer=seen.observer) as gateway:
+        client = await gateway.connect()
+        await client.names()
+        params = {"name": "alpha__work", "_meta": {"traceparent": PARENT}}
+        call = client.begin("tools/call", params, id=7)
+        request = await gateway.backends["alpha"].next()
+        await trio.sleep(2)
+        request.text("done")
+        await call.result()
+        [line] = seen.of("tools/call")
+        [session] = gateway.actors.sessions.table
+        ms = line.pop("ms")
+        assert 2000 <= ms < 2100
+        assert line == {
+            "method": "tools/call",
+            "tool": "alpha__work",
+            "id": "7",
+            "outcome": "answered",
+            "session": session[:12],
+            "trace": TRACE,
+            "backend": "alpha",
+            "era": "legacy",
+            "version": "2025-11-25",
+            "transport": "http",
+        }
+        assert [request.params["_meta"]["traceparent"]] == [PARENT], "without traces it passes as it came"
+
+
+async def test_ends_of_every_kind_are_told_once(autojump_clock):
+    seen = Observed(traces=False)
+    alpha = work(timeout=5.0)
+    async with open_gateway(alpha, observer=seen.observer) as gateway:
+        client = await gateway.connect()
+        cancelled = client.begin("tools/call", {"name": "alpha__work"}, id="cancelled")
+        await alpha.next()
+        await client.cancel(cancelled)
+        await cancelled.error()
+        overdue = client.begin("tools/call", {"name": "alpha__work"}, id="timed_out")
+        await overdue.error()
+        gone = client.begin("tools/call", {"name": "alpha__work"}, id="disconnected")
+        while alpha.requests[-1].method != "tools/call" or alpha.requests[-1].message is overdue:
+            await trio.sleep(0.01)
+            if sum(r.method == "tools/call" for r in alpha.requests) == 3:
+                break
+        gone.drop()
+        await gateway.settle()
+        alpha.requests[-1].text("nobody hears this")
+        await gateway.settle()
+        await client.post({"id": "refused", "method": "made/up"}).error()
+        await client.call("ping")
+        outcomes = {line["id"]: line["outcome"] for line in seen.lines}
+        for end in ("cancelled", "timed_out", "disconnected"):
+            assert outcomes[end] == end
+        assert outcomes["refused"] == "refused"
+        [ping] = seen.of("ping")
+        assert ping["outcome"] == "answered"
+        assert len(seen.lines) == len({(line["id"], line["method"]) for line in seen.lines})
+
+
+async def test_what_is_no_request_or_has_no_session_is_told_as_refused(autojump_clock):
+    seen = Observed()
+    async with open_gateway(work(), observer=seen.observer) as gateway:
+        client = await gateway.connect()
+        assert await client.post(b"{not json").head() == 400
+        await client.post({"id": 5, "method": "tools/list"}, mcp_session_id="no-such-session").head()
+        first, second = seen.lines[-2:]
+        assert (first["method"], first["outcome"], first["code"], first["status"]) == ("", "refused", -32700, 400)
+        assert (second["method"], second["outcome"], second["status"]) == ("tools/list", "refused", 404)
+        assert not seen.spans("")
+
+
+async def test_a_modern_request_whose_client_leaves_is_told_as_disconnected(autojump_clock):
+    seen = Observed()
+    alpha = work()
+    async with open_gateway(alpha, observer=seen.observer) as gateway:
+        client = ModernClient(gateway.door, gateway.nursery)
+        await client.call("tools/list")
+        call = client.begin("tools/call", {"name": "alpha__work"}, id="gone")
+        await alpha.next()
+        call.drop()
+        await gateway.settle()
+        [line] = seen.of("tools/call")
+        assert (line["outcome"], line["id"], line["era"]) == ("disconnected", "gone", "modern")
+        [called] = seen.spans(kind="client")
+        assert called.attributes["stagedoor.outcome"] == "cancelled"
+
+
+async def test_of_those_that_went_well_a_share_is_written_and_of_the_others_each(autojump_clock):
+    seen = Observed(traces=False, share=0.4)  # the dice say 0.5
+    async with open_gateway(work(), observer=seen.observer) as gateway:
+        client = await gateway.connect()
+        await client.tool("alpha__echo")
+        await client.begin("tools/call", {"name": "nobody"}).error()
+        assert [line["error"] for line in seen.lines] == ["-32602"]
+    seen = Observed(traces=False, share=0.6)
+    async with open_gateway(work(), observer=seen.observer) as gateway:
+        await (await gateway.connect()).tool("alpha__echo")
+        assert len(seen.of("tools/call")) == 1
+
+
+async def test_what_is_in_hand_when_the_process_ends_is_told(autojump_clock):
+    seen = Observed(traces=False)
+    alpha = work()
+    async with open_gateway(alpha, observer=seen.observer) as gateway:
+        client = await gateway.connect()
+        client.begin("tools/call", {"name": "alpha__work"}, id="drained")
+        await alpha.next()
+        await gateway.system.drain(3.0)
+        [line] = seen.of("tools/call")
+        assert line["outcome"] == "drained"
+
+
+async def test_a_crash_of_the_sessions_actor_is_told_as_lost(autojump_clock):
+    seen = Observed()
+    alpha = work()
+    async with open_gateway(alpha, observer=seen.observer) as gateway:
+        client = await gateway.connect()
+        call = client.begin("tools/call", {"name": "alpha__work"}, id="lost")
+        await alpha.next()
+        [alive] = gateway.actors.sessions.table.values()
+        alive.ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
+        alive.ref.reply("anything")
+        await call.error()
+        await gateway.settle()
+        gateway.crashes.clear()
+        assert [line["outcome"] for line in seen.of("tools/call")] == ["lost"]
+        assert len(seen.spans(kind="server")) == 1
