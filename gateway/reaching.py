@@ -1,7 +1,7 @@
 """How a command reaches the admin listener of a running gateway."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -49,6 +49,26 @@ async def operate(
         answer = await _json(pool, "POST", f"{found[0]}/api/sessions/{quote(name, safe='')}/{what}", body)
         unknown = f"the admin listener at {found[0]} did not answer in time: it may have been done all the same"
         return answer or (504, {"error": unknown})
+    finally:
+        pool.close()
+
+
+async def compare(
+    url: str, admin: str | None, digests: Callable[[bytes], Mapping[str, str]]
+) -> tuple[int, dict[str, Any]] | None:
+    """What a configuration would change at that gateway, by its digests with the key that it gives; None: its admin API
+    is not found."""
+    pool = Pool()
+    try:
+        found = await _find(pool, url, admin)
+        if found is None:
+            return None
+        place = f"{found[0]}/api/config"
+        status, told = await _json(pool, "GET", place, None) or (504, {"error": "it did not answer in time"})
+        if status != 200:
+            return status, told
+        body = json.dumps(dict(digests(bytes.fromhex(str(told["key"]))))).encode()
+        return await _json(pool, "POST", place, body) or (504, {"error": "it did not answer in time"})
     finally:
         pool.close()
 

@@ -1,10 +1,11 @@
 """The configuration in force, and how another one takes its place: one after the other, and all of it or nothing."""
 
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -49,9 +50,9 @@ def put_in_force(gateway: "Gateway", settings: Settings) -> None:
         table=same_natives(before, settings),
     )
     # Connections of before are still there, and with them their credentials.
-    secrets = (*settings.secrets, *before.secrets)
-    configure(settings.log.level, settings.log.format, secrets)
-    gateway.secrets.know(secrets)
+    hidden = (*settings.secrets, *before.secrets)
+    configure(settings.log.level, settings.log.format, hidden)
+    gateway.secrets.know(hidden)
     processes = actors.services.limits.child_processes  # as many as there are descriptors for
     actors.replace_limits(replace(settings.limits, child_processes=processes))
     actors.prestart = settings.prestart
@@ -92,6 +93,8 @@ class Reloads:
         """When they came into force."""
         self.outcome = "started"
         """Of the last attempt: `reloaded`, `unchanged` or `refused`."""
+        self._key = secrets.token_bytes(32)
+        """For digests that others compare theirs with; it is this process's alone."""
         self._log = log
         self._telemetry = telemetry
         self._apply = apply
@@ -106,6 +109,18 @@ class Reloads:
             self._log.warning("reload_ignored", hint="there is no configuration file that could be read anew")
         else:
             self._asked.set()
+
+    def compare(self, told: Mapping[str, str] | None) -> tuple[int, dict[str, Any]]:
+        """What a configuration of which these digests are told would change; None: the key for them. Digests of what is
+        in force go to nobody: whoever asks learns of a value that it is the same as his, or another one."""
+        from gateway.config.changes import from_digests
+
+        if told is None:
+            return 200, {"key": self._key.hex(), "at": self.at, "outcome": self.outcome}
+        try:
+            return 200, from_digests(self.settings.values, told, self._key).told()
+        except ValueError as error:
+            return 400, {"error": str(error)}
 
     async def run(self) -> None:
         """Until it is cancelled."""

@@ -96,7 +96,14 @@ class Single:
             return await scraping.page(accept)
 
         hosts = self._settings.auth.hosts
-        app = admin_app(gateway.readiness, page, hosts, servers=gateway.servers, sessions=gateway.operate)
+        app = admin_app(
+            gateway.readiness,
+            page,
+            hosts,
+            servers=gateway.servers,
+            sessions=gateway.operate,
+            config=gateway.reloads.compare,
+        )
         config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
         with recorded(listen.path or listen.port, f"http://{admin.url_host}:{admin.port}", gateway.log):
             await serve(app, self._admin, config, stop=gateway.drained, log=gateway.log, connections=gateway.admin)

@@ -14,7 +14,7 @@ import trio
 from actors.ports import Log
 from actors.runtime.boundary import boundary
 from gateway import descriptors, lifecycle
-from gateway.admin.app import Readiness, admin_app
+from gateway.admin.app import Compare, Readiness, admin_app
 from gateway.config import Settings
 from gateway.http.config import ServeConfig
 from gateway.http.serve import Connections, serve
@@ -53,7 +53,7 @@ async def supervise(settings: Settings, source: tuple[str, ...], log: Log, annou
     with signals(supervisor, reloads) as listen_to_signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listen_to_signals)
-            nursery.start_soon(_attend, supervisor, metrics, settings, admin, str(listen), log)
+            nursery.start_soon(_attend, supervisor, metrics, reloads.compare, settings, admin, str(listen), log)
             nursery.start_soon(reloads.run)
             if settings.watch:
                 nursery.start_soon(reloads.watch)
@@ -160,7 +160,13 @@ async def _announce(supervisor: Supervisor, serving: Settings, announce: Callabl
 
 
 async def _attend(
-    supervisor: Supervisor, metrics: Metrics, settings: Settings, admin: list[socket], listen: str, log: Log
+    supervisor: Supervisor,
+    metrics: Metrics,
+    compare: Compare,
+    settings: Settings,
+    admin: list[socket],
+    listen: str,
+    log: Log,
 ) -> None:
     """The admin listener, until it is cancelled."""
     connections = Connections(log, lambda: metrics.count("stagedoor_connection_crashes_total", ("admin",)))
@@ -190,6 +196,7 @@ async def _attend(
         servers=lambda: {"listen": listen, "servers": overview.servers(supervisor.states())},
         before=supervisor.look,
         sessions=supervisor.ask,
+        config=compare,
     )
     config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
     await serve(app, admin, config, stop=trio.Event(), log=log, connections=connections)

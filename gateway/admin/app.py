@@ -27,6 +27,11 @@ Operate: TypeAlias = Callable[[str, str, Mapping[str, str]], Awaitable[tuple[int
 """What is to be done (`list`, or with the session of this name), with options; an HTTP status and a JSON object."""
 
 
+Compare: TypeAlias = Callable[[Mapping[str, str] | None], tuple[int, Mapping[str, Any]]]
+"""What a configuration of these digests would change, or, for None, the key for them; an HTTP status and a JSON object.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Readiness:
     """Whether new work should be sent here, and what there is to know: `details` are JSON values.
@@ -61,12 +66,14 @@ def admin_app(
     servers: Callable[[], Mapping[str, Any]] = dict,
     before: Callable[[], Awaitable[object]] | None = None,
     sessions: Operate | None = None,
+    config: Compare | None = None,
 ) -> App:
     """The app. `metrics` gives the exposition and its content type, by the `Accept` header; `hosts` are further names
     to be called by, with any port, whichever they are given with; `servers` says how every server is, in JSON values
-    without credentials; `before` brings up to date what the others say; `sessions` lists sessions and acts on them."""
+    without credentials; `before` brings up to date what the others say; `sessions` lists sessions and acts on them;
+    `config` compares configurations with the one in force."""
     names = _LOOPBACK | {host.lower().partition(":")[0] for host in hosts}
-    pages = _Pages(metrics, servers, sessions)
+    pages = _Pages(metrics, servers, sessions, config)
 
     def livez(_query: bytes) -> tuple[int, Mapping[str, Any]]:
         return 200, {"status": "ok"}

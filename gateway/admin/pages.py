@@ -10,20 +10,21 @@ from typing import Any
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from gateway.admin.app import Operate
+from gateway.admin.app import Compare, Operate
 
 RESPONSE_TIMEOUT = 10.0
 """Seconds for one answer; a scrape of everything takes milliseconds."""
 BODY_TIMEOUT = 5.0
 """Seconds for a request's body; none is expected."""
-MAX_CONTENT_LENGTH = 64 * 1024
-"""Bytes of a request's body."""
+MAX_CONTENT_LENGTH = 4 * 1024 * 1024
+"""Bytes of a request's body: the digests of a large configuration."""
 
 
 def pages(
     metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
     servers: Callable[[], Mapping[str, Any]],
     sessions: Operate | None,
+    config: Compare | None = None,
 ) -> QuartTrio:
     """The app; what it is given is as in `admin_app`."""
     app = QuartTrio("stagedoor.admin", static_folder=None)
@@ -40,6 +41,9 @@ def pages(
 
     if sessions is not None:
         _add_sessions(app, sessions)
+
+    if config is not None:
+        _add_config(app, config)
 
     @app.get("/metrics")
     async def scrape() -> Response:
@@ -73,6 +77,22 @@ def _add_sessions(app: QuartTrio, operate: Operate) -> None:
         if not isinstance(options, dict) or not all(isinstance(value, str) for value in options.values()):
             return _json(400, {"error": "the body is a JSON object of texts"})
         return _json(*await operate(what, name, options))
+
+
+def _add_config(app: QuartTrio, compare: Compare) -> None:
+    @app.get("/api/config")
+    async def key() -> Response:
+        return _json(*compare(None))
+
+    @app.post("/api/config")
+    async def differences() -> Response:
+        refused = _of_a_page()
+        if refused is not None:
+            return refused
+        told = await request.get_json(silent=True)
+        if not isinstance(told, dict) or not all(isinstance(value, str) for value in told.values()):
+            return _json(400, {"error": "the body is a JSON object of texts"})
+        return _json(*compare(told))
 
 
 def _of_a_page() -> Response | None:

@@ -36,6 +36,7 @@ def composed() -> Parts:
         late("serve_stdio", "gateway.stdio"),
         late("run_alone"),
         late("verify", "gateway.auditing"),
+        compare=late("compare", "gateway.reaching"),
     )
 
 

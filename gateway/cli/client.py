@@ -92,6 +92,18 @@ async def _no_gateway(url: str, admin: str | None) -> None:
     await trio.lowlevel.checkpoint()
 
 
+Compare: TypeAlias = Callable[
+    [str, str | None, Callable[[bytes], Mapping[str, str]]], Awaitable[tuple[int, dict[str, Any]] | None]
+]
+"""What a configuration would change at a running gateway, by its URL and that of its admin listener, if that is known,
+and what makes digests with a key; an HTTP status and a JSON object, None: no admin listener was found."""
+
+
+async def _no_comparison(*_: object) -> tuple[int, dict[str, Any]] | None:
+    await trio.lowlevel.checkpoint()
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What the commands need of composition. `run` serves until a signal and returns the exit status; when it listens,
@@ -109,3 +121,4 @@ class Parts:
     stdio: Callable[[Callable[[], Settings]], int] = _no_stdio
     run_alone: Callable[[Settings, Callable[[Settings], None]], int] = _no_workers
     verify: Verify = _no_trail
+    compare: Compare = _no_comparison

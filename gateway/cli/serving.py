@@ -1,16 +1,17 @@
 """`stagedoor serve`, `run`, `stdio` and `check`."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+import trio
 
 from gateway.cli.asking import ask
 from gateway.cli.banner import banner, summary
-from gateway.cli.client import Client, Parts, ServeFailedError
+from gateway.cli.client import Client, ClientFailedError, Parts, ServeFailedError
 from gateway.cli.common import config_problems, json_option, load_file, note, warn
 from gateway.cli.output import print_json, printable
 from gateway.config import (
@@ -188,15 +189,26 @@ def _settings(config: str | None, *, quiet: bool) -> Settings:
 @click.option(
     "--connect", is_flag=True, help="Also connect to each server, and say what it is or why it does not work."
 )
+@click.option("--against", metavar="URL", help="Also say what a reload would change at a running gateway.")
+@click.option("--admin", metavar="URL", help="Its admin listener, if it isn't found.")
 @json_option
 @click.pass_obj
-def check(parts: Callable[[], Parts], /, *, file: str, connect: bool, as_json: bool) -> None:
+def check(
+    parts: Callable[[], Parts],
+    /,
+    *,
+    file: str,
+    connect: bool,
+    against: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> None:
     """Say what is wrong with a configuration, or unwise.
 
     Exit status 2 when it cannot be used, 1 when --connect finds a server that does not work; warnings change nothing.
     """
     if as_json:
-        _check_for_programs(parts, file, connect)
+        _check_for_programs(parts, file, connect, (against, admin))
         return
     from gateway.config import advice
 
@@ -206,12 +218,40 @@ def check(parts: Callable[[], Parts], /, *, file: str, connect: bool, as_json: b
     table = loaded.settings.table
     endpoints = " ".join(f"/mcp/{name}" if name else "/mcp" for name in sorted(table.endpoints))
     click.echo(f"{file} can be served: {endpoints}")
+    if against is not None:
+        for line in _reload_lines(_compared(parts, loaded.settings, against, admin)):
+            click.echo(printable(line))
     if connect:
         entries = _connected(parts, loaded.settings)
         for entry in entries:
             click.echo(printable(_line(entry)))
         if any("error" in entry for entry in entries):
             raise SystemExit(1)
+
+
+def _compared(parts: Callable[[], Parts], settings: Settings, url: str, admin: str | None) -> dict[str, Any]:
+    """What a reload would change there. Nothing but digests of what stands in the file is sent, with that one's key."""
+    from gateway.config.changes import digests
+
+    try:
+        answer = trio.run(parts().compare, url, admin, lambda key: digests(settings.values, key))
+    except ClientFailedError as error:
+        raise click.ClickException(str(error)) from error
+    if answer is None:
+        raise click.ClickException(f"no admin listener of a gateway answers for {url} (--admin URL)")
+    status, told = answer
+    if status != 200:
+        raise click.ClickException(printable(str(told.get("error", f"it answered {status}"))))
+    return told
+
+
+def _reload_lines(told: Mapping[str, Any]) -> list[str]:
+    lines = [f"  added: {name}" for name in told.get("added", ())]
+    lines += [f"  removed: {name}" for name in told.get("removed", ())]
+    lines += [f"  changed: {name} ({', '.join(keys)})" for name, keys in told.get("changed", {}).items()]
+    lines += [f"  changed: {key}" for key in told.get("settings", ())]
+    lines += [f"  needs a restart: {key}" for key in told.get("needs_restart", ())]
+    return ["a reload would change:", *lines] if lines else ["a reload would change nothing"]
 
 
 def _connected(parts: Callable[[], Parts], settings: Settings) -> list[dict[str, Any]]:
@@ -235,7 +275,9 @@ def _line(entry: dict[str, Any]) -> str:
     )
 
 
-def _check_for_programs(parts: Callable[[], Parts], file: str, connect: bool) -> None:
+def _check_for_programs(
+    parts: Callable[[], Parts], file: str, connect: bool, against: tuple[str | None, str | None]
+) -> None:
     from gateway.config import advice, load
 
     errors: tuple[Problem, ...] = ()
@@ -246,6 +288,8 @@ def _check_for_programs(parts: Callable[[], Parts], file: str, connect: bool) ->
         warnings, found = advice(loaded), summary(loaded.settings)
         if loaded.notes:
             found["notes"] = [*map(_told, loaded.notes)]
+        if against[0] is not None:
+            found["reload"] = _compared(parts, loaded.settings, against[0], against[1])
         if connect:
             found["servers"] = _connected(parts, loaded.settings)
     except ConfigError as error:

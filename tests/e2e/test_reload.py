@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.patience import PATIENCE
-from tests.support.processes import Gateway, Programs
+from tests.support.processes import STAGEDOOR, Gateway, Programs
 from tests.support.raw import RawSession
 
 pytestmark = pytest.mark.e2e
@@ -94,6 +95,10 @@ def test_a_hangup_has_the_file_read_anew_and_a_bad_one_is_refused(programs: Prog
     held = RawSession(gateway.endpoint("versions"))
     assert version_at(held) == "1"
     site.write("two", limits={"messageBytes": 1000000})
+    where = ["--against", gateway.endpoint(), "--admin", gateway.admin]
+    told = subprocess.run([STAGEDOOR, "check", site.file, *where], capture_output=True, text=True, check=True)
+    assert "  changed: versions (native)\n" in told.stdout
+    assert "  needs a restart: gateway.limits.messageBytes\n" in told.stdout
     gateway.program.send(signal.SIGHUP)
     gateway.program.wait_output("configuration_reloaded")
     gateway.program.wait_output("gateway.limits.messageBytes")
