@@ -238,6 +238,7 @@ def test_the_unit_of_systemd_is_one_and_gives_time_to_drain(tmp_path: Path) -> N
     stop = re.search(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
     assert stop is not None
     assert int(stop[1]) > longest_drain(Limits(), 0.0)
+    assert "\nExecReload=/bin/kill -HUP $MAINPID\n" in text
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd here")
     unit = tmp_path / "stagedoor.service"

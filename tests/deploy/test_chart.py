@@ -281,6 +281,7 @@ def test_pods_are_found_by_all_that_select_them() -> None:
     admin = found.one("Service", "-admin")["metadata"]["labels"]
     monitor = found.one("ServiceMonitor")["spec"]
     assert monitor["selector"]["matchLabels"].items() <= admin.items()
+    assert admin[monitor["jobLabel"]] == "stagedoor", "alerts look for a job of this name"
     assert (
         not monitor["selector"]["matchLabels"].items()
         <= found.one("Service", "rel-stagedoor")["metadata"]["labels"].items()
