@@ -167,7 +167,9 @@ class _Connection:
 
     async def _post(self, body: bytes) -> Reply:
         headers = self._affinity | self._headers()
-        reply = await self._door.post(Post(self._endpoint, self._principal, headers, body, False, self._rights))
+        reply = await self._door.post(
+            Post(self._endpoint, self._principal, headers, body, False, self._rights, transport="channel")
+        )
         for name, value in reply.headers:
             if name == SESSION_HEADER:
                 self._conversation.session = value

@@ -37,6 +37,8 @@ FIXED = (
     ("gateway", "keys"),
     ("gateway", "tls"),
     ("gateway", "audit"),
+    ("gateway", "traces"),
+    *(("gateway", "log", key) for key in ("requests", "requestsSample", "access", "accessFile")),
     ("gateway", "newPrivileges"),
     *(PLACE[name].path for name in FIXED_LIMITS),
 )

@@ -36,7 +36,7 @@ LISTEN: Final = "subscriptions/listen"
 WIRES: Final[Mapping[str, tuple[str, str]]] = {
     "http": ("tcp", "http"),
     "sse": ("tcp", "http"),
-    "websocket": ("tcp", "websocket"),
+    "ws": ("tcp", "websocket"),
     "stdio": ("pipe", ""),
 }
 """`network.transport` and `network.protocol.name` by transport."""

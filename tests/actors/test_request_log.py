@@ -4,10 +4,13 @@ from typing import Any
 
 import trio
 
+from actors.duplex import Duplex
+from actors.ports import ANONYMOUS
+from tests.support.duplex_client import Wire
 from tests.support.harness import open_gateway
 from tests.support.mcp_backend import Backend
 from tests.support.modern_client import ModernClient
-from tests.support.observed import PARENT, TRACE, Observed
+from tests.support.observed import PARENT, TRACE, Observed, attributes
 
 
 def work(**more: Any) -> Backend:
@@ -143,3 +146,17 @@ async def test_a_crash_of_the_sessions_actor_is_told_as_lost(autojump_clock):
         gateway.crashes.clear()
         assert [line["outcome"] for line in seen.of("tools/call")] == ["lost"]
         assert len(seen.spans(kind="server")) == 1
+
+
+async def test_a_request_on_a_channel_for_everything_is_told_as_such(autojump_clock):
+    seen = Observed()
+    async with open_gateway(work(), observer=seen.observer) as gateway:
+        wire = Wire()
+        gateway.nursery.start_soon(Duplex(gateway.door, gateway.services.limits), wire, "", ANONYMOUS)
+        await wire.call(1, "tools/list", modern=True)
+        [line] = seen.of("tools/list")
+        assert (line["transport"], line["era"]) == ("channel", "modern")
+        [span] = seen.spans("tools/list", kind="server")
+        assert "network.transport" not in attributes(span)
+        wire.hang_up()
+        await gateway.settle()

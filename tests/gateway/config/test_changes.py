@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.config import ConfigError, Settings, load
-from gateway.config.changes import Changes, differences, digests, from_digests
+from gateway.config.changes import FIXED, Changes, differences, digests, from_digests
 from gateway.config.loading import load_snapshot
 
 KEY = b"nobody keeps this"
@@ -95,3 +95,9 @@ def test_a_snapshot_is_what_was_read_whatever_became_of_the_files(tmp_path: Path
     (tmp_path / "c.json").write_text("{ half")
     again = type(settings.source).decoded(settings.source.encoded())
     assert load_snapshot(again).settings == settings
+
+
+def test_what_observes_requests_is_made_at_the_start() -> None:
+    for key in (("traces", "sample"), ("log", "requests"), ("log", "access"), ("log", "accessFile")):
+        assert any(("gateway", *key)[: len(fixed)] == fixed for fixed in FIXED)
+    assert ("gateway", "log") not in FIXED, "the level takes effect at once"
